@@ -1,4 +1,4 @@
-"""How often a target accepts what a draft proposes, by teacher forcing on the target's own answers."""
+"""How often a target accepts a draft's tokens, by teacher forcing on the target's own answers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ from polydec.lab.train.teacher import TeacherModel
 
 @dataclass(frozen=True)
 class DraftAcceptance:
-    """Over `tokens` positions: greedy: share where the draft's first choice is the target's; sampled: mean of 1 - TVD of
-    the two laws at temperature 0.7; length: tokens a pass of greedy decoding with chains of `depth` (1 to depth + 1), from
-    the greedy answers among the samples (0.0 where there are none)."""
+    """How often a target accepts the tokens of a draft.
+
+    Attributes:
+        tokens: Number of positions that were measured.
+        greedy: Share of positions where the draft's likeliest token is the target's.
+        sampled: Mean of 1 - TVD of the two distributions at temperature 0.7, which is the
+            probability that exact verification accepts a drawn draft token.
+        length: Tokens a target pass of greedy decoding commits with chains of `depth` draft tokens,
+            1 to depth + 1, from the greedy answers among the samples; 0.0 where there are none.
+        depth: Draft tokens of a chain.
+    """
 
     tokens: int
     greedy: float
@@ -35,18 +43,35 @@ def measure_draft_acceptance(
     outputs: Callable[[TrainableLlama, Sequence[TrainingSample]], Tensor],
     depth: int = 4,
 ) -> dict[str, DraftAcceptance]:
-    """By kind of prompt, and "all"."""
+    """Measure how often a target would accept a draft's tokens, on texts that the target wrote.
+
+    Both models read the true text (teacher forcing), so all positions of a sample take one pass.
+
+    Args:
+        student: The draft, with a head of its own over the tokens that it can propose.
+        teacher: The target.
+        samples: Prompts with the target's answers.
+        outputs: Gives the draft's states, ready for its head, that predict the output tokens of
+            some samples, in order, shape ``[N, H]``.
+        depth: Draft tokens of a chain, 1 or more, for the tokens a pass. Default 4.
+
+    Returns:
+        One record for each kind of prompt, and one named "all".
+    """
     rows_by_kind: dict[str, list[tuple[Tensor, Tensor, list[int]]]] = {}
     for s in samples:
         law = (teacher.hidden(s).to(teacher.head_VH.dtype) @ teacher.head_VH.T).float()
         q = student.logits(outputs(student, [s])).float()
         assert student.tokens is not None, "a draft has a head of its own"
+        # The draft's head has rows for some tokens only; this maps a row to its token id.
         tokens = student.tokens.long()
         hit = tokens[q.argmax(-1)] == law.argmax(-1)
         p = (law / 0.7).log_softmax(-1)
+        # The target's mass outside of the draft's vocabulary counts as never accepted.
         near = acceptance_probability(
             p[:, tokens], (q / 0.7).log_softmax(-1), 1 - p[:, tokens].exp().sum(-1)
         )
+        # Only plain greedy answers say what greedy decoding would accept.
         right = tokens[q.argmax(-1)] == torch.tensor(s.output_ids)
         plain = s.temperature == 0 and s.penalty == 1
         rows_by_kind.setdefault(s.kind or "text", []).append(
@@ -69,12 +94,21 @@ def measure_draft_acceptance(
 
 
 def chain_passes(right: Sequence[bool], depth: int) -> list[int]:
-    """Tokens that each pass of chain drafting commits, where right[i] says that the draft guesses token i after the true
-    text before it."""
+    """Count the tokens that each target pass commits when a draft proposes chains.
+
+    Args:
+        right: Whether the draft guesses token i after the true text before it, for each i.
+        depth: Draft tokens of a chain, 1 or more.
+
+    Returns:
+        Tokens of each pass: the accepted draft tokens and one of the target.
+    """
     out = list[int]()
     at = 0
     while at < len(right):
         run = 0
+        # The last token of the text is always left to the target: a pass must commit one token of
+        # its own.
         while run < depth and at + run < len(right) - 1 and right[at + run]:
             run += 1
         out.append(run + 1)

@@ -1,4 +1,7 @@
-"""`polydec train block-drafter`: a network that fills a block of gaps behind a text, for an encoder-decoder model (GAD)."""
+"""`polydec train block-drafter`: a network that fills a block of gaps after a text (GAD).
+
+The text is one that an encoder-decoder model is writing.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,17 @@ Sides = tuple[Sequence[int], Sequence[int]]
 
 
 def train_block_drafter(spec: BlockDrafterSpec) -> dict[str, Any]:
-    """Train, beginning with the target's weights, and save an artefact at spec.out. See `carry_out`. Raises
-    RequestError on a target of another kind, FileError on wrong data.
+    """Train a block drafter that begins with the target's weights, and save it at spec.out.
 
-    Source: Ge et al., aggressive decoding (2022); the drafter there begins with BERT's weights, and glancing is that
-    of GLAT (2021)."""
+    See `run_training` for what is returned and how an interrupted run goes on.
+
+    Raises:
+        RequestError: The target is not a T5 model with relu.
+        FileError: The data cannot be read.
+
+    Source: Ge et al., aggressive decoding (2022); the drafter there begins with BERT's weights, and
+    glancing is that of GLAT (2021).
+    """
     return run_training("block-drafter", spec, _course)
 
 
@@ -50,6 +59,7 @@ def _course(spec: BlockDrafterSpec) -> TrainingRun:
         _shape(spec, source.config),
         read_seq2seq_config(source.config, source.generation),
     )
+    # One more embedding row than the target has: the mark of a gap.
     network = TrainableT5(config, shape.inner, spec.seed, both=True, rows=1)
     _begin(network, source.weights)
     texts = list(islice(pairs.read_text_pairs(Path(spec.data)), spec.most))
@@ -62,6 +72,7 @@ def _course(spec: BlockDrafterSpec) -> TrainingRun:
     def loss(step: int) -> tuple[Tensor, int]:
         rng = np.random.default_rng([spec.seed, 4, step])
         gaps = lesson.cut([examples.learned[i] for i in steps.of(step)], rng)
+        # The share of shown tokens falls linearly to LAST of itself.
         share = spec.glance * (1 + (LAST - 1) * step / spec.steps)
         with bf16_autocast(fast):
             shown = lesson.glanced(gaps, share, rng)
@@ -80,6 +91,12 @@ def _course(spec: BlockDrafterSpec) -> TrainingRun:
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write the drafter as an artefact.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; `right_by_gap` goes into the artefact.
+        """
         vocab = TokenVocabulary(shape.vocab, frozenset(), source.fingerprint)
         made = BlockDrafter(vocab, shape, spec.block, published_t5_tensors(network))
         block_drafter.save(out, made, {"right_by_gap": result["right_by_gap"]})
@@ -101,7 +118,7 @@ def _shape(spec: BlockDrafterSpec, config: Mapping[str, Any]) -> T5Shape:
 
 
 def _begin(network: TrainableT5, start: Mapping[str, Tensor]) -> None:
-    """With the target's weights; the mark begins as the mean of all tokens."""
+    """Load the target's weights; the embedding of the mark begins as the mean of all tokens."""
     own = network.state_dict()
     table = start["shared.weight"].float()
     same = {name: start[name].float() for name in own if name != "shared.weight"}
@@ -110,8 +127,16 @@ def _begin(network: TrainableT5, start: Mapping[str, Tensor]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class CutTextBatch:
-    """Texts of which the last tokens may be gaps. text: with those that are shown in place of gaps; gap_BT: where one is left;
-    right_N: what belongs into these, row by row."""
+    """Texts of which the last tokens may be gaps.
+
+    Attributes:
+        source_BS: Token ids of the sources, padded, shape ``[B, S]``.
+        there_BS: Which positions of `source_BS` hold tokens, shape ``[B, S]``.
+        whole_BT: Token ids of the texts, with the true tokens in place of the gaps, padded, shape
+            ``[B, T]``.
+        here_BT: Which positions of `whole_BT` belong to the text, shape ``[B, T]``.
+        gap_BT: Which positions are gaps and have to be filled, shape ``[B, T]``.
+    """
 
     source_BS: Tensor
     there_BS: Tensor
@@ -121,31 +146,59 @@ class CutTextBatch:
 
     @property
     def right_N(self) -> Tensor:
+        """The tokens that belong into the gaps, row by row, shape ``[N]``."""
         return self.whole_BT[self.gap_BT]
 
 
 @dataclass(frozen=True, eq=False)
 class BlockDrafterObjective:
-    """What is learned: of a text that was cut somewhere the next `block` tokens at once."""
+    """What is learned: the next `block` tokens at once, of a text that was cut somewhere.
+
+    Attributes:
+        network: The drafter in training, an encoder-decoder whose decoder sees both ways.
+        spec: Options of the training.
+        start: Token ids before every text in the decoder.
+    """
 
     network: TrainableT5
     spec: BlockDrafterSpec
     start: tuple[int, ...]
 
     def cut(self, chosen: Sequence[Sides], rng: np.random.Generator) -> CutTextBatch:
-        """Each text cut anywhere, at least one token before its end."""
+        """Cut each text anywhere, at least one token before its end.
+
+        Args:
+            chosen: Token ids of sources and targets, B pairs.
+            rng: Source of the places; it is advanced.
+
+        Returns:
+            The texts with gaps after the cut.
+        """
         return self.cut_at(chosen, [int(rng.integers(len(target))) for _, target in chosen])
 
     def cut_at(self, chosen: Sequence[Sides], at: Sequence[int]) -> CutTextBatch:
-        """Each text cut behind so many tokens. Behind its end the gaps stand too, as they do when texts are written; nothing is
-        learned of them."""
+        """Cut each text after a given number of tokens.
+
+        The row always holds `block` marks after the cut, as when texts are written. Marks beyond
+        the end of a text are read by the network, and nothing is learned of them.
+
+        Args:
+            chosen: Token ids of sources and targets, B pairs.
+            at: Tokens of each target before the cut, B numbers.
+
+        Returns:
+            The texts with gaps after the cut.
+        """
         block = self.spec.block
         mark = self.network.config.vocab
         source_BS, there_BS = pad_id_rows([source for source, _ in chosen])
+        # What is known of each target, and the true tokens of its gaps.
         known = [(*self.start, *target[:n]) for (_, target), n in zip(chosen, at)]
         next_ = [tuple(target[n : n + block]) for (_, target), n in zip(chosen, at)]
+        # The true tokens of the gaps, then marks where the text has ended within the block.
         rows = [(*k, *x, *(mark,) * (block - len(x))) for k, x in zip(known, next_)]
         whole_BT, here_BT = pad_id_rows(rows)
+        # A gap is asked for from the cut on, up to the end of the text.
         place_T = torch.arange(whole_BT.shape[1])[None]
         first_B1, last_B1 = (
             torch.tensor(n)[:, None]
@@ -156,39 +209,58 @@ class BlockDrafterObjective:
         )
 
     def logits(self, cut: CutTextBatch) -> Tensor:
-        """Of all gaps that are left [N, V]."""
+        """The logits of all gaps, row by row, shape ``[N, V]``."""
         mark = self.network.config.vocab
+        # A gap is read as the mark.
         text_BT = cut.whole_BT.masked_fill(cut.gap_BT, mark)
         states = self.network(cut.source_BS, cut.there_BS, text_BT, cut.here_BT)
         return self.network.logits(states[cut.gap_BT])
 
     def glanced(self, cut: CutTextBatch, share: float, rng: np.random.Generator) -> CutTextBatch:
-        """Filled once without learning; of the gaps of each text as many are shown as `share` of its wrong ones,
-        drawn at random of all its gaps. At least one gap of all is left."""
+        """Show some of the true tokens, as many as the network finds hard to guess.
+
+        The gaps are filled once without gradients. Of the gaps of each text, `share` times its
+        wrong ones are shown, drawn from all its gaps. At least one gap of the batch stays.
+
+        Args:
+            cut: Texts with gaps.
+            share: Shown tokens for each wrong one, 0 or more; 0 shows none.
+            rng: Source of the choice; it is advanced.
+
+        Returns:
+            The same texts with fewer gaps.
+        """
         if not share:
             return cut
         with torch.no_grad():
             wrong_N = self.logits(cut).argmax(-1) != cut.right_N
         gap_BT = cut.gap_BT.clone()
+        # `wrong_N` lists the gaps of all rows one after another; `at` is where a row begins in it.
         at = 0
         for row_T in gap_BT:
             where = row_T.nonzero()[:, 0]
             wrong = int(wrong_N[at : at + len(where)].sum())
             at += len(where)
+            # A uniform number decides whether the fraction of a token is rounded up.
             shown = rng.permutation(len(where))[: int(share * wrong + rng.random())]
             row_T[where[torch.from_numpy(shown)]] = False
+        # A batch without gaps would have nothing to learn.
         left = gap_BT if gap_BT.any() else cut.gap_BT
         return CutTextBatch(cut.source_BS, cut.there_BS, cut.whole_BT, cut.here_BT, left)
 
     @torch.no_grad()
     def right_by_gap(self, unseen: Sequence[Sides]) -> list[float]:
-        """How often the first, second, ... gap is filled right, of texts that are cut in their middle."""
+        """The share of gaps that are filled right, by their number after a cut.
+
+        Texts are cut in their middle.
+        """
         right = np.zeros(self.spec.block)
         count = np.zeros(self.spec.block)
         for first in range(0, len(unseen), 32):
             chosen = unseen[first : first + 32]
             cut = self.cut_at(chosen, [len(target) // 2 for _, target in chosen])
             same_N = (self.logits(cut).argmax(-1) == cut.right_N).numpy()
+            # The number of each gap within its own row, from 0.
             order_N = (cut.gap_BT.cumsum(1) - 1)[cut.gap_BT].numpy()
             np.add.at(right, order_N, same_N)
             np.add.at(count, order_N, 1)

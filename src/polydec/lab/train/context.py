@@ -1,5 +1,7 @@
-"""`polydec train context`: models that read vectors where words would stand. Each kind is a file of
-`train/contexts`."""
+"""`polydec train context`: models that read vectors where words would stand.
+
+Each kind is a file of `train/contexts`.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,19 @@ from polydec.lab.train.specs.context import ContextSpec
 
 
 def train_context(spec: ContextSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out; what was measured on
-    questions that are held out stands in training.json. See `carry_out`. Raises RequestError on a
-    wrong spec."""
+    """Train a model that reads vectors where words would stand, and save it at spec.out.
+
+    The directory is one that `polydec.load` reads. What was measured on held-out questions stands
+    in training.json. See `run_training`.
+
+    Raises:
+        RequestError: An option of the spec is wrong.
+    """
     return run_training(f"context {spec.kind}", spec, _course)
 
 
 def _course(spec: ContextSpec) -> TrainingRun:
+    # A kind is a module of `contexts` with a function `course`; it is imported only when it is
+    # asked for.
     module = import_module(f"{contexts.__name__}.{spec.kind.replace('-', '_')}")
     return module.course(spec)

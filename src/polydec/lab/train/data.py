@@ -46,7 +46,13 @@ COLLECTION = (
 
 
 def data_root(path: str | Path | None = None) -> Path:
-    """`path`, else the environment's POLYDEC_DATA, else ../shared/data. Raises FileError where there is no such directory."""
+    """The folder of the training texts.
+
+    `path`, else the environment's POLYDEC_DATA, else ../shared/data.
+
+    Raises:
+        FileError: There is no such directory.
+    """
     root = Path(path or os.environ.get("POLYDEC_DATA") or "../shared/data")
     if not root.is_dir():
         raise FileError(f"data is {str(root)!r}: no such directory (give one, or set POLYDEC_DATA)")
@@ -54,9 +60,15 @@ def data_root(path: str | Path | None = None) -> Path:
 
 
 def training_data(path: str | Path | None = None) -> Path:
-    """Where the texts of a training are: a file or a folder as `text_rows.read` takes them, the
-    collection's folder, or `sample`. None: POLYDEC_DATA, else ../shared/data, else the sample,
-    which is said. Raises FileError where there is nothing."""
+    """Where the texts of a training are.
+
+    A file or a folder as `text_rows.read_text_rows` takes them, the collection's folder, or
+    `sample`. None: POLYDEC_DATA, else ../shared/data, else the sample, which is announced on
+    stderr.
+
+    Raises:
+        FileError: There is nothing to read.
+    """
     if path is not None:
         folder = path
     else:
@@ -65,6 +77,7 @@ def training_data(path: str | Path | None = None) -> Path:
         return Path("../shared/data")
     if folder is None:
         print("training on the sample that travels along: name your own by --data", file=sys.stderr)
+    # A folder of one's own may be called `sample` too; it comes first.
     if folder is None or (str(folder) == SAMPLE and not Path(SAMPLE).exists()):
         return Path(__file__).with_name("sample")
     if not is_collection_folder(Path(folder)):
@@ -73,35 +86,45 @@ def training_data(path: str | Path | None = None) -> Path:
 
 
 def is_collection_folder(root: Path) -> bool:
-    """Whether it is the collection's folder, of which every file is known by its name."""
+    """Whether a folder is that of the collection, of which every file is known by its name."""
     return any((root / name).exists() for name in COLLECTION)
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file, plain or .gz. Raises FileError with one sentence that names file and line."""
+    """The objects of a JSONL file, plain or .gz.
+
+    Raises:
+        FileError: A line is no object; one sentence names file and line.
+    """
     return (fields for _, fields in text_rows.read_json_lines(path))
 
 
 def hash_bucket(text: str) -> int:
     """SHA-1 of the UTF-8 text, as a number, mod 10. Below 7: may be trained on; 7 to 9: held out."""
+    # The text alone decides, so all readers split alike.
     return int(hashlib.sha1(text.encode("utf-8")).hexdigest(), 16) % 10
 
 
 def held_out(text: str) -> bool:
+    """Whether a text must never be trained on; see `hash_bucket`."""
     return hash_bucket(text) >= 7
 
 
 def render_dialogue(turns: Sequence[tuple[bool, str]]) -> str:
-    """Turns as the chat template writes them, of each whether the assistant says it."""
+    """Write turns as the chat template does.
+
+    Of each turn are given: whether the assistant speaks, and its words.
+    """
     return "".join(f"{ASSISTANT if answers else USER}{words}{END}" for answers, words in turns)
 
 
 def as_chat(turns: Sequence[dict[str, Any]]) -> str:
-    """A dialogue of text_dialogues_sgd as the chat template writes it."""
+    """Write a dialogue of text_dialogues_sgd as the chat template does."""
     return render_dialogue([(t["speaker"] != "USER", t["utterance"]) for t in turns])
 
 
 def _texts(root: Path, pattern: str) -> Iterator[str]:
+    # Sorted: the order must not depend on the file system.
     paths = sorted(root.glob(pattern))
     if not paths:
         raise FileError(f"data has no {pattern}: {root} is not the directory of the training texts")
@@ -116,8 +139,21 @@ def _dialogues(root: Path) -> Iterator[str]:
 
 
 def read_documents(root: Path, kind: str) -> Iterator[str]:
-    """Every document of a kind in the order of the files: prose (books, software documents, cheat sheets), code (Python),
-    dialogue (service dialogues as chats). Of one's own data running text is prose, and what has an answer a dialogue."""
+    """Every document of a kind, in the order of the files.
+
+    Args:
+        root: The collection's folder, or a file or folder of one's own. Of one's own data running
+            text is prose, and a row with an answer is dialogue.
+        kind: "prose" (books, software documents, cheat sheets), "code" (Python) or "dialogue"
+            (service dialogues as chats).
+
+    Yields:
+        Texts.
+
+    Raises:
+        FileError: The kind is unknown, or a file of the collection is missing.
+    """
+    # Iterators are made inside of lambdas, so that only the files of the wanted kind are opened.
     sources: dict[str, Callable[[], Iterator[Iterator[str]]]] = {
         "prose": lambda: (
             _texts(root, p) for p in ("text_books/*.gz", "text_docs/*.gz", "text_tldr/*.gz")
@@ -127,6 +163,7 @@ def read_documents(root: Path, kind: str) -> Iterator[str]:
     }
     if kind not in sources:
         raise FileError(f"kind is {kind!r}: it must be one of {', '.join(KINDS)}")
+    # Files of the collection are known by kind; of other data the form of a row decides.
     if is_collection_folder(root):
         for source in sources[kind]():
             yield from source
@@ -140,7 +177,12 @@ def read_documents(root: Path, kind: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class DocumentSplit:
-    """Documents of one kind, in an order drawn by hash: `train` up to a number of bytes, `held` likewise."""
+    """Documents of one kind, in an order drawn by hash.
+
+    Attributes:
+        train: Texts to train on, up to a number of bytes.
+        unseen: Held-out texts, likewise.
+    """
 
     train: tuple[str, ...]
     unseen: tuple[str, ...]
@@ -149,16 +191,31 @@ class DocumentSplit:
 def split_documents(
     root: Path, kind: str, train_bytes: int, held_bytes: int, seed: int = 0
 ) -> DocumentSplit:
-    """Bytes are of UTF-8; the last document of each part may pass the limit, and a longer one than 60,000 characters is
-    cut there. Held-out documents are those with `bucket` of 7 to 9."""
+    """Split the documents of a kind into texts to train on and held-out ones.
+
+    Held-out documents are those with `hash_bucket` of 7 to 9.
+
+    Args:
+        root: The collection's folder, or a file or folder of one's own.
+        kind: "prose", "code" or "dialogue".
+        train_bytes: Bytes of UTF-8 to train on; the last document may pass the limit.
+        held_bytes: Bytes of held-out text, likewise.
+        seed: Seed of the order of documents. Default 0.
+
+    Returns:
+        The two parts. A document of more than 60,000 characters is cut there.
+    """
+    # A hash of seed and text orders documents alike wherever the files lie.
     order = sorted(
         read_documents(root, kind), key=lambda t: hashlib.sha1(f"{seed}:{t}".encode()).digest()
     )
     parts: tuple[list[str], list[str]] = ([], [])
     left = [train_bytes, held_bytes]
     for text in order:
+        # Part 0 is trained on, part 1 held out.
         which = int(held_out(text))
         if left[which] > 0:
+            # One book must not fill a part alone.
             text = text[:60000]
             parts[which].append(text)
             left[which] -= len(text.encode("utf-8"))
@@ -166,16 +223,27 @@ def split_documents(
 
 
 def pack_documents(documents_ids: Sequence[Sequence[int]], end: int) -> np.ndarray:
-    """Documents end to end, each closed by `end`: one array of uint16."""
+    """Join documents into one stream, each closed by an end token.
+
+    Args:
+        documents_ids: Token ids of each document.
+        end: Id of the end token.
+
+    Returns:
+        One array of uint16.
+    """
+    # Two bytes hold every id of the vocabularies that are trained here.
     return np.concatenate([np.asarray([*ids, end], dtype=np.uint16) for ids in documents_ids])
 
 
 @dataclass(frozen=True)
 class PackedTokenStream:
-    """Rows of a stream of tokens, without overlap, in an order that changes with every round through it.
+    """Rows of a stream of tokens, without overlap; each round through it has another order.
 
-    `row(i, length)`: the i-th row of an endless sequence of shuffled rounds: `begin`, then `length` tokens of the stream.
-    It depends on (seed, length, i) only.
+    Attributes:
+        stream: Token ids.
+        begin: Id that stands before every row.
+        seed: Seed of the orders. Default 0.
     """
 
     stream: np.ndarray
@@ -183,12 +251,26 @@ class PackedTokenStream:
     seed: int = 0
 
     def row(self, i: int, length: int) -> np.ndarray:
+        """Row i of an endless sequence of shuffled rounds. It depends on (seed, length, i) only.
+
+        Args:
+            i: Number of the row, from 0.
+            length: Tokens of a row, without `begin`.
+
+        Returns:
+            `begin`, then `length` tokens of the stream, int64.
+
+        Raises:
+            FileError: The stream has fewer tokens than a row.
+        """
         count = len(self.stream) // length
         if not count:
             raise FileError(
                 f"stream has {len(self.stream)} tokens: rows of {length} need at least as many"
             )
+        # A tail that fills no row is never read.
         turn, at = divmod(i, count)
+        # The order of a round is drawn once, and cached.
         n = order_of(self.seed, length, turn, count)[at]
         return np.concatenate(
             [[self.begin], self.stream[n * length : (n + 1) * length].astype(np.int64)]
@@ -197,4 +279,15 @@ class PackedTokenStream:
 
 @lru_cache(maxsize=16)
 def order_of(seed: int, length: int, turn: int, count: int) -> np.ndarray:
+    """The order of the rows in one round through a stream.
+
+    Args:
+        seed: Seed of the stream.
+        length: Tokens of a row.
+        turn: Number of the round, from 0.
+        count: Rows of a round.
+
+    Returns:
+        A permutation of 0 to count - 1.
+    """
     return np.random.default_rng([seed, length, turn]).permutation(count)

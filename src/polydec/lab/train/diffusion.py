@@ -46,7 +46,13 @@ APART = 10_000_000
 
 @dataclass(frozen=True)
 class DiffusionStudent:
-    """What is trained. mask: the id of a gap, the last of the vocabulary."""
+    """A network to train, with its tokenizer.
+
+    Attributes:
+        network: The network; it sees both ways unless the spec says `causal`.
+        tokenizer: Its tokenizer, which has no mask.
+        mask: Id of a gap, the last of the vocabulary.
+    """
 
     network: TrainableLlama
     tokenizer: Tokenizer
@@ -54,8 +60,13 @@ class DiffusionStudent:
 
 
 def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong
-    spec."""
+    """Train, and save at spec.out a directory that `polydec.load` reads.
+
+    See `run_training`.
+
+    Raises:
+        RequestError: An option of the spec is wrong.
+    """
     return run_training("diffusion", spec, _course)
 
 
@@ -67,6 +78,7 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
 
     def loss(step: int) -> tuple[Tensor, int]:
         token_BT, answer_BT = rows.batch(step)
+        # Masks are drawn from the step's number, so that a resumed run draws the same ones.
         rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
         with bf16_autocast(bf16):
             return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
@@ -77,6 +89,7 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
     if spec.causal:
         kind = {}
     else:
+        # These fields tell the engine how the model is read.
         kind = {
             "polydec_causal": False,
             "polydec_mask": student.mask,
@@ -98,11 +111,16 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
 
 
 def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
-    """A network to train: a new one, or the one at spec.start. Raises RequestError where there is none of the Llama
-    skeleton."""
+    """A network to train: a new one, or the one at spec.start.
+
+    Raises:
+        RequestError: There is no network of the Llama skeleton at spec.start.
+    """
     if spec.start is None:
+        # Merges are learned from the first 2,000 tasks.
         tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
         size = tokenizer.get_vocab_size()
+        # One row more than the tokenizer has tokens, for the mask; heads of 32.
         shape = LlamaShape(
             size + 1,
             spec.width,
@@ -119,8 +137,11 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
         )
         with edge.report_read_errors(f"start is {str(path)!r}: it cannot be read"):
             config = edge.read_json(path / "config.json")
+            # Embedded models have matrices in 8 bits.
             weights = dict(rows8.dequantise_rows(load_file(str(path / "model.safetensors"))))
             tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+            # A masked-diffusion model has a mask already; an autoregressive one gets it behind its
+            # tokens.
             if config.get("polydec_mask") is not None:
                 size = config["polydec_mask"]
             else:
@@ -138,7 +159,7 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
 def _with_mask(
     config: dict[str, Any], weights: dict[str, Tensor], mask: int
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The same with rows up to the mask's: new ones are the mean of the others."""
+    """Add rows up to the mask's; new ones begin as the mean of the others."""
     new = mask + 1 - config["vocab_size"]
     for name in ("model.embed_tokens.weight", "lm_head.weight") if new > 0 else ():
         if name in weights:
@@ -151,8 +172,14 @@ def _with_mask(
 def save_diffusion_student(
     out: Path, student: DiffusionStudent, kind: dict[str, Any], dtype: torch.dtype = torch.float16
 ) -> None:
-    """A directory that `polydec.load` reads; kind: fields of its config beside those of the Llama skeleton; dtype: of the
-    weights."""
+    """Save a student as a directory that `polydec.load` reads.
+
+    Args:
+        out: Directory to write.
+        student: Network and tokenizer.
+        kind: Fields of config.json besides those of the Llama skeleton.
+        dtype: Type of the weights in the file; int8 is quantised by rows. Default float16.
+    """
     network = student.network
     tokenizer = student.tokenizer
     end = tokenizer.token_to_id(END)
@@ -187,6 +214,8 @@ def _loss(
             spec.block,
             shifted=spec.shifted,
         )
+    # A causal network learns to see both ways little by little: a growing share of the later
+    # positions opens.
     see_TT = None
     if step < spec.anneal:
         T = token_BT.shape[1]
@@ -201,7 +230,18 @@ def _loss(
 def apply_prompt_dropout(
     token_BT: Tensor, answer_BT: Tensor, mask: int, share: float, rng: torch.Generator
 ) -> Tensor:
-    """The rows, some of them with gaps for all that stands before the answer: as many as `share` says, on average."""
+    """Mask all that stands before the answer in some of the rows.
+
+    Args:
+        token_BT: Token ids, shape ``[B, T]``.
+        answer_BT: Which positions belong to the answer, shape ``[B, T]``.
+        mask: Id of a gap.
+        share: Probability that a row loses its prompt, 0 to 1.
+        rng: Source of randomness; it is advanced.
+
+    Returns:
+        Token ids, shape ``[B, T]``.
+    """
     out_B1 = torch.rand(len(token_BT), 1, generator=rng) < share
     return token_BT.masked_fill(out_B1 & ~answer_BT, mask)
 
@@ -212,16 +252,23 @@ def _texts(spec: DiffusionSpec, i: int) -> list[str]:
 
 
 class DiffusionTaskRows:
-    """Batches of tasks as the chat template writes them; the answer and the EOS behind it fill the row."""
+    """Batches of tasks as the chat template writes them.
+
+    The answer and the EOS after it fill the row.
+    """
 
     def __init__(self, tokenizer: Tokenizer, spec: DiffusionSpec) -> None:
         self._tokenizer = tokenizer
         self._spec = spec
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Tokens [rows, length], and which of them belong to the answer. A function of the step alone."""
+        """Draw the rows of a step, a function of the step alone.
+
+        Returns token ids and which of them belong to the answer, both of shape ``[rows, length]``.
+        """
         spec = self._spec
         r = random.Random(f"{self._spec.seed} {step}")
+        # Long tasks take every other step, at a length drawn uniformly in its logarithm.
         going_on = bool(spec.long) and step % 2 == 1
         tasks = [name for name in spec.tasks if not spec.long or (name in LONG) == going_on]
         length = r.randint(spec.shortest, spec.length)
@@ -238,11 +285,15 @@ class DiffusionTaskRows:
         )
 
     def _row(self, name: str, i: int, length: int) -> tuple[Sequence[int], int]:
-        """A row of this length, and how many of its tokens come before the answer. A task that is too long for it gives way to
-        another one of its kind. Raises RequestError where none of TRIES fits."""
+        """A row of this length, and how many of its tokens come before the answer.
+
+        A task that is too long gives way to another one of its kind. Raises RequestError where none
+        of TRIES fits.
+        """
         for attempt in range(TRIES):
             asked, answer = self._parts(name, i + attempt * APART, self._left_out(i))
             left = length - len(asked) - len(answer)
+            # Long tasks may be cut: their answers go on anyhow.
             if left >= 0 or name in LONG:
                 row = [*asked, *answer, *[mark_id(self._tokenizer, END)] * left]
                 return row[:length], len(asked)
@@ -259,7 +310,10 @@ class DiffusionTaskRows:
         return asked, self._ids(task.answer + END)
 
     def _left_out(self, i: int) -> bool:
-        """Whether a causal model sees no question in this row; to the others it is gaps, see `dropped`."""
+        """Whether a causal model sees no question in this row.
+
+        Other models see gaps, see `apply_prompt_dropout`.
+        """
         spec = self._spec
         return (
             spec.causal
@@ -281,11 +335,31 @@ def masked_loss(
     shifted: bool = False,
     see_TT: Tensor | None = None,
 ) -> Tensor:
-    """The bound on an answer's negative log-likelihood, in nats a token of it: of each row a share t of the answer is masked, t
-    uniform and spread evenly over the batch, and the cross-entropy at the masked positions is weighted by 1 / t."""
+    """The bound on an answer's negative log-likelihood, for a masked-diffusion network.
+
+    Of each row a share t of the answer is masked, t uniform and spread evenly over the batch. The
+    cross-entropy at the masked positions is weighted by 1 / t.
+
+    Args:
+        network: The network in training.
+        token_BT: Token ids, shape ``[B, T]``.
+        answer_BT: Which positions belong to the answer, shape ``[B, T]``.
+        mask: Id of a gap.
+        rng: Source of the masks; it is advanced.
+        shifted: Whether the law of a position stands one before it. Default False.
+        see_TT: True where a row position sees a column position, shape ``[T, T]``; None: all see
+            all.
+
+    Returns:
+        Nats a token of the answer.
+    """
     B = len(token_BT)
+    # One draw for the batch, and equal distances between the rows: t has less variance than B
+    # draws.
     spread_B = (torch.rand((), generator=rng) / B + torch.arange(B) / B) % 1
+    # No t is below LEAST, which bounds the weight 1 / t.
     t_B1 = ((1 - LEAST) * spread_B + LEAST)[:, None]
+    # Only tokens of the answer are masked.
     hidden_BT = (torch.rand(token_BT.shape, generator=rng) < t_B1) & answer_BT
     logits = network(token_BT.masked_fill(hidden_BT, mask), None, see_TT)
     loss_BT = cross_entropy(logits, token_BT, mask, shifted=shifted) * hidden_BT / t_B1
@@ -302,17 +376,35 @@ def block_loss(
     *,
     shifted: bool = False,
 ) -> Tensor:
-    """Cross-entropy in nats a token of an answer, for a block-causal network. Every block of a row has a share of its own of
-    its answer masked, uniform in 0 to 1, and a second copy masks just the others (complementary masks: each token is asked for
-    once, with no weight). Each copy stands before the clean row in one sequence, whose blocks it may look back at.
+    """The loss of a block-causal network, with complementary masks.
+
+    Every block of a row has a share of its own of its answer masked, uniform in 0 to 1. A second
+    copy masks just the other tokens, so that each token is asked for once, with no weight. Each
+    copy stands before the clean row in one sequence, and may look back at the clean blocks before
+    its own.
+
+    Args:
+        network: The network in training.
+        token_BT: Token ids, shape ``[B, T]``.
+        answer_BT: Which positions belong to the answer, shape ``[B, T]``.
+        mask: Id of a gap.
+        rng: Source of the masks; it is advanced.
+        block: Tokens of a block.
+        shifted: Whether the law of a position stands one before it. Default False.
+
+    Returns:
+        Cross-entropy in nats a token of the answers.
 
     Source: Arriola et al., block diffusion (2025); Wu et al., Fast-dLLM v2 (2025).
     """
     (B, T), n = token_BT.shape, -(-token_BT.shape[1] // block)
+    # [B, T]: one share for each block, repeated over its positions.
     t_BT = torch.rand(B, n, generator=rng).repeat_interleave(block, 1)[:, :T]
     first_BT = (torch.rand(B, T, generator=rng) < t_BT) & answer_BT
+    # Shape [2 B, T]: the two complementary masks.
     hidden = torch.cat([first_BT, answer_BT & ~first_BT])
     clean = token_BT.repeat(2, 1)
+    # Sequences of 2 T: the noisy row, then the clean one, at the same positions.
     logits = network(
         torch.cat([clean.masked_fill(hidden, mask), clean], 1),
         torch.arange(T).repeat(2),
@@ -323,8 +415,19 @@ def block_loss(
 
 
 def block_sight(length: int, block: int) -> Tensor:
-    """Who sees whom of a noisy row and the clean one behind it, [2 length, 2 length]: the noisy one its own block, and of the
-    clean one the blocks before; the clean one itself up to the end of the block."""
+    """Which position sees which, of a noisy row and the clean one after it.
+
+    The noisy row sees its own block, and the earlier blocks of the clean row. The clean row sees
+    itself up to the end of the block.
+
+    Args:
+        length: Tokens of a row, T.
+        block: Tokens of a block.
+
+    Returns:
+        True where a row position sees a column position, shape ``[2 T, 2 T]``.
+    """
+    # The number of the block of each position.
     at = torch.arange(length) // block
     same = at[:, None] == at
     before = at[:, None] > at
@@ -336,7 +439,18 @@ def block_sight(length: int, block: int) -> Tensor:
 def next_token_loss(
     network: TrainableLlama, token_BT: Tensor, answer_BT: Tensor, end: int
 ) -> Tensor:
-    """Cross-entropy in nats a token of an answer, an `end` behind the first one left out."""
+    """The loss of a causal network on the answers.
+
+    Args:
+        network: The network in training.
+        token_BT: Token ids, shape ``[B, T]``.
+        answer_BT: Which positions belong to the answer, shape ``[B, T]``.
+        end: Id of the end token, which fills rows.
+
+    Returns:
+        Cross-entropy in nats a token; an `end` after the first one does not count.
+    """
+    # Positions of the answer up to and with its first end.
     last_BT = answer_BT & ((token_BT == end) & answer_BT).cumsum(1).le(1)
     loss_BT = F.cross_entropy(
         network(token_BT[:, :-1]).float().transpose(1, 2), token_BT[:, 1:], reduction="none"
@@ -347,8 +461,18 @@ def next_token_loss(
 def cross_entropy(
     logits_BTV: Tensor, token_BT: Tensor, mask: int, *, shifted: bool = False
 ) -> Tensor:
-    """Of each position, in nats, [B, T]; a mask is never written. shifted: the law of a position stands one before it (the
-    first position has none, and 0 there)."""
+    """The cross-entropy of each position; a mask is never predicted.
+
+    Args:
+        logits_BTV: Logits, shape ``[B, T, V]``.
+        token_BT: The right tokens, shape ``[B, T]``.
+        mask: Id of a gap, whose logit is left out.
+        shifted: Whether the law of a position stands one before it; the first position then has
+            none, and 0 there. Default False.
+
+    Returns:
+        Nats, shape ``[B, T]``.
+    """
     logits_BTV = logits_BTV.float().index_fill(-1, torch.tensor([mask]), float("-inf"))
     if not shifted:
         return F.cross_entropy(logits_BTV.transpose(1, 2), token_BT, reduction="none")

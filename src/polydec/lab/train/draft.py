@@ -1,4 +1,7 @@
-"""`polydec train draft`: a small draft distilled from a target on text that one of the two writes (DistillSpec)."""
+"""`polydec train draft`: a small draft distilled from a target (DistillSpec).
+
+It learns on text that the target or the draft itself writes.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,16 @@ from polydec.models.sessions.lm import CausalLaw
 
 
 def train_draft(spec: DraftSpec) -> dict[str, Any]:
-    """Train, save the draft at spec.out (its config names the target, from which tokenizer and embedding table come), and
-    measure its acceptance on held-out prompts where out/held.jsonl has the target's answers to some. See `carry_out`. Raises
-    RequestError on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    """Train, and save the draft at spec.out.
+
+    Its config names the target, from which tokenizer and embedding table come. Where out/held.jsonl
+    has the target's answers to some held-out prompts, its acceptance is measured on these. See
+    `run_training`.
+
+    Raises:
+        RequestError: An option is wrong, data is missing, or the target is outside the Llama
+            skeleton.
+    """
     return run_training("draft", spec, _course)
 
 
@@ -59,6 +69,7 @@ def _course(spec: DraftSpec) -> TrainingRun:
             seed=spec.seed,
         )
     samples = selfplay.read_fitting_samples(path, shape.vocab, spec.context)
+    # The target's laws at all output tokens are computed once, and cached beside the text.
     teacher = TeacherModel.of(
         {**source.config, "max_position_embeddings": spec.context}, source.weights, fast
     )
@@ -105,7 +116,18 @@ def _course(spec: DraftSpec) -> TrainingRun:
 
 
 def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> LlamaShape:
-    """The draft's sizes: the target's head size, and where the width is its own the target's other sizes."""
+    """The draft's sizes.
+
+    Args:
+        spec: Options; what is 0 or None follows from the target.
+        config: Fields of the target's config.json.
+
+    Returns:
+        The target's shape with the draft's depth, width and what depends on these.
+
+    Raises:
+        RequestError: The width is no multiple of the target's head size.
+    """
     t = LlamaShape.of(config, spec.context)
     width = spec.width or t.width
     if width % t.head:
@@ -113,11 +135,13 @@ def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> LlamaShape:
             f"width is {width}: it must be a multiple of the target's head size, {t.head}"
         )
     heads = width // t.head
+    # Else the most key-value heads, up to the target's, that divide the heads.
     kv = spec.kv_heads or (
         t.kv_heads
         if heads == t.heads
         else next(k for k in range(min(heads, t.kv_heads), 0, -1) if heads % k == 0)
     )
+    # In proportion to the width, rounded up to a multiple of 32.
     inner = spec.inner or -(-t.inner * width // t.width // 32) * 32
     return replace(t, width=width, layers=spec.layers, heads=heads, kv_heads=kv, inner=inner)
 
@@ -125,14 +149,28 @@ def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> LlamaShape:
 def build(
     spec: DraftSpec, shape: LlamaShape, teacher: TeacherModel, samples: Sequence[TrainingSample]
 ) -> TrainableLlama:
-    """A draft that begins with what it can take from the target: the embedding table (for good), and, where the widths
-    agree, the first layers, the final norm and the head's rows."""
+    """A draft that begins with what it can take from the target.
+
+    The embedding table is the target's, for good. Where the widths agree, the first layers, the
+    final norm and the head's rows begin as the target's.
+
+    Args:
+        spec: Options; `tokens` is the size of the draft's vocabulary, 0 or None: the target's.
+        shape: The draft's sizes.
+        teacher: The target.
+        samples: Texts that say which tokens are frequent.
+
+    Returns:
+        The draft, trainable.
+    """
     counts = selfplay.token_counts(samples)
     size = shape.vocab
+    # Ties go to the lower id, so that the vocabulary does not depend on the order of counting.
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
     tokens = torch.tensor(sorted(frequent), dtype=torch.int32)
     table = teacher.network.model.embed_tokens.weight
     student = TrainableLlama(shape, outer=table.bfloat16(), tokens=tokens, seed=spec.seed)
+    # Layers of another width cannot be taken over.
     if shape.width == table.shape[1]:
         own = student.state_dict()
         theirs = teacher.network.state_dict()
@@ -147,7 +185,21 @@ def build(
 
 @dataclass(frozen=True, eq=False)
 class DistillationObjective:
-    """The loss of a step: batches of like length of the given text, or of what the draft writes to the same prompts."""
+    """The loss of a step of distillation.
+
+    A batch is texts of similar length, or what the draft writes now to the same prompts.
+
+    Attributes:
+        spec: Options of the training.
+        student: The draft.
+        teacher: The target.
+        samples: Prompts with answers.
+        laws: The target's laws at all output tokens of `samples`, in their order.
+        fast: Whether products are made in bf16.
+        config: Fields of the target's config.json.
+        eos: Ids that end a text.
+        apart: Indices of samples that only judge. Default: none.
+    """
 
     spec: DraftSpec
     student: TrainableLlama
@@ -161,26 +213,35 @@ class DistillationObjective:
 
     @property
     def share(self) -> float:
-        """Of the steps those on the draft's own text."""
+        """The share of the steps that learn from the draft's own text."""
         if self.spec.own is None:
             return POLICIES[self.spec.policy]
         return self.spec.own
 
     @cached_property
     def taught(self) -> list[int]:
-        """The samples that are trained on."""
+        """Indices of the samples that are trained on."""
         return [i for i in range(len(self.samples)) if i not in self.apart]
 
     def aside(self) -> Tensor:
-        """The loss on the others."""
+        """The loss on the first 32 samples that are set aside."""
         parts = [self.divergence([self.samples[i]], self.laws_of([i])) for i in self.apart[:32]]
         return torch.cat(parts).mean()
 
     def divergence(self, samples: Sequence[TrainingSample], laws: TeacherLaws) -> Tensor:
-        """Of every output token, in nats, each kind of prompt by its own."""
+        """The divergence at every output token; each kind of prompt may have its own.
+
+        Args:
+            samples: Prompts with answers.
+            laws: The target's laws at their output tokens, in order.
+
+        Returns:
+            Nats, shape ``[N]``.
+        """
         rows = self.rows(samples, laws)
         sizes = [len(s.output_ids) for s in samples]
         own = dict(self.spec.tasks)
+        # The rows of each sample, as kinds may differ in their divergence.
         parts = zip(samples, *(t.split(sizes) for t in rows), strict=True)
         return torch.cat(
             [
@@ -190,15 +251,19 @@ class DistillationObjective:
         )
 
     def loss(self, step: int) -> tuple[Tensor, int]:
+        # Whether the step is on the draft's own text depends on the step's number alone.
+        """The mean divergence of a step, in nats, and the tokens that were read."""
         own = np.random.default_rng([self.spec.seed, 1, step]).random() < self.share
         lengths = tuple(
             len(self.samples[i].prompt_ids) + len(self.samples[i].output_ids) for i in self.taught
         )
+        # Indices within the trained samples become indices of all.
         chosen = [self.taught[i] for i in batch_of(lengths, self.spec.rows, self.spec.seed, step)]
         samples = [self.samples[i] for i in chosen]
         laws = self.laws_of(chosen)
         if own:
             samples = self.write(samples, step)
+            # The cached laws are of the given text; a new text needs a pass of the target.
             laws = self.teacher.laws(samples, self.spec.temperature)
         return self.divergence(samples, laws).mean(), sum(
             len(s.prompt_ids) + len(s.output_ids) for s in samples
@@ -207,7 +272,16 @@ class DistillationObjective:
     def rows(
         self, samples: Sequence[TrainingSample], laws: TeacherLaws
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of all output tokens log p and log q over the draft's tokens, and p of the others."""
+        """Both models' log-probabilities at all output tokens, over the draft's tokens.
+
+        Args:
+            samples: Prompts with answers.
+            laws: The target's laws at their output tokens, in order.
+
+        Returns:
+            log p and log q, both of shape ``[N, C]``, and p of all tokens that the draft cannot
+            propose, shape ``[N]``.
+        """
         assert self.student.tokens is not None, "a draft has a head of its own"
         t = self.spec.temperature
         head = self.teacher.head_VH[self.student.tokens.long()]
@@ -215,16 +289,28 @@ class DistillationObjective:
             logits = self.student.logits(output_token_states(self.student, samples)).float()
             with torch.no_grad():
                 z = torch.nn.functional.linear(laws.hidden_NH.to(head.dtype), head).float()
+        # The log-sum-exp over the full vocabulary is cached, so only C rows of the head are
+        # multiplied.
         logp = z / t - laws.lse_N[:, None]
         return logp, (logits / t).log_softmax(-1), (1 - logp.exp().sum(-1)).clamp(0, 1)
 
     def laws_of(self, chosen: Sequence[int]) -> TeacherLaws:
+        """The target's laws at the output tokens of some samples, by their indices."""
         at = cumulative_offsets(tuple(len(s.output_ids) for s in self.samples))
         take = torch.cat([torch.arange(at[i], at[i + 1]) for i in chosen])
         return TeacherLaws(self.laws.hidden_NH[take], self.laws.lse_N[take], self.laws.temperature)
 
     def write(self, samples: Sequence[TrainingSample], step: int) -> list[TrainingSample]:
-        """What the draft writes, as it is now, to the prompts of these samples."""
+        """Let the draft, as it is now, answer the prompts of some samples.
+
+        Args:
+            samples: Samples, of which only the prompts are read.
+            step: Step of the training, which seeds the draws.
+
+        Returns:
+            The prompts with the draft's answers, of 64 tokens at most.
+        """
+        # The trainable network has no cache; its weights are put into the one that decodes.
         weights = {
             **{k: v.detach() for k, v in self.student.state_dict().items()},
             "lm_head.tokens": self.student.tokens,
@@ -247,7 +333,7 @@ class DistillationObjective:
 
     @torch.no_grad()
     def accepted(self, chosen: Sequence[int]) -> float:
-        """Mean probability that exact verification accepts a token drawn from the draft, on these samples."""
+        """Mean probability that exact verification accepts a token drawn from the draft."""
         return float(
             acceptance_probability(
                 *self.rows([self.samples[i] for i in chosen], self.laws_of(chosen))
@@ -256,14 +342,24 @@ class DistillationObjective:
 
 
 def output_token_states(network: TrainableLlama, samples: Sequence[TrainingSample]) -> Tensor:
-    """The states, ready for the head, that predict the output tokens of all samples, in order."""
+    """The states that predict the output tokens of all samples.
+
+    Args:
+        network: The draft.
+        samples: Prompts with answers, read side by side.
+
+    Returns:
+        States, ready for the head, in order of samples and tokens, shape ``[N, H]``.
+    """
     length = max(len(s.prompt_ids) + len(s.output_ids) - 1 for s in samples)
     ids = torch.zeros(len(samples), length, dtype=torch.long)
     rows = list[Tensor]()
     columns = list[Tensor]()
     for b, s in enumerate(samples):
+        # The last output token predicts nothing that is known.
         text = (*s.prompt_ids, *s.output_ids[:-1])
         ids[b, : len(text)] = torch.tensor(text)
+        # The last token of the prompt predicts the first of the answer.
         columns.append(torch.arange(len(s.prompt_ids) - 1, len(text)))
         rows.append(torch.full((len(s.output_ids),), b))
     return network.model(ids)[torch.cat(rows), torch.cat(columns)]
@@ -271,19 +367,44 @@ def output_token_states(network: TrainableLlama, samples: Sequence[TrainingSampl
 
 @lru_cache(maxsize=4)
 def cumulative_offsets(lengths: tuple[int, ...]) -> list[int]:
+    """Where each of some consecutive parts begins, and where the last one ends."""
     return [0, *np.cumsum(lengths).tolist()]
 
 
 def batch_of(lengths: tuple[int, ...], rows: int, seed: int, step: int) -> list[int]:
-    """The samples of a step: every round goes through all of them once, in batches of like length."""
+    """The samples of a step.
+
+    Every round goes through all of them once, in batches of similar length.
+
+    Args:
+        lengths: Tokens of each sample.
+        rows: Samples of a batch.
+        seed: Seed of the orders.
+        step: Step of the training, from 0.
+
+    Returns:
+        Indices of samples.
+    """
     each = -(-len(lengths) // rows)
     return round_of(lengths, rows, seed, step // each)[step % each]
 
 
 @lru_cache(maxsize=4)
 def round_of(lengths: tuple[int, ...], rows: int, seed: int, turn: int) -> list[list[int]]:
+    """The batches of one round.
+
+    Args:
+        lengths: Tokens of each sample.
+        rows: Samples of a batch.
+        seed: Seed of the orders.
+        turn: Number of the round, from 0.
+
+    Returns:
+        Batches of indices, which together hold every sample once.
+    """
     rng = np.random.default_rng([seed, 2, turn])
     order = rng.permutation(len(lengths))
+    # Samples are sorted by length within pools of 16 batches only, which keeps the order random.
     pool = rows * 16
     batches = [
         sorted(order[a : a + pool].tolist(), key=lambda i: lengths[i])
@@ -300,9 +421,18 @@ def round_of(lengths: tuple[int, ...], rows: int, seed: int, turn: int) -> list[
 def save_draft_student(
     out: Path, student: TrainableLlama, spec: DraftSpec, config: Mapping[str, Any]
 ) -> None:
+    """Save a draft as a directory that `polydec.load` reads beside its target.
+
+    Args:
+        out: Directory to write.
+        student: The draft.
+        spec: Options; `target` is written into the config.
+        config: Fields of the target's config.json.
+    """
     own = student.s.config(
         bos=config.get("bos_token_id"), eos=config.get("eos_token_id"), tied=False
     )
+    # Training reads short rows; positions are the target's all the same.
     context = config["max_position_embeddings"]
     save_directory(
         out,
@@ -320,4 +450,14 @@ def save_draft_student(
 def evaluate_draft(
     student: TrainableLlama, teacher: TeacherModel, samples: Sequence[TrainingSample]
 ) -> dict[str, DraftAcceptance]:
+    """Measure a draft's acceptance, by kind of prompt.
+
+    Args:
+        student: The draft.
+        teacher: The target.
+        samples: Held-out prompts with the target's answers.
+
+    Returns:
+        See `measure_draft_acceptance`.
+    """
     return measure_draft_acceptance(student, teacher, samples, output_token_states)

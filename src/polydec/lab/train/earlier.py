@@ -1,7 +1,8 @@
-"""Questions to measure masked-diffusion models on: held out, and none that the embedded ones were trained on.
+"""Held-out questions for measuring masked-diffusion models, none of which the embedded models know.
 
-What is trained now learns from no question that is held out (`tasks.make`). The embedded models were trained before that was
-so: their stages stand here as in their README.md, and what a benchmark asks leaves out the questions of these.
+What is trained now learns from no held-out question (`draw_task`). The embedded models were trained
+before that was so: their stages stand here as in their README.md, and what a benchmark asks leaves
+out the questions of these.
 """
 
 from __future__ import annotations
@@ -28,8 +29,16 @@ LAST = (
 
 @dataclass(frozen=True)
 class EarlierTrainingStage:
-    """A stage of training: its seed, its steps, its tasks in turn, and how many questions a step has at most. Where some tasks
-    go on and others do not, every other step is of those that do."""
+    """A stage of training of an embedded model.
+
+    Where some tasks are long and others are not, every other step is of the long ones.
+
+    Attributes:
+        seed: Seed of the stage.
+        steps: Number of steps.
+        tasks: Names of the tasks, which take turns; a name that stands twice has two turns.
+        rows: Questions of a step, at most. Default 64.
+    """
 
     seed: int
     steps: int
@@ -37,12 +46,15 @@ class EarlierTrainingStage:
     rows: int = 64
 
     def numbers(self, name: str) -> Sequence[int]:
-        """Which questions of its seed this task had."""
+        """The numbers of the questions of this seed that a task had."""
         if name not in self.tasks:
             return ()
+        # Whether long and other tasks are mixed, so that they alternate by step.
         both = 0 < sum(x in LONG for x in self.tasks) < len(self.tasks)
+        # The tasks that share their steps with this one.
         turn = [x for x in self.tasks if not both or (x in LONG) == (name in LONG)]
         steps = range(int(both and name in LONG), self.steps, 1 + both)
+        # A task may have several turns in a round.
         places = frozenset(i for i, x in enumerate(turn) if x == name)
         return [
             i
@@ -73,13 +85,14 @@ RUNS = (
     EarlierTrainingStage(61, 260, LAST, 32),
     EarlierTrainingStage(43, 600, LATE),
 )
-"""The stages of zoo:diffusion, and the one that zoo:block-diffusion adds. Of stage 7 the tasks that go on were made a little
-differently, and are not known to a question."""
+"""The stages of zoo:diffusion, and the one that zoo:block-diffusion adds. Of stage 7 the tasks that
+go on were made a little differently, and are not known to a question."""
 
 
 @cache
 def embedded_training_questions(name: str) -> frozenset[str]:
-    """The questions of a task that an embedded model was trained on: some seconds of computing."""
+    """The questions of a task that an embedded model was trained on; some seconds of computing."""
+    # Drawn as the stages drew them: with False for held out, and lists of six.
     return frozenset(
         TASKS[name](random.Random(f"{name} {run.seed} {i} False"), SIX).question
         for run in RUNS
@@ -90,15 +103,28 @@ def embedded_training_questions(name: str) -> frozenset[str]:
 def fresh_held_out_tasks(
     name: str, seed: int, count: int, of: TaskVariety = SIX
 ) -> list[SyntheticTask]:
-    """`count` held-out tasks of this name: first different ones that no embedded model was trained on; where there are too few
-    of these (`slots` and `fill` have few questions), others that it was trained on; and where there are too few questions, some
-    of them again."""
+    """Draw held-out tasks, first those that no embedded model was trained on.
+
+    Where there are too few of these (`slots` and `fill` have few questions), others follow that it
+    was trained on; where there are too few questions at all, some come again.
+
+    Args:
+        name: Name of the task.
+        seed: Seed of the draws.
+        count: How many tasks are wanted.
+        of: Which values the tasks have. Default: those of the embedded models.
+
+    Returns:
+        `count` tasks.
+    """
+    # Four times as many as wanted: many questions come again, or are known.
     tasks = [draw_task(name, seed, i, unseen=True, of=of) for i in range(4 * count)]
     known = embedded_training_questions(name)
     if len({t.question for t in tasks} - known) < count:
         tasks += [
             draw_task(name, seed, i, unseen=True, of=of) for i in range(4 * count, 100 * count)
         ]
+    # The first task of each question, in the order in which questions came.
     first = {t.question: t for t in reversed(tasks)}
     different = [first[q] for q in dict.fromkeys(t.question for t in tasks)]
     unseen = [t for t in different if t.question not in known]

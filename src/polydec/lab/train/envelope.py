@@ -1,4 +1,4 @@
-"""What every kind of training does alike: go on where a run was, fit, measure, save, and write down what came of it."""
+"""What every kind of training does alike: resume, fit, measure, save, and write down the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Spec = TypeVar("Spec")
 
 STATE = "state.pt"
 RESULT = "training.json"
-"""Files of a run in its directory: where it goes on when it was interrupted, and what was measured."""
+"""Files of a run in its directory: where it goes on when it was interrupted, and what was measured.
+"""
 STOPPING = (
     "polydec: stopping: the step under way ends and is saved (once more: at once, losing the steps since the last "
     "checkpoint)"
@@ -34,10 +35,17 @@ STOPPING = (
 class TrainingRun:
     """What a kind of training is made of, once its models and its data are loaded and split.
 
-    network: what is trained, in place; loss, schedule, aside, deep: see `fit`; identity: what must be the same for a run to go
-    on (see `identity`); measure: what is said of the trained network, and so what it prints and keeps in training.json; save:
-    writes the artefact into the directory, and may keep in it what was measured; log: what only training.json keeps; title:
-    stands before the progress, in place of the kind's name.
+    Attributes:
+        network: What is trained, in place.
+        loss: See `fit_network`.
+        schedule: See `fit_network`.
+        identity: What must be the same for a run to go on; see `run_identity`.
+        save: Writes the artefact into the directory, and may keep in it what was measured.
+        measure: What is reported of the trained network; it is printed and kept in training.json.
+        aside: See `fit_network`.
+        deep: See `fit_network`.
+        log: What only training.json keeps.
+        title: Stands before the progress, in place of the kind's name.
     """
 
     network: nn.Module
@@ -58,20 +66,35 @@ def run_training(
     prepare: Callable[[Spec], TrainingRun],
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
-    """Train what `prepare` makes of a spec, which has a field `out`, the directory to write.
+    """Train what `prepare` makes of a spec, measure it, and save it.
 
-    Returns what was measured, with steps, loss, seconds and the curve of the loss; out/training.json keeps it. Called again
-    after an interruption, it goes on from out/state.pt, to the same weights: at Ctrl-C or SIGTERM the step ends, the state is
-    saved, and KeyboardInterrupt says so; a second Ctrl-C ends it at once. Raises RequestError on a state that belongs to
-    another run, and what `prepare` raises.
+    Called again after an interruption, it goes on from out/state.pt, to the same weights. At Ctrl-C
+    or SIGTERM the step ends and the state is saved; a second Ctrl-C ends it at once.
+
+    Args:
+        kind: Name of the kind of training, for the progress.
+        spec: Options, with a field `out`, the directory to write.
+        prepare: Loads models and data, and says what is trained.
+        clock: Seconds, for the duration that is reported. Default: wall time.
+
+    Returns:
+        What was measured, with steps, loss, seconds and the curve of the loss; out/training.json
+        keeps it.
+
+    Raises:
+        RequestError: The state in the directory belongs to another run; and what `prepare` raises.
+        KeyboardInterrupt: The training was stopped; the message says where it goes on.
     """
     out, began = Path(getattr(spec, "out")), clock()  # noqa: B009
     course = prepare(spec)
+    # Only now: a wrong spec leaves no directory.
     out.mkdir(parents=True, exist_ok=True)
+    # An interrupt is postponed until the step has ended and is saved.
     with (
         postpone_interrupts(STOPPING) as stop,
         show_training_progress(course.title or kind, course.schedule.steps) as watch,
     ):
+        # The checkpoint lies in the directory, so that the same command goes on from it.
         curve = fit_network(
             course.network,
             course.loss,
@@ -90,26 +113,44 @@ def run_training(
         **course.measure(),
     }
     course.save(out, result)
+    # Artefacts get the result without the curve, which is long.
     result["curve"] = curve
     write_down(out, {**result, **course.log})
     return result
 
 
 def run_identity(spec: Any, *free: str, **beside: Any) -> dict[str, Any]:
-    """What tells a run from others: the fields of its spec but for where it lies, what is `free`, and what else decides."""
+    """What tells a run from others.
+
+    Args:
+        spec: Options, a dataclass.
+        *free: Names of further fields that may change between the parts of a run; `out` and `data`
+            always may.
+        **beside: What else decides, by name.
+
+    Returns:
+        Names and values that a checkpoint keeps and compares.
+    """
+    # A run may be moved, and its data too: a digest of the data stands in `beside`.
     left = {"out", "data", *free}
     return {k: v for k, v in asdict(spec).items() if k not in left} | beside
 
 
 def tensor_digest(*tensors: Tensor) -> str:
-    """What tells the whole numbers that were learned from others."""
+    """SHA-1 of tensors of whole numbers, which tells the learned data from others."""
     made = hashlib.sha1()
     for t in tensors:
+        # One type for all: the same numbers have the same digest.
         made.update(t.to(torch.int64).numpy().tobytes())
     return made.hexdigest()
 
 
 def write_down(out: Path, result: Mapping[str, Any]) -> None:
-    """Keep what was measured in out/training.json."""
+    """Keep what was measured in out/training.json.
+
+    Args:
+        out: Directory of the run.
+        result: What was measured; JSON's types only.
+    """
     text = json.dumps(result, indent=1) + "\n"
     files.replace_file_atomically(out / RESULT, lambda at: Path(at).write_text(text, "utf-8"))

@@ -1,4 +1,7 @@
-"""Losses at several depths of one network: early exits through the shared norm and head, and layers left out at random."""
+"""Losses at several depths of one network: early exits, and layers left out at random.
+
+All exits go through the shared norm and head.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,19 @@ from polydec.lab.train.network import TrainableLlama
 
 @dataclass(frozen=True)
 class EarlyExitLosses:
-    """What a step learns beside the whole network's loss. Depths count layers: 1 is after the first.
+    """What a step learns besides the loss of the full network.
 
-    scale: e_scale of the early-exit loss, 0 (off) to 1: depth d weighs scale * d (d - 1) / 2, the whole network
-    L - 1 more; a step learns every second early depth, in turn, and the whole. dropout: 0 to 0.5, how often the last layer
-    is left out for a row; a layer at index l is left out with dropout * (2 ** (l / (L - 1)) - 1). exits: instead, these
-    depths at equal weight in every step (sorted training); the last one must be L.
+    Depths count layers: 1 is after the first.
+
+    Attributes:
+        scale: e_scale of the early-exit loss, 0 (off) to 1. Depth d weighs scale * d (d - 1) / 2,
+            the full network L - 1 more; a step learns every second early depth, in turn, and the
+            full one.
+        dropout: 0 to 0.5, how often the last layer is left out for a row. A layer at index l is
+            left out with dropout * (2 ** (l / (L - 1)) - 1).
+        exits: Instead, these depths at equal weight in every step (sorted training); the last one
+            must be L.
+
     Source: LayerSkip (Elhoushi et al., 2024); SoFT (Valipour et al., 2023) for `exits`.
     """
 
@@ -44,16 +54,29 @@ class EarlyExitLosses:
 
     @property
     def on(self) -> bool:
+        """Whether anything is learned besides the full network's loss."""
         return bool(self.scale or self.dropout or self.exits)
 
     def weights(self, layers: int, step: int) -> dict[int, float]:
-        """Of every depth that this step learns its weight, in ascending order; they add up to 1."""
+        """The weight of every depth that a step learns.
+
+        Args:
+            layers: Layers of the network, L.
+            step: Step of the training, which decides which early depths have their turn.
+
+        Returns:
+            Weights by depth, ascending; they add up to 1.
+
+        Raises:
+            RequestError: The last of `exits` is not the network's depth.
+        """
         if self.exits:
             if self.exits[-1] != layers:
                 raise RequestError(
                     f"exits is {self.exits}: the last one must be {layers}, the network's layers"
                 )
             return {d: 1 / len(self.exits) for d in self.exits}
+        # The sum of 1 to d - 1 is d (d - 1) / 2.
         raw = {layers: layers - 1 + self.scale * layers * (layers - 1) / 2}
         if self.scale:  # depth 1 has weight 0
             raw = {d: self.scale * d * (d - 1) / 2 for d in range(2 + step % 2, layers, 2)} | raw
@@ -70,7 +93,18 @@ class EarlyExitLosses:
         seed: int,
         step: int,
     ) -> list[Tensor]:
-        """States behind the final norm [B, T, H] at each of these depths."""
+        """Run the network, leaving layers out at random, and give the states at some depths.
+
+        Args:
+            network: The network in training.
+            token_BT: Token ids, shape ``[B, T]``.
+            depths: Wanted depths, as `weights` gives them; the weights are not read.
+            seed: Seed of the run.
+            step: Step of the training; with the seed it decides which layers are left out.
+
+        Returns:
+            States after the final norm, one tensor of shape ``[B, T, H]`` for each depth.
+        """
         trunk = network.model
         T = token_BT.shape[1]
         out = list[Tensor]()
@@ -78,6 +112,7 @@ class EarlyExitLosses:
         x = trunk.embed_tokens(token_BT)
         last = max(network.s.layers - 1, 1)
         for i, layer in enumerate(trunk.layers):
+            # 2 ** (i / last) - 1 grows from 0 at the first layer to 1 at the last.
             p = self.dropout * (math.exp(i * math.log(2) / last) - 1)
             if p:
                 keep = torch.rand(len(x), generator=dice) >= p
@@ -86,22 +121,36 @@ class EarlyExitLosses:
             if keep is None or bool(keep.all()):
                 x = layer(x, trunk.cos[:T], trunk.sin[:T])
             elif bool(keep.any()):
+                # Only the rows that are not dropped go through the layer.
                 x = x.to(torch.float32).index_copy(
                     0,
                     keep.nonzero()[:, 0],
                     layer(x[keep], trunk.cos[:T], trunk.sin[:T]).to(torch.float32),
                 )
             if i + 1 in depths:
+                # All exits share the final norm.
                 out.append(trunk.norm(x))
         return out
 
 
 def copy_with_layers(start: TrainableLlama, layers: int, seed: int = 0) -> TrainableLlama:
-    """A trainable copy of `start`: with fewer layers its first ones; with more, its layers spread evenly, and between them
-    new ones whose outputs are zero, so that it computes what `start` computes."""
+    """A trainable copy of a network with another number of layers.
+
+    With fewer layers it has the first ones. With more, its layers are spread evenly, and between
+    them stand new ones whose outputs are zero, so that it computes what `start` computes.
+
+    Args:
+        start: The network to copy.
+        layers: Layers of the copy, 1 or more.
+        seed: Seed of the new layers' weights. Default 0.
+
+    Returns:
+        The copy.
+    """
     have = start.s.layers
     out = TrainableLlama(replace(start.s, layers=layers), seed=seed)
     if layers > have:
+        # Where each old layer lies in the new stack.
         at = [round(i * (layers - 1) / max(have - 1, 1)) for i in range(have)]
     else:
         at = list(range(layers))
@@ -116,6 +165,7 @@ def copy_with_layers(start: TrainableLlama, layers: int, seed: int = 0) -> Train
                 if k.startswith(old)
             }
         else:
+            # A layer whose two outputs are zero adds nothing to the residual stream.
             for part in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
                 weights[f"{name}{part}"] = torch.zeros_like(out.state_dict()[f"{name}{part}"])
     out.load_state_dict({**out.state_dict(), **weights})
@@ -123,7 +173,15 @@ def copy_with_layers(start: TrainableLlama, layers: int, seed: int = 0) -> Train
 
 
 def copy_with_vocab(start: TrainableLlama, vocab: int) -> TrainableLlama:
-    """A copy of `start` with rows for `vocab` tokens; new ones begin as the mean of the others."""
+    """A copy of a network with rows for more tokens.
+
+    Args:
+        start: The network to copy, with a tied head.
+        vocab: Tokens of the copy, at least those of `start`.
+
+    Returns:
+        The copy; new rows begin as the mean of the others.
+    """
     out = TrainableLlama(replace(start.s, vocab=vocab))
     weights = dict(start.state_dict())
     name = "model.embed_tokens.weight"

@@ -1,5 +1,4 @@
-"""A network in training that goes on from keys and values: what vectors that it makes itself, one
-behind the other, are fed to."""
+"""A network in training that goes on from keys and values, for inputs that it makes itself."""
 
 from __future__ import annotations
 
@@ -19,15 +18,25 @@ D]."""
 def forward_with_past(
     trunk: LlamaBackbone, x_BTH: Tensor, past: Past | None = None
 ) -> tuple[Tensor, Past]:
-    """What leaves the last layer, before the final norm [B, T, H], for T more inputs behind those
-    of `past` (None: there are none), and the past that holds them, too. Gradients go through both.
-    Nothing is changed in place."""
+    """Run some inputs after those that were read before. Gradients go through both.
+
+    Args:
+        trunk: The network without its head.
+        x_BTH: Input vectors, shape ``[B, T, H]``.
+        past: Keys and values of earlier inputs, by layer; None: there are none. It is not changed.
+
+    Returns:
+        States after the last layer and before the final norm, shape ``[B, T, H]``, and the past
+        with these inputs.
+    """
     start = past[0][0].shape[2] if past else 0
     T = x_BTH.shape[1]
     s = trunk.s
     kept = Past()
+    # Positions go on where the past ends.
     cos_TD = trunk.cos[start : start + T]
     sin_TD = trunk.sin[start : start + T]
+    # Input t sees the P0 earlier ones and itself and those before it: a lower triangle moved by P0.
     see_TP = torch.ones(T, start + T, dtype=torch.bool, device=x_BTH.device).tril(start)
     for at, each in enumerate(trunk.layers):
         layer: Any = each
@@ -41,7 +50,9 @@ def forward_with_past(
         k = apply_rotary_embedding(k, cos_TD, sin_TD)
         if past:
             k, v = (torch.cat([a, b], dim=2) for a, b in zip(past[at], (k, v), strict=True))
+        # Keys are kept turned, so that they are never turned again.
         kept.append((k, v))
+        # Several query heads share a key head.
         k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
         y = F.scaled_dot_product_attention(q, k, v, see_TP)
         x_BTH = x_BTH + own.o_proj(y.transpose(1, 2).flatten(2))
@@ -52,11 +63,20 @@ def forward_with_past(
 def feed_continuous_thoughts(
     trunk: LlamaBackbone, x_BTH: Tensor, count: int
 ) -> tuple[Tensor, Past]:
-    """Continuous thoughts: behind these inputs the state of the last one, behind the final norm, is
-    fed as the next one, `count` times. Returns the states behind the final norm of the last input
-    and of each thought [B, count + 1, H], and the past that holds all inputs and thoughts."""
+    """Feed the last state back as the next input, some times (continuous thoughts).
+
+    Args:
+        trunk: The network without its head.
+        x_BTH: Input vectors, shape ``[B, T, H]``.
+        count: Number of thoughts, 0 or more.
+
+    Returns:
+        States after the final norm, of the last input and of each thought, shape ``[B, count + 1,
+        H]``, and the past with all inputs and thoughts.
+    """
     state_BTH, past = forward_with_past(trunk, x_BTH)
     out = [trunk.norm(state_BTH[:, -1:])]
+    # The thought is the normed state itself: no token is chosen between two steps.
     for _ in range(count):
         state_B1H, past = forward_with_past(trunk, out[-1], past)
         out.append(trunk.norm(state_B1H))

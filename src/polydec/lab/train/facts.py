@@ -21,8 +21,13 @@ DIGITS = 4
 
 @dataclass(frozen=True)
 class FactPage:
-    """lines: in order; records: which of them are records, ascending; asked: pairs of a key and its
-    number."""
+    """A page of lines, and questions about it.
+
+    Attributes:
+        lines: The lines, in order.
+        records: Indices of the lines that are records, ascending.
+        asked: Pairs of a key and its number.
+    """
 
     lines: tuple[str, ...]
     records: tuple[int, ...]
@@ -30,16 +35,27 @@ class FactPage:
 
     @property
     def text(self) -> str:
+        """The lines as one text."""
         return "".join(self.lines)
 
 
 def draw_fact_page(
     seed: str, lines: int, records: int, questions: int, unseen: bool = False
 ) -> FactPage:
-    """A page of this name. records: how many of its lines are; questions: how many are asked, of
-    other records each, at most `records`. unseen: one that is held out from training (SHA-1), else
-    one that is not."""
+    """Draw the page of a name.
+
+    Args:
+        seed: Name of the page.
+        lines: Number of lines.
+        records: How many of the lines are records.
+        questions: How many records are asked for, each once, at most `records`.
+        unseen: Whether the page is held out from training (by SHA-1). Default False.
+
+    Returns:
+        The page.
+    """
     dice = random.Random(f"page {seed} {lines} {records} {questions}")
+    # Three of ten texts are held out, so a page of either side is found soon.
     while held_out((made := _page(dice, lines, records, questions)).text) != unseen:
         pass
     return made
@@ -47,8 +63,10 @@ def draw_fact_page(
 
 def _page(dice: random.Random, lines: int, records: int, questions: int) -> FactPage:
     at = sorted(dice.sample(range(lines), records))
+    # No key stands twice, so each question has one answer.
     keys = dice.sample(KEYS, records)
     number = {key: "".join(dice.choices("0123456789", k=DIGITS)) for key in keys}
+    # Records take the places in `at` in order; all other lines are remarks.
     made = iter([f"{key}{number[key]};" for key in keys])
     text = [
         next(made) if i in at else f"{dice.choice(NAMES)}{dice.choice(PLACES)};"

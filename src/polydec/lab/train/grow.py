@@ -15,15 +15,27 @@ WRITERS = ("o_proj.weight", "down_proj.weight", "embed_tokens.weight")
 
 @torch.no_grad()
 def grow_network(small: TrainableLlama, shape: LlamaShape, seed: int) -> TrainableLlama:
-    """A network of this shape whose law is `small`'s, but for rounding: new dimensions of the residual stream hold zeros, new
-    heads and inner units write nothing, new layers are identities. What reads is random where it is new, so that all of it
-    learns within a few steps.
+    """A network of a larger shape whose law is `small`'s, except for rounding.
 
-    A wider stream has a smaller mean square by the ratio of the widths: norms are scaled by its root, and their epsilon by the
-    ratio (the shape's own is not used). Raises RequestError where the shape is smaller somewhere, or its heads are of another
-    kind.
+    New dimensions of the residual stream hold zeros, new heads and inner units write nothing, new
+    layers are identities. What reads is random where it is new, so that all of it learns within a
+    few steps. A wider stream has a smaller mean square by the ratio of the widths: norms are scaled
+    by its root, and their epsilon by the ratio (the shape's own is not used).
 
-    Source: Chen et al., "Net2Net: accelerating learning via knowledge transfer" (2015), with zeros in place of copies.
+    Args:
+        small: The network to begin with, with a tied head.
+        shape: Sizes of the new network, none smaller than those of `small`.
+        seed: Seed of the new weights.
+
+    Returns:
+        The new network, trainable.
+
+    Raises:
+        RequestError: The shape is smaller somewhere, its heads are of another kind, or `small` has
+            a head of its own.
+
+    Source: Chen et al., "Net2Net: accelerating learning via knowledge transfer" (2015), with zeros
+    in place of copies.
     """
     a = small.s
     for name in ("width", "layers", "heads", "inner"):
@@ -49,10 +61,12 @@ def grow_network(small: TrainableLlama, shape: LlamaShape, seed: int) -> Trainab
     large = TrainableLlama(replace(shape, eps=a.eps * ratio), seed=seed)
     old = dict(small.named_parameters())
     for name, p in large.named_parameters():
+        # New rows of matrices that write to the stream must be zero; the old part is copied next.
         if name.endswith(WRITERS):
             p.zero_()
         if name in old and p.ndim == 2:
             p[: old[name].shape[0], : old[name].shape[1]] = old[name]
+        # Norm weights are scaled for the smaller mean square; new ones stay 1.
         elif name in old:
             p[: len(old[name])] = old[name] * ratio**0.5
     return large

@@ -1,4 +1,4 @@
-"""`polydec train hyperfit`: a model learns a few texts by heart, so that its greedy text repeats itself less (hyperfitting)."""
+"""`polydec train hyperfit`: a model learns a few texts by heart, so that it repeats itself less."""
 
 from __future__ import annotations
 
@@ -31,36 +31,41 @@ COPIED = 5
 
 
 def train_hyperfit(spec: HyperfitSpec) -> dict[str, Any]:
-    """Learn `texts` texts of `length` tokens by heart, all weights and at one rate, and save the model as a directory.
+    """Learn `texts` texts of `length` tokens by heart, at a constant rate, and save the model.
 
-    Returns what its laws and its greedy continuations of held-out texts were like `before` and `after`: held_out_nats (a
-    token), entropy (nats), distinct (different tokens over all, 0 to 1), repeated (4-grams that stood before in the same
-    continuation, 0 to 1), copied (5-grams that stand in what was learned, 0 to 1). Held-out nats rise; that is expected.
-    Raises RequestError where the data has fewer texts that are long enough. See `carry_out`.
+    Returns what its laws and its greedy continuations of held-out texts were like `before` and
+    `after`, see `measure_hyperfit`. Held-out nats rise; that is expected. See `run_training`.
 
-    Source: Carlsson et al., "The hyperfitting phenomenon: sharpening and stabilizing LLMs for open-ended text generation"
-    (2024): 2,000 texts of 256 tokens, 20 epochs, eight a step, Adam without decay and without a schedule. Its decoder that
-    blocks citations is not built.
+    Raises:
+        RequestError: The data has fewer texts that are long enough.
+
+    Source: Carlsson et al., "The hyperfitting phenomenon: sharpening and stabilizing LLMs for
+    open-ended text generation" (2024): 2,000 texts of 256 tokens, 20 epochs, eight a step, Adam
+    without decay and without a schedule. Its decoder that blocks citations is not built.
     """
     return run_training("hyperfit", spec, _course)
 
 
 def _course(spec: HyperfitSpec) -> TrainingRun:
     first = load_directory(spec.target)
+    # The target's own tokenizer.
     tokenizer = find_tokenizer(LMSpec(spec.out, start=spec.target), Path(spec.out), (), 0)
     if spec.length > first.s.context:
         raise RequestError(
             f"length is {spec.length}: {spec.target} has a context of {first.s.context} tokens"
         )
     begin = mark_id(tokenizer, BEGIN)
+    # All texts have one length: tensors of [N, length + 1].
     learned_NT, unseen_NT = (
         torch.tensor([[begin, *ids] for ids in texts]) for texts in _texts(spec, tokenizer)
     )
+    # A copy is trained, as the target is measured as it was.
     network = copy_with_layers(first, first.s.layers).train()
     fast = is_bf16_run(Path(spec.out) / STATE)
     each = len(learned_NT) // spec.rows
 
     def loss(step: int) -> tuple[Tensor, int]:
+        # Each epoch has its own order; a tail that fills no batch is left out.
         epoch, at = divmod(step, each)
         order_N = np.random.default_rng([spec.seed, epoch]).permutation(len(learned_NT))
         rows_BT = learned_NT[order_N[at * spec.rows : (at + 1) * spec.rows]]
@@ -77,10 +82,17 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Save the model as a directory that `polydec.load` reads.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; it is not used.
+        """
         config = first.s.config(bos=begin, eos=tokenizer.token_to_id(END))
         save_directory(out, network, config, files=tokenizer_files(tokenizer, first.s.context))
 
     steps = each * spec.epochs
+    # A constant rate, without warmup and weight decay, as published.
     schedule = TrainingSchedule(
         steps, spec.rate, warmup=0.0, decay=0.0, weight_decay=0.0, log_every=min(20, steps)
     )
@@ -89,9 +101,13 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
 
 
 def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[list[int]]]:
-    """Texts to learn, and held-out ones, cut to one length. Raises RequestError where there are too few."""
+    """Texts to learn, and held-out ones, all cut to one length.
+
+    Raises RequestError where there are too few.
+    """
     root = training_data(spec.data)
     parts = list[list[list[int]]]()
+    # All kinds of text, in the order of KINDS, until there are enough.
     splits = [split_documents(root, kind, BYTES, BYTES, spec.seed) for kind in KINDS]
     for texts, most in (
         ([t for s in splits for t in s.train], spec.texts),
@@ -99,6 +115,8 @@ def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[li
     ):
         cut = list[list[int]]()
         for text in texts:
+            # A text is cut before it is encoded: 16 characters a token are enough in nearly all
+            # texts.
             ids = tokenizer.encode(text[: 16 * spec.length], add_special_tokens=False).ids
             if len(ids) >= spec.length:
                 cut.append(ids[: spec.length])
@@ -116,7 +134,15 @@ def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[li
 
 
 def next_token_nats(network: TrainableLlama, rows_BT: Tensor) -> Tensor:
-    """Mean of -log p of all tokens behind the first."""
+    """The mean negative log-likelihood of all tokens after the first.
+
+    Args:
+        network: The network.
+        rows_BT: Token ids, shape ``[B, T]``.
+
+    Returns:
+        Nats a token.
+    """
     logits = network(rows_BT[:, :-1]).float().flatten(0, 1)
     return F.cross_entropy(logits, rows_BT[:, 1:].flatten())
 
@@ -125,9 +151,22 @@ def next_token_nats(network: TrainableLlama, rows_BT: Tensor) -> Tensor:
 def measure_hyperfit(
     network: TrainableLlama, spec: HyperfitSpec, learned_NT: Tensor, unseen_NT: Tensor
 ) -> dict[str, float]:
-    """See `train_hyperfit`."""
+    """Measure how sharp and how repetitive a model is on held-out texts.
+
+    Args:
+        network: The model.
+        spec: Options; `context` tokens of each text are read, and `ahead` are written after them.
+        learned_NT: The learned texts, shape ``[N, T]``; only for `copied`.
+        unseen_NT: The held-out texts, after BEGIN, shape ``[N, T]``.
+
+    Returns:
+        `held_out_nats` a token; `entropy` of its laws, nats; of the greedy continuations:
+        `distinct` (different tokens over all), `repeated` (4-grams that stood before in the same
+        continuation), `copied` (5-grams that stand in a learned text), each 0 to 1.
+    """
     logp = network(unseen_NT[:, :-1]).float().log_softmax(-1)
     written = continue_greedily(network, unseen_NT[:, : spec.context + 1], spec.ahead).tolist()
+    # Every 5-gram of the learned texts.
     known = {g for row in learned_NT.tolist() for g in token_ngrams(row, COPIED)}
     return {
         "held_out_nats": float(next_token_nats(network, unseen_NT)),
@@ -141,9 +180,19 @@ def measure_hyperfit(
 
 
 def continue_greedily(network: TrainableLlama, rows_BT: Tensor, count: int) -> Tensor:
-    """`count` greedy tokens behind each row [B, count]; an end of a text does not stop it."""
+    """Continue texts greedily; an end of text does not stop it.
+
+    Args:
+        network: The model.
+        rows_BT: Token ids, shape ``[B, T]``; what is longer than the context loses its beginning.
+        count: Tokens to write.
+
+    Returns:
+        The new tokens, shape ``[B, count]``.
+    """
     begun = rows_BT.shape[1]
     for _ in range(count):
+        # Without a cache: the last tokens are read anew for each new one.
         near_BT = rows_BT[:, -network.s.context :]
         next_B = network.logits(network.model(near_BT)[:, -1]).argmax(-1)
         rows_BT = torch.cat([rows_BT, next_B[:, None]], 1)
@@ -151,11 +200,28 @@ def continue_greedily(network: TrainableLlama, rows_BT: Tensor, count: int) -> T
 
 
 def token_ngrams(row: Sequence[int], n: int) -> list[tuple[int, ...]]:
-    """Its sequences of n tokens."""
+    """All sequences of n neighbouring tokens.
+
+    Args:
+        row: Token ids.
+        n: Length of a sequence, 1 or more.
+
+    Returns:
+        The sequences in order.
+    """
     return [tuple(row[i : i + n]) for i in range(len(row) - n + 1)]
 
 
 def repeated_ngram_fraction(row: Sequence[int], n: int) -> float:
-    """The share of its sequences of n tokens that stood in it before."""
+    """The share of the sequences of n tokens that stood before in the same row.
+
+    Args:
+        row: Token ids, n of them at least.
+        n: Length of a sequence, 1 or more.
+
+    Returns:
+        0 to 1.
+    """
     all_ = token_ngrams(row, n)
+    # Every sequence after the first of its kind stood there before.
     return 1 - len(set(all_)) / len(all_)

@@ -1,4 +1,4 @@
-"""`polydec train insertion`: a small insertion language model, on the tasks that masked-diffusion models are trained on."""
+"""`polydec train insertion`: a small insertion language model, on the tasks of masked diffusion."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ from polydec.lab.train.tokens import mark_id
 
 @dataclass(frozen=True)
 class InsertionExample:
-    """A prompt, and its answer of which some tokens are hidden. hidden: their indices in the answer."""
+    """A prompt, and its answer of which some tokens are hidden.
+
+    Attributes:
+        prompt: Token ids of the prompt.
+        answer: Token ids of the full answer.
+        hidden: Indices of the hidden tokens in the answer.
+    """
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
@@ -38,12 +44,12 @@ class InsertionExample:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """What is left of the answer."""
+        """The tokens of the answer that are not hidden."""
         return tuple(x for i, x in enumerate(self.answer) if i not in self.hidden)
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        """Of each hidden token how many of those that are left stand before it, and the token."""
+        """Of each hidden token: the visible tokens of the answer before it, counted, and the token."""
         return [
             (sum(j not in self.hidden for j in range(i)), self.answer[i])
             for i in sorted(self.hidden)
@@ -52,7 +58,13 @@ class InsertionExample:
 
 @dataclass(frozen=True)
 class InsertionMarks:
-    """Ids: mark stands before every text; end behind it; barred are never put into one."""
+    """Ids with a special role.
+
+    Attributes:
+        mark: Stands before every text.
+        end: Stands after every text.
+        barred: Ids that are never inserted.
+    """
 
     mark: int
     end: int
@@ -60,9 +72,15 @@ class InsertionMarks:
 
 
 def train_insertion(spec: InsertionSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong spec.
+    """Train, and save at spec.out a directory that `polydec.load` reads.
 
-    Source: ILM, insertion language models (2025)."""
+    See `run_training`.
+
+    Raises:
+        RequestError: An option of the spec is wrong.
+
+    Source: ILM, insertion language models (2025).
+    """
     return run_training("insertion", spec, _course)
 
 
@@ -92,7 +110,11 @@ def _course(spec: InsertionSpec) -> TrainingRun:
 
 
 def marks_of(student: DiffusionStudent) -> InsertionMarks:
-    """The mark is the last id of the vocabulary, a masked-diffusion model's gap."""
+    """The special ids of a student.
+
+    The mark is the last id of the vocabulary, the gap of a masked-diffusion model.
+    """
+    # No special token is ever inserted, and no mark.
     known = [mark_id(student.tokenizer, mark) for mark in SPECIAL]
     return InsertionMarks(
         student.mask, mark_id(student.tokenizer, END), (*sorted({*known, student.mask}),)
@@ -102,8 +124,21 @@ def marks_of(student: DiffusionStudent) -> InsertionMarks:
 def draw_insertion_examples(
     spec: InsertionSpec, student: DiffusionStudent, step: int
 ) -> list[InsertionExample]:
-    """The rows of a step, a function of the step alone. Of each answer a number of tokens is hidden, uniform in 0 to all, and
-    any of them."""
+    """Draw the examples of a step, a function of the step alone.
+
+    Of each answer a number of tokens is hidden, uniform in 0 to all, and then any set of that size.
+
+    Args:
+        spec: Options; tasks, rows and context are read.
+        student: Its tokenizer encodes the tasks.
+        step: Step of the training, from 0.
+
+    Returns:
+        `spec.rows` examples.
+
+    Raises:
+        RequestError: A task does not fit into the context.
+    """
     r = random.Random(f"{spec.seed} {step}")
     out = list[InsertionExample]()
     for i in range(step * spec.rows, (step + 1) * spec.rows):
@@ -118,6 +153,7 @@ def draw_insertion_examples(
                 f"context is {spec.context}: task {task.question!r} and its answer take "
                 f"{len(prompt) + len(answer) + 2} positions"
             )
+        # First the number, then the set: all sizes are equally likely.
         hidden = r.sample(range(len(answer)), r.randint(0, len(answer)))
         out.append(InsertionExample(prompt, answer, frozenset(hidden)))
     return out
@@ -126,18 +162,33 @@ def draw_insertion_examples(
 def insertion_loss(
     network: TrainableLlama, batch: Sequence[InsertionExample], marks: InsertionMarks
 ) -> Tensor:
-    """In nats an example. Of every hidden token alike the cross-entropy, under the law over (slot, token), of the slot where it
-    is missing and itself; and that of whether anything is missing. The prompt has one slot, behind its last token.
+    """The loss of an insertion model, in nats an example.
 
-    Examples are weighted by L + 1 for an answer of L tokens: as many hidden sets' sizes share its weight, and without that a
-    perfect model would write long answers too seldom (p / (L + 1) in place of p)."""
+    It adds the cross-entropy of each hidden token and the slot where it is missing, under the law
+    over (slot, token), averaged over the hidden tokens, and that of whether anything is missing.
+    The prompt has one slot, after its last token. Examples are weighted by L + 1 for an answer of L
+    tokens: as many sizes of hidden sets share its weight, and without that a perfect model would
+    write long answers too seldom (p / (L + 1) in place of p).
+
+    Args:
+        network: The network in training, which sees both ways.
+        batch: Examples, B of them.
+        marks: The special ids.
+
+    Returns:
+        Nats an example.
+    """
+    # What the network reads: the mark, the prompt, the visible answer, the end.
     row = [(marks.mark, *e.prompt, *e.kept, marks.end) for e in batch]
     end = marks.end
     T = max(map(len, row))
+    # Rows are filled up with the end, which nothing sees there.
     token_BT = torch.tensor([[*x, *[end] * (T - len(x))] for x in row])
+    # Padding after the end is seen by no position.
     see_B1TT = torch.tensor([[i < len(x) for i in range(T)] for x in row])[:, None, None].expand(
         -1, 1, T, -1
     )
+    # A slot is named by the position before it; those inside the prompt and after the end are none.
     slot_BT = torch.tensor(
         [
             [len(e.prompt) <= i < len(x) - 1 for i in range(T)]
@@ -145,18 +196,23 @@ def insertion_loss(
         ]
     )
     logits_BTV = network(token_BT, None, see_B1TT).float()
+    # At the first position two logits say whether the text is complete.
     whole_B2 = logits_BTV[:, 0, [marks.mark, end]]
     logw_BTV = logits_BTV.index_fill(-1, torch.tensor(marks.barred), float("-inf"))
     logw_BTV = logw_BTV.masked_fill(~slot_BT[..., None], float("-inf"))
+    # One softmax over all slots and tokens of a text.
     logp_BTV = logw_BTV.flatten(1).log_softmax(-1).view_as(logw_BTV)
 
+    # One entry for each hidden token of the batch: example, slot, token.
     at = [
         (b, len(e.prompt) + before, token)
         for b, e in enumerate(batch)
         for before, token in e.missing
     ]
     weight_B = torch.tensor([len(e.answer) + 1.0 for e in batch])
+    # The mean weight is 1, so that the loss keeps its scale.
     weight_B = weight_B / weight_B.mean()
+    # Complete is class 1, the end; incomplete class 0, the mark.
     total = (
         weight_B
         * F.cross_entropy(
@@ -165,6 +221,7 @@ def insertion_loss(
     ).sum()
     if at:
         index_M, where_M, token_M = torch.tensor(at).unbind(1)
+        # Each hidden token of an example counts alike.
         share_M = weight_B[index_M] / torch.tensor([len(e.hidden) or 1 for e in batch])[index_M]
         total = total - (share_M * logp_BTV[index_M, where_M, token_M]).sum()
     return total / len(batch)

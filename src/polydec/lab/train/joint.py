@@ -1,4 +1,7 @@
-"""`polydec train joint`: a layer that tells a masked-diffusion model's states what was just written (ADJUST)."""
+"""`polydec train joint`: a layer that corrects a masked-diffusion model's states (ADJUST).
+
+It shows the states of a pass what was written since.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ from polydec.models.learned.kinds.joint import JointSamplerLayer
 from polydec.request.loading import load
 
 KNOWN = 1e-4
-"""Nats that are added to the entropy of every step: so often a token that was known is learned from."""
+"""Nats that are added to the entropy of every step: so often a token that was known is learned
+from."""
 
 VARIED_ROWS = (72, 88)
 """Positions of the shortest and the longest rows where lengths and values vary."""
@@ -34,22 +38,41 @@ VARIED_ROWS = (72, 88)
 
 @dataclass(frozen=True)
 class AnswerTrajectories:
-    """Answers, and when each of their tokens was written: token_BT; at_BT, from 0, -1 where a token is given; nats_BS: of each
-    step the entropy of the law that its token was drawn from, 0 behind an answer's last step."""
+    """Answers, and when each of their tokens was written.
+
+    Attributes:
+        token_BT: Token ids of prompts and answers, shape ``[B, T]``.
+        at_BT: Step at which each token was written, from 0; -1 where a token is given, shape ``[B,
+            T]``.
+        nats_BS: Entropy of the law that the token of each step was drawn from, in nats; 0 after an
+            answer's last step, shape ``[B, S]``.
+    """
 
     token_BT: Tensor
     at_BT: Tensor
     nats_BS: Tensor
 
     def canvas(self, step_B: Tensor, mask: int) -> Tensor:
-        """The canvases as they were before these steps."""
+        """The canvases as they were before some steps.
+
+        Args:
+            step_B: A step for each answer, shape ``[B]``.
+            mask: Id of a gap.
+
+        Returns:
+            Token ids, with gaps for all that is written later, shape ``[B, T]``.
+        """
+        # A given token has step -1, and is never hidden.
         return self.token_BT.masked_fill(self.at_BT >= step_B[:, None], mask)
 
 
 def train_joint(spec: JointSpec) -> dict[str, Any]:
-    """Train, and save the layer at spec.out; what was measured: on answers that were set aside, by the number of tokens since
-    the pass, the divergence (nats a gap) of the model's own laws from what the layer gives, and from those of the pass. See
-    `carry_out`."""
+    """Train a layer that adjusts a masked-diffusion model's states, and save it at spec.out.
+
+    On answers that are set aside the divergence (nats a gap) of the model's own laws is measured,
+    by the number of tokens since the last pass: `adjusted` from what the layer gives, `stale` from
+    the laws of that pass. See `run_training`.
+    """
     return run_training("joint", spec, _course)
 
 
@@ -61,6 +84,7 @@ def _course(spec: JointSpec) -> TrainingRun:
     else:
         shortest, longest = (DiffusionSpec.shortest, DiffusionSpec.length)
     longest = min(longest, lm.network.context)
+    # The prompts come from the tasks that masked-diffusion models are trained on.
     about = DiffusionSpec(
         "",
         spec.tasks,
@@ -72,9 +96,11 @@ def _course(spec: JointSpec) -> TrainingRun:
         varied=spec.varied,
     )
     student = start_diffusion_student(about)
+    # The model itself is frozen; only the layer learns.
     student.network.requires_grad_(False).eval()
     rows = DiffusionTaskRows(student.tokenizer, about)
     rng = torch.Generator().manual_seed(spec.seed)
+    # All trajectories are drawn before training; the last batch is set aside.
     answers = [
         sample_answer_trajectories(student, *rows.batch(i), rng)
         for i in range(-(-spec.texts // spec.rows) + 1)
@@ -88,6 +114,7 @@ def _course(spec: JointSpec) -> TrainingRun:
     def loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
         batch = answers[int(torch.randint(len(answers), (), generator=g))]
+        # Distances are drawn with halving probability: most layers run shortly after a pass.
         far = 1 + int(
             torch.multinomial(0.5 ** torch.arange(spec.count - 1).double(), 1, generator=g)
         )
@@ -105,7 +132,15 @@ def _course(spec: JointSpec) -> TrainingRun:
 
     @torch.no_grad()
     def apart(layer: JointSamplerLayer, far: int) -> tuple[float, float]:
-        """Of answers that were set aside, the means of eight draws of canvases."""
+        """Measure on the answers that are set aside, as the mean of eight draws of canvases.
+
+        Args:
+            layer: The layer as it is now.
+            far: Tokens written since the pass, 1 or more.
+
+        Returns:
+            Nats a gap from the layer's laws, and from those of the pass.
+        """
         draws = [
             joint_layer_divergences(student, layer, aside, far, torch.Generator().manual_seed(i))
             for i in range(8)
@@ -114,6 +149,12 @@ def _course(spec: JointSpec) -> TrainingRun:
         return adjusted, stale
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write the layer as an artefact.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; it goes into the artefact.
+        """
         about = {"target": spec.target, "tasks": list(spec.tasks), **result}
         joint.save(out, net.layer(), about)
 
@@ -125,17 +166,19 @@ def _course(spec: JointSpec) -> TrainingRun:
 
 
 class _TrainableJointLayer(nn.Module):
-    """A layer's numbers, to train."""
+    """The numbers of a layer, as parameters."""
 
     def __init__(self, begun: JointSamplerLayer) -> None:
         super().__init__()
         self._begun = begun
         self._names = list(begun.layer.tensors)
+        # Parameters in a fixed order: first those outside of the transformer layer, then those
+        # inside.
         outside = (begun.fuse_H2, begun.token_H, begun.state_H, begun.out_H)
         self.p = nn.ParameterList([*outside, *begun.layer.tensors.values()])
 
     def layer(self) -> JointSamplerLayer:
-        """What it is now."""
+        """The layer with the numbers as they are now."""
         fuse, token, state, out, *inside = self.p
         layer = replace(self._begun.layer, tensors=dict(zip(self._names, inside, strict=True)))
         return replace(
@@ -147,13 +190,26 @@ class _TrainableJointLayer(nn.Module):
 def sample_answer_trajectories(
     student: DiffusionStudent, token_BT: Tensor, answer_BT: Tensor, rng: torch.Generator
 ) -> AnswerTrajectories:
-    """The model's own answers, drawn one token a pass at the gap of lowest entropy."""
+    """Let the model answer, one token a pass at the gap of lowest entropy.
+
+    Args:
+        student: The masked-diffusion model.
+        token_BT: Token ids; those of the answers are not read, shape ``[B, T]``.
+        answer_BT: Which positions belong to the answer, shape ``[B, T]``.
+        rng: Source of the tokens; it is advanced.
+
+    Returns:
+        The answers and the order in which they were written.
+    """
     token_BT = token_BT.masked_fill(answer_BT, student.mask)
+    # -2 marks a gap that is still open.
     at_BT = torch.where(answer_BT, -2, -1)
     nats_BS = torch.zeros(len(token_BT), int(answer_BT.sum(1).max()))
     for step in range(nats_BS.shape[1]):
         p_BTV = gap_log_probs(student, last_layer_states(student.network.model, token_BT)).exp()
+        # What is no gap gets infinite entropy, and is never chosen.
         nats_BT = torch.special.entr(p_BTV).sum(-1).masked_fill(at_BT != -2, float("inf"))
+        # Answers of different length end at different steps; a full one is left alone.
         open_B = (at_BT == -2).any(1).nonzero()[:, 0]
         best_B = nats_BT[open_B].argmin(1)
         token_BT[open_B, best_B] = torch.multinomial(p_BTV[open_B, best_B], 1, generator=rng)[:, 0]
@@ -162,15 +218,35 @@ def sample_answer_trajectories(
 
 
 def gap_log_probs(student: DiffusionStudent, state_BTH: Tensor) -> Tensor:
-    """Log-probabilities of states behind the last layer; a mask is never written."""
+    """Log-probabilities of states after the last layer; a mask is never predicted.
+
+    Args:
+        student: The masked-diffusion model.
+        state_BTH: States before the final norm, shape ``[B, T, H]``.
+
+    Returns:
+        Shape ``[B, T, V]``.
+    """
     logits = student.network.logits(student.network.model.norm(state_BTH)).float()
     return logits.index_fill(-1, torch.tensor([student.mask]), float("-inf")).log_softmax(-1)
 
 
 def sample_start_steps(answers: AnswerTrajectories, far: int, g: torch.Generator) -> Tensor:
-    """Of each answer a step that `far` more follow at least, drawn in proportion to the entropy of its token: one that was
-    known, as most ends are, tells the other gaps nothing, and nothing is learned from it."""
+    """Draw a step of each answer that at least `far` more steps follow.
+
+    Steps are drawn in proportion to the entropy of their token: a token that was known, as most
+    ends are, tells the other gaps nothing, and nothing is learned from it.
+
+    Args:
+        answers: Answers with their order, B of them.
+        far: Steps that must follow, 1 or more.
+        g: Source of randomness; it is advanced.
+
+    Returns:
+        Steps, shape ``[B]``.
+    """
     count_B1 = answers.at_BT.max(1, keepdim=True).values + 1
+    # Steps that fewer than `far` follow get no weight.
     late_BS = torch.arange(answers.nats_BS.shape[1]) >= count_B1 - far
     return torch.multinomial((answers.nats_BS + KNOWN).masked_fill(late_BS, 0.0), 1, generator=g)[
         :, 0
@@ -184,8 +260,22 @@ def joint_layer_divergences(
     far: int,
     g: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """Nats a gap, over canvases at random: of the model's own laws once `far` more tokens stand, from those that the layer
-    gives step by step, and from those of the pass before them."""
+    """How far the layer's laws lie from the model's, on canvases drawn at random.
+
+    From a canvas `far` tokens are written. The truth is what a pass of the model gives then; the
+    layer starts from the states of the pass before, and runs once for each token.
+
+    Args:
+        student: The masked-diffusion model, frozen.
+        layer: The layer.
+        answers: Answers with their order.
+        far: Tokens since the pass, 1 or more; answers that have no more are left out.
+        g: Source of randomness; it is advanced.
+
+    Returns:
+        KL(truth || layer) and KL(truth || laws of the pass), both in nats a gap.
+    """
+    # Only answers with more steps than `far` have a canvas that late.
     keep = answers.at_BT.max(1).values + 1 > far
     answers = AnswerTrajectories(answers.token_BT[keep], answers.at_BT[keep], answers.nats_BS[keep])
     first_B = sample_start_steps(answers, far, g)
@@ -194,7 +284,9 @@ def joint_layer_divergences(
         state_BTH = before = last_layer_states(model, answers.canvas(first_B, student.mask))
         last = answers.canvas(first_B + far, student.mask)
         true_BTV = gap_log_probs(student, last_layer_states(model, last))
+        # Only gaps that are left after `far` tokens are compared.
         gap_BT = last == student.mask
+    # The layer sees the embeddings of each canvas and the states that it made for the one before.
     for step in range(1, far + 1):
         state_BTH = layer(
             model.embed_tokens(answers.canvas(first_B + step, student.mask)), state_BTH
@@ -202,6 +294,7 @@ def joint_layer_divergences(
 
     def nats(state: Tensor) -> Tensor:
         term = true_BTV.exp() * (true_BTV - gap_log_probs(student, state))
+        # Where the truth is 0 its term is 0, not the product of 0 and infinity.
         return term.masked_fill(true_BTV == float("-inf"), 0.0).sum(-1)[gap_BT].mean()
 
     return nats(state_BTH), nats(before)

@@ -1,4 +1,4 @@
-"""`polydec train lexical-units`: a model learns to say a span that it is sure of in one pass (lexical unit decoding)."""
+"""`polydec train lexical-units`: a model learns to write a span that it is sure of in one pass."""
 
 from __future__ import annotations
 
@@ -31,18 +31,25 @@ RANKS = 8
 
 
 def train_lexical(spec: LexicalSpec) -> dict[str, Any]:
-    """Train the model and its pads on the target's own answers; out/model is a model's name (an adapter, or all weights), and
-    out holds its pads. Says how surprising held-out answers are to it, token by token, before and after (nats), and how often
-    each pad's token is right in spans. See `carry_out`. Raises RequestError on a wrong spec, missing data, or a target outside
-    the Llama skeleton.
+    """Train the model and its pads on the target's own answers.
 
-    Source: Sun et al., "Decoding at the speed of thought: harnessing parallel decoding of lexical units for LLMs" (2024). There
-    a sample's pads stand where a span begins; here behind every token, as a pass of decoding may begin anywhere in a span."""
+    out/model is a model's name (an adapter, or all weights), and out holds its pads. Measured are
+    the nats a token of held-out answers before and after, and how often each pad's token is right
+    in spans. See `run_training`.
+
+    Raises:
+        RequestError: An option is wrong, data is missing, or the target is outside the Llama
+            skeleton.
+
+    Source: Sun et al., "Decoding at the speed of thought: harnessing parallel decoding of lexical
+    units for LLMs" (2024). There a sample's pads stand where a span begins; here behind every
+    token, as a pass of decoding may begin anywhere in a span.
+    """
     return run_training("lexical units", spec, _course)
 
 
 class LexicalUnitModel(nn.Module):
-    """A network and the embeddings of its pads, trained together."""
+    """A network and the embeddings of its pads, which are trained together."""
 
     def __init__(self, network: TrainableLlama, pads_PH: Tensor) -> None:
         super().__init__()
@@ -50,12 +57,17 @@ class LexicalUnitModel(nn.Module):
         self.pads_PH = nn.Parameter(pads_PH)
 
     def states(self, token_BT: Tensor) -> list[Tensor]:
-        """Ready for the head [B, T, H]: of the texts, then of each pad behind each of their tokens."""
+        """The states of the texts, then of each pad after each of their tokens.
+
+        All are ready for the head, shape ``[B, T, H]``.
+        """
         trunk = self.network.model
         x = trunk.embed_tokens(token_BT)
         pads = [pad_H.expand_as(x) for pad_H in self.pads_PH]
         for layer in trunk.layers:
             past = Past()
+            # Text and pads share the layer's keys: pad j sees the text up to its token, and pads 1
+            # to j.
             x, *pads = [run_layer_by_levels(self.network, layer, row, past) for row in (x, *pads)]  # pyright: ignore[reportArgumentType]
         return [trunk.norm(row) for row in (x, *pads)]
 
@@ -68,14 +80,16 @@ def _course(spec: LexicalSpec) -> TrainingRun:
     samples, unseen = tuned.tuning_text_samples(spec, network.s.vocab)
     lengths = tuple(len(s.prompt_ids) + len(s.output_ids) for s in samples)
     units = LexicalUnitModel(network, _first_pads(network, samples, spec))
+    # Spans are fixed before training, by the model as it is now.
     sure, unseen_sure = (
         confident_token_masks(network, some, spec.alpha) for some in (samples, unseen)
     )
 
     def plainly() -> float:
-        """How surprising held-out answers are, token by token."""
+        """Nats a token of held-out answers, written token by token."""
         return tuned.answer_nats(network, unseen, lambda rows: network.model(rows.token_BT))
 
+    # Measured before the first step, as the network is trained in place.
     before = plainly()
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -93,6 +107,12 @@ def _course(spec: LexicalSpec) -> TrainingRun:
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write the tuned model, and the pads as an artefact.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; the hit rates go into the artefact.
+        """
         made.save(out / MODEL)
         vocab = TokenVocabulary(network.s.vocab, frozenset(made.source.text.eos))
         pads = SoftProbes(
@@ -113,11 +133,12 @@ def _course(spec: LexicalSpec) -> TrainingRun:
 def _first_pads(
     network: TrainableLlama, samples: Sequence[TrainingSample], spec: LexicalSpec
 ) -> Tensor:
-    """Pads begin as embeddings of frequent tokens, drawn: nothing that the layers never met."""
+    """Pads begin as embeddings of frequent tokens, drawn at random: inputs that the layers know."""
     counts = selfplay.token_counts(samples)
     size = network.s.vocab
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[:64]
     g = torch.Generator().manual_seed(spec.seed)
+    # One of the 64 most frequent tokens for each pad.
     drawn = torch.tensor(frequent)[torch.randint(len(frequent), (spec.ahead,), generator=g)]
     return network.model.embed_tokens(drawn).detach().clone()
 
@@ -126,43 +147,87 @@ def _first_pads(
 def confident_token_masks(
     network: TrainableLlama, samples: Sequence[TrainingSample], alpha: float
 ) -> list[Tensor]:
-    """Of each token of each text whether it belongs to the span of the token before it: the model itself gives it at least
-    this probability."""
+    """Which tokens of each text belong to the span of the token before them.
+
+    A token does where the model itself gives it at least the probability `alpha`.
+
+    Args:
+        network: The model.
+        samples: Prompts with answers.
+        alpha: Least probability, 0 to 1.
+
+    Returns:
+        One mask for each text, prompt and answer, shape ``[T]``; the first token never belongs.
+    """
     out = list[Tensor]()
     for s in samples:
         token_T = torch.tensor((*s.prompt_ids, *s.output_ids))
         logp_TV = network(token_T[None])[0].log_softmax(-1)
+        # Position t gives the probability of token t + 1.
         logp_T = logp_TV[:-1].gather(1, token_T[1:, None])[:, 0]
         out.append(torch.cat([torch.zeros(1, dtype=torch.bool), logp_T.exp() >= alpha]))
     return out
 
 
 def side_by_side(sure: Sequence[Tensor], chosen: Sequence[int]) -> Tensor:
-    """Of these texts, filled up with False."""
+    """The masks of some texts in one tensor, filled up with False.
+
+    Args:
+        sure: A mask for each text.
+        chosen: Indices of the wanted texts.
+
+    Returns:
+        Shape ``[B, T]``.
+    """
     return nn.utils.rnn.pad_sequence([sure[i] for i in chosen], batch_first=True)
 
 
 def pad_target_masks(rows: PaddedTextRows, sure_BT: Tensor, pads: int) -> list[Tensor]:
-    """Of each pad the places [B, T] behind whose token it is taught. The next token is a free choice; pad j, from 1, says the
-    one j behind that, where all from the second on belong to its span."""
+    """The places after whose token each pad is taught.
+
+    The next token is a free choice. Pad j, from 1, predicts the token j places after that one,
+    where all tokens from the second on belong to its span.
+
+    Args:
+        rows: Texts side by side.
+        sure_BT: Which tokens belong to the span of the token before them, shape ``[B, T]``.
+        pads: Number of pads, P.
+
+    Returns:
+        P masks of shape ``[B, T]``.
+    """
     in_span_BT = rows.writes_BT
     out = list[Tensor]()
     for j in range(1, pads + 1):
+        # A span that has ended before token t + 1 + j teaches no later pad.
         in_span_BT = in_span_BT & F.pad(sure_BT, (0, j + 1))[:, j + 1 :]
         out.append(in_span_BT)
     return out
 
 
 def units_loss(units: LexicalUnitModel, rows: PaddedTextRows, sure_BT: Tensor) -> Tensor:
-    """Cross-entropy of the answer's next tokens, so that the model stays one that writes token by token, and of all pads'."""
+    """The cross-entropy of the answers' next tokens, and of all pads' tokens.
+
+    The first term keeps the model one that writes token by token.
+
+    Args:
+        units: Network and pads in training.
+        rows: Texts side by side.
+        sure_BT: Which tokens belong to the span of the token before them, shape ``[B, T]``.
+
+    Returns:
+        Nats: mean over next tokens, plus mean over the places of all pads.
+    """
     x_BTH, *pads = units.states(rows.token_BT)
     writes_BT = rows.writes_BT
     logits = units.network.logits(x_BTH[writes_BT])
     total = F.cross_entropy(logits, rows.token_BT.roll(-1, 1)[writes_BT])
     wheres = pad_target_masks(rows, sure_BT, len(pads))
+    # One mean over the places of all pads.
     count = sum(int(where_BT.sum()) for where_BT in wheres)
     for j, (pad_BTH, where_BT) in enumerate(zip(pads, wheres, strict=True), 1):
         logits = units.network.logits(pad_BTH[where_BT])
+        # Rolling wraps around at the end of a row, where no pad is taught.
         label = rows.token_BT.roll(-1 - j, 1)[where_BT]
         total = total + F.cross_entropy(logits, label, reduction="sum") / max(1, count)
     return total
@@ -172,7 +237,16 @@ def units_loss(units: LexicalUnitModel, rows: PaddedTextRows, sure_BT: Tensor) -
 def pad_hit_rates(
     units: LexicalUnitModel, samples: Sequence[TrainingSample], sure: Sequence[Tensor]
 ) -> list[list[float]]:
-    """Of each pad how often its token of each rank is the text's, in spans."""
+    """How often each pad's token of each rank is the text's, in spans.
+
+    Args:
+        units: Network and pads.
+        samples: Held-out prompts with answers.
+        sure: Spans of each text, see `confident_token_masks`.
+
+    Returns:
+        P lists of RANKS shares, 0 to 1.
+    """
     pads = len(units.pads_PH)
     hits_PK = torch.zeros(pads, RANKS)
     count_P = torch.zeros(pads)
@@ -181,6 +255,7 @@ def pad_hit_rates(
         _, *states = units.states(rows.token_BT)
         for j, where_BT in enumerate(pad_target_masks(rows, sure[i][None], pads)):
             top_NK = units.network.logits(states[j][where_BT]).topk(RANKS).indices
+            # Pads are counted from 0 here: pad j predicts the token j + 2 places on.
             hits_PK[j] += (top_NK == rows.token_BT.roll(-2 - j, 1)[where_BT][:, None]).sum(0)
             count_P[j] += len(top_NK)
     return [

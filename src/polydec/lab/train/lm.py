@@ -45,7 +45,13 @@ from polydec.models.sessions import sources
 
 @dataclass(frozen=True)
 class TokenCorpus:
-    """Of each kind the packed training stream, the held-out documents in tokens, and their size in bytes."""
+    """The texts of a training in tokens, by kind.
+
+    Attributes:
+        train: Packed stream of tokens to train on.
+        unseen: Held-out documents, each with BEGIN and END.
+        held_bytes: Bytes of UTF-8 of the held-out documents, without special marks.
+    """
 
     train: Mapping[str, np.ndarray]
     unseen: Mapping[str, Sequence[Sequence[int]]]
@@ -53,8 +59,13 @@ class TokenCorpus:
 
 
 def train_lm(spec: LMSpec) -> dict[str, Any]:
-    """Train, save a Hugging Face directory at spec.out, and measure. See `carry_out`. Raises RequestError on a wrong spec, or
-    missing data."""
+    """Train, save a Hugging Face directory at spec.out, and measure.
+
+    See `run_training`.
+
+    Raises:
+        RequestError: An option is wrong, or data is missing.
+    """
     return run_training("lm", spec, _course)
 
 
@@ -72,11 +83,13 @@ def _course(spec: LMSpec) -> TrainingRun:
         teacher = None
     else:
         teacher = load_directory(spec.teacher)
+    # Options come before the preset; a network to begin with brings its own shape.
     shape = spec.shape or (preset.shape if first is None else first.s)
     if spec.layers is not None:
         shape = replace(shape, layers=spec.layers)
     objective = KNOWN[spec.objective](spec)
     parts = read_texts(spec)
+    # Half of the training texts are enough to learn merges from.
     tokenizer = find_tokenizer(
         spec,
         out,
@@ -84,6 +97,7 @@ def _course(spec: LMSpec) -> TrainingRun:
         shape.vocab,
         objective.marks,
     )
+    # Marks of an objective are new tokens to a network that was trained without them.
     if first is not None and objective.marks and tokenizer.get_vocab_size() > shape.vocab:
         shape = replace(shape, vocab=tokenizer.get_vocab_size())
         first = copy_with_vocab(first, shape.vocab)
@@ -95,7 +109,9 @@ def _course(spec: LMSpec) -> TrainingRun:
     begin = ids[BEGIN]
     end = ids[END]
     corpus = encode_corpus(tokenizer, parts)
+    # From here on `spec` has only kinds with enough text.
     spec = drop_short_kinds(spec, corpus, shape.context)
+    # With more layers than `start` has, new ones begin as identities.
     if first is None:
         student = TrainableLlama(shape, seed=spec.seed)
     else:
@@ -109,25 +125,31 @@ def _course(spec: LMSpec) -> TrainingRun:
         k: PackedTokenStream(corpus.train[k][: len(corpus.train[k]) - cut[k]], begin, spec.seed)
         for k in spec.kinds
     }
+    # Rows that only judge, cut as rows of the training are.
     apart = [
         PackedTokenStream(corpus.train[k][len(corpus.train[k]) - cut[k] :], begin).row(i, usual)
         for k in spec.kinds
         for i in range(cut[k] // usual)
     ]
 
+    # Only the plain loss is compiled: depths change from step to step.
     if spec.compiled:
         step_loss = torch.compile(lm_step_loss, dynamic=False)
     else:
         step_loss = lm_step_loss
+    # Raises now, not after the first step, where the depths do not fit the network.
     spec.depths.weights(shape.layers, 0)
 
     def loss(step: int) -> tuple[Tensor, int]:
+        # The last part of the steps reads rows as long as the context; the tokens of a step stay
+        # alike.
         late = step >= schedule.steps * (1 - spec.long)
         length = shape.context if late else usual
         rows = max(1, preset.rows * preset.length // length)
         batch_BT = torch.from_numpy(
             np.stack([mixture_row(streams, spec, step * rows + i, length) for i in range(rows)])
         )
+        # Early exits, objectives with marks and plain next tokens exclude one another.
         if spec.depths.on:
             return learn_depths(student, teacher, batch_BT, fast, spec, step), rows * length
         if objective.marks:
@@ -142,6 +164,7 @@ def _course(spec: LMSpec) -> TrainingRun:
         ]
         return torch.stack(parts).mean()
 
+    # What must agree for an interrupted run to go on.
     known_as: dict[str, Any] = {
         **asdict(schedule),
         **asdict(shape),
@@ -152,6 +175,7 @@ def _course(spec: LMSpec) -> TrainingRun:
         "train_mb": list(spec.train_mb),
         "teacher": spec.teacher or "",
     }
+    # Options that are off have no part in the identity.
     if first is not None or spec.depths.on:
         known_as |= {
             "start": spec.start or "",
@@ -176,6 +200,12 @@ def _course(spec: LMSpec) -> TrainingRun:
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Save the network as a directory that `polydec.load` reads, and what the objective adds.
+
+        Args:
+            out: Directory to write.
+            result: What was measured.
+        """
         config = shape.config(bos=begin, eos=end)
         written = tokenizer_files(tokenizer, shape.context, objective.marks, objective.ends)
         save_directory(out, student, config, files=written)
@@ -197,7 +227,11 @@ def _course(spec: LMSpec) -> TrainingRun:
 
 
 def read_texts(spec: LMSpec) -> dict[str, DocumentSplit]:
-    """The texts of each kind of which there is one to train on. Raises RequestError where there is none."""
+    """The texts of each kind that has at least one to train on.
+
+    Raises:
+        RequestError: There is no text to train on.
+    """
     root = training_data(spec.data)
     parts = {
         k: split_documents(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
@@ -215,9 +249,20 @@ def read_texts(spec: LMSpec) -> dict[str, DocumentSplit]:
 
 
 def held_out_rows(corpus: TokenCorpus, begin: int, end: int, length: int) -> Tensor:
-    """Up to eight rows of held-out text; of the text itself where there is too little of that [R, length + 1]."""
+    """Up to eight rows of held-out text; of the training text where there is too little of that.
+
+    Args:
+        corpus: The texts in tokens.
+        begin: Id before every row.
+        end: Id between documents.
+        length: Tokens of a row; less where all text is shorter.
+
+    Returns:
+        Token ids, shape ``[R, length + 1]``.
+    """
     held = [ids for texts in corpus.unseen.values() for ids in texts]
     if held:
+        # Documents have their END already, and packing adds one: it is taken off first.
         stream = pack_documents([[*ids[:-1]] for ids in held], end)
     else:
         stream = np.empty(0, np.uint16)
@@ -231,8 +276,21 @@ def held_out_rows(corpus: TokenCorpus, begin: int, end: int, length: int) -> Ten
 
 
 def drop_short_kinds(spec: LMSpec, corpus: TokenCorpus, context: int) -> LMSpec:
-    """The spec without kinds that have less text than a row holds, which are said. Raises RequestError where none has more."""
+    """Leave out kinds that have less text than a row holds; each is announced on stderr.
+
+    Args:
+        spec: Options; kinds, shares and sizes are read.
+        corpus: The texts in tokens.
+        context: Tokens of the longest row.
+
+    Returns:
+        The spec with the kinds that are left.
+
+    Raises:
+        RequestError: No kind has enough text.
+    """
     sizes = {k: len(corpus.train[k]) for k in spec.kinds if k in corpus.train}
+    # A kind needs one row of the longest length.
     there = [i for i, k in enumerate(spec.kinds) if sizes.get(k, 0) >= context]
     if not there:
         raise RequestError(
@@ -249,21 +307,52 @@ def drop_short_kinds(spec: LMSpec, corpus: TokenCorpus, context: int) -> LMSpec:
 
 
 def set_aside(tokens: int, length: int) -> int:
-    """How many tokens of a training stream are kept for judging weights: up to eight rows, a fiftieth at most."""
+    """How many tokens of a training stream only judge the weights.
+
+    These are up to eight rows, a fiftieth of the stream at most.
+
+    Args:
+        tokens: Tokens of the stream.
+        length: Tokens of a row.
+
+    Returns:
+        A multiple of `length`, which may be 0.
+    """
     return min(8, tokens // 50 // length) * length
 
 
 def lm_step_loss(
     student: TrainableLlama, teacher: TrainableLlama | None, batch_BT: Tensor, fast: bool
 ) -> Tensor:
-    """Mean cross-entropy with the text, or with the teacher's laws (forward KL but for a constant), in nats a token."""
+    """The mean cross-entropy with the text, or with a teacher's laws.
+
+    With a teacher it is forward KL, up to a constant.
+
+    Args:
+        student: The network in training.
+        teacher: Gives the laws to learn; None: the text's next tokens are learned.
+        batch_BT: Token ids, shape ``[B, T]``.
+        fast: Whether products are made in bf16.
+
+    Returns:
+        Nats a token.
+    """
     with bf16_autocast(fast):
         logits = student(batch_BT[:, :-1]).float().flatten(0, 1)
         return F.cross_entropy(logits, prediction_targets(teacher, batch_BT))
 
 
 def prediction_targets(teacher: TrainableLlama | None, batch_BT: Tensor) -> Tensor:
-    """What a step predicts: the text's next tokens, or the teacher's law of each."""
+    """What a step predicts.
+
+    Args:
+        teacher: Gives laws; None: the text itself is predicted.
+        batch_BT: Token ids, shape ``[B, T]``.
+
+    Returns:
+        Next token ids, shape ``[B (T - 1)]``, or the teacher's probabilities, shape ``[B (T - 1),
+        V]``.
+    """
     if teacher is None:
         return batch_BT[:, 1:].flatten()
     with torch.no_grad():
@@ -278,9 +367,22 @@ def learn_depths(
     spec: LMSpec,
     step: int,
 ) -> Tensor:
-    """The same at several depths, each with its weight."""
+    """The loss of `lm_step_loss` at several depths, each with its weight.
+
+    Args:
+        student: The network in training.
+        teacher: Gives the laws to learn; None: the text's next tokens are learned.
+        batch_BT: Token ids, shape ``[B, T]``.
+        fast: Whether products are made in bf16.
+        spec: Options; `depths` says what is learned, `seed` which layers are left out.
+        step: Step of the training, from 0.
+
+    Returns:
+        Nats a token.
+    """
     with bf16_autocast(fast):
         depths = spec.depths.weights(student.s.layers, step)
+        # All depths learn the same targets.
         aim = prediction_targets(teacher, batch_BT)
         total = torch.zeros(())
         for w, hidden in zip(
@@ -293,17 +395,32 @@ def learn_depths(
 def mixture_row(
     streams: Mapping[str, PackedTokenStream], spec: LMSpec, i: int, length: int
 ) -> np.ndarray:
-    """The i-th row of the mixture: kinds take turns by their shares, each kind's rows are used up before one returns."""
+    """Row i of the mixture of kinds.
+
+    Kinds take turns by their shares, and the rows of a kind are used up before one comes again.
+
+    Args:
+        streams: The stream of each kind.
+        spec: Options; kinds and shares are read.
+        i: Number of the row, from 0.
+        length: Tokens of the row, without BEGIN.
+
+    Returns:
+        Token ids, BEGIN first.
+    """
     pattern = pattern_of(spec.shares)
+    # A turn of the pattern has every kind as often as its share.
     turn, at = divmod(i, len(pattern))
     kind = pattern[at]
+    # Rows of this kind in earlier turns of the pattern, and in this one.
     return streams[spec.kinds[kind]].row(
         turn * spec.shares[kind] + pattern[:at].count(kind), length
     )
 
 
 def pattern_of(shares: Sequence[int]) -> list[int]:
-    """0, 1 … as often as shares say, spread evenly."""
+    """The numbers 0, 1, … each as often as its share says, spread evenly."""
+    # The j-th of a kind's n turns stands at (j + 0.5) / n of the round.
     return [
         k for _, k in sorted(((j + 0.5) / n, k) for k, n in enumerate(shares) for j in range(n))
     ]
@@ -312,6 +429,22 @@ def pattern_of(shares: Sequence[int]) -> list[int]:
 def find_tokenizer(
     spec: LMSpec, out: Path, texts: Sequence[str], size: int, marks: Sequence[str] = ()
 ) -> Tokenizer:
+    """The tokenizer of a training: a named one, the one of an earlier start, or a new one.
+
+    Args:
+        spec: Options; `tokenizer`, `teacher` and `start` name models, in this order.
+        out: Directory of the run; a new tokenizer is written there at once.
+        texts: Texts that a new one is trained on.
+        size: Tokens of a new one, at most.
+        marks: Further special tokens. Default: none.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        RequestError: A named model has no tokenizer.json, or it cannot be read.
+    """
+    # Without a named tokenizer that of a teacher is taken: its laws are over its own tokens.
     source = spec.tokenizer or spec.teacher or spec.start
     path = (model_directory(source) if source else out) / "tokenizer.json"
     if path.exists():
@@ -324,11 +457,21 @@ def find_tokenizer(
     if source:
         raise RequestError(f"tokenizer is {source!r}: there is no tokenizer.json")
     tokenizer = train_tokenizer(texts, size, marks)
+    # A resumed run must read the same tokenizer, whatever becomes of the texts.
     files.replace_file_atomically(path, lambda at: tokenizer.save(str(at)))
     return tokenizer
 
 
 def encode_corpus(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> TokenCorpus:
+    """Encode the texts of all kinds.
+
+    Args:
+        tokenizer: Encodes texts; it puts BEGIN before one.
+        parts: The documents of each kind.
+
+    Returns:
+        The texts in tokens.
+    """
     end = mark_id(tokenizer, END)
     train = {}
     unseen = {}
@@ -341,12 +484,15 @@ def encode_corpus(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> TokenCorpus
             ],
             end,
         )
+        # Held-out documents are scored one by one, so each has its own BEGIN.
         unseen[kind] = [[*e.ids, end] for e in tokenizer.encode_batch_fast(list(part.unseen))]
+        # Bits per byte count the text's own bytes; special marks are no part of it.
         size[kind] = sum(len(strip_special_marks(t).encode("utf-8")) for t in part.unseen)
     return TokenCorpus(train, unseen, size)
 
 
 def strip_special_marks(text: str) -> str:
+    """A text without special marks."""
     for mark in SPECIAL:
         text = text.replace(mark, "")
     return text
@@ -355,8 +501,21 @@ def strip_special_marks(text: str) -> str:
 def measure_bits_per_byte(
     student: TrainableLlama, corpus: TokenCorpus, spec: LMSpec, shape: LlamaShape
 ) -> dict[str, Any]:
-    """Bits per byte of held-out text of each kind; of the n-gram (on the same tokens of all kinds) and of the model."""
+    """Bits per byte of held-out text of each kind, of the model and of an n-gram model.
+
+    Both models have the same tokens.
+
+    Args:
+        student: The trained network.
+        corpus: The texts in tokens.
+        spec: Options; kinds, and the order of the n-gram model.
+        shape: Vocabulary and context of the network.
+
+    Returns:
+        Bits per byte by kind, with the sizes of the texts.
+    """
     unseen = {k: corpus.unseen[k] for k in spec.kinds if corpus.held_bytes[k]}
+    # The n-gram counts the tokens that the network was trained on.
     baseline = NGram.train([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)
     return {
         "held_out_bytes": {k: corpus.held_bytes[k] for k in unseen},
@@ -386,13 +545,20 @@ WRONG = (
 
 
 def model_directory(name: str) -> Path:
+    """The directory of a model, by its path or its name."""
     if Path(name).is_dir():
         return Path(name)
     return sources.find_checkpoint(name)
 
 
 def load_directory(name: str) -> TrainableLlama:
-    """A network as `train_lm` saved it, by its directory or as zoo:NAME, in fp32, without gradients."""
+    """A network as `train_lm` saved it, in fp32, without gradients.
+
+    `name` is its directory, or zoo:NAME.
+
+    Raises:
+        RequestError: The directory holds no such network, or one of another family.
+    """
     path = model_directory(name)
     try:
         config = edge.read_json(path / "config.json")
@@ -401,6 +567,7 @@ def load_directory(name: str) -> TrainableLlama:
             config,
             rows8.dequantise_rows(load_file(str(path / "model.safetensors"))),
         )
+    # Whatever a damaged directory makes its readers raise becomes one sentence.
     except WRONG as e:
         raise RequestError(
             edge.error_sentence(

@@ -24,7 +24,15 @@ from polydec.models.nets.linear import has_bf16
 
 @dataclass(frozen=True)
 class LossCurvePoint:
-    """One point of the loss curve: mean loss since the last, in nats; seconds of this run so far; tokens a second."""
+    """One point of the loss curve.
+
+    Attributes:
+        step: Steps that were taken.
+        loss: Mean loss since the last point, in nats.
+        rate: Learning rate of the last step.
+        tokens_per_second: Tokens a second since the last point.
+        seconds_left: Seconds that the rest of the run is expected to take.
+    """
 
     step: int
     loss: float
@@ -36,8 +44,20 @@ class LossCurvePoint:
 def build_optimisers(
     network: nn.Module, s: TrainingSchedule, deep: Sequence[nn.Parameter] = ()
 ) -> list[torch.optim.Optimizer]:
-    """Matrices inside layers to Muon where it is on, everything else to AdamW; norms and embeddings without
-    decay. deep: these matrices, where the network does not name them so."""
+    """Build the optimisers of a network.
+
+    Muon takes the matrices inside layers where it is on, AdamW everything else; norms and
+    embeddings have no weight decay.
+
+    Args:
+        network: What is trained; parameters without gradients are left out.
+        s: Learning rates and weight decay.
+        deep: The matrices for Muon, where the network does not name its layers `.layers.`. Default:
+            by name.
+
+    Returns:
+        AdamW, and Muon where it has parameters.
+    """
     named = [(n, p) for n, p in network.named_parameters() if p.requires_grad]
     if s.muon:
         deep = [*deep] or [p for n, p in named if ".layers." in n and p.ndim == 2]
@@ -50,9 +70,11 @@ def build_optimisers(
     groups = [
         {"params": g, "weight_decay": w} for g, w in ((decayed, s.weight_decay), (plain, 0.0)) if g
     ]
+    # Betas as they are usual for language models: 0.95 where AdamW alone has 0.999.
     out: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(groups, lr=s.rate, betas=(0.9, 0.95), eps=1e-8)
     ]
+    # torch's Muon iterates in bf16, which is slow where the machine has no such arithmetic.
     if deep:
         out.append(
             (torch.optim.Muon if has_bf16() else MuonOptimizer)(
@@ -63,7 +85,10 @@ def build_optimisers(
 
 
 class BestWeights:
-    """The weights that were best on a part that is set aside; before it was looked at: none."""
+    """Keeps the weights that were best on data that is set aside.
+
+    Before the first look there are none.
+    """
 
     def __init__(self, network: nn.Module, loss: Callable[[], Tensor]) -> None:
         self._network = network
@@ -73,7 +98,7 @@ class BestWeights:
 
     @torch.no_grad()
     def look(self) -> None:
-        """Keep the weights as they are if their loss is the least so far."""
+        """Keep the weights as they are now if their loss is the least so far."""
         loss = float(self._loss())
         if loss < self.least:
             self.least = loss
@@ -94,18 +119,33 @@ def fit_network(
     deep: Sequence[nn.Parameter] = (),
     stop: Callable[[], bool] = lambda: False,
 ) -> list[tuple[int, float]]:
-    """Train `network` in place; the loss curve, as (step, mean loss in nats).
+    """Train `network` in place.
 
-    aside() -> the loss, as the network is now, on a part that is not trained on: every `judge_every` steps it is looked at,
-    and at the end the network has the weights that were best on it, the untrained ones included. None: the last weights. deep:
-    see `optimisers`.
+    An interruption that cannot be handled loses at most the steps since the last checkpoint.
 
-    loss(step) -> (scalar to minimise, tokens it saw): a function of the step number and the parameters alone, so that a
-    run that was interrupted and goes on from `state` takes the same steps as one that was not, bit for bit on the same
-    machine with the same threads. `state`: the file of the checkpoint, written every `save_every` steps and at the end, and
-    read first where it exists; `identity`: what must agree for that (else ValueError). stop: asked after each step; where it
-    says so, the checkpoint is written and KeyboardInterrupt raised, with a sentence. An interruption that nothing can be asked
-    about loses at most the steps since the last checkpoint.
+    Args:
+        network: What is trained: all parameters that require gradients.
+        loss: loss(step) gives the scalar to minimise and the tokens it saw. It must be a function
+            of the step number and the parameters alone, so that a run that was interrupted takes
+            the same steps as one that was not, bit for bit on the same machine with the same
+            threads.
+        s: Number of steps, learning rates, and how often what is done.
+        state: File of the checkpoint, written every `save_every` steps and at the end, and read
+            first where it exists; None: there is none.
+        identity: What must agree with the checkpoint; None: nothing.
+        watch: Called with each point of the loss curve.
+        aside: Gives the loss, as the network is now, on data that is not trained on. It is asked
+            every `judge_every` steps, and at the end the network has the weights that were best on
+            it, the untrained ones included. None: the last weights stay.
+        deep: See `build_optimisers`.
+        stop: Asked after each step; where it says so, the checkpoint is written and the run ends.
+
+    Returns:
+        The loss curve, as (step, mean loss in nats).
+
+    Raises:
+        RequestError: The checkpoint is damaged, or belongs to another run.
+        KeyboardInterrupt: `stop` ended the run; the message says where it goes on.
     """
     known = _lists(identity or {})
     opts = build_optimisers(network, s, deep)
@@ -116,6 +156,7 @@ def fit_network(
     step = 0
     curve = list[tuple[int, float]]()
     total = 0.0
+    # An earlier run left a checkpoint: weights, optimisers and the curve so far come from there.
     if state is not None and state.exists():
         saved = read_state(state, network, opts, known)
         if saved.step >= s.steps and not saved.curve:
@@ -138,8 +179,10 @@ def fit_network(
     since = 0
     parameters = [p for p in network.parameters() if p.requires_grad]
     while step < s.steps:
+        # Judged before the step, so that the untrained weights take part.
         if best is not None and step % s.judge_every == 0:
             best.look()
+        # The factor of the schedule multiplies each group's own peak rate.
         for o, rates in zip(opts, peak):
             for group, rate in zip(o.param_groups, rates):
                 group["lr"] = rate * s.factor(step)
@@ -154,6 +197,7 @@ def fit_network(
         seen = seen + tokens
         since = since + tokens
         if step % s.log_every == 0 or step == s.steps:
+            # Also right at a shorter last stretch, and after a resumption between two points.
             count = step - (curve[-1][0] if curve else 0)
             curve.append((step, total / count))
             total = 0.0
@@ -169,6 +213,8 @@ def fit_network(
             )
             mark = now
             since = 0
+        # The last weights may be the best ones; they are judged before the final checkpoint is
+        # written.
         if best is not None and step == s.steps:
             best.look()
         stopping = stop()
@@ -191,13 +237,14 @@ def fit_network(
             raise KeyboardInterrupt(
                 f"stopped after {step} of {s.steps} steps, and {kept}: the same command goes on from there"
             )
+    # What is returned is what was best on data that was not trained on.
     if best is not None and best.weights:
         network.load_state_dict(best.weights)
     return curve
 
 
 class TrainingCheckpointRecord(StrictRecord):
-    """What a checkpoint of training holds."""
+    """What a checkpoint of training holds, checked when it is read."""
 
     model_config = ConfigDict(
         arbitrary_types_allowed=True, strict=True, frozen=True, allow_inf_nan=True
@@ -221,10 +268,23 @@ class TrainingCheckpointRecord(StrictRecord):
 def read_state(
     path: Path, network: nn.Module, opts: Sequence[torch.optim.Optimizer], known: Mapping[str, Any]
 ) -> TrainingCheckpointRecord:
-    """Put a checkpoint into a network and its optimisers. Raises RequestError with one sentence where it is damaged or belongs
-    to another run; the network is then as it was."""
+    """Put a checkpoint into a network and its optimisers.
+
+    Args:
+        path: File of the checkpoint.
+        network: Gets the weights; after an error it is as it was.
+        opts: Get their moments.
+        known: Identity of the run, which must agree.
+
+    Returns:
+        What the checkpoint holds.
+
+    Raises:
+        RequestError: The file is damaged, or belongs to another run.
+    """
     anew = "delete it to start anew"
     try:
+        # weights_only: a checkpoint cannot run code.
         content = torch.load(path, weights_only=True)
     except Exception as e:
         raise RequestError(
@@ -242,6 +302,7 @@ def read_state(
                 "choose another directory or delete it"
             )
         )
+    # A partly loaded network would not be noticed by whoever goes on with it.
     before = {k: v.clone() for k, v in network.state_dict().items()}
     try:
         network.load_state_dict(saved.network)
@@ -257,7 +318,7 @@ def read_state(
 
 
 def _lists(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with a list for every tuple: an earlier run may have kept either."""
+    """The identity with a list for every tuple: an earlier run may have kept either."""
     return {
         k: list(cast(tuple[Any, ...], v)) if isinstance(v, tuple) else v
         for k, v in identity.items()
@@ -265,7 +326,10 @@ def _lists(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _same_shapes(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
-    """Raise RequestError where a moment has another shape than its parameter: the optimiser itself finds out in its step."""
+    """Raise RequestError where a moment has another shape than its parameter.
+
+    The optimiser itself would notice only in its step.
+    """
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for i, p in enumerate(parameters):
         for name, value in values["state"].get(i, {}).items():
@@ -278,15 +342,18 @@ def _same_shapes(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) ->
 
 
 def bf16_autocast(enabled: bool) -> Any:
-    """bf16 arithmetic inside, or none."""
+    """A context in which products are made in bf16 on the CPU, or one that changes nothing."""
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled)
 
 
 def is_bf16_run(state: Path, asked: bool | None = None) -> bool:
-    """Whether to train in bf16. Two runs of one training must come to the same weights, so no clock decides.
+    """Whether to train in bf16.
+
+    Two runs of one training must come to the same weights, so no clock decides.
 
     Args:
-        state: The file of a checkpoint. A run that goes on keeps the arithmetic that it began with ("bf16" in its identity).
+        state: The file of a checkpoint. A run that goes on keeps the arithmetic that it began with
+            ("bf16" in its identity).
         asked: What the user asked for; None: bf16 where this machine multiplies it.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Low-rank adapters on a network's layers: they are trained, the weights stay, and in the end both are one (LoRA)."""
+"""Low-rank adapters (LoRA) on a network's layers: they are trained, and in the end merged."""
 
 from __future__ import annotations
 
@@ -16,29 +16,40 @@ from polydec.models.formats import adapters
 
 
 class LowRankUpdate(nn.Module):
-    """A matrix with `up` times `down` added, which is nothing at first."""
+    """A matrix with `up` times `down` added; `up` begins as zero, so nothing changes at first."""
 
     def __init__(self, rows: int, columns: int, rank: int, g: torch.Generator) -> None:
         super().__init__()
         self.down = nn.Parameter(torch.randn(rank, columns, generator=g) / columns**0.5)
+        # With one factor at zero nothing changes at first, and the other still gives it a gradient.
         self.up = nn.Parameter(torch.zeros(rows, rank))
 
     def forward(self, weight: Tensor) -> Tensor:
+        """The weight with the low-rank product added."""
         return weight + self.up @ self.down
 
 
 def add_lora_adapters(network: nn.Module, rank: int, seed: int) -> None:
-    """Put an adapter on every linear part of the network's layers; nothing else is trained from then on."""
+    """Put an adapter on every linear part of the network's layers.
+
+    Nothing else is trained from then on.
+
+    Args:
+        network: The network, changed in place.
+        rank: Rank of the adapters, 1 or more.
+        seed: Seed of the down matrices.
+    """
     g = torch.Generator().manual_seed(seed)
     network.requires_grad_(False)
     for name, part in list(network.named_modules()):
+        # Head and embeddings lie outside of layers.
         if isinstance(part, nn.Linear) and ".layers." in f".{name}.":
             low = LowRankUpdate(part.out_features, part.in_features, rank, g)
             parametrize.register_parametrization(part, "weight", low)
 
 
 def merge_lora_adapters(network: nn.Module) -> None:
-    """Make the adapters part of the weights, and trainable all of them."""
+    """Make the adapters part of the weights; all weights are trainable afterwards."""
     for part in network.modules():
         if parametrize.is_parametrized(part, "weight"):
             parametrize.remove_parametrizations(part, "weight")
@@ -46,7 +57,13 @@ def merge_lora_adapters(network: nn.Module) -> None:
 
 
 def save_lora_adapters(path: Path, network: nn.Module, base: str) -> None:
-    """Write the adapters of a network into a directory, as PEFT does. base: a name of the checkpoint that they change."""
+    """Write the adapters of a network into a directory, as PEFT does.
+
+    Args:
+        path: Directory to write.
+        network: A network with adapters.
+        base: Name of the checkpoint that the adapters change.
+    """
     tensors = dict[str, Tensor]()
     names = set[str]()
     rank = 0
@@ -55,6 +72,7 @@ def save_lora_adapters(path: Path, network: nn.Module, base: str) -> None:
             continue
         low = cast(Any, part).parametrizations.weight[0]
         rank = low.down.shape[0]
+        # PEFT finds the parts to adapt by the last component of their names.
         names.add(name.rpartition(".")[2])
         tensors[adapters.PREFIX + name + adapters.DOWN] = low.down.detach().contiguous()
         tensors[adapters.PREFIX + name + adapters.UP] = low.up.detach().contiguous()

@@ -20,16 +20,21 @@ from polydec.models.formats.fields import require_shapes
 
 
 class LlamaRMSNorm(nn.Module):
+    """Root-mean-square norm with a weight for each dimension."""
+
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """The normed rows, in the type of `x`."""
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
 
 
 class LlamaAttention(nn.Module):
+    """Attention with rotary positions; several query heads may share a key-value head."""
+
     def __init__(self, s: LlamaShape) -> None:
         super().__init__()
         self.s = s
@@ -43,6 +48,19 @@ class LlamaAttention(nn.Module):
     def forward(
         self, x_BTH: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None
     ) -> Tensor:
+        """Attend within rows.
+
+        Args:
+            x_BTH: Normed states, shape ``[B, T, H]``.
+            cos_TD: Cosines of the rotary embedding at the rows' positions, shape ``[T, D]``.
+            sin_TD: Sines, likewise.
+            see_TT: True where a row position sees a column position, a shape that broadcasts to
+                ``[B, heads, T, T]``; None: all before it and itself, or, in a bidirectional
+                network, all.
+
+        Returns:
+            What attention adds to the residual stream, shape ``[B, T, H]``.
+        """
         B, T, _ = x_BTH.shape
         s = self.s
         q, k, v = (
@@ -51,6 +69,7 @@ class LlamaAttention(nn.Module):
         )
         q = apply_rotary_embedding(q, cos_TD, sin_TD)
         k = apply_rotary_embedding(k, cos_TD, sin_TD)
+        # Each key head is repeated for the query heads that share it.
         k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
         y = F.scaled_dot_product_attention(
             q, k, v, see_TT, is_causal=self.causal and see_TT is None
@@ -59,17 +78,20 @@ class LlamaAttention(nn.Module):
 
 
 class LlamaMLP(nn.Module):
+    """The gated MLP of Llama (SwiGLU)."""
+
     def __init__(self, s: LlamaShape) -> None:
         super().__init__()
         self.gate_proj, self.up_proj = (nn.Linear(s.width, s.inner, bias=False) for _ in "gu")
         self.down_proj = nn.Linear(s.inner, s.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """What the MLP adds to the residual stream."""
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class MixtralExpert(nn.Module):
-    """An MLP under the names that Mixtral's have: gate w1, down w2, up w3."""
+    """A gated MLP under Mixtral's names: gate w1, down w2, up w3."""
 
     def __init__(self, s: LlamaShape) -> None:
         super().__init__()
@@ -77,15 +99,19 @@ class MixtralExpert(nn.Module):
         self.w2 = nn.Linear(s.inner, s.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """What the expert makes of its rows."""
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
 class MixtralMoeBlock(nn.Module):
-    """Several MLPs, of which a row goes through those that a router finds likeliest; their chances, shared out among them,
-    weigh what they add. balance: of the rows read last, how far the router is from using all alike (1: it does; the number of
-    experts: all rows go the same way).
+    """Several MLPs, of which each row goes through those that a router finds likeliest.
 
-    Source: Jiang et al., "Mixtral of experts" (2024); the balance: Fedus et al., "Switch transformers" (2021).
+    The probabilities of the chosen ones are scaled to sum to 1, and weigh what they add. `balance`
+    says of the rows read last how far the router is from using all alike: 1 where it does, the
+    number of experts where all rows go the same way.
+
+    Source: Jiang et al., "Mixtral of experts" (2024); the balance: Fedus et al., "Switch
+    transformers" (2021).
     """
 
     def __init__(self, s: LlamaShape) -> None:
@@ -96,23 +122,30 @@ class MixtralMoeBlock(nn.Module):
         self.balance = torch.ones(())
 
     def forward(self, x: Tensor) -> Tensor:
+        """Send each row through its experts; sets `balance`."""
         h_NH = x.flatten(0, -2)
+        # The router computes in float32, whatever the arithmetic.
         chance_NE = torch.softmax(self.gate(h_NH).float(), -1)
         share_NU, expert_NU = chance_NE.topk(self.used, -1)
+        # Only the chosen experts share the weight of a row.
         share_NU = (share_NU / share_NU.sum(-1, keepdim=True)).to(h_NH.dtype)
         out_NH = torch.zeros_like(h_NH)
         went_E = chance_NE.new_zeros(len(self.experts))
+        # Rows are gathered by expert, so that each expert runs once: `nth` is its rank among a
+        # row's choices.
         for e, expert in enumerate(self.experts):
             row, nth = (expert_NU == e).nonzero(as_tuple=True)
             went_E[e] = len(row) / (self.used * len(h_NH))
             made = expert(h_NH[row]) * share_NU[row, nth, None]
             out_NH = out_NH.index_add(0, row, made.to(out_NH.dtype))
+        # Eq. of Switch: E times the sum over experts of (share of rows) x (mean probability). Only
+        # the probabilities have a gradient.
         self.balance = len(self.experts) * (went_E * chance_NE.mean(0)).sum()
         return out_NH.view_as(x)
 
 
 def load_balance_loss(network: nn.Module) -> Tensor:
-    """What the mixtures of a network say of the rows that were read last, on average; 1 where there are none."""
+    """The mean `balance` of a network's mixtures over the rows read last; 1 where there are none."""
     found = [part.balance for part in network.modules() if isinstance(part, MixtralMoeBlock)]
     if found:
         return torch.stack(found).mean()
@@ -120,7 +153,11 @@ def load_balance_loss(network: nn.Module) -> Tensor:
 
 
 class LlamaDecoderLayer(nn.Module):
-    """One layer: its second half is an MLP (`mlp`), or a mixture (`block_sparse_moe`) where the shape has experts."""
+    """One layer of the skeleton.
+
+    Its second half is an MLP (`mlp`), or a mixture (`block_sparse_moe`) where the shape has
+    experts.
+    """
 
     mlp: LlamaMLP
     block_sparse_moe: MixtralMoeBlock
@@ -139,13 +176,27 @@ class LlamaDecoderLayer(nn.Module):
     def forward(
         self, x: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None
     ) -> Tensor:
+        """Run the layer over rows.
+
+        Args:
+            x: States of the residual stream, shape ``[B, T, H]``.
+            cos_TD: Cosines of the rotary embedding at the rows' positions, shape ``[T, D]``.
+            sin_TD: Sines, likewise.
+            see_TT: Which position sees which; see `LlamaAttention.forward`.
+
+        Returns:
+            The stream after the layer, shape ``[B, T, H]``.
+        """
         x = x + self.self_attn(self.input_layernorm(x), cos_TD, sin_TD, see_TT)
         return x + getattr(self, self.second)(self.post_attention_layernorm(x))
 
 
 class LlamaBackbone(nn.Module):
-    """Everything but the head. `outer`: an embedding table that belongs to somebody else (frozen, not saved), widened by
-    `embed_tokens.proj` where its width is another."""
+    """Everything except the head.
+
+    `outer` is an embedding table that belongs to another model (frozen, not saved); where its width
+    is another one, `embed_tokens.proj` maps it.
+    """
 
     cos: Tensor
     sin: Tensor
@@ -159,20 +210,41 @@ class LlamaBackbone(nn.Module):
             self.embed_tokens = FrozenEmbedding(outer, s.width)
         self.layers = nn.ModuleList(LlamaDecoderLayer(s) for _ in range(s.layers))
         self.norm = LlamaRMSNorm(s.width, s.eps)
+        # Angles in double precision: at far positions float32 would lose digits of them.
         inverse = s.theta ** (-torch.arange(0, s.head, 2).double() / s.head)
         angle = torch.outer(torch.arange(s.context).double(), inverse).repeat(1, 2)
+        # Tables follow from the shape, so they are not saved.
         self.register_buffer("cos", angle.cos().float(), persistent=False)
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def forward(
         self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None
     ) -> Tensor:
+        """Run all layers and the final norm.
+
+        Args:
+            token_BT: Token ids, shape ``[B, T]``.
+            position_T: Positions of the tokens, shape ``[T]``; None: 0, 1, ….
+            see_TT: Which position sees which; see `LlamaAttention.forward`.
+
+        Returns:
+            States ready for the head, shape ``[B, T, H]``.
+        """
         return self.norm(self.states(token_BT, position_T, see_TT))
 
     def states(
         self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None
     ) -> Tensor:
-        """What the last layer leaves, before the final norm [B, T, H]."""
+        """Run all layers, without the final norm.
+
+        Args:
+            token_BT: Token ids, shape ``[B, T]``.
+            position_T: Positions of the tokens, shape ``[T]``; None: 0, 1, ….
+            see_TT: Which position sees which; see `LlamaAttention.forward`.
+
+        Returns:
+            States after the last layer, shape ``[B, T, H]``.
+        """
         x = self.embed_tokens(token_BT)
         T = token_BT.shape[1]
         cos_TD, sin_TD = (
@@ -184,17 +256,21 @@ class LlamaBackbone(nn.Module):
 
 
 class FrozenEmbedding(nn.Module):
+    """Another model's embedding table, and a trained map to this width where it has another one."""
+
     weight: Tensor
 
     def __init__(self, table_VE: Tensor, width: int) -> None:
         super().__init__()
         self.register_buffer("weight", table_VE, persistent=False)
+        # Only a table of another width needs a map.
         if table_VE.shape[1] == width:
             self.proj = None
         else:
             self.proj = nn.Linear(table_VE.shape[1], width, bias=False)
 
     def forward(self, token_BT: Tensor) -> Tensor:
+        """The input vectors of tokens, in float32."""
         x = F.embedding(token_BT, self.weight).float()
         if self.proj is None:
             return x
@@ -202,11 +278,7 @@ class FrozenEmbedding(nn.Module):
 
 
 class TrainableLlama(nn.Module):
-    """logits over all tokens, or over `tokens` (int, C) only, with a head of its own.
-
-    position_T: where the tokens stand (None: one behind the other); see_TT: whom each sees (None: all before it, or, where
-    the network is bidirectional, all).
-    """
+    """A Llama with a tied head over all tokens, or one of its own over `tokens` (int, C) only."""
 
     tokens: Tensor | None
 
@@ -220,6 +292,7 @@ class TrainableLlama(nn.Module):
     ) -> None:
         super().__init__()
         self.s = s
+        # The global generator is left as it was.
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self.model = LlamaBackbone(s, outer)
@@ -229,7 +302,10 @@ class TrainableLlama(nn.Module):
                 self.lm_head = nn.Linear(s.width, len(tokens), bias=False)
             for name, p in self.named_parameters():
                 if p.ndim == 2:
+                    # Matrices that write to the residual stream begin smaller, by the root of their
+                    # number.
                     deep = name.endswith(("o_proj.weight", "down_proj.weight", "w2.weight"))
+                    # Matrices begin at one over the root of their inputs, embeddings at 0.02.
                     if "layers" in name or "proj" in name:
                         scale = p.shape[1] ** -0.5
                     else:
@@ -238,6 +314,7 @@ class TrainableLlama(nn.Module):
         self.register_buffer("tokens", tokens, persistent=False)
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of states that are ready for the head, over all tokens or over `tokens`."""
         if self.lm_head is None:
             table = self.model.embed_tokens.weight
         else:
@@ -247,17 +324,42 @@ class TrainableLlama(nn.Module):
     def forward(
         self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None
     ) -> Tensor:
+        """Logits at all positions.
+
+        Args:
+            token_BT: Token ids, shape ``[B, T]``.
+            position_T: Positions of the tokens, shape ``[T]``; None: 0, 1, ….
+            see_TT: Which position sees which; see `LlamaAttention.forward`.
+
+        Returns:
+            Shape ``[B, T, V]``, or ``[B, T, C]`` with a head of its own.
+        """
         return self.logits(self.model(token_BT, position_T, see_TT))
 
 
 def from_weights(
     config: Mapping[str, Any], weights: Mapping[str, Tensor], context: int | None = None
 ) -> TrainableLlama:
-    """A network with these weights, in fp32, without gradients; `context`: positions to prepare, None: the config's."""
+    """A network with given weights, in fp32, without gradients.
+
+    Args:
+        config: Fields of a model's config.json.
+        weights: Tensors by their Hugging Face names.
+        context: Positions to prepare; None: the config's.
+
+    Returns:
+        The network, in evaluation mode.
+
+    Raises:
+        RequestError: The config is outside the Llama skeleton, or a tensor has another shape than
+            it says.
+    """
     shape = LlamaShape.of(config, context)
+    # Checked before a network is built: a wrong config could ask for any amount of memory.
     require_shapes(weights, _matrices(shape, weights))
     network = TrainableLlama(
         shape,
+        # An own head over all tokens is the general case of one over some.
         tokens=None
         if "lm_head.weight" not in weights
         else torch.arange(config["vocab_size"], dtype=torch.int32),
@@ -267,7 +369,11 @@ def from_weights(
 
 
 def _matrices(s: LlamaShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """The shapes that a network of this form asks of its files. Raises RequestError for more layers than they can hold."""
+    """The shapes that a network of this form asks of its files.
+
+    Raises RequestError for more layers than the files can hold.
+    """
+    # Each layer has several tensors: a larger number cannot be right, and would make a long list.
     if s.layers > len(weights):
         raise RequestError(
             f"num_hidden_layers is {s.layers}: there are {len(weights)} tensors in all"
@@ -286,7 +392,7 @@ def _matrices(s: LlamaShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[i
 
 
 def make_bidirectional(network: TrainableLlama) -> TrainableLlama:
-    """The same network, in which every position sees all others from now on."""
+    """Let every position see all others from now on. The network is changed in place and returned."""
     for part in network.modules():
         if isinstance(part, LlamaAttention):
             part.causal = False
@@ -294,6 +400,17 @@ def make_bidirectional(network: TrainableLlama) -> TrainableLlama:
 
 
 def apply_rotary_embedding(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    # Dimension i is paired with i + D / 2, as Hugging Face lays them out.
+    """Turn queries or keys to their positions.
+
+    Args:
+        x: Queries or keys, shape ``[B, heads, T, D]``.
+        cos_TD: Cosines, a shape that broadcasts to that of `x`; both halves of D are alike.
+        sin_TD: Sines, likewise.
+
+    Returns:
+        The turned vectors, in the type of `x`.
+    """
     a, b = x.chunk(2, dim=-1)
     return (x * cos_TD + torch.cat([-b, a], dim=-1) * sin_TD).to(x.dtype)
 
@@ -306,8 +423,18 @@ def save_directory(
     files: Mapping[str, Any],
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
-    """Write config.json, model.safetensors and `files` (name: JSON value, or text). Each file appears whole or not at all.
-    dtype: of all weights; int8: of matrices, with a scale for each row (models/formats/rows8.py), which only Polydec reads."""
+    """Write config.json, model.safetensors and further files.
+
+    Each file appears complete or not at all.
+
+    Args:
+        path: Directory to write; it is made where it is missing.
+        network: Gives the weights.
+        config: Fields of config.json.
+        files: Further files, by name: a JSON value, or text.
+        dtype: Type of all weights; int8: of matrices, with a scale for each row
+            (models/formats/rows8.py), which only Polydec reads. Default bfloat16.
+    """
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     tensors = network.state_dict()
@@ -315,6 +442,7 @@ def save_directory(
         weights = rows8.quantise_rows(tensors)
     else:
         weights = {k: v.detach().to(dtype).contiguous() for k, v in tensors.items()}
+    # A head over some tokens says which ones its rows are.
     if network.tokens is not None:
         weights["lm_head.tokens"] = network.tokens.to(torch.int32)
     replace_file_atomically(

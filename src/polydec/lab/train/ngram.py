@@ -1,4 +1,7 @@
-"""The baseline: an n-gram model with interpolated Kneser-Ney smoothing (Kneser and Ney, 1995; Chen and Goodman, 1999)."""
+"""The baseline: an n-gram model with interpolated Kneser-Ney smoothing.
+
+Source: Kneser and Ney, 1995; Chen and Goodman, 1999.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,15 @@ from polydec.base.errors import RequestError
 
 @dataclass(frozen=True)
 class KneserNeyLevel:
-    """One order: sorted keys of its n-grams with their discounted mass, and of its contexts the total and the share that
-    goes to the next lower order."""
+    """The statistics of one order.
+
+    Attributes:
+        key: Keys of the n-grams, ascending.
+        mass: Discounted mass of each n-gram: (count - D) / total of its context.
+        context: Keys of the contexts, ascending.
+        back: Share of each context that goes to the next lower order: D x number of different
+            followers / total.
+    """
 
     key: np.ndarray
     mass: np.ndarray  # (count - D) / total of the context
@@ -23,10 +33,16 @@ class KneserNeyLevel:
 
 @dataclass(frozen=True)
 class NGram:
-    """Properly normalised: over all tokens of the vocabulary the probabilities after any context sum to 1.
+    """An n-gram model with interpolated Kneser-Ney smoothing.
 
-    The highest order counts occurrences, every lower one different left neighbours; one discount per order,
-    D = n1 / (n1 + 2 n2) of that order; the lowest order falls back to the uniform law.
+    After any context the probabilities of all tokens sum to 1. The highest order counts
+    occurrences, every lower one different left neighbours. Each order has one discount, D = n1 /
+    (n1 + 2 n2). The lowest order falls back to the uniform law.
+
+    Attributes:
+        order: Tokens of the longest n-grams.
+        size: Tokens of the vocabulary.
+        levels: Statistics of each order, order 1 first.
     """
 
     order: int
@@ -35,8 +51,20 @@ class NGram:
 
     @staticmethod
     def train(streams: Sequence[np.ndarray], size: int, order: int = 5) -> NGram:
-        """streams: arrays of token ids below `size`; n-grams do not cross from one to the next. order x bits of the
-        vocabulary must stay within 62 (order 5: up to 4,096 tokens)."""
+        """Count n-grams and smooth them.
+
+        Args:
+            streams: Arrays of token ids below `size`; n-grams do not cross from one to the next.
+            size: Tokens of the vocabulary.
+            order: Tokens of the longest n-grams. Order x bits of the vocabulary must stay within 62
+                (order 5: up to 4,096 tokens). Default 5.
+
+        Returns:
+            The model.
+
+        Raises:
+            RequestError: The order is out of range, or every stream is shorter than it.
+        """
         bits = token_bit_width(size)
         if order < 1 or order * bits > 62:
             raise RequestError(
@@ -50,14 +78,21 @@ class NGram:
         levels: list[KneserNeyLevel] = []
         for n in range(order, 0, -1):
             levels.append(smooth_ngram_counts(keys, counts, bits))
+            # Without its first token each different n-gram counts once: the number of different
+            # left neighbours.
             keys, counts = np.unique(keys & ((1 << bits * (n - 1)) - 1), return_counts=True)
         return NGram(order, size, tuple(reversed(levels)))
 
     def logp(self, stream: np.ndarray) -> np.ndarray:
-        """Of every token of `stream` but the first order - 1 its log-probability after the tokens before it, in nats."""
+        """The log-probability of every token of `stream` after the tokens before it, in nats.
+
+        The first order - 1 tokens have none.
+        """
         bits = token_bit_width(self.size)
         count = len(stream) - self.order + 1
         p = np.full(count, 1.0 / self.size)
+        # p_n = mass_n + back_n p_(n-1), from the uniform law upwards. A context that was never met
+        # passes all mass down.
         for n, level in enumerate(self.levels, 1):
             key = packed_ngram_keys(stream[self.order - n :], n, bits)
             mass = lookup_sorted_keys(level.key, level.mass, key, 0.0)
@@ -71,11 +106,21 @@ class NGram:
 
 
 def token_bit_width(size: int) -> int:
+    """Bits that hold any token id below `size`."""
     return max(1, (size - 1).bit_length())
 
 
 def packed_ngram_keys(stream: np.ndarray, n: int, bits: int) -> np.ndarray:
-    """Every n consecutive tokens as one number, the last token lowest."""
+    """Pack every n neighbouring tokens into one number, the last token lowest.
+
+    Args:
+        stream: Token ids.
+        n: Tokens of an n-gram.
+        bits: Bits of a token.
+
+    Returns:
+        Keys in order, int64; none where the stream is shorter than n.
+    """
     wide = stream.astype(np.int64)
     count = max(0, len(wide) - n + 1)
     out = np.zeros(count, dtype=np.int64)
@@ -85,12 +130,24 @@ def packed_ngram_keys(stream: np.ndarray, n: int, bits: int) -> np.ndarray:
 
 
 def smooth_ngram_counts(keys: np.ndarray, counts: np.ndarray, bits: int) -> KneserNeyLevel:
+    """Turn the counts of one order into discounted masses.
+
+    Args:
+        keys: Keys of the n-grams, ascending.
+        counts: Count of each.
+        bits: Bits of a token.
+
+    Returns:
+        The statistics of the order.
+    """
     ones = int((counts == 1).sum())
     twos = int((counts == 2).sum())
+    # The estimate needs n-grams that were met once and twice; small texts may lack them.
     if ones and twos:
         discount = ones / (ones + 2 * twos)
     else:
         discount = 0.5
+    # The context is the key without its lowest token, so equal contexts are neighbours.
     context, start, followers = np.unique(keys >> bits, return_index=True, return_counts=True)
     total = np.add.reduceat(counts, start)
     return KneserNeyLevel(
@@ -104,5 +161,16 @@ def smooth_ngram_counts(keys: np.ndarray, counts: np.ndarray, bits: int) -> Knes
 def lookup_sorted_keys(
     keys: np.ndarray, values: np.ndarray, wanted: np.ndarray, otherwise: float
 ) -> np.ndarray:
+    """Look up values by key.
+
+    Args:
+        keys: Keys, ascending.
+        values: Value of each key.
+        wanted: Keys to look up.
+        otherwise: Value of a key that is not there.
+
+    Returns:
+        One value for each wanted key.
+    """
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[at] == wanted, values[at], otherwise)

@@ -24,9 +24,15 @@ from polydec.models.text.tokenizer import Tokenizer
 
 
 def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
-    """Let the target write (unless there is a text), count, save; what was measured on held-out prompts (out/held.jsonl,
-    a tenth as many), also in out/training.json. Raises RequestError on a wrong spec, missing data or a vocabulary of more than
-    65,535 tokens."""
+    """Let the target write (unless there is a text), count what it writes, and save the table.
+
+    What was measured on held-out prompts (out/held.jsonl, a tenth as many) is returned, and kept in
+    out/training.json.
+
+    Raises:
+        RequestError: An option is wrong, data is missing, or the vocabulary has more than 65,535
+            tokens.
+    """
     out = Path(spec.out)
     began = time.perf_counter()
     if spec.text:
@@ -39,6 +45,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
         raise RequestError(
             f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}"
         )
+    # A corpus is counted as it is: the target writes nothing.
     if spec.corpus is not None:
         return _keep(
             spec, point.lm.vocab, read_paragraph_samples(Path(spec.corpus), point.text), None, began
@@ -62,8 +69,9 @@ def _keep(
     unseen: Sequence[TrainingSample] | None,
     began: float,
 ) -> dict[str, Any]:
-    """Count and save; what was measured."""
+    """Count and save; returns what was measured."""
     out = Path(spec.out)
+    # Counting takes seconds, so there is no state to resume from.
     table = count_ngrams(samples, spec, vocab)
     result: dict[str, Any] = {
         "samples": len(samples),
@@ -86,8 +94,18 @@ def _keep(
 
 
 def read_paragraph_samples(path: Path, text: Tokenizer) -> list[TrainingSample]:
-    """The paragraphs of a file of plain text, which blank lines end, as answers to nothing. Raises RequestError on a file that
-    cannot be read, is no UTF-8, or holds none."""
+    """The paragraphs of a plain text, which blank lines end, as answers to nothing.
+
+    Args:
+        path: File of UTF-8, up to 1 GiB.
+        text: Tokenizer of the target.
+
+    Returns:
+        One sample for each paragraph that has tokens.
+
+    Raises:
+        RequestError: The file cannot be read, is no UTF-8, or holds no text.
+    """
     try:
         lines = edge.read_bytes(path, most=1 << 30).decode().splitlines()
     except UnicodeDecodeError:
@@ -96,6 +114,7 @@ def read_paragraph_samples(path: Path, text: Tokenizer) -> list[TrainingSample]:
         ) from None
     parts = list[str]()
     part = list[str]()
+    # The empty line at the end closes the last paragraph.
     for line in (*lines, ""):
         if line.strip():
             part.append(line)
@@ -113,9 +132,21 @@ def read_paragraph_samples(path: Path, text: Tokenizer) -> list[TrainingSample]:
 def count_ngrams(
     samples: Sequence[TrainingSample], spec: NGramSpec, vocab: TokenVocabulary
 ) -> NGrams:
-    """Contexts, and the chances of what follows them: in how many answers each does, by interpolated absolute discounting
-    (Ney, Essen and Kneser, 1994). Repetitions within one answer count once, as do answers that are there twice, so that
-    loops do not."""
+    """Count contexts, and estimate the probability of what follows each.
+
+    Counted is in how many answers a token follows, by interpolated absolute discounting (Ney, Essen
+    and Kneser, 1994). Repetitions within one answer count once, as do answers that are there twice,
+    so that loops do not.
+
+    Args:
+        samples: The target's answers.
+        spec: Options; `order`, `discount`, `top` and `least` are read.
+        vocab: The target's vocabulary.
+
+    Returns:
+        The table.
+    """
+    # The same answer to the same prompt counts once.
     unique = list({(s.prompt_ids, s.output_ids): s for s in samples}.values())
     next_N, answer_N, context_NO = _positions(unique, spec.order)
     lower = _ContextCountLevel.none(next_N, answer_N)
@@ -123,6 +154,7 @@ def count_ngrams(
     key_N = np.zeros(len(next_N), np.uint64)
     known_N = np.ones(len(next_N), bool)
     for n in range(spec.order):
+        # A position counts where its answer (with the prompt) has so many tokens before it.
         known_N &= context_NO[:, n] >= 0
         before_N = key_N
         key_N = _longer(key_N, context_NO[:, n])
@@ -134,8 +166,10 @@ def count_ngrams(
             lower,
             spec.discount,
         )
+        # Every order up to `order` goes into the table: the longest known context decides later.
         kept.append(lower.best(spec.top, spec.least))
     key_M, follower_MK, chance_MK = (np.concatenate(parts) for parts in zip(*kept))
+    # The table is searched by key.
     order_M = key_M.argsort()
     return NGrams(spec.order, vocab, key_M[order_M], follower_MK[order_M], chance_MK[order_M])
 
@@ -143,29 +177,45 @@ def count_ngrams(
 def _positions(
     samples: Sequence[TrainingSample], order: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each token of an answer: itself, the answer's number, and the `order` tokens before it, nearest first (-1: none)."""
+    """For each token of an answer: the token, the answer's number, and the tokens before it.
+
+    These are `order` tokens, nearest first; -1: none.
+    """
     tokens = list[np.ndarray]()
     answers = list[np.ndarray]()
     contexts = list[np.ndarray]()
     for i, s in enumerate(samples):
+        # -1 stands before the text, where there is no token.
         ids = np.array([*[-1] * order, *s.prompt_ids[-order:], *s.output_ids])
         at = np.arange(len(ids) - len(s.output_ids), len(ids))
         tokens.append(ids[at])
         answers.append(np.full(len(at), i))
+        # [n, order]: the tokens before each, nearest first.
         contexts.append(ids[at[:, None] - np.arange(1, order + 1)])
     return np.concatenate(tokens), np.concatenate(answers), np.concatenate(contexts)
 
 
 def _longer(key_N: np.ndarray, token_N: np.ndarray) -> np.ndarray:
-    """models.ngrams.longer of many."""
+    """The key of a context with one more token before it, for many at once.
+
+    The hash is that of models/learned/kinds/ngrams.py.
+    """
     mixed = (key_N ^ (token_N + 1).astype(np.uint64)) * np.uint64(MIX)
     return mixed ^ mixed >> np.uint64(29)
 
 
 @dataclass(frozen=True)
 class _ContextCountLevel:
-    """Pairs (context, next token) of one length: the pair's key (ascending), the context's, the token, its chance; and
-    contexts (ascending) with the number of answers they stand in."""
+    """The counts of contexts of one length.
+
+    Attributes:
+        pair_P: Keys of pairs (context, next token), ascending.
+        key_P: Key of each pair's context.
+        token_P: The next token of each pair.
+        chance_P: Its probability after that context.
+        key_M: Keys of the contexts, ascending.
+        answers_M: Number of answers that each context stands in.
+    """
 
     pair_P: np.ndarray
     key_P: np.ndarray
@@ -176,7 +226,15 @@ class _ContextCountLevel:
 
     @staticmethod
     def none(next_N: np.ndarray, answer_N: np.ndarray) -> _ContextCountLevel:
-        """The level of the empty context."""
+        """The level of the empty context.
+
+        Args:
+            next_N: Tokens of all answers.
+            answer_N: The answer of each.
+
+        Returns:
+            Relative frequencies, counted once an answer.
+        """
         nothing = np.zeros(len(next_N), np.uint64)
         uniform = _ContextCountLevel(*[np.zeros(0, np.uint64)] * 6)
         return _ContextCountLevel.of(nothing, nothing, next_N, answer_N, uniform, 0.0)
@@ -190,6 +248,20 @@ class _ContextCountLevel:
         lower: _ContextCountLevel,
         discount: float,
     ) -> _ContextCountLevel:
+        # One position for each (pair, answer): repetitions within an answer count once.
+        """Count one length of contexts, and mix it with the shorter one.
+
+        Args:
+            key_N: Key of the context at each position.
+            before_N: Key of the context without its farthest token.
+            next_N: The token at each position.
+            answer_N: The answer of each position.
+            lower: The level of contexts that are one token shorter.
+            discount: Mass taken from each pair's count, 0 to 1.
+
+        Returns:
+            The level.
+        """
         once_N = np.unique(
             np.stack([_longer(key_N, next_N), answer_N.astype(np.uint64)]),
             axis=1,
@@ -204,10 +276,12 @@ class _ContextCountLevel:
         key_M, of_P = np.unique(key_P, return_inverse=True)
         total_M = np.bincount(of_P, count_P)
         kinds_M = np.bincount(of_P)
+        # (count - D) / total, and D x kinds / total goes to the shorter context.
         chance_P = (count_P - discount) / total_M[of_P]
         if len(lower.pair_P):
             below_P = np.searchsorted(lower.pair_P, _longer(before_N[first_P], token_P))
             chance_P += discount * kinds_M[of_P] / total_M[of_P] * lower.chance_P[below_P]
+        # One entry for each (context, answer).
         at_Q = np.unique(np.stack([key_N, answer_N.astype(np.uint64)]), axis=1)[0]
         return _ContextCountLevel(
             pair_P,
@@ -219,10 +293,22 @@ class _ContextCountLevel:
         )
 
     def best(self, top: int, least: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of contexts that stand in `least` answers: keys, the likeliest next tokens and their chances in 255ths."""
+        """The likeliest next tokens of contexts that stand in enough answers.
+
+        Args:
+            top: Next tokens of a context, K.
+            least: Least number of answers.
+
+        Returns:
+            Keys, next tokens (LAST where there are fewer than K), and their probabilities in
+            255ths.
+        """
         at_P = np.searchsorted(self.key_M, self.key_P)
+        # By context, then by falling probability, then by token id, so that ties do not depend on
+        # the input's order.
         order_P = np.lexsort((self.token_P, -self.chance_P, at_P))
         at_P = at_P[order_P]
+        # The rank of a pair within its context: its place minus that of the first of the context.
         rank_P = np.arange(len(at_P)) - np.searchsorted(at_P, at_P)
         some_P = rank_P < top
         follower_MK = np.full((len(self.key_M), top), LAST, np.uint16)
@@ -234,8 +320,17 @@ class _ContextCountLevel:
 
 
 def measure_ngram_guesses(table: NGrams, samples: Sequence[TrainingSample]) -> dict[str, float]:
-    """On greedy answers without a penalty: the share of tokens that were the table's first choice, of those where that had
-    a chance of a half or more, and the share of these that came true."""
+    """Measure how often the table's likeliest token is right, on greedy answers without a penalty.
+
+    Args:
+        table: The table.
+        samples: Held-out prompts with the target's answers.
+
+    Returns:
+        `tokens`: tokens that were looked at; `right`: share where the first choice was right;
+        `sure`: share where it had a probability of a half or more; `sure_and_right`: share of these
+        that were right.
+    """
     guesses = list[tuple[float, bool]]()
     for s in samples:
         if s.temperature == 0.0 and s.penalty == 1.0:

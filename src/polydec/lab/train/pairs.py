@@ -18,7 +18,7 @@ NAMES = "source and target, or a question with its answer"
 
 
 class PairLineRecord(StrictRecord):
-    """A row that is a pair by name."""
+    """A line of a file that is a pair by its names."""
 
     source: str
     target: str
@@ -26,20 +26,32 @@ class PairLineRecord(StrictRecord):
 
 @dataclass(frozen=True)
 class TextPair:
-    """What is read, and what is written from it."""
+    """A pair of texts.
+
+    Attributes:
+        source: What is read.
+        target: What is written from it.
+    """
 
     source: str
     target: str
 
 
 def read_text_pairs(path: Path) -> Iterator[TextPair]:
-    """The pairs of a file or a folder as `text_rows.files` takes them: JSON lines with `source` and `target`, and rows with
-    a question and its answer. Raises FileError with one sentence where there is none, one is wrong, or they are too many."""
+    """The pairs of a file or a folder as `text_rows.list_text_files` takes them.
+
+    These are JSON lines with `source` and `target`, and rows with a question and its answer.
+
+    Raises:
+        FileError: There is no pair, a line is wrong, or the text is too large; one sentence says
+            which.
+    """
     size = 0
     any_read = False
     for file in text_rows.list_text_files(path):
         for pair in _of_file(file):
             size += len(pair.source) + len(pair.target)
+            # All pairs are held in memory, so their size has a bound.
             if size > text_rows.LARGEST:
                 raise FileError(
                     error_sentence(
@@ -60,6 +72,8 @@ def _of_file(file: Path) -> Iterator[TextPair]:
         yield from (TextPair(*exchange) for exchange in exchanges if exchange is not None)
         return
     for what, fields in text_rows.read_json_lines(file):
+        # A line with one of the names must have both; a line with neither may be a question with
+        # its answer.
         if "source" in fields or "target" in fields:
             line = validate_record(
                 PairLineRecord,
@@ -75,7 +89,12 @@ def _of_file(file: Path) -> Iterator[TextPair]:
 
 @dataclass(frozen=True)
 class LengthBucket:
-    """Pairs of like lengths. longest: tokens of their longest source and of their longest target; chosen: their indices."""
+    """Pairs of similar lengths.
+
+    Attributes:
+        longest: Tokens of the longest source, and of the longest target.
+        chosen: Indices of the pairs.
+    """
 
     longest: tuple[int, int]
     chosen: tuple[int, ...]
@@ -84,25 +103,38 @@ class LengthBucket:
 def bucket_by_length(
     lengths: Sequence[tuple[int, int]], first: int, second: int
 ) -> list[LengthBucket]:
-    """Every pair in exactly one bucket: by the source's length into at most `first` parts with about as many source
-    tokens each, and each of these by the target's length into at most `second` parts with about as many target tokens each.
+    """Put every pair in exactly one bucket, by the lengths of its two sides.
 
-    lengths: tokens of source and target, at least 1 each. Source: Canary-Flash (2025), bucketing in two dimensions."""
+    By the source's length into at most `first` parts with about as many source tokens each, and
+    each of these by the target's length into at most `second` parts with about as many target
+    tokens each. Source: Canary-Flash (2025), bucketing in two dimensions.
+
+    Args:
+        lengths: Tokens of source and target of each pair, at least 1 each.
+        first: Parts by the source's length, at most.
+        second: Parts of each of these by the target's length, at most.
+
+    Returns:
+        The buckets.
+    """
     out = list[LengthBucket]()
     for part in _even(range(len(lengths)), [s for s, _ in lengths], first):
         for small in _even(part, [t for _, t in lengths], second):
+            # All rows of a batch are filled up to these lengths.
             longest = max(lengths[i][0] for i in small), max(lengths[i][1] for i in small)
             out.append(LengthBucket(longest, tuple(small)))
     return out
 
 
 def _even(chosen: Sequence[int], length: Sequence[int], count: int) -> list[list[int]]:
-    """These indices in the order of their lengths, cut into at most `count` parts of about as much length."""
+    """Cut indices, ordered by length, into at most `count` parts of about as much length."""
     order = sorted(chosen, key=lambda i: (length[i], i))
     total = sum(length[i] for i in order)
     seen = 0
     parts: list[list[int]] = [[] for _ in range(count)]
     for i in order:
+        # The part follows from the length that lies before an index, so parts hold equal lengths,
+        # not equal numbers.
         parts[min(count - 1, seen * count // total)].append(i)
         seen += length[i]
     return [part for part in parts if part]
@@ -110,9 +142,20 @@ def _even(chosen: Sequence[int], length: Sequence[int], count: int) -> list[list
 
 @dataclass(frozen=True, eq=False)
 class BucketBatchSampler:
-    """Which pairs each step learns from: those of a bucket, as many as take `tokens` with what fills them up.
+    """Says which pairs of one bucket each step learns from.
 
-    `of(step)` depends on (lengths, seed, step) alone. Buckets are drawn as often as they have tokens."""
+    They are as many as fit `tokens` with their padding.
+
+    `of(step)` depends on (lengths, seed, step) alone. Buckets are drawn as often as they have
+    tokens.
+
+    Attributes:
+        lengths: Tokens of source and target of each pair.
+        tokens: Positions of a step, at most, padding included.
+        first: Parts by the source's length. Default 8.
+        second: Parts of each of these by the target's length. Default 3.
+        seed: Seed of the draws. Default 0.
+    """
 
     lengths: Sequence[tuple[int, int]]
     tokens: int
@@ -122,10 +165,12 @@ class BucketBatchSampler:
 
     @cached_property
     def all(self) -> list[LengthBucket]:
+        """All buckets."""
         return bucket_by_length(self.lengths, self.first, self.second)
 
     @cached_property
     def _shares(self) -> np.ndarray:
+        # Tokens of a bucket, sources and targets together.
         mass = [sum(sum(self.lengths[i]) for i in b.chosen) for b in self.all]
         return np.asarray(mass) / sum(mass)
 
@@ -133,6 +178,7 @@ class BucketBatchSampler:
         """The indices of a step's pairs."""
         rng = np.random.default_rng([self.seed, 3, step])
         bucket = self.all[rng.choice(len(self.all), p=self._shares)]
+        # As many rows as fit at the bucket's longest lengths, one at least.
         rows = min(len(bucket.chosen), max(1, self.tokens // sum(bucket.longest)))
         return [bucket.chosen[i] for i in rng.choice(len(bucket.chosen), rows, replace=False)]
 
@@ -143,5 +189,6 @@ class BucketBatchSampler:
         for step in range(steps):
             lengths = [self.lengths[i] for i in self.of(step)]
             filled += sum(s + t for s, t in lengths)
+            # Positions that a step fills: rows times the longest source and target among them.
             taken += len(lengths) * (max(s for s, _ in lengths) + max(t for _, t in lengths))
         return 1 - filled / taken

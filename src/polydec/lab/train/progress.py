@@ -12,6 +12,7 @@ from polydec.lab.train.loop import LossCurvePoint
 
 
 def format_duration(seconds: float) -> str:
+    """Seconds as minutes:seconds, with hours before them from one hour on."""
     minutes, s = divmod(int(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60}:{minutes % 60:02d}:{s:02d}"
@@ -22,8 +23,18 @@ def format_duration(seconds: float) -> str:
 def show_training_progress(
     title: str, steps: int, *, console: Console | None = None
 ) -> Iterator[Callable[[LossCurvePoint], None]]:
-    """Gives the function that `fit` calls; a moving bar on a terminal, a line a report elsewhere."""
+    """Show how a training goes: a moving bar on a terminal, a line for each report elsewhere.
+
+    Args:
+        title: Name of the run.
+        steps: Steps of the run.
+        console: Where to write; None: stderr.
+
+    Yields:
+        The function that `fit_network` calls with each report.
+    """
     console = console or Console(stderr=True)
+    # A file gets plain lines: a moving bar would fill it with control codes.
     if not console.is_terminal:
 
         def line(r: LossCurvePoint) -> None:
@@ -42,6 +53,7 @@ def show_training_progress(
         TextColumn("{task.completed}/{task.total}"),
         TextColumn("{task.fields[note]}"),
     )
+    # Leaving the block stops the bar, also when the run fails.
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(title, total=steps, note="")
 
@@ -59,11 +71,27 @@ def show_training_progress(
 def show_count_progress(
     title: str, *, every: int = 50, console: Console | None = None
 ) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function of (how many are done, of how many); a moving bar on a terminal, a line every so many elsewhere."""
+    """Show how many things are done: a moving bar on a terminal, a line now and then elsewhere.
+
+    Args:
+        title: What is done.
+        every: Things between two lines. Default 50.
+        console: Where to write; None: stderr.
+
+    Yields:
+        A function of (how many are done, of how many).
+    """
     console = console or Console(stderr=True)
+    # A file gets plain lines, and few of them.
     if not console.is_terminal:
 
         def line(n: int, of: int) -> None:
+            """Write a line after every so many things, and after the last.
+
+            Args:
+                n: How many are done.
+                of: How many there are.
+            """
             if n % every == 0 or n == of:
                 console.print(f"{title}: {n}/{of}", highlight=False, soft_wrap=True)
 

@@ -11,13 +11,20 @@ from polydec.base.options import above_zero, at_least_one
 
 @dataclass(frozen=True)
 class TrainingSchedule:
-    """How a run is driven.
+    """How a training run is driven.
 
-    steps: optimiser steps; rate: the highest learning rate of AdamW; warmup: the share of the steps in which it rises
-    from 0; decay: the share, at the end, in which it falls to a hundredth, along a cosine (1: cosine from the warmup
-    on, less: warmup, stable, decay); muon: learning rate of Muon for the layers' matrices (0: AdamW for all); clip:
-    largest gradient norm; save_every: steps between checkpoints; log_every: steps between points of the loss curve;
-    judge_every: steps between looks at the part that is set aside.
+    Attributes:
+        steps: Optimiser steps.
+        rate: The highest learning rate of AdamW.
+        warmup: Share of the steps in which the rate rises from 0.
+        decay: Share of the steps, at the end, in which it falls to a hundredth along a cosine. At 1
+            the cosine follows the warmup; at less, warmup, stable, decay.
+        muon: Learning rate of Muon for the layers' matrices; 0: AdamW for all.
+        weight_decay: Decoupled weight decay of matrices, 0 or more.
+        clip: Largest norm of the gradient.
+        save_every: Steps between checkpoints.
+        log_every: Steps between points of the loss curve.
+        judge_every: Steps between looks at the data that is set aside.
     """
 
     steps: int = 1000
@@ -42,12 +49,14 @@ class TrainingSchedule:
                 raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
 
     def factor(self, step: int) -> float:
-        """The share of the highest rate that step (0 to steps - 1) takes."""
+        """The share of the highest rate that a step (0 to steps - 1) takes."""
         rise = self.warmup * self.steps
         fall = self.decay * self.steps
         if step < rise:
+            # Never 0, so that the first step moves the weights.
             return (step + 1) / (rise + 1)
         left = self.steps - step
         if left > fall:
             return 1.0
+        # From 1 at the begin of the decay to 0.01 at the end.
         return 0.01 + 0.99 * (0.5 - 0.5 * math.cos(math.pi * left / fall))

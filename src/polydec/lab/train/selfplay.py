@@ -37,7 +37,15 @@ Token = Annotated[int, Field(ge=0, lt=2**31)]
 
 @dataclass(frozen=True)
 class TrainingSample:
-    """One answer. temperature 0 is greedy; penalty: of repetition, 1 is none; kind: what the prompt asks for."""
+    """One answer to a prompt.
+
+    Attributes:
+        prompt_ids: Token ids of the prompt.
+        output_ids: Token ids of the answer.
+        temperature: Sampling temperature, 0 is greedy.
+        penalty: Repetition penalty, 1 is none.
+        kind: What the prompt asks for, by name; "" where nobody said.
+    """
 
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
@@ -48,6 +56,13 @@ class TrainingSample:
 
 @dataclass(frozen=True)
 class SamplingMode:
+    """How an answer is drawn.
+
+    Attributes:
+        temperature: Sampling temperature, 0 is greedy.
+        penalty: Repetition penalty, 1 is none.
+    """
+
     temperature: float
     penalty: float
 
@@ -65,6 +80,7 @@ Asked = tuple[str, tuple[int, ...], SamplingMode]
 
 
 def mode_of(user: str) -> SamplingMode:
+    """The sampling mode of a prompt, by the hash of its text."""
     return MODES[hash_bucket(f"mode:{user}") % len(MODES)]
 
 
@@ -72,6 +88,7 @@ def _join(row: Mapping[str, Any], *fields: str) -> str:
     return " ".join(str(row[f]).strip() for f in fields)
 
 
+# Of each kind of work: its file in the collection, and how a row becomes a prompt.
 SOURCES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "bench": ("spec_bench/question.jsonl", lambda r: r["turns"][0]),
     "mathematics": ("gsm8k/train.jsonl.gz", lambda r: r["question"]),
@@ -103,10 +120,14 @@ SOURCES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 
 
 def prompts_by_kind(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Of each kind of work the prompts, each once: of the collection by SOURCES, of one's own data by category or file."""
+    """The different prompts of each kind of work.
+
+    The collection has kinds by SOURCES, one's own data by category or file.
+    """
     if is_collection_folder(root):
         for kind, (file, ask) in SOURCES.items():
             if (root / file).exists():
+                # Rows may share a prompt; it is answered once.
                 yield kind, list(dict.fromkeys(ask(r) for r in read_rows(root / file)))
         return
     texts_by_kind = dict[str, dict[str, None]]()
@@ -118,11 +139,28 @@ def prompts_by_kind(root: Path) -> Iterator[tuple[str, list[str]]]:
 def draw_prompts(
     root: Path, each: int, *, unseen: bool = False, seed: int = 0, longest: int = 2400
 ) -> list[tuple[str, str]]:
-    """(kind, user text) of at most `each` prompts a kind, shuffled. Only texts with `bucket` below 7, or with `unseen` only
-    the others; none longer than `longest` characters; files that are absent are left out."""
+    """Draw prompts of each kind, shuffled.
+
+    Files of the collection that are absent are left out.
+
+    Args:
+        root: The collection's folder, or one's own data.
+        each: Prompts of each kind, at most.
+        unseen: Whether held-out prompts are drawn (`hash_bucket` of 7 to 9), else only others.
+            Default False.
+        seed: Seed of the draws. Default 0.
+        longest: Characters of a prompt, at most. Default 2400.
+
+    Returns:
+        Pairs of kind and text.
+
+    Raises:
+        RequestError: There is no such prompt.
+    """
     rng = random.Random(seed)
     out = list[tuple[str, str]]()
     for kind, texts in prompts_by_kind(root):
+        # The split and the length come first, so that `each` counts usable prompts.
         texts = [t for t in texts if held_out(t) == unseen and len(t) <= longest]
         out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
     rng.shuffle(out)
@@ -141,18 +179,42 @@ def draw_prompts(
 
 
 class PassRecorder(Protocol):
-    """Keeps what the passes of answers gave. begin: what it keeps of these samples is there, and nothing behind them; watcher:
-    a drafter that sees one answer's passes and drafts nothing; keep: what it saw of the next sample."""
+    """Keeps what the target's passes give while answers are written."""
 
-    def begin(self, samples: Sequence[TrainingSample], /) -> None: ...
-    def watcher(self) -> Any: ...
-    def keep(self, sample: TrainingSample, watcher: Any, /) -> None: ...
+    def begin(self, samples: Sequence[TrainingSample], /) -> None:
+        """Make what is kept of these samples complete, and cut off what follows them."""
+        ...
+
+    def watcher(self) -> Any:
+        """Make a drafter that sees one answer's passes and drafts nothing."""
+        ...
+
+    def keep(self, sample: TrainingSample, watcher: Any, /) -> None:
+        """Keep what was seen of the next sample.
+
+        Args:
+            sample: Prompt and answer.
+            watcher: The drafter that saw its passes.
+        """
+        ...
 
 
 def generate_answers(
     lm: CausalLaw, asked: Sequence[Asked], *, max_tokens: int = 256, seed: int = 0, live: int = 32
 ) -> Iterator[TrainingSample]:
-    """Answers to (kind, prompt in ids, mode), in the same order; `live` of them are written at once."""
+    """Let a model answer prompts.
+
+    Args:
+        lm: The model.
+        asked: Kind, token ids and sampling mode of each prompt.
+        max_tokens: Tokens of an answer, at most. Default 256.
+        seed: Seed of the draws. Default 0.
+        live: Answers that are written at once. Default 32.
+
+    Yields:
+        Prompts with answers, in the order of `asked`.
+    """
+    # A prompt's number seeds its draws.
     numbered = list(enumerate(asked))
     return (
         sample
@@ -171,27 +233,45 @@ def generate_watched_answers(
     seed: int,
     live: int,
 ) -> Iterator[tuple[TrainingSample, D]]:
-    """The same, each with a drafter of its own that drafts nothing: it sees what the passes gave. The number of a prompt names
-    its randomness; answers come in the order of the prompts, whoever ends first, so that they do not depend on who else is
-    asked."""
+    """Let a model answer prompts, each with a drafter that sees its passes and drafts nothing.
+
+    The number of a prompt seeds its draws. Answers come in the order of the prompts, whichever ends
+    first, so that they do not depend on what else is asked.
+
+    Args:
+        lm: The model.
+        asked: Numbered prompts: kind, token ids and sampling mode.
+        watcher: Makes the drafter of an answer.
+        max_tokens: Tokens of an answer, at most.
+        seed: Seed of the draws; the prompt's number is added.
+        live: Answers that are written at once.
+
+    Yields:
+        Each prompt with its answer, and the drafter that saw it.
+    """
     scheduler = Scheduler()
     waiting = deque(asked)
     of = dict(asked)
     running = dict[ScheduledTask, tuple[int, D]]()
     ended = dict[int, tuple[TrainingSample, D]]()
+    # Until the answer whose turn it is has ended the others go on; what ends early waits in
+    # `ended`.
     for number in of:
         while number not in ended:
+            # Free places are filled as soon as an answer ends, whatever its turn.
             while waiting and len(running) < live:
                 n, (_, ids, mode) = waiting.popleft()
                 sampling = Sampling(temperature=mode.temperature, repetition_penalty=mode.penalty)
                 law = ShapedTarget(lm, *build_shapers(sampling, eos=lm.vocab.eos))
                 watched_drafter = watcher()
+                # An answer may not outgrow the context.
                 request = Request(
                     ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n
                 )
                 running[
                     scheduler.submit(
                         answer_one(
+                            # With no draft tokens this is plain decoding, one pass a token.
                             SpeculativeDecoder(
                                 law, watched_drafter, MatchVerifier(), FixedPolicy(0)
                             ),
@@ -203,6 +283,7 @@ def generate_watched_answers(
             for task in [t for t in running if t.done]:
                 n, watched_drafter = running.pop(task)
                 if task.error is not None:
+                    # One failure ends all: the file must not have a gap.
                     raise task.error
                 kind, ids, mode = of[n]
                 ended[n] = (
@@ -231,15 +312,31 @@ def write_answers(
     record: PassRecorder | None = None,
     watch: Callable[[int, int], None] = lambda n, of: None,
 ) -> None:
-    """Answers to the prompts of `root`, collected in `path`. mode: of all answers, None: each prompt has its own; longest:
-    characters of a prompt; room: tokens of the context that a prompt must leave; record: see `collect`; watch(answered, of how
-    many)."""
+    """Let a model answer the prompts of some data, and collect the answers in a file.
+
+    Args:
+        path: File of JSON lines; answers that are there already stay.
+        lm: The model.
+        text: Its tokenizer.
+        root: Where the prompts are.
+        each: Prompts of each kind, at most.
+        max_tokens: Tokens of an answer, at most. Default 256.
+        seed: Seed of prompts and answers. Default 0.
+        live: Answers that are written at once. Default 32.
+        unseen: Whether held-out prompts are answered. Default False.
+        mode: Sampling mode of all answers; None: each prompt has its own.
+        longest: Characters of a prompt, at most. Default 2400.
+        room: Tokens of the context that a prompt must leave. Default 32.
+        record: Keeps what the passes give; None: nothing is kept.
+        watch: Called with (answers that are there, answers in all).
+    """
     asked = list[Asked]()
     for kind, user in draw_prompts(root, each, unseen=unseen, seed=seed, longest=longest):
         if text.has_chat:
             ids = text.chat([{"role": "user", "content": user}])
         else:
             ids = text.encode(user)
+        # Prompts that leave no room for an answer are left out, not cut.
         if len(ids) + room <= lm.network.context:
             asked.append((kind, ids, mode_of(user) if mode is None else mode))
     collect_answers(
@@ -258,26 +355,47 @@ def collect_answers(
     record: PassRecorder | None = None,
     watch: Callable[[int, int], None] = lambda n, of: None,
 ) -> None:
-    """Append answers to `path`, a JSON object a line, in the order of the prompts. What stands there stays: prompts that are
-    answered there already are passed over. So an interruption loses those that were under way or ended before their turn, and
-    whoever goes on ends with the same file. record: keeps what the passes gave. Raises RequestError where another process
-    collects there, OSError where the file cannot be written to."""
+    """Append answers to a file, a JSON object a line, in the order of the prompts.
+
+    What stands there stays: prompts that are answered already are passed over. So an interruption
+    loses only answers that were under way or ended before their turn, and a run that goes on ends
+    with the same file.
+
+    Args:
+        path: File of JSON lines.
+        lm: The model.
+        asked: Kind, token ids and sampling mode of each prompt.
+        max_tokens: Tokens of an answer, at most.
+        seed: Seed of the draws. Default 0.
+        live: Answers that are written at once. Default 32.
+        record: Keeps what the passes give; None: nothing is kept.
+        watch: Called with (answers that are there, answers in all).
+
+    Raises:
+        RequestError: Another process collects into the file.
+        OSError: The file cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Two processes that append to one file would answer the same prompts twice.
     with files.hold_file_lock(path, wait=0.0):
         if path.exists():
             there = read_samples(path)
         else:
             there = []
+        # A prompt keeps its number among all that are asked, so its draws do not depend on what is
+        # done already.
         numbered = {
             (ids, mode.temperature, mode.penalty): (n, (kind, ids, mode))
             for n, (kind, ids, mode) in reversed(list(enumerate(asked)))
         }  # of the same ones the first
+        # An answer is recognised by its prompt and mode, not by its place.
         known = {(s.prompt_ids, s.temperature, s.penalty) for s in there}
         left = sorted(
             (numbered_sample for key, numbered_sample in numbered.items() if key not in known),
             key=itemgetter(0),
         )
         done = len(asked) - len(left)
+        # An interruption may have cut the last line short.
         if path.exists():
             files.end_last_line(path, _is_sample)
         if record is not None:
@@ -290,9 +408,12 @@ def collect_answers(
             for sample, seen in generate_watched_answers(
                 lm, left, watcher, max_tokens=max_tokens, seed=seed, live=live
             ):
+                # States first: those of an answer that never reaches the file are cut off later,
+                # while an answer without states would have to be read again.
                 if record is not None:
                     record.keep(sample, seen)
                 f.write(json.dumps(asdict(sample)) + "\n")
+                # A finished answer reaches the file at once, so an interruption loses none.
                 f.flush()
                 done += 1
                 watch(done, len(asked))
@@ -319,9 +440,19 @@ class _SampleLineRecord(edge.StrictRecord):
 
 
 def read_samples(path: Path, size: int | None = None) -> list[TrainingSample]:
-    """Samples of a JSONL file; a last line that an interruption cut short is left out. size: tokens of the vocabulary that
-    they must belong to, if it is known. Raises RequestError with one sentence on a file that cannot be read, and on any other
-    line that is no sample."""
+    """Read the samples of a JSONL file; a last line that an interruption cut short is left out.
+
+    Args:
+        path: The file.
+        size: Tokens of the vocabulary that all ids must belong to; None: it is not known.
+
+    Returns:
+        The samples in order.
+
+    Raises:
+        RequestError: The file cannot be read, another line is no sample, or an id is too large; one
+            sentence says which.
+    """
     out: list[TrainingSample] = []
     lines = edge.read_bytes(path, most=1 << 34).split(b"\n")
     for n, line in enumerate(lines, 1):
@@ -332,12 +463,14 @@ def read_samples(path: Path, size: int | None = None) -> list[TrainingSample]:
                 line, f"{path}, line {n}, is not a sample with prompt_ids and output_ids"
             )
         except PolydecError:
+            # Only the last line may be damaged: every complete line ends with a line break.
             if n < len(lines):
                 raise
             continue
         if size is None:
             strange = -1
         else:
+            # The largest id tells whether all are in range.
             strange = max((*sample.prompt_ids, *sample.output_ids))
         if size is not None and strange >= size:
             raise RequestError(
@@ -350,7 +483,19 @@ def read_samples(path: Path, size: int | None = None) -> list[TrainingSample]:
 
 
 def read_fitting_samples(path: Path, vocab: int, longest: int) -> list[TrainingSample]:
-    """The samples of a file that are no longer than this. Raises RequestError where there is none."""
+    """Read the samples of a file that fit into a number of tokens.
+
+    Args:
+        path: The file.
+        vocab: Tokens of the vocabulary.
+        longest: Tokens of prompt and answer together, at most.
+
+    Returns:
+        The samples that fit and have an answer.
+
+    Raises:
+        RequestError: There is none.
+    """
     out = [
         s
         for s in read_samples(path, vocab)
@@ -374,12 +519,15 @@ def _is_sample(line: bytes) -> bool:
 
 
 def samples_fingerprint(samples: Sequence[TrainingSample]) -> str:
-    """What is computed from these samples may be kept under this name: how many there are, and a digest of their tokens."""
+    """What samples are recognised by: how many they are, and a digest of their tokens."""
     return f"{len(samples)} {sample_prefix_digests(samples)[-1] if samples else ''}"
 
 
 def sample_prefix_digests(samples: Sequence[TrainingSample]) -> list[str]:
-    """Of each sample a digest of it and all before it: two files that agree up to a sample agree in its digest."""
+    """For each sample a digest of it and all before it.
+
+    Two files that agree up to a sample agree in its digest.
+    """
     out = list[str]()
     whole = hashlib.sha1()
     for s in samples:
@@ -389,9 +537,13 @@ def sample_prefix_digests(samples: Sequence[TrainingSample]) -> list[str]:
 
 
 def token_counts(samples: Iterable[TrainingSample]) -> dict[int, int]:
-    """How often each token stands in the answers; prompts count a tenth, as text that may be copied."""
+    """How often each token stands in the answers, times ten.
+
+    Prompts count a tenth, as text that may be copied.
+    """
     counts: dict[int, float] = {}
     for s in samples:
+        # Text that copies from its prompt needs the prompt's tokens too.
         for ids, weight in ((s.output_ids, 1.0), (s.prompt_ids, 0.1)):
             for x in ids:
                 counts[x] = counts.get(x, 0.0) + weight

@@ -38,27 +38,38 @@ TEXTS = 20_000
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """Pairs in tokens, each with its end: what is learned, and what is measured."""
+    """Pairs in tokens, each text with its end.
+
+    Attributes:
+        learned: Sources and targets to train on.
+        unseen: Sources and targets that are held out.
+    """
 
     learned: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
     unseen: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 
     @property
     def lengths(self) -> list[tuple[int, int]]:
+        """Tokens of source and target of each learned pair."""
         return [(len(source), len(target)) for source, target in self.learned]
 
     @property
     def digest(self) -> str:
-        """What tells these pairs from others."""
+        """A digest that tells these pairs from others."""
         return hashlib.sha1(repr((self.learned, self.unseen)).encode()).hexdigest()
 
 
 def train_seq2seq(spec: Seq2SeqSpec) -> dict[str, Any]:
-    """Train, and save a T5 directory at spec.out that `polydec.load` and transformers read. Pairs whose source has a
-    `bucket` of 7 to 9 are held out and measured. See `carry_out`. Raises RequestError on a wrong spec, FileError on wrong
-    data.
+    """Train, and save at spec.out a T5 directory that `polydec.load` and transformers read.
 
-    Source: T5 (2019), the network; Canary-Flash (2025), batches by both lengths."""
+    Pairs whose source has a `hash_bucket` of 7 to 9 are held out and measured. See `run_training`.
+
+    Raises:
+        RequestError: An option of the spec is wrong.
+        FileError: The data cannot be read.
+
+    Source: T5 (2019), the network; Canary-Flash (2025), batches by both lengths.
+    """
     return run_training("seq2seq", spec, _course)
 
 
@@ -70,8 +81,11 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
     examples = encode_pairs(texts, tokenizer, spec.longest)
     shape = shape_of(spec, tokenizer.get_vocab_size())
     published = shape.published(begin, end)
+    # The config is made as it is published and read back, so that training computes what the saved
+    # model does.
     network = TrainableT5(read_seq2seq_config(published, {}), shape.inner, spec.seed)
     fast = is_bf16_run(out / STATE)
+    # Pairs of similar lengths are learned together, so that little is padding.
     steps = pairs.BucketBatchSampler(examples.lengths, spec.tokens, *spec.parts, spec.seed)
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -89,11 +103,18 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
         }
 
     def save(at: Path, result: Mapping[str, Any]) -> None:
+        """Write weights, tokenizer and configs.
+
+        Args:
+            at: Directory to write.
+            result: What was measured; it is not used.
+        """
         files.replace_file_atomically(
             at / "model.safetensors",
             lambda to: save_file(dict(published_t5_tensors(network)), to, {"format": "pt"}),
         )
         beside = tokenizer_files(tokenizer, spec.longest)
+        # There is no chat: the source is read as it is. BEGIN serves as padding, as in T5.
         beside["tokenizer_config.json"] = {
             k: v for k, v in beside["tokenizer_config.json"].items() if k != "chat_template"
         } | {"pad_token": BEGIN}
@@ -104,6 +125,7 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
                 text = content
             else:
                 text = json.dumps(content, indent=2) + "\n"
+            # Each file appears complete or not at all.
             files.replace_file_atomically(
                 at / name, lambda to, text=text: Path(to).write_text(text, "utf-8")
             )
@@ -116,12 +138,24 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
 
 
 def shape_of(spec: Seq2SeqSpec, vocab: int) -> T5Shape:
+    """The sizes of the network.
+
+    Args:
+        spec: Options; an inner width of 0 is four times the width.
+        vocab: Tokens of the vocabulary.
+
+    Returns:
+        The sizes.
+    """
     inner = spec.inner or 4 * spec.width
     return T5Shape(vocab, spec.width, HEAD, inner, spec.encoder, spec.decoder)
 
 
 def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Tokenizer:
-    """The one that is asked for, the one that this run had before, or a new one. It puts END behind every text."""
+    """The tokenizer that is asked for, the one that this run had before, or a new one.
+
+    It puts END after every text.
+    """
     if spec.tokenizer:
         path = find_checkpoint(spec.tokenizer) / "tokenizer.json"
     else:
@@ -136,12 +170,15 @@ def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Token
     elif spec.tokenizer:
         raise RequestError(f"tokenizer is {spec.tokenizer!r}: there is no tokenizer.json")
     else:
+        # Held-out texts have no part in the vocabulary either.
         learned = [p for p in texts if not held_out(p.source)][:TEXTS]
         tokenizer = train_tokenizer((t for p in learned for t in (p.source, p.target)), spec.vocab)
     end = mark_id(tokenizer, END)
+    # Sources have no BEGIN, as in T5; both sides end with END.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {END}", special_tokens=[(END, end)]
     )
+    # A resumed run has to read the same tokenizer.
     if not spec.tokenizer:
         out.mkdir(parents=True, exist_ok=True)
         files.replace_file_atomically(out / "tokenizer.json", lambda at: tokenizer.save(str(at)))
@@ -149,7 +186,19 @@ def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Token
 
 
 def encode_pairs(texts: Sequence[TextPair], tokenizer: Tokenizer, longest: int) -> EncodedPairs:
-    """Raises RequestError where no pair can be learned."""
+    """Encode pairs, and split them into learned and held-out ones.
+
+    Args:
+        texts: The pairs.
+        tokenizer: Encodes both sides, with END.
+        longest: Tokens of each side, at most; longer pairs are left out.
+
+    Returns:
+        The pairs in tokens.
+
+    Raises:
+        RequestError: No pair can be learned.
+    """
     sides = [
         [e.ids for e in tokenizer.encode_batch_fast([getattr(p, side) for p in texts])]
         for side in ("source", "target")
@@ -158,6 +207,7 @@ def encode_pairs(texts: Sequence[TextPair], tokenizer: Tokenizer, longest: int) 
     unseen = list[Any]()
     for pair, source, target in zip(texts, *sides, strict=True):
         if max(len(source), len(target)) <= longest:
+            # The source decides the side, so pairs of one source stay together.
             (unseen if held_out(pair.source) else learned).append((tuple(source), tuple(target)))
     if not learned:
         raise RequestError(
@@ -172,9 +222,22 @@ def score_pairs(
     begin: int,
     fast: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Of all tokens of these pairs' targets, one behind another, the logits [N, V] and the right tokens [N]."""
+    """Score the targets of some pairs, each token after the right ones before it.
+
+    Args:
+        network: The encoder-decoder network.
+        chosen: Token ids of sources and targets.
+        begin: Id before every target in the decoder.
+        fast: Whether products are made in bf16.
+
+    Returns:
+        Logits at all target tokens, one text after another, shape ``[N, V]``, and the right tokens,
+        shape ``[N]``.
+    """
     source_BS, there_BS = pad_id_rows([source for source, _ in chosen])
+    # The decoder reads the target moved by one: BEGIN first, the last token not at all.
     text_BT, here_BT = pad_id_rows([(begin, *target[:-1]) for _, target in chosen])
+    # [N]: the targets with their ends, without padding.
     right_N = torch.tensor([x for _, target in chosen for x in target])
     with bf16_autocast(fast):
         states_NW = network(source_BS, there_BS, text_BT, here_BT)[here_BT]
@@ -185,8 +248,17 @@ def score_pairs(
 def measure_seq2seq(
     network: TrainableT5, unseen: Sequence[tuple[Sequence[int], Sequence[int]]], begin: int
 ) -> dict[str, float | None]:
-    """Of pairs that were not learned: nats a token, the share of tokens that are the likeliest, and of texts whose
-    tokens all are. None where there is no such pair."""
+    """Measure a network on held-out pairs.
+
+    Args:
+        network: The trained network.
+        unseen: Token ids of sources and targets.
+        begin: Id before every target in the decoder.
+
+    Returns:
+        `held_out_nats` a token; `held_out_right`: share of tokens that are the likeliest;
+        `held_out_whole`: share of texts whose tokens all are. None where there is no pair.
+    """
     if not unseen:
         return {"held_out_nats": None, "held_out_right": None, "held_out_whole": None}
     nats = 0.0
@@ -198,6 +270,7 @@ def measure_seq2seq(
         logits_NV, right_N = score_pairs(network, chosen, begin, False)
         nats += float(cross_entropy(logits_NV, right_N, reduction="sum"))
         same_N = logits_NV.argmax(-1) == right_N
+        # One mask for each text again.
         texts = same_N.split([len(target) for _, target in chosen])
         right = right + int(same_N.sum())
         count = count + len(right_N)

@@ -11,10 +11,23 @@ from polydec.base.errors import RequestError
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """Sizes of a network. vocab: rows of the embedding; width must be heads x head size and heads a multiple of kv_heads;
-    experts: MLPs of `inner` units that a layer has, of which each row goes through `used`; 0: it has one MLP.
+    """The sizes of a network.
 
-    Raises RequestError where they do not fit together.
+    Attributes:
+        vocab: Rows of the embedding table.
+        width: Numbers of a state; an even multiple of `heads`.
+        layers: Number of layers.
+        heads: Query heads, a multiple of `kv_heads`.
+        kv_heads: Key-value heads.
+        inner: Units of an MLP, or of each expert.
+        context: Positions.
+        theta: Base of the rotary embedding.
+        eps: Epsilon of the norms.
+        experts: Experts of a layer; 0: it has one MLP.
+        used: Experts that each row goes through.
+
+    Raises:
+        RequestError: The sizes do not fit together.
     """
 
     vocab: int
@@ -30,6 +43,7 @@ class LlamaShape:
     used: int = 2
 
     def __post_init__(self) -> None:
+        # Only the number of experts may be 0.
         for name, value in asdict(self).items():
             if not value > 0 and name != "experts":
                 raise RequestError(f"{name} is {value}: it must be above 0")
@@ -37,6 +51,7 @@ class LlamaShape:
             raise RequestError(
                 f"experts is {self.experts}: it must be 0 or at least {self.used}, those that a row goes through"
             )
+        # The rotary embedding turns pairs of numbers, so a head has an even size.
         if self.width % self.heads or self.width // self.heads % 2:
             raise RequestError(
                 f"width is {self.width}: it must be an even multiple of heads ({self.heads})"
@@ -46,14 +61,29 @@ class LlamaShape:
 
     @property
     def head(self) -> int:
+        """Numbers of a head."""
         return self.width // self.heads
 
     @staticmethod
     def of(config: Mapping[str, Any], context: int | None = None) -> LlamaShape:
-        """From a Hugging Face config of the plain Llama skeleton. Raises RequestError where it has more than that."""
+        """The sizes in a Hugging Face config of the plain Llama skeleton.
+
+        Args:
+            config: Fields of config.json.
+            context: Positions; None: the config's.
+
+        Returns:
+            The sizes.
+
+        Raises:
+            RequestError: The config asks for more than the plain skeleton: biases, scaled
+                positions, another head size.
+        """
         c = config
+        # Newer configs nest the rotary fields.
         rope = config.get("rope_parameters") or {}
         scaled = c.get("rope_scaling") or rope.get("rope_type", "default") != "default"
+        # What the plain skeleton does not have: biases, and positions that are scaled.
         extra = [k for k in ("attention_bias", "mlp_bias") if c.get(k)] + ["rope_scaling"] * bool(
             scaled
         )
@@ -71,6 +101,7 @@ class LlamaShape:
             c["hidden_size"],
             c["num_hidden_layers"],
             c["num_attention_heads"],
+            # Configs without key-value heads have as many as query heads.
             c.get("num_key_value_heads") or c["num_attention_heads"],
             c["intermediate_size"],
             context or c["max_position_embeddings"],
@@ -81,7 +112,17 @@ class LlamaShape:
     def config(
         self, *, bos: int | None = None, eos: int | None = None, tied: bool = True
     ) -> dict[str, Any]:
-        """The content of a Hugging Face config.json."""
+        """The content of a Hugging Face config.json.
+
+        Args:
+            bos: Id of the begin of a text; None: there is none.
+            eos: Id of the end of a text; None: there is none.
+            tied: Whether the head is the embedding table. Default True.
+
+        Returns:
+            Its fields.
+        """
+        # With experts the skeleton is that of Mixtral, which has names of its own.
         mixture = {"num_local_experts": self.experts, "num_experts_per_tok": self.used}
         return {
             "architectures": ["MixtralForCausalLM" if self.experts else "LlamaForCausalLM"],

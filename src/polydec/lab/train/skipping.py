@@ -1,4 +1,4 @@
-"""`polydec train skipping`: a model learns to write with the same few layers behind every prompt (Unified Layer Skipping)."""
+"""`polydec train skipping`: a model learns to write with few layers (Unified Layer Skipping)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,21 @@ from polydec.methods.economics.depth import kept_layers
 
 
 def train_skipping(spec: SkippingSpec) -> dict[str, Any]:
-    """Train on the target's own answers, save what `polydec.load` takes for a model (an adapter, or all weights), and say how
-    surprising held-out answers are under the skip, before and after, in nats a token. See `carry_out`. Raises RequestError on
-    a wrong spec, missing data, or a target outside the Llama skeleton.
+    """Train on the target's own answers under a layer skip, and save a model.
 
-    Source: Liu et al., "Accelerating inference in large language models with a unified layer skipping strategy" (2024).
-    There all weights but the embeddings are trained, on a task's own answers (`text`)."""
+    `polydec.load` takes what is saved.
+
+    That is an adapter, or all weights. Measured are held-out answers in nats a token, with and
+    without the skip, before and after. See `run_training`.
+
+    Raises:
+        RequestError: An option is wrong, data is missing, or the target is outside the Llama
+            skeleton.
+
+    Source: Liu et al., "Accelerating inference in large language models with a unified layer
+    skipping strategy" (2024). There all weights but the embeddings are trained, on a task's own
+    answers (`text`).
+    """
     return run_training("skipping", spec, _course)
 
 
@@ -40,11 +49,13 @@ def _course(spec: SkippingSpec) -> TrainingRun:
         rows = PaddedTextRows.of(
             [samples[i] for i in batch_of(lengths, spec.rows, spec.seed, step)]
         )
+        # All next tokens are learned, the prompt's too.
         known_BT = rows.known_BT
         logits = network.logits(layer_skipping_states(network, rows, keep)[known_BT])
         label = rows.token_BT.roll(-1, 1)[known_BT]
         return F.cross_entropy(logits, label), int(known_BT.sum())
 
+    # Measured before the first step, as the network is trained in place.
     before = {
         "whole": layer_skipping_nats(network, unseen, range(network.s.layers)),
         "untuned": layer_skipping_nats(network, unseen, keep),
@@ -71,13 +82,28 @@ def _course(spec: SkippingSpec) -> TrainingRun:
 def layer_skipping_states(
     network: TrainableLlama, rows: PaddedTextRows, keep: Collection[int]
 ) -> Tensor:
-    """States ready for the head [B, T, H]: a prompt's tokens pass every layer, the answer's these only. As in decoding, each
-    layer sees the prompt's keys and values of its own, and the row that ends the prompt is one of the prompt's."""
+    """The states of texts whose answers skip layers.
+
+    The tokens of a prompt pass every layer, those of the answer only some. As in decoding, each
+    layer sees the prompt's keys and values of its own, and the row that ends the prompt is one of
+    the prompt's.
+
+    Args:
+        network: The network in training.
+        rows: Texts side by side.
+        keep: Indices of the layers that answers pass.
+
+    Returns:
+        States ready for the head, shape ``[B, T, H]``.
+    """
     trunk = network.model
     T = rows.token_BT.shape[1]
+    # True at prompts' tokens, with an axis for the state's numbers.
     prompt_BT1 = (torch.arange(T) < rows.prompt_B[:, None])[..., None]
     x = trunk.embed_tokens(rows.token_BT)
     for i, layer in enumerate(trunk.layers):
+        # A skipped layer runs for all rows here; answers' rows take no notice of it. No prompt row
+        # sees an answer, so the prompt's states are right.
         through = layer(x, trunk.cos[:T], trunk.sin[:T])
         if i in keep:
             x = through
@@ -89,7 +115,16 @@ def layer_skipping_states(
 def layer_skipping_nats(
     network: TrainableLlama, samples: Sequence[TrainingSample], keep: Collection[int]
 ) -> float:
-    """Mean of -log p of the answers' tokens, in nats, where these layers run."""
+    """The mean negative log-likelihood of answers under a layer skip.
+
+    Args:
+        network: The network.
+        samples: Prompts with answers.
+        keep: Indices of the layers that answers pass.
+
+    Returns:
+        Nats a token.
+    """
     return tuned.answer_nats(
         network, samples, lambda rows: layer_skipping_states(network, rows, keep)
     )

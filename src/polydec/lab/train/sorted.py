@@ -1,4 +1,4 @@
-"""`polydec train sorted`: one draft whose first halves and three quarters are drafts as well (S2D, by sorted fine-tuning)."""
+"""`polydec train sorted`: one draft whose first half and three quarters are drafts too (S2D)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,27 @@ def exits_of(layers: int) -> tuple[int, ...]:
 
 
 def narrow_shape(target: LlamaShape, width: int) -> LlamaShape:
-    """The target's shape at another width: heads of the same size, as many to a key as there, inner width in proportion."""
+    """The target's shape at another width.
+
+    Heads have the same size, about as many share a key as there, and the inner width is in
+    proportion.
+
+    Args:
+        target: The target's sizes.
+        width: The new width, a multiple of the target's head size.
+
+    Returns:
+        The sizes.
+
+    Raises:
+        RequestError: The width is no multiple of the head size.
+    """
     if width % target.head:
         raise RequestError(
             f"width is {width}: it must be 0 or a multiple of {target.head}, the target's head size"
         )
     heads = width // target.head
+    # As many query heads to a key head as in the target, as far as the heads divide.
     shared = max(1, round(heads * target.kv_heads / target.heads))
     return replace(
         target,
@@ -36,11 +51,15 @@ def narrow_shape(target: LlamaShape, width: int) -> LlamaShape:
 
 
 def train_sorted(spec: SortedSpec) -> dict[str, Any]:
-    """Train on the mean loss of all exits, save, and measure (see `train_lm`; bits per byte are the whole draft's)."""
+    """Train on the mean loss of all exits, save, and measure.
+
+    See `train_lm`; bits per byte are those of the full draft.
+    """
     target = load_directory(spec.target).s
     begun = not spec.width
     layers = spec.layers or max(2, target.layers // 2)
     exits = spec.exits or exits_of(layers)
+    # A draft that begins with the target's layers needs smaller rates than a new one.
     if begun:
         rate, muon = (1e-3, 0.01)
     else:

@@ -1,5 +1,7 @@
-"""The trainable twin of models/learned/state_layer.py: the same arithmetic over pieces of text, and
-drafted entries behind them."""
+"""The trainable form of models/learned/state_layer.py, over pieces of text and drafted entries.
+
+The arithmetic is the same.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,19 @@ from polydec.models.learned.state_layer import EPS, StateLayer, state_layer_shap
 from polydec.models.learned.state_stack import StateStack
 
 Past = list[tuple[Tensor, Tensor]]
-"""Keys and values [B, heads, T, head] of the entries so far: those of the text, then of each level of drafted ones."""
+"""Keys and values [B, heads, T, head] of the entries so far: those of the text, then of each level
+of drafted ones."""
 
 Pasts = list[tuple[tuple[Tensor, Tensor], ...]]
 """The same of several layers: of each level one pair a layer."""
 
 
 class TrainableStateLayer(nn.Module):
-    """A layer for a target of this shape; wide: how many numbers a position it reads (None: the target's width); beside: how
-    many of these the norm behind it goes over too."""
+    """One transformer layer for a target, which reads true states and drafted entries.
+
+    `wide` is how many numbers a position has that it reads; `beside` how many of these, before the
+    residual stream, the second norm goes over too.
+    """
 
     def __init__(
         self, target: LlamaShape, seed: int, wide: int | None = None, length: int = 4096
@@ -45,20 +51,32 @@ class TrainableStateLayer(nn.Module):
 
     @property
     def layer(self) -> StateLayer:
-        """What it is now."""
+        """The layer as an artefact holds it, with the weights as they are now."""
         t = self._target
         return StateLayer(
             dict(zip(self._names, self.weights, strict=True)), t.heads, t.kv_heads, t.theta
         )
 
     def project(self, x_BTH: Tensor, at_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [B, heads, T, head] of rows at these places."""
+        """Queries, keys and values of rows.
+
+        Args:
+            x_BTH: Rows that no norm has been over, shape ``[B, T, H]``.
+            at_T: Their positions, shape ``[T]``.
+
+        Returns:
+            Three tensors of shape ``[B, heads, T, head]``.
+        """
         w = self.layer.tensors
         n_BTH = F.rms_norm(x_BTH, x_BTH.shape[-1:], w["input_layernorm.weight"], EPS)
         return project_qkv(self._target, w, self._turn, n_BTH, at_T)
 
     def take(self, weights: Mapping[str, Tensor]) -> None:
-        """Become the first layer of a Llama. Raises RequestError where it has another shape."""
+        """Take over the first layer of a Llama.
+
+        Raises:
+            RequestError: It has another shape.
+        """
         for name, own in zip(self._names, self.weights, strict=True):
             start_weight = weights[f"model.layers.0.{name}"]
             if start_weight.shape != own.shape:
@@ -70,45 +88,70 @@ class TrainableStateLayer(nn.Module):
     def forward(
         self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """The stream [B, T, H] behind it. With an empty past: of a piece of text, which is remembered there. Then of drafted
-        entries, one behind each position of `at_T`: they see the text up to that position, and those of earlier levels behind
-        it."""
+        """Run the layer over a text, or over one level of drafted entries.
+
+        With an empty past the rows are a piece of text, whose keys and values are remembered there.
+        Later calls bring drafted entries, one after each position of `at_T`: they see the text up
+        to that position, and the entries of earlier levels after it.
+
+        Args:
+            x_BTS: Rows, shape ``[B, T, S]``; the last H numbers are the residual stream.
+            past: Keys and values so far; those of the rows are added. None: nothing is remembered.
+            at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+
+        Returns:
+            The stream after the layer, shape ``[B, T, H]``.
+        """
         w, H, x_BTS = (
             self.layer.tensors,
             self._target.width,
             x_BTS.float(),
         )  # the stream, whatever products are made in
         n = F.rms_norm(x_BTS, x_BTS.shape[-1:], w["input_layernorm.weight"], EPS)
+        # Attention adds to the stream, the last H numbers; what else was read passes through.
         x = x_BTS + F.pad(
             attend_state_layer(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0)
         )
+        # The second norm goes over all that was read, and only the stream's part has weights.
         n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]
         return x[..., -H:] + swiglu_mlp(w, n)
 
 
 class TrainableStateStack(nn.Module):
-    """Several layers one behind another, each with entries of its own in the past."""
+    """Several layers one after another, each with its own keys and values in the past."""
 
     beside = 0
 
     def __init__(self, target: LlamaShape, seed: int, layers: int) -> None:
         super().__init__()
         self.wide = target.width
+        # A seed for each layer: equal layers would learn the same thing.
         self.blocks = nn.ModuleList(TrainableStateLayer(target, seed + i) for i in range(layers))
 
     @property
     def layer(self) -> StateStack:
-        """What it is now."""
+        """The stack as an artefact holds it, with the weights as they are now."""
         return StateStack([block.layer for block in self.blocks])  # pyright: ignore[reportArgumentType]
 
     def forward(
         self, x_BTS: Tensor, past: Pasts | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """See `TrainableStateLayer.forward`; of each level the past has the keys and values of every layer."""
+        """Run all layers over a text, or over one level of drafted entries.
+
+        Args:
+            x_BTS: Rows, shape ``[B, T, H]``.
+            past: Keys and values so far, of each level one pair a layer; those of the rows are
+                added. None: nothing is remembered.
+            at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+
+        Returns:
+            The stream after the last layer, shape ``[B, T, H]``.
+        """
         past = [] if past is None else past
         x = x_BTS
         made = list[tuple[Tensor, Tensor]]()
         for i, block in enumerate(self.blocks):
+            # Each layer gets a list of its own, to which it adds its new keys and values.
             own = [level[i] for level in past]
             x = block(x, own, at_T)
             made.append(own[-1])
@@ -117,9 +160,12 @@ class TrainableStateStack(nn.Module):
 
 
 class NarrowBlock(nn.Module):
-    """The same of models/learned/kinds/narrow.py. begin: tensors of a one-layer Llama of the
-    target's width, which it then is: it reads tokens alone at first (None: at random); scale: root
-    mean square of that Llama's embeddings."""
+    """The trainable form of models/learned/kinds/narrow.py: a map to the width, then a layer.
+
+    `begin` holds the tensors of a one-layer Llama of the target's width, which the block then is:
+    it reads tokens alone at first (None: random weights). `scale` is the root mean square of that
+    Llama's embeddings.
+    """
 
     beside = 0
 
@@ -135,6 +181,7 @@ class NarrowBlock(nn.Module):
         W = target.width
         self.wide = 2 * target.width
         self.block = TrainableStateLayer(target, seed, length=length)
+        # Without a draft model the sum of token and state enters, with one the scaled token alone.
         self.join = nn.Parameter(
             torch.cat([torch.eye(W), torch.eye(W)], 1)
             if begin is None
@@ -145,19 +192,31 @@ class NarrowBlock(nn.Module):
 
     @property
     def layer(self) -> NarrowLayer:
-        """What it is now."""
+        """The block as an artefact holds it, with the weights as they are now."""
         return NarrowLayer(self.join, self.block.layer)
 
     def forward(
         self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """See `TrainableStateLayer.forward`."""
+        """Run the block over a text, or over one level of drafted entries.
+
+        Args:
+            x_BTS: Rows of token embedding and state side by side, shape ``[B, T, 2 H]``.
+            past: Keys and values so far; those of the rows are added. None: nothing is remembered.
+            at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+
+        Returns:
+            The stream after the layer, shape ``[B, T, H]``.
+        """
         return self.block(F.linear(x_BTS, self.join), past, at_T)
 
 
 class PublishedBlock(nn.Module):
-    """The same of models/learned/published.py; layout: of each tensor, by which it is EAGLE-3's,
-    with norms of their own for token and state, or EAGLE-1's, with none before attention."""
+    """The trainable form of models/learned/published.py.
+
+    `layout` gives the shapes of the tensors. With EAGLE-3's there are norms of their own for token
+    and state; with EAGLE-1's there is none before attention.
+    """
 
     beside = 0
 
@@ -171,6 +230,7 @@ class PublishedBlock(nn.Module):
         super().__init__()
         self._target = target
         self._turn = rotary_tables(target, length)
+        # The config of the published layout, from which all shapes follow.
         self._about = PublishedFields(
             vocab_size=target.vocab,
             hidden_size=target.width,
@@ -184,19 +244,31 @@ class PublishedBlock(nn.Module):
         made = initialise_tensors(layout(self._about), torch.Generator().manual_seed(seed))
         self._names = list(made)
         self.weights = nn.ParameterList(made.values())
+        # What attention reads: twice the width for EAGLE-3, the width for EAGLE-1.
         self.wide = made["self_attn.q_proj.weight"].shape[1]
 
     @property
     def layer(self) -> PublishedLayer:
-        """What it is now."""
+        """The block as an artefact holds it, with the weights as they are now."""
         return PublishedLayer(dict(zip(self._names, self.weights, strict=True)), self._about)
 
     def forward(
         self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
     ) -> Tensor:
-        """See `TrainableStateLayer.forward`."""
+        """Run the block over a text, or over one level of drafted entries.
+
+        Args:
+            x_BTS: Rows, shape ``[B, T, S]``.
+            past: Keys and values so far; those of the rows are added. None: nothing is remembered.
+            at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+
+        Returns:
+            The stream after the layer, shape ``[B, T, H]``.
+        """
         w = self.layer.tensors
         n = state = x_BTS.float()  # the stream, whatever products are made in
+        # EAGLE-3: attention reads both halves, each normed, and the residual stream is the state
+        # alone.
         if "hidden_norm.weight" in w:
             token, state = n.chunk(2, -1)
             n = torch.cat(
@@ -217,7 +289,15 @@ class PublishedBlock(nn.Module):
 def initialise_tensors(
     shape: Mapping[str, tuple[int, ...]], g: torch.Generator
 ) -> dict[str, nn.Parameter]:
-    """Tensors to train: matrices at random, norms of 1."""
+    """New tensors to train: matrices at random, norms of 1.
+
+    Args:
+        shape: Shape of each tensor, by name.
+        g: Source of randomness; it is advanced.
+
+    Returns:
+        The tensors by name.
+    """
     return {
         name: nn.Parameter(
             torch.randn(s, generator=g) * 0.5 * s[-1] ** -0.5 if len(s) == 2 else torch.ones(s)
@@ -227,8 +307,17 @@ def initialise_tensors(
 
 
 def rotary_tables(target: LlamaShape, length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding at `length` positions."""
+    """Cosines and sines of the rotary embedding.
+
+    Args:
+        target: Head size and base.
+        length: Positions.
+
+    Returns:
+        Two tensors of shape ``[length, head]``.
+    """
     inverse = target.theta ** (-torch.arange(0, target.head, 2).double() / target.head)
+    # Both halves of a head turn by the same angles.
     angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
     return angle.cos().float(), angle.sin().float()
 
@@ -241,16 +330,31 @@ def attend_state_layer(
     past: Past | None,
     at_T: Tensor | None,
 ) -> Tensor:
-    """What attention adds [B, T, H], of rows that a norm has been over; past, at_T: see `TrainableStateLayer.forward`."""
+    """What attention adds to rows.
+
+    Args:
+        s: The target's sizes.
+        w: The layer's tensors by name.
+        turn: Cosines and sines of all positions.
+        n_BTS: Normed rows, shape ``[B, T, S]``.
+        past: Keys and values so far; those of the rows are added. None: nothing is remembered.
+        at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+
+    Returns:
+        Shape ``[B, T, H]``.
+    """
     past = [] if past is None else past
     T = n_BTS.shape[1]
+    # One entry of the past is the text, each further one a level.
     level = len(past)
     if at_T is None or not level:
         first_T = torch.arange(T)
     else:
         first_T = at_T
+    # An entry of level k stands k places after the position that it follows.
     q, k, v = project_qkv(s, w, turn, n_BTS, first_T + level)
     past.append((k, v))
+    # The text is causal; drafted entries see it up to their own position.
     if level:
         y = attend_draft_levels(q, past, first_T)
     else:
@@ -265,7 +369,18 @@ def project_qkv(
     n_BTS: Tensor,
     place_T: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values [B, heads, T, head] of rows at these places that a norm has been over."""
+    """Queries, keys and values of rows, turned to their positions.
+
+    Args:
+        s: The target's sizes.
+        w: The layer's tensors by name.
+        turn: Cosines and sines of all positions.
+        n_BTS: Normed rows, shape ``[B, T, S]``.
+        place_T: Positions of the rows, shape ``[T]``.
+
+    Returns:
+        Three tensors of shape ``[B, heads, T, head]``; key heads are repeated.
+    """
     made = (F.linear(n_BTS, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
     q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
     cos, sin = (t[place_T] for t in turn)
@@ -276,19 +391,42 @@ def project_qkv(
 
 
 def swiglu_mlp(w: Mapping[str, Tensor], n: Tensor) -> Tensor:
+    """What the gated MLP adds to rows.
+
+    Args:
+        w: The layer's tensors by name.
+        n: Normed rows, shape ``[..., H]``.
+
+    Returns:
+        Shape ``[..., H]``.
+    """
     inner = F.silu(F.linear(n, w["mlp.gate_proj.weight"])) * F.linear(n, w["mlp.up_proj.weight"])
     return F.linear(inner, w["mlp.down_proj.weight"])
 
 
 def attend_draft_levels(q: Tensor, past: Past, at_T: Tensor) -> Tensor:
-    """Attention of drafted entries: over the text up to each one's position, and over the entries behind that position."""
+    """Attention of drafted entries, over the text before each and the entries after it.
+
+    The text is seen up to the position that an entry follows.
+
+    Args:
+        q: Queries of one level, shape ``[B, heads, N, head]``.
+        past: Keys and values of the text, then of each level so far, this one included.
+        at_T: Positions that the entries follow, shape ``[N]``.
+
+    Returns:
+        Shape ``[B, heads, N, head]``.
+    """
     (text_k, text_v), levels = past[0], past[1:]
     scale = q.shape[-1] ** -0.5
+    # [N, T]: the positions of the text that each entry sees.
     seen = torch.arange(text_k.shape[2])[None] <= at_T[:, None]
     scores = [(q @ text_k.transpose(-1, -2) * scale).masked_fill(~seen, float("-inf"))]
+    # Of each earlier level an entry sees the one that follows the same position: one score a level.
     scores += [(q * k).sum(-1, keepdim=True) * scale for k, _ in levels]
     weight = torch.cat(scores, -1).softmax(-1)
     out = weight[..., : text_k.shape[2]] @ text_v
+    # The weights of the levels stand after those of the text.
     for i, (_, v) in enumerate(levels):
         out = out + weight[..., text_k.shape[2] + i, None] * v
     return out

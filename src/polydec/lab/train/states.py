@@ -1,4 +1,4 @@
-"""`polydec train heads`, `eagle` and `probes`: drafters on a target's states, from text that it wrote itself."""
+"""`polydec train heads`, `eagle` and `probes`: drafters on a target's states over its own text."""
 
 from __future__ import annotations
 
@@ -59,11 +59,18 @@ MEASURED = 32
 
 
 def train_states(spec: StatesSpec) -> dict[str, Any]:
-    """Train, save at spec.out, and say how it does on held-out prompts: how often each level's token of each rank is right
-    behind true tokens, tokens a pass of greedy decoding by trees of several sizes, and how many passes of the target a draft
-    costs; its seconds are this process's own. It learns the target's laws at the tokens that the target wrote.
-    Every eighth answer is set aside, and the weights that are best on these are saved. See `carry_out`. Raises RequestError
-    on a wrong spec, missing data, or a target outside the Llama skeleton."""
+    """Train a drafter on a target's states, and save it at spec.out.
+
+    It learns the target's laws at the tokens that the target wrote. Every eighth answer is set
+    aside, and the weights that are best on these are saved. Measured on held-out prompts are: how
+    often each level's token of each rank is right after true tokens, tokens a pass of greedy
+    decoding by trees of several sizes, and how many passes of the target a draft costs. Seconds are
+    those of this process. See `run_training`.
+
+    Raises:
+        RequestError: An option is wrong, data is missing, or the target is outside the Llama
+            skeleton.
+    """
     return run_training("states", spec, _course, time.process_time)
 
 
@@ -85,13 +92,17 @@ def _course(spec: StatesSpec) -> TrainingRun:
     unseen_lessons = gathered.unseen_lessons
     counts = selfplay.token_counts(samples)
     size = point.lm.vocab.size
+    # A drafter with a head of its own proposes the most frequent tokens only.
     frequent = sorted(range(size), key=lambda x: (-counts.get(x, 0), x))[: spec.tokens or size]
     if spec.start is None:
         begin = None
     else:
+        # A drafter may begin with a draft model, or with a drafter of its own kind.
         begin = kind.begins(spec.start)
+    # A draft model brings its head, and with it the tokens.
     if begin is not None and "tokens" in kind.takes:
         frequent = narrow.tokens_of(begin)
+    # The target's network is frozen: a student reads its embeddings, norm and head.
     student = kind.start(
         TeacherContext(
             target,
@@ -106,18 +117,21 @@ def _course(spec: StatesSpec) -> TrainingRun:
         )
     )
     pieces = lessons.pieces(spec.length, levels)
+    # Every eighth of the target's own answers is set aside; texts of others are all trained on.
     aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < len(samples))
     pieces, aside = pieces[~aside], pieces[aside]
     if not len(pieces) or not len(aside):
         raise RequestError(
             f"length is {spec.length}: the target wrote no text of {spec.length + levels + 1} tokens"
         )
+    # The loss is judged on about 24 pieces, spread over all that are set aside.
     looked = aside[:: max(1, len(aside) // 24)]
     seen = list[list[float]]()
 
     def loss(step: int) -> tuple[Tensor, int]:
         g = generator_for(spec.seed, step, "rows")
         row_B = pieces[torch.randint(len(pieces), (spec.rows,), generator=g)]
+        # Some kinds change with time what they are shown.
         student.at(step, spec.steps)
         with bf16_autocast(fast):
             return level_divergence(student, lessons, row_B, spec, kind)[0], spec.rows * spec.length
@@ -136,6 +150,7 @@ def _course(spec: StatesSpec) -> TrainingRun:
     known_as = run_identity(
         spec, "save_every", bf16=fast, samples=selfplay.samples_fingerprint(samples)
     )
+    # One cosine from the warmup to the end.
     schedule = TrainingSchedule(
         spec.steps,
         spec.rate,
@@ -148,14 +163,17 @@ def _course(spec: StatesSpec) -> TrainingRun:
 
     @cache
     def known() -> list[list[float]]:
+        """The hit rates on the answers that are set aside, by the final weights."""
         return level_hit_rates(student, lessons, aside, spec.length, levels)
 
     def drafter(nodes: int) -> Drafter:
+        """The trained drafter, with a tree of so many nodes made for its hit rates."""
         return kind.drafter(
             student.model(known()), RankedTree.of(extend_level_rates(known()), nodes)
         )
 
     def measure() -> dict[str, Any]:
+        # Some kinds need hooks that only the torch network has.
         if kind.torch:
             lm = checkpoint.load_bundle(spec.target, dtype="torch").lm
         else:
@@ -185,6 +203,12 @@ def _course(spec: StatesSpec) -> TrainingRun:
         }
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write the drafter as an artefact.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; the cost of a proposal goes into the artefact.
+        """
         about = {"target": spec.target, "start": spec.start}
         kind.save(out, student.model(known(), result["share"]), about)
 
@@ -204,8 +228,15 @@ def _course(spec: StatesSpec) -> TrainingRun:
 
 @dataclass(frozen=True)
 class DrafterTrainingData:
-    """What is learned from and measured on, gathered when it is asked for. known_as: what the target is recognised by; depths:
-    those that the drafter reads; width: of a state."""
+    """What is learned from and measured on, gathered when it is first asked for.
+
+    Attributes:
+        spec: Options of the training.
+        point: The target with its tokenizer.
+        known_as: What the target is recognised by.
+        depths: Layers after which the drafter reads states.
+        width: Numbers of a state.
+    """
 
     spec: StatesSpec
     point: checkpoint.ModelBundle
@@ -215,15 +246,16 @@ class DrafterTrainingData:
 
     @cached_property
     def samples(self) -> list[TrainingSample]:
-        """The target's own."""
+        """The target's answers to prompts."""
         return self._written(False)
 
     @cached_property
     def unseen(self) -> list[TrainingSample]:
-        """Its answers to held-out prompts."""
+        """The target's answers to held-out prompts."""
         return self._written(True)
 
     def _written(self, unseen: bool) -> list[TrainingSample]:
+        # States are recorded while the target writes: no second pass over its answers.
         record = StatePassRecorder(self.point.lm, self._file(answer_text_path(self.spec, unseen)))
         return gather_target_text(
             self.spec,
@@ -236,6 +268,7 @@ class DrafterTrainingData:
 
     def _file(self, text: Path) -> StateFile:
         layers = self.point.lm.network.layers
+        # The states after the last layer are always kept: they are what is learned.
         if layers in self.depths:
             depths = self.depths
         else:
@@ -244,7 +277,7 @@ class DrafterTrainingData:
 
     @cached_property
     def read(self) -> list[TrainingSample]:
-        """Texts of others."""
+        """Texts of others, none unless the spec asks for them."""
         if not self.spec.texts:
             return []
         return texts.read_text_samples(
@@ -253,25 +286,31 @@ class DrafterTrainingData:
 
     @cached_property
     def lessons(self) -> TargetTextStates:
-        """The target's own answers, and behind them the texts."""
+        """The states over the target's own answers, and after these over the texts of others."""
         return self._lessons(answer_text_path(self.spec, False), [*self.samples, *self.read])
 
     @cached_property
     def unseen_lessons(self) -> TargetTextStates:
+        """The states over the answers to held-out prompts."""
         return self._lessons(answer_text_path(self.spec, True), self.unseen)
 
     def _lessons(self, text: Path, samples: Sequence[TrainingSample]) -> TargetTextStates:
         file = self._file(text)
         file.complete(self.point.lm, samples)
         row_ND = file.read(samples)
+        # Files have no state before the last token, so that one is left out.
         known = [dataclasses.replace(s, output_ids=s.output_ids[:-1]) for s in samples]
+        # The last depth is the last layer; what the drafter reads comes first.
         return TargetTextStates.over(
             known, row_ND[:, -self.width :], row_ND[:, : self.width * max(1, len(self.depths))]
         )
 
 
 def extend_level_rates(rates: Sequence[Sequence[float]]) -> list[Sequence[float]]:
-    """Rates of at least LEVELS levels where there is one: what is trained for one step goes on by itself."""
+    """Rates of at least LEVELS levels, where a drafter is trained for one level.
+
+    Such a drafter goes on by itself, at about the same rates.
+    """
     return [*rates, *[rates[-1]] * (LEVELS - len(rates) if len(rates) == 1 else 0)]
 
 
@@ -282,11 +321,27 @@ def level_divergence(
     spec: StatesSpec,
     kind: DrafterKind,
 ) -> tuple[Tensor, list[float]]:
-    """Of all levels: the cross-entropy of the target's laws and the student's, and where the kind asks for it how far the
-    states lie from the target's. Beside it, of each level how often its likeliest token is what stands there."""
+    """The loss of a student over all levels.
+
+    It adds the cross-entropy of the target's laws and the student's at each level, and where the
+    kind asks for it the distance of the states.
+
+    Args:
+        student: The drafter in training.
+        lessons: The target's states over texts.
+        row_B: First rows of the pieces, shape ``[B]``.
+        spec: Options; length, decay of the levels, and spacing are read.
+        kind: Weights of the kind's losses.
+
+    Returns:
+        The loss in nats, and without gradients of each level how often its likeliest token is the
+        text's.
+    """
+    # M = T + levels rows of each piece: the last levels look beyond its end.
     at_BM = row_B[:, None] + torch.arange(spec.length + student.shown.levels)
     total = torch.zeros(())
     right = list[float]()
+    # States, windows of tokens and tokens of all M rows of the pieces.
     state_BMH = lessons.state_NH[at_BM].float()
     window_BMW = lessons.window_NW[at_BM]
     token_BM = window_BMW[..., -1]
@@ -295,11 +350,14 @@ def level_divergence(
     with torch.no_grad():
         truth_BMC = student.shown.logits(state_BMH, student.columns)
         sure_BM = torch.ones_like(answer_BM)
+        # Kinds that propose what is nearly certain learn only from tokens that the target was sure
+        # of.
         if kind.sure:
             sure_BM = truth_BMC.softmax(-1).gather(-1, token_BM[..., None])[..., 0] >= kind.sure
     unit_BT = torch.ones_like(answer_BM[:, : spec.length])
     entry_BTD = lessons.entry_ND[at_BM[:, : spec.length]].float()
     for k, (made, logits, at_T) in enumerate(student(entry_BTD, window_BMW, spec.every)):
+        # All tokens of a span so far must be sure ones.
         unit_BT = unit_BT & sure_BM[:, k + 1 : k + 1 + spec.length]
         counts = (answer_BM & known_BM)[:, at_T + k + 1] & unit_BT[
             :, at_T
@@ -308,6 +366,7 @@ def level_divergence(
             total = total + 0.0 * logits.sum()  # nothing to learn here
             continue
         truth_NC = truth_BMC[:, at_T + k + 1][counts].float().softmax(-1)
+        # Soft labels: the target's law, over the tokens that the student's head has.
         part = F.cross_entropy(logits[counts].float(), truth_NC) + student.beside(
             made[counts], truth_NC
         )
@@ -315,6 +374,7 @@ def level_divergence(
             part = part + kind.features * student.apart(
                 made[counts], state_BMH[:, at_T + k + 1][counts]
             )
+        # Later levels matter less: they count only where all earlier ones were right.
         total = total + spec.decay**k * part
         if not torch.is_grad_enabled():
             asked = answer_BM[:, at_T + k + 1]
@@ -327,9 +387,21 @@ def level_divergence(
 def level_hit_rates(
     student: DrafterStudent, lessons: TargetTextStates, pieces: Tensor, length: int, levels: int
 ) -> list[list[float]]:
-    """Of each level, how often its token of each rank is what the target wrote."""
+    """How often the token of each rank is what the target wrote, by level.
+
+    Args:
+        student: The drafter.
+        lessons: The target's states over texts.
+        pieces: First rows of pieces, shape ``[P]``; at most about LOOKED of them are used.
+        length: Rows of a piece.
+        levels: Levels of the drafter.
+
+    Returns:
+        `levels` lists of RANKS shares, 0 to 1.
+    """
     hits_LK = torch.zeros(levels, RANKS)
     counted_L = torch.zeros(levels)
+    # Pieces begin at every row; those that overlap most are left out.
     for row_B in pieces[:: max(1, length // 4, len(pieces) // LOOKED)].split(16):
         at_BT, at_BM = (row_B[:, None] + torch.arange(n) for n in (length, length + levels))
         made = student(lessons.entry_ND[at_BT].float(), lessons.window_NW[at_BM], 1)
@@ -337,6 +409,7 @@ def level_hit_rates(
             top_BTK = student.named(logits.topk(min(RANKS, logits.shape[-1])).indices)
             aim_BT = at_BT[:, at_T] + k + 1
             hit = top_BTK == lessons.token_N[aim_BT][..., None]
+            # Only tokens that the target wrote are counted, not those of prompts.
             counts = lessons.answer_N[aim_BT]
             hits_LK[k, : top_BTK.shape[-1]] += hit[counts].sum(0)
             counted_L[k] += counts.sum()
@@ -353,7 +426,19 @@ def tokens_per_pass(
     nodes: int,
     depth: int = 16,
 ) -> float:
-    """Of greedy answers to the prompts of these samples."""
+    """Tokens a pass of greedy decoding with a drafter.
+
+    Args:
+        lm: The target.
+        samples: Samples whose prompts are answered.
+        max_tokens: Tokens of an answer, at most.
+        drafter: The drafter.
+        nodes: Draft tokens of a pass, at most.
+        depth: Levels of a draft, at most. Default 16.
+
+    Returns:
+        Committed tokens over passes of the target.
+    """
     decoder = SpeculativeDecoder(
         ShapedTarget(lm, GreedyRule()), drafter, MatchVerifier(), FixedPolicy(depth, nodes)
     )
@@ -364,13 +449,34 @@ def tokens_per_pass(
 
 
 def cost_of(lm: CausalLaw, drafter: Drafter, samples: Sequence[TrainingSample], rows: int) -> float:
-    """How many passes of one row a proposal takes here, in time of this process, with all that belongs to it."""
+    """What a proposal costs, with all that belongs to it.
+
+    Args:
+        lm: The target.
+        drafter: The drafter.
+        samples: Samples whose prompts are answered.
+        rows: Draft tokens of a proposal, at most.
+
+    Returns:
+        Passes of one row that take as long, in time of this process.
+    """
 
     class ProposalTimer:
+        """A drafter that measures the time of the proposals of another one."""
+
         seconds = 0.0
         count = 0
 
         def open(self, prompt: Sequence[int], session: Any) -> Any:
+            """Begin an answer with the measured drafter.
+
+            Args:
+                prompt: Token ids of the prompt.
+                session: The target's session.
+
+            Returns:
+                The drafter's guess, whose `propose` is timed.
+            """
             guess = drafter.open(prompt, session)
             inner = guess.propose
 
@@ -397,6 +503,7 @@ def cost_of(lm: CausalLaw, drafter: Drafter, samples: Sequence[TrainingSample], 
                 )
             ]
         )
+    # The same answers without a draft give the time of one pass.
     start = time.process_time()
     passes = 0
     for request in requests:
@@ -408,5 +515,6 @@ def cost_of(lm: CausalLaw, drafter: Drafter, samples: Sequence[TrainingSample], 
                 )
             ]
         )[0].stats.passes
+    # Time of a pass of one row, with all that a request needs.
     one_pass = (time.process_time() - start) / passes
     return round(ProposalTimer.seconds / max(ProposalTimer.count, 1) / one_pass, 3)

@@ -1,4 +1,7 @@
-"""How far SVDecode should go on the way from a model before tuning to the tuned one: as far as right answers get likelier."""
+"""How far SVDecode should go from a model before tuning to the tuned one.
+
+As far as right answers get likelier.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,15 @@ MOST = 1000.0
 
 @dataclass(frozen=True)
 class SteeringStrength:
-    """strength: the best of those tried; closed: what the closed form says; before, after: -log p of the answers' tokens, in
-    nats a token, under the tuned model and under the steered one; tokens: how many these are."""
+    """A strength of steering, and what it does to the likelihood of right answers.
+
+    Attributes:
+        strength: The best strength of those tried.
+        closed: What the closed form says.
+        before: Nats a token of the answers under the tuned model.
+        after: Nats a token of the answers under the steered one.
+        tokens: Number of these tokens, ends included.
+    """
 
     strength: float
     closed: float
@@ -45,8 +55,11 @@ class SteeringStrength:
 
 
 def find_strength(spec: StrengthSpec) -> dict[str, float]:
-    """What `strength` finds for the models and the file of a spec, by name. Raises RequestError as `strength` and `read_pairs`
-    do."""
+    """Run `best_steering_strength` on the models and the file of a spec; its fields by name.
+
+    Raises:
+        RequestError: See `best_steering_strength` and `read_pairs`.
+    """
     pairs = read_pairs(Path(spec.data))
     lm = load(spec.target, draft=spec.draft, ngrams=None)
     return vars(best_steering_strength(lm, pairs, head=spec.head, raw=spec.raw))
@@ -55,13 +68,24 @@ def find_strength(spec: StrengthSpec) -> dict[str, float]:
 def best_steering_strength(
     lm: LoadedModel, pairs: Sequence[tuple[str, str]], *, head: float = 0.1, raw: bool = False
 ) -> SteeringStrength:
-    """The strength for `--steer svdecode` under which answers are likeliest, EOS included.
+    """Find the strength for `--steer svdecode` under which answers are likeliest, EOS included.
 
-    lm: the tuned model, whose draft is the model before tuning; pairs: prompts and right answers that neither was tuned on,
-    some 100 of them; head: of the steering, 0 to 1; raw: no chat template. Raises RequestError for a head out of range, and
-    where there is no draft, no pair, or an answer is empty. Source: "Distribution-aligned decoding for efficient LLM task
-    adaptation" (SVDecode), 2025, which picks it on a small labelled set; the closed form and the factors tried around it are
-    our choice.
+    Source: "Distribution-aligned decoding for efficient LLM task adaptation" (SVDecode), 2025,
+    which picks it on a small labelled set; the closed form and the factors tried around it are our
+    choice.
+
+    Args:
+        lm: The tuned model, whose draft is the model before tuning.
+        pairs: Prompts and right answers that neither was tuned on, some 100 of them.
+        head: Of the steering, 0 to 1: tokens below this share of the largest probability are left
+            out. Default 0.1.
+        raw: Whether prompts go without a chat template. Default False.
+
+    Returns:
+        The strength, and what it gains.
+
+    Raises:
+        RequestError: `head` is out of range, there is no draft or no pair, or an answer is empty.
     """
     rule = SteeringVectorContrast(0.0, head)  # says so where the head is out of range
     if lm.draft is None:
@@ -72,6 +96,8 @@ def best_steering_strength(
         raise RequestError("pairs is empty: give at least one prompt with its answer")
     laws = (lm.checkpoint.lm, lm.draft.lm)
     texts = [_ids(lm, i, *pair, raw) for i, pair in enumerate(pairs)]
+    # The closed form maximises a second-order approximation; then a few factors around it are tried
+    # exactly.
     closed = calibrate_steering_strength(_every(laws, texts), head)
     lost = dict.fromkeys((min(closed * f, MOST) for f in FACTORS), 0.0)
     count = 0
@@ -79,6 +105,7 @@ def best_steering_strength(
         laws, texts
     ):  # once more: rows of all texts together are too large to keep
         count += 1
+        # One pass of the models serves all strengths: only the mixture differs.
         for mu in lost:
             lost[mu] -= float(
                 normalise_log_weights(replace(rule, strength=mu).mix(tuned_V, [before_V]))[token]
@@ -88,8 +115,13 @@ def best_steering_strength(
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Prompts and answers of a file of JSON lines, in any of the forms of text_rows.py that have
-    both. Raises RequestError with one sentence that names the wrong line."""
+    """Read prompts and answers from a file of JSON lines.
+
+    Any form of text_rows.py will do that has both.
+
+    Raises:
+        RequestError: A line has not both; one sentence names it.
+    """
     out = list[tuple[str, str]]()
     for what, fields in text_rows.read_json_lines(path):
         pair = text_rows.parse_text_row(fields, what, "").exchange
@@ -111,6 +143,7 @@ def _ids(
 def _every(
     laws: Sequence[Target], texts: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> Iterator[Rows]:
+    """The rows of all answers, text after text, so that only one text's rows are in memory."""
     ends = sorted(laws[0].vocab.eos)
     for prompt, answer in texts:
         yield from run_coroutines([_rows(laws, prompt, answer, ends)])[0]
@@ -119,10 +152,14 @@ def _every(
 async def _rows(
     laws: Sequence[Target], prompt: tuple[int, ...], answer: tuple[int, ...], ends: Sequence[int]
 ) -> list[Rows]:
-    """At each token of an answer the rows of both laws before it, and the token; then of its end: of several EOS ids the one
-    that the tuned model was taught, so that which it finds likeliest."""
+    """Both models' rows before each token of an answer, and the token; then those before its end.
+
+    Of several EOS ids the end is the one that the tuned model was taught, so the one that it finds
+    likeliest.
+    """
     sessions = [law.open(prompt) for law in laws]
     try:
+        # The answer is scored as a chain of draft tokens: one pass of each model.
         draft = Draft.chain(prompt[-1], answer)
         tuned, before = await gather_coroutines(*(s.score(draft, ScoreRequest()) for s in sessions))
         end_V = tuned.row(len(answer))

@@ -1,4 +1,4 @@
-"""What is trained on a target's states: the weights of each kind of drafter, unrolled over pieces of text."""
+"""The trainable weights of each kind of drafter on a target's states, unrolled over pieces of text."""
 
 from __future__ import annotations
 
@@ -29,10 +29,21 @@ Make = Callable[[Sequence[Tensor], Any, TokenVocabulary, Rates, float], Any]
 
 @dataclass(frozen=True)
 class TeacherContext:
-    """What a student reads of its target. tokens: the most frequent ones of the text, for a head of
-    its own; levels: tokens guessed; seed; begin: tensors that it may begin with, by the names of
-    `DrafterKind.begins`; None: there are none; copies: of each probe; layers: of the drafter;
-    enters: the layer of each transferred state, none: the middle one."""
+    """What a student reads of its target, and what is asked of it.
+
+    Attributes:
+        target: The target's network, frozen.
+        vocab: The target's vocabulary.
+        tokens: The most frequent tokens of the text, ascending, for a head of its own, shape
+            ``[C]``.
+        levels: How many tokens ahead are guessed.
+        seed: Seed of new weights.
+        begin: Tensors that the student may begin with, as `DrafterKind.begins` gives them; None:
+            there are none.
+        copies: Copies of each probe.
+        layers: Layers of the drafter.
+        enters: Layer that each transferred state enters; none: the middle one.
+    """
 
     target: TrainableLlama
     vocab: TokenVocabulary
@@ -45,10 +56,19 @@ class TeacherContext:
     enters: Sequence[int] = ()
 
     def embed(self, token: Tensor) -> Tensor:
+        """The target's embeddings of tokens, shape ``[..., H]``."""
         return self.target.model.embed_tokens(token)
 
     def logits(self, state: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The target's own, of states; columns: of these tokens alone."""
+        """The target's logits of states.
+
+        Args:
+            state: States before the final norm, shape ``[..., H]``.
+            columns: None: all tokens; anything else: `tokens` only.
+
+        Returns:
+            Shape ``[..., V]`` or ``[..., C]``.
+        """
         normed = self.target.model.norm(state)
         if columns is None:
             return self.target.logits(normed)
@@ -56,21 +76,24 @@ class TeacherContext:
 
     @property
     def table_VH(self) -> Tensor:
-        """The matrix of the target's head."""
+        """The matrix of the target's head, shape ``[V, H]``."""
         if self.target.lm_head is None:
             return self.target.model.embed_tokens.weight
         return self.target.lm_head.weight
 
     @cached_property
     def head_CH(self) -> Tensor:
-        """The target's rows of `tokens`."""
+        """The rows of `tokens` in the target's head, shape ``[C, H]``."""
         return self.table_VH[self.tokens].clone()
 
 
 class DrafterStudent(nn.Module):
-    """Some tensors and perhaps a layer, of which `make` makes the artefact; the target's norm, head and embeddings stay.
-    columns: the tokens that its laws are over, None: all; normed: it reads and guesses states as the target's final norm
-    leaves them."""
+    """The trainable tensors of a drafter, and perhaps a layer, of which `make` makes the artefact.
+
+    The target's norm, head and embeddings stay as they are. `columns` are the tokens that the
+    drafter's laws are over (None: all). `normed` says that it reads and guesses states as the
+    target's final norm leaves them. Subclasses have a `forward` that unrolls all levels.
+    """
 
     columns: Tensor | None = None
     normed: bool = False
@@ -89,35 +112,69 @@ class DrafterStudent(nn.Module):
         self.tensors = nn.ParameterList([nn.Parameter(t) for t in tensors])
 
     def at(self, step: int, steps: int) -> None:
-        """Training is at this step of so many."""
+        """Called before a step, for kinds whose training changes with time. Here it does nothing.
+
+        Args:
+            step: Step of the training, from 0.
+            steps: Steps of the training.
+        """
 
     def beside(self, made: Tensor, truth: Tensor) -> Tensor:
-        """A loss of its own beside those of every kind, of the states of a level [N, H] and the target's laws there [N, C]."""
+        """A further loss of the kind, besides those of every kind. Here it is 0.
+
+        Args:
+            made: States of a level, shape ``[N, H]``.
+            truth: The target's probabilities there, shape ``[N, C]``.
+
+        Returns:
+            A scalar.
+        """
         return made.new_zeros(())
 
     def entry(self, state: Tensor) -> Tensor:
-        """What enters of the target's states, which lie before its final norm."""
+        """What enters of the target's states, which are those before its final norm."""
         if self.normed:
             return self.shown.target.model.norm(state)
         return state
 
     def logits(self, made: Tensor, own_VH: Tensor | None = None) -> Tensor:
-        """Of guessed states, by a matrix of its own or by the target's head."""
+        """Logits of guessed states.
+
+        Args:
+            made: Guessed states, shape ``[..., H]``.
+            own_VH: A head of the drafter's own, shape ``[V, H]``; None: the target's head.
+
+        Returns:
+            Shape ``[..., V]``.
+        """
         if own_VH is not None:
             return F.linear(made, own_VH)
+        # Normed states need no second norm before the head.
         if self.normed:
             return self.shown.target.logits(made)
         return self.shown.logits(made)
 
     def apart(self, made: Tensor, state: Tensor) -> Tensor:
-        """How far guessed states lie from the target's: where a norm follows, their directions alone."""
+        """The distance of guessed states from the target's, as a smooth L1 loss.
+
+        Where the target's final norm follows, only the direction of a state matters, so both are
+        normed first.
+
+        Args:
+            made: Guessed states, shape ``[N, H]``.
+            state: The target's states before its final norm, shape ``[N, H]``.
+
+        Returns:
+            A scalar.
+        """
         if self.normed:
             return F.smooth_l1_loss(made, self.entry(state))
         return F.smooth_l1_loss(rms_normalised(made), rms_normalised(state))
 
     @property
     def matrices(self) -> list[nn.Parameter]:
-        """What Muon may train: all matrices but a head over tokens, whose rows are many."""
+        """What Muon may train: all matrices except a head over tokens, whose rows are many."""
+        # A head is recognised by its number of rows.
         if self.columns is None:
             tokens = self.shown.target.s.vocab
         else:
@@ -125,18 +182,27 @@ class DrafterStudent(nn.Module):
         return [p for p in self.parameters() if p.ndim == 2 and len(p) != tokens]
 
     def knows(self, token: Tensor) -> Tensor:
-        """Whether its laws give these tokens a probability."""
+        """Whether the drafter's laws give these tokens a probability."""
         if self.columns is None:
             return torch.ones_like(token, dtype=torch.bool)
         return torch.isin(token, self.columns)
 
     def named(self, column: Tensor) -> Tensor:
-        """The tokens of columns of its laws."""
+        """The token ids of columns of the drafter's laws."""
         if self.columns is None:
             return column
         return self.columns[column]
 
     def model(self, rates: Rates = (), share: float = 0.0) -> Any:
+        """Build the artefact of the tensors as they are now.
+
+        Args:
+            rates: How often the token of each rank is right, by level. Default: not known.
+            share: Cost of a level, in passes of the target. Default 0.
+
+        Returns:
+            The drafter's weights.
+        """
         return self._make(
             list(self.tensors),
             None if self.block is None else self.block.layer,
@@ -147,19 +213,33 @@ class DrafterStudent(nn.Module):
 
 
 class HeadStudent(DrafterStudent):
-    """Heads, each of which goes on where the one before it stopped."""
+    """Draft heads, each of which goes on where the one before it stopped."""
 
     def forward(
         self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each level the states guessed behind every position [B, T, H], their logits, and the positions."""
+        """Guess the states of all levels, after every position.
+
+        Args:
+            entry_BTH: The target's states of a piece of text, shape ``[B, T, H]``.
+            window_BMW: Token ids up to the one after each position, shape ``[B, M, W]``, M at least
+                T and the levels.
+            every: Not used: heads are cheap, so all positions are trained.
+
+        Yields:
+            For each level the guessed states, shape ``[B, T, H]``, their logits, and the T
+            positions.
+        """
         model, (B, T, _), entry_BTH = self.model(), entry_BTH.shape, self.entry(entry_BTH)
+        # Some kinds have a layer before their heads, others read the state itself.
         if self.block is None:
             first = entry_BTH
         else:
             first = self.block(model.enter(entry_BTH, entry_BTH))
+        # All positions of all rows form one batch of B T.
         carry = model.start(first.flatten(0, 1))
         for k in range(model.depth):
+            # Level k reads the true token k + 1 places after the position, as in teacher forcing.
             carry, made = model.step(
                 k, carry, self.shown.embed(window_BMW[:, k : k + T, -1]).flatten(0, 1)
             )
@@ -168,13 +248,23 @@ class HeadStudent(DrafterStudent):
 
 
 class LayerStudent(DrafterStudent):
-    """A layer that reads true states and then, level by level, the tokens behind each and what it made itself."""
+    """A layer that reads true states, and then, level by level, tokens and what it made itself."""
 
     def forward(
         self, entry_BTD: Tensor, window_BMW: Tensor, every: int = 1
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each level the states guessed [B, N, H], their logits, and the N positions behind which they were guessed: all of
-        them at the first level, every so many below it."""
+        """Guess the states of all levels.
+
+        Args:
+            entry_BTD: The target's states that the drafter reads, shape ``[B, T, D]``.
+            window_BMW: Token ids up to the one after each position, shape ``[B, M, W]``, M at least
+                T and the levels.
+            every: Levels after the first are guessed after every so many positions only. Default 1.
+
+        Yields:
+            For each level the guessed states, shape ``[B, N, H]``, their logits, and the N
+            positions after which they were guessed: all at the first level.
+        """
         (B, T, _), entry_BTD = entry_BTD.shape, self.entry(entry_BTD)
         model = self.model()
         past = list[Any]()
@@ -184,19 +274,26 @@ class LayerStudent(DrafterStudent):
         slots = 1
         assert self.block is not None
         for k in range(self.shown.levels):
+            # From the second level on the layer reads its own states, at fewer positions where
+            # asked for.
             if k == 1:
                 at_T = at_T[::every]
                 above = above[:, ::every]
                 true = entry_BTD[:, ::every].flatten(0, 1)
+            # Some drafters read the last few tokens, not one.
             embed = self.shown.embed(window_BMW[:, at_T + k, -model.window :]).flatten(0, 1)
+            # The first level joins true states and tokens, later levels what was made and tokens.
             rows = (model.below if k else model.enter)(embed, above.flatten(0, 1)).view(
                 B, -1, self.block.wide
             )
+            # A drafted entry follows the last slot of its position.
             out = self.block(rows, past, at_T * slots + slots - 1 if k else None)
             if not k:  # a state and its token may take several entries, of which the last counts
                 slots = rows.shape[1] // T
                 rows = rows[:, slots - 1 :: slots]
                 out = out[:, slots - 1 :: slots]
+            # `stands` is what the next level reads; `guessed` is the state whose law is taken, if
+            # there is one.
             stands, guessed = model.read(k, true, out.flatten(0, 1))
             above = stands.view(B, len(at_T), -1)
             if guessed is None:  # it has a head of its own
@@ -206,7 +303,18 @@ class LayerStudent(DrafterStudent):
                 yield made, self.logits(made), at_T
 
     def speak(self, model: Any, rows_BTS: Tensor, out_BTH: Tensor) -> Tensor:
-        """Logits of a head of its own, whose norm goes over what the layer read beside the stream as well, where it did."""
+        """Logits of a head of the drafter's own.
+
+        Its norm also goes over what the layer read besides the residual stream, where it read such.
+
+        Args:
+            model: The drafter's weights.
+            rows_BTS: What the layer read, shape ``[B, T, S]``.
+            out_BTH: What left the layer, shape ``[B, T, H]``.
+
+        Returns:
+            Shape ``[B, T, C]``.
+        """
         assert self.block is not None
         whole = torch.cat([rows_BTS[..., : self.block.beside], out_BTH], -1)
         return F.linear(
@@ -218,12 +326,22 @@ class LayerStudent(DrafterStudent):
 
 @dataclass(frozen=True)
 class DrafterKind:
-    """start: a student of this kind; drafter: of its artefact and a tree; save: its module's; levels: how many tokens ahead it
-    is trained for; features: weight of the states' loss beside the laws'; sure: what is learned of a level are tokens that the
-    target gives this probability, and those before them behind the first; rows: how many are fed for so many nodes; depths: of
-    the target's number of layers those that it reads; torch: it is measured on the torch path, as nothing else runs it; takes:
-    of the fields of a spec that mean nothing to some kinds (SOME), those that it reads; begins: the tensors of what `start`
-    names."""
+    """How a kind of drafter is trained on a target's states.
+
+    Attributes:
+        start: Makes a student of this kind.
+        drafter: Makes the drafter of an artefact and a tree.
+        save: Writes the artefact.
+        levels: How many tokens ahead it is trained for.
+        features: Weight of the states' loss besides that of the laws.
+        sure: At levels after the first only tokens are learned that the target, like all before
+            them, gives at least this probability.
+        rows: How many rows are fed for so many nodes of a tree.
+        depths: The layers that it reads, of the target's number of layers.
+        torch: Whether it is measured on the torch path, as nothing else runs it.
+        takes: Of the fields of a spec that mean nothing to some kinds (SOME), those that it reads.
+        begins: The tensors of what `start` in a spec names.
+    """
 
     start: Callable[[TeacherContext], DrafterStudent]
     drafter: Callable[[Any, Any], Any]
@@ -240,4 +358,5 @@ class DrafterKind:
 
 UNROLLED = frozenset(("every",))
 HEADED = UNROLLED | {"tokens"}
-"""What kinds take: those with levels below the first, and of them those with a head of their own."""
+"""What kinds take: those with levels below the first, and of them those with a head of their own.
+"""

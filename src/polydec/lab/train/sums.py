@@ -1,5 +1,4 @@
-"""Sums in steps whose last digit alone is kept: what takes many steps to say and one token to
-answer.
+"""Sums in steps whose last digit alone stays: many steps to say, one token to answer.
 
 A question is `7+5-3*4` and is taken from left to right; each step goes on from the last digit of
 the one before (`7+5` is 12, which leaves 2). The chain holds the digit after each step, and the
@@ -21,20 +20,36 @@ SIGNS = "+-*"
 
 @dataclass(frozen=True)
 class LastDigitSum:
-    """question: as it is asked; chain: a digit for each step; answer: its last digit."""
+    """A sum in steps of which only last digits are kept.
+
+    Attributes:
+        question: The sum as it is asked.
+        chain: The digit after each step.
+    """
 
     question: str
     chain: str
 
     @property
     def answer(self) -> str:
+        """The digit after the last step."""
+        # The chain has one digit a step.
         return self.chain[-1]
 
 
 def draw_last_digit_sum(seed: str, steps: int, unseen: bool = False) -> LastDigitSum:
-    """A sum of this name. unseen: one whose question is held out from training (SHA-1), else one
-    that is not."""
+    """Draw the sum of a name.
+
+    Args:
+        seed: Name of the sum.
+        steps: Steps of the sum, 1 or more.
+        unseen: Whether its question is held out from training (by SHA-1). Default False.
+
+    Returns:
+        The sum.
+    """
     dice = random.Random(f"sum {seed} {steps}")
+    # Drawn again until it lies on the wanted side of the split.
     while held_out((made := _drawn(dice, steps)).question) != unseen:
         pass
     return made
@@ -47,6 +62,7 @@ def _drawn(dice: random.Random, steps: int) -> LastDigitSum:
     for _ in range(steps):
         sign = dice.choice(SIGNS)
         other = dice.randrange(10)
+        # Only the last digit goes on; the remainder is never negative.
         value = (
             value + other if sign == "+" else value - other if sign == "-" else value * other
         ) % 10

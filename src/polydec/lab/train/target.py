@@ -17,7 +17,17 @@ SUCH = {"ar": "zoo:smollm2", "diffusion": "zoo:diffusion"}
 
 
 def require_family(family: str, family_read: str, name: str, field: str = "target") -> None:
-    """Raise RequestError where the model called `name` is of another family than this one."""
+    """Refuse a model of another family.
+
+    Args:
+        family: The family that is wanted: "ar", "diffusion" or "insertion".
+        family_read: The family of the model.
+        name: What the user called the model.
+        field: The option that named it. Default "target".
+
+    Raises:
+        RequestError: The two families differ.
+    """
     if family_read != family:
         raise RequestError(
             error_sentence(
@@ -28,38 +38,72 @@ def require_family(family: str, family_read: str, name: str, field: str = "targe
 
 
 def load_autoregressive_model(name: str, field: str = "target", **how: Any) -> ModelBundle:
-    """The model of this name, as `checkpoint.load` loads it. Raises RequestError where it does not continue texts."""
+    """Load a model that continues texts.
+
+    Args:
+        name: Name or directory of the model.
+        field: The option that named it. Default "target".
+        **how: Options of `checkpoint.load_bundle`.
+
+    Returns:
+        The model with its tokenizer.
+
+    Raises:
+        RequestError: The model is of another family.
+    """
     point = checkpoint.load_bundle(name, **how)
     require_family("ar", family_of(point.lm), name, field)
     return point
 
 
 def load_target_and_draft(target: str, draft: str | None) -> tuple[ModelBundle, ModelBundle, str]:
-    """A target, its draft model (None: the embedded one's) and the draft's name. Raises RequestError where there is none, or
-    the two do not write the same tokens."""
+    """Load a target and its draft model.
+
+    Args:
+        target: Name or directory of the target.
+        draft: Name or directory of the draft; None: the embedded draft of the target.
+
+    Returns:
+        The target, the draft, and the draft's name.
+
+    Raises:
+        RequestError: There is no draft, or the two do not write the same tokens.
+    """
     name = draft or zoo.default_draft(target)
     if name is None:
         raise RequestError(f"draft is none and {target} has no embedded one: name the draft model")
     point = load_autoregressive_model(target)
     small = load_autoregressive_model(name, "draft")
+    # Tokens of both are compared by id, so ids must mean the same.
     point.lm.vocab.require_same(small.lm.vocab, "the draft")
     return point, small, name
 
 
 def family_of_config(config: Mapping[str, Any]) -> str:
-    """Of a model by its config.json."""
+    """The family of a model by its config.json: "ar", "diffusion" or "insertion"."""
     if inserter.is_inserter(config):
         return "insertion"
+    # What neither inserts nor fills masks continues texts.
     if denoiser.is_masked(config):
         return "diffusion"
     return "ar"
 
 
 def of_one_canvas(model: Any, name: str) -> None:
-    """Raise RequestError where this is no masked-diffusion model, or one that reads a canvas in another way than the trainers
-    that call this: in blocks of its own, or with each law one position before its gap. What they would write is a model of
-    another kind, or a layer that was taught on laws that the model does not have."""
+    """Refuse all but masked-diffusion models whose positions see the full canvas.
+
+    A model that reads a canvas in blocks, or has each law one position before its gap, would be
+    trained on laws that it does not have.
+
+    Args:
+        model: The loaded model.
+        name: What the user called it.
+
+    Raises:
+        RequestError: The model is of another family, block-causal, or shifted.
+    """
     require_family("diffusion", family_of(model), name)
+    # A block-causal model does not see later blocks.
     if model.block:
         raise RequestError(
             error_sentence(
@@ -67,6 +111,7 @@ def of_one_canvas(model: Any, name: str) -> None:
                 f"whose positions see the whole canvas, such as {SUCH['diffusion']}"
             )
         )
+    # A shifted model has the law of a gap at another position.
     if model.shifted:
         raise RequestError(
             error_sentence(

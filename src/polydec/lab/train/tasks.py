@@ -1,4 +1,4 @@
-"""Small tasks with one right answer, made as they are needed: what a masked-diffusion model learns on."""
+"""Small tasks with one right answer, made as needed: what a masked-diffusion model learns on."""
 
 from __future__ import annotations
 
@@ -54,7 +54,12 @@ TOWNS = (
 
 @dataclass(frozen=True)
 class SyntheticTask:
-    """What is asked, and the right answer."""
+    """A task with its answer.
+
+    Attributes:
+        question: What is asked.
+        answer: The right answer, or one of several.
+    """
 
     question: str
     answer: str
@@ -62,9 +67,15 @@ class SyntheticTask:
 
 @dataclass(frozen=True)
 class TaskVariety:
-    """What tasks are made of. least, most: items of a list, 3 to 9; letters: where a list need not hold numbers, its items are
-    small letters as well; people: half of the names and towns of `slots` are made of syllables, and ages have one to three
-    digits."""
+    """What tasks are made of.
+
+    Attributes:
+        least: Items of the shortest list, 3 to 9.
+        most: Items of the longest list, 3 to 9.
+        letters: Whether items may be small letters too, where a list need not hold numbers.
+        people: Whether half of the names and towns of `slots` are made of syllables, and ages have
+            one to three digits.
+    """
 
     least: int = ITEMS
     most: int = ITEMS
@@ -91,20 +102,29 @@ class TaskVariety:
         return r.randint(self.least, self.most)
 
     def items(self, r: random.Random, values: str = "") -> str:
-        """A list, of these values or of any."""
+        """Draw a list.
+
+        Args:
+            r: Source of randomness; it is advanced.
+            values: Characters that an item may be; "": all that the variety allows.
+
+        Returns:
+            The items, side by side.
+        """
         values = values or self.values
         return "".join(r.choice(values) for _ in range(self.count(r)))
 
 
 SIX = TaskVariety()
-"""Lists of six digits, and the names that are listed here: what the embedded models were trained on."""
+"""Lists of six digits, and the names that are listed here: what the embedded models were trained
+on."""
 
 VARIED = TaskVariety(3, 9, True, True)
 """Lengths and values that vary."""
 
 
 def task_variety(varied: bool) -> TaskVariety:
-    """What `--varied` asks for."""
+    """The variety that `--varied` asks for, or the one of the embedded models."""
     if varied:
         return VARIED
     return SIX
@@ -126,6 +146,7 @@ def _sort(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _shuffle(r: random.Random, of: TaskVariety) -> SyntheticTask:
+    # Items differ from one another; any order of them is right.
     items = r.sample(of.values, of.count(r))
     return SyntheticTask("shuffle: " + "".join(items), "".join(r.sample(items, len(items))))
 
@@ -134,6 +155,7 @@ def _fill(r: random.Random, of: TaskVariety) -> SyntheticTask:
     start = r.randrange(10)
     count = of.count(r)
     items = "".join(DIGITS[(start + i) % 10] for i in range(count))
+    # At least one digit is visible, from which all others follow.
     shown = r.randrange(count)
     seen = [x if i == shown or r.random() < 0.5 else "_" for i, x in enumerate(items)]
     return SyntheticTask("fill: " + " ".join(seen), items)
@@ -141,11 +163,13 @@ def _fill(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 def _pick(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
+    # Any item will do, but all places must agree on one.
     return SyntheticTask(f"pick: {items}", r.choice(items) * len(items))
 
 
 def _count(r: random.Random, of: TaskVariety) -> SyntheticTask:
     seen = of.items(r, DIGITS)
+    # Any of the digits may be the start, but all places must agree on it.
     start = r.choice(seen)
     return SyntheticTask(
         f"count: {seen}", "".join(DIGITS[(int(start) + i) % 10] for i in range(len(seen)))
@@ -153,6 +177,7 @@ def _count(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _chain(r: random.Random, of: TaskVariety) -> SyntheticTask:
+    # Different places, so that each step has one successor.
     places = r.sample(DIGITS, of.count(r) - 1)
     steps = [a + b for a, b in pairwise(places)]
     return SyntheticTask(
@@ -162,6 +187,7 @@ def _chain(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 def _sums(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r, DIGITS)
+    # Each place depends on all items before it.
     sums = [sum(map(int, items[: i + 1])) % 10 for i in range(len(items))]
     return SyntheticTask(f"sums: {items}", "".join(map(str, sums)))
 
@@ -178,7 +204,7 @@ def _slots(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _name(r: random.Random) -> str:
-    """Two or three syllables."""
+    """A made-up name of two or three syllables."""
     return "".join(
         r.choice("bcdfghjklmnprstvz") + r.choice("aeiou") + r.choice(("", "", "l", "n", "r"))
         for _ in range(r.randint(2, 3))
@@ -188,6 +214,7 @@ def _name(r: random.Random) -> str:
 def _replace(r: random.Random, of: TaskVariety) -> SyntheticTask:
     *items, new = r.sample(of.values, of.count(r) + 1)
     question = f"replace: {''.join(items)} {new}"
+    # Any one place may take the new item.
     items[r.randrange(len(items))] = new
     return SyntheticTask(question, "".join(items))
 
@@ -198,6 +225,7 @@ def _same(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _keep(r: random.Random, of: TaskVariety) -> SyntheticTask:
+    # Like `pick`, without an end.
     seen = of.items(r)
     return SyntheticTask(f"keep: {seen}", r.choice(seen) * ENDLESS)
 
@@ -209,6 +237,7 @@ def _on(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 def _repeat(r: random.Random, of: TaskVariety) -> SyntheticTask:
     items = of.items(r)
+    # Where lengths do not vary, the period does not either.
     if of.least >= of.most:
         items = items[:PERIOD]
     return SyntheticTask(f"repeat: {items}", (items * ENDLESS)[:ENDLESS])
@@ -220,12 +249,13 @@ def _table(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _up(start: str) -> str:
-    """Digits that go up by one, on and on."""
+    """Digits that go up by one, without end."""
     return "".join(DIGITS[(int(start) + i) % 10] for i in range(ENDLESS))
 
 
 def _rows(add: str) -> str:
-    """Sums with a digit, their last digits, on and on."""
+    """A table of sums with one digit, each sum as its last digit, without end."""
+    # Six characters a sum with its space.
     return " ".join(f"{i % 10}+{add}={(i + int(add)) % 10}" for i in range(ENDLESS // 6))
 
 
@@ -247,14 +277,15 @@ TASKS: Mapping[str, Callable[[random.Random, TaskVariety], SyntheticTask]] = {
     "repeat": _repeat,
     "table": _table,
 }
-"""By name, what makes one: the same digits; backwards; in order; fields of a sentence; digits that go up by one, some of them
-hidden; any order; running sums, their last digits; any one digit six times; up by one from any of the digits; where steps
-lead; one of the digits, any, replaced by another. The others are of LONG. Of shuffle, sums, pick, count, chain, replace and
-keep the tokens of an answer depend on each other: one pass cannot know them all."""
+"""By name, what makes one: the same digits; backwards; in order; fields of a sentence; digits that
+go up by one, some of them hidden; any order; running sums, their last digits; any one digit six
+times; up by one from any of the digits; where steps lead; one of the digits, any, replaced by
+another. The others are of LONG. Of shuffle, sums, pick, count, chain, replace and keep the tokens
+of an answer depend on each other: one pass cannot know them all."""
 
 LONG = ("same", "keep", "on", "repeat", "table")
-"""Tasks whose answer goes on to the end of the canvas: one digit; any one of the digits; up by one from a digit; PERIOD digits
-again and again; a table of sums."""
+"""Tasks whose answer goes on to the end of the canvas: one digit; any one of the digits; up by one
+from a digit; PERIOD digits again and again; a table of sums."""
 
 SHIPPED = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 """What the embedded models know, beside LONG."""
@@ -263,23 +294,53 @@ SHIPPED = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 def draw_task(
     name: str, seed: int, number: int, unseen: bool = False, of: TaskVariety = SIX
 ) -> SyntheticTask:
-    """A task of this name, to train or to tune on, or one that is held out: whether it is says its question, by the rule for
-    all text (`data.held_out`). Raises RequestError for a name that is unknown."""
+    """Draw a task.
+
+    Whether it is held out depends on its question, by the rule for all text (`data.held_out`).
+
+    Args:
+        name: Name of a task of `TASKS`.
+        seed: Seed of the draws.
+        number: Number of the task.
+        unseen: Whether it is held out from training. Default False.
+        of: What tasks are made of. Default: as for the embedded models.
+
+    Returns:
+        The task.
+
+    Raises:
+        RequestError: The name is unknown.
+    """
     if name not in TASKS:
         raise RequestError(f"tasks has {name!r}: it must be one of {', '.join(TASKS)}")
+    # The side of the split is part of the name: held-out tasks do not repeat the draws of others.
     r = random.Random(f"{name} {seed} {number} {unseen}")
+    # Drawn again until the question lies on the wanted side.
     while held_out((task := TASKS[name](r, of)).question) != unseen:
         pass
     return task
 
 
 def is_right_task_answer(name: str, question: str, answer: str) -> bool:
-    """Whether an answer is right. Where one may choose, several answers are. Of one that goes on (LONG) any beginning is right:
-    whether it fills the canvas is for others to say."""
+    """Whether an answer is right.
+
+    Of a task that goes on (LONG) any beginning is right; whether it fills the canvas is not judged
+    here.
+
+    Args:
+        name: Name of the task.
+        question: The question, its name included.
+        answer: The answer to judge.
+
+    Returns:
+        True also where several answers are right.
+    """
     stated = question.partition(": ")[2]
     items = stated.split(" ")
+    # Tasks with several right answers first.
     if name == "shuffle":
         return sorted(answer) == sorted(stated)
+    # All places hold one of the items.
     if name == "pick":
         return answer in {x * len(stated) for x in stated}
     if name == "count":
@@ -287,8 +348,10 @@ def is_right_task_answer(name: str, question: str, answer: str) -> bool:
     if name == "replace":
         before, new = items
         return answer in {before[:i] + new + before[i + 1 :] for i in range(len(before))}
+    # An empty answer begins every text, and is no answer.
     if name in LONG:
         return bool(answer) and _goes_on(name, stated, answer)
+    # The others have one right answer, which is made anew; only the lambda that is asked for runs.
     return (
         answer
         == {
@@ -306,7 +369,7 @@ def is_right_task_answer(name: str, question: str, answer: str) -> bool:
 
 
 def _goes_on(name: str, stated: str, answer: str) -> bool:
-    """Whether this begins a right answer of those that go on."""
+    """Whether a text begins a right answer of a task that goes on."""
     begun = {
         "same": lambda: [stated * ENDLESS],
         "keep": lambda: [x * ENDLESS for x in stated],
@@ -318,13 +381,14 @@ def _goes_on(name: str, stated: str, answer: str) -> bool:
 
 
 def _counted(items: Sequence[str]) -> str:
-    """Digits that go up by one, from those that are shown."""
+    """Digits that go up by one, from the first that is visible."""
+    # The first visible digit, and where it stands: the digit at place 0 is `at` less.
     at, shown = next((i, int(x)) for i, x in enumerate(items) if x != "_")
     return "".join(DIGITS[(shown - at + i) % 10] for i in range(len(items)))
 
 
 def _walked(place: str, steps: Mapping[str, str]) -> str:
-    """Where the steps lead from a place."""
+    """The places that the steps lead through."""
     out = ""
     while place in steps:
         place = steps[place]

@@ -1,4 +1,7 @@
-"""The target's laws on text it wrote, by teacher forcing, kept as hidden states: a row of V numbers is one product away."""
+"""The target's laws on text that it wrote, by teacher forcing, kept as hidden states.
+
+A row of V logits is one product away.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,13 @@ from polydec.lab.train.selfplay import TrainingSample, sample_prefix_digests
 
 @dataclass(frozen=True, eq=False)
 class TeacherLaws:
-    """Of every output token of some samples, in order: the hidden state after the final norm that predicts it (bf16, rows
-    x width), and the log of the sum of its weights at `temperature`."""
+    """A target's laws at the output tokens of some samples, in order.
+
+    Attributes:
+        hidden_NH: State after the final norm that predicts each token, bf16, shape ``[N, H]``.
+        lse_N: Log-sum-exp of the logits at `temperature`, shape ``[N]``.
+        temperature: Sampling temperature of the laws.
+    """
 
     hidden_NH: Tensor
     lse_N: Tensor
@@ -37,18 +45,36 @@ class TeacherLaws:
 
 @dataclass(frozen=True, eq=False)
 class TeacherModel:
-    """A target of the Llama skeleton that scores whole sequences."""
+    """A target of the Llama skeleton that scores complete sequences.
+
+    Attributes:
+        network: The target's network, frozen.
+        fast: Whether products are made in bf16.
+    """
 
     network: TrainableLlama
     fast: bool  # bf16 arithmetic
 
     @staticmethod
     def of(config: Mapping[str, Any], weights: Mapping[str, Tensor], fast: bool) -> TeacherModel:
-        """Raises RequestError where the target is not of the plain Llama skeleton."""
+        """Build a teacher of a target's files.
+
+        Args:
+            config: Fields of config.json.
+            weights: Tensors by their Hugging Face names.
+            fast: Whether products are made in bf16.
+
+        Returns:
+            The teacher.
+
+        Raises:
+            RequestError: The target is not of the plain Llama skeleton.
+        """
         return TeacherModel(from_weights(config, weights), fast)
 
     @property
     def head_VH(self) -> Tensor:
+        """The matrix of the head, shape ``[V, H]``."""
         n = self.network
         if n.lm_head is None:
             return n.model.embed_tokens.weight
@@ -60,19 +86,30 @@ class TeacherModel:
         out = hashlib.sha1(f"{self.fast}".encode())
         for name, weight in self.network.state_dict().items():
             flat = weight.detach().flatten()
+            # About a thousand numbers of each tensor tell targets apart, and are quick to read.
             sample = flat[:: max(1, len(flat) // 1024)].float().contiguous()
             out.update(f"{name} {tuple(weight.shape)}".encode() + sample.numpy().tobytes())
         return out.hexdigest()[:16]
 
     @torch.no_grad()
     def hidden(self, sample: TrainingSample) -> Tensor:
-        """One bf16 row per output token, of the position that predicts it."""
+        """The states that predict the output tokens of a sample, bf16, shape ``[N, H]``."""
+        # The last output token predicts nothing that is known.
         ids = torch.tensor([(*sample.prompt_ids, *sample.output_ids[:-1])])
         with bf16_autocast(self.fast):
             return self.network.model(ids)[0, len(sample.prompt_ids) - 1 :].bfloat16()
 
     @torch.no_grad()
     def lse(self, hidden_NH: Tensor, temperature: float) -> Tensor:
+        """The log-sum-exp of the logits of states.
+
+        Args:
+            hidden_NH: States after the final norm, shape ``[N, H]``.
+            temperature: Sampling temperature, above 0.
+
+        Returns:
+            Shape ``[N]``.
+        """
         if self.fast:
             table = self.head_VH.bfloat16()
         else:
@@ -80,20 +117,41 @@ class TeacherModel:
         return torch.cat(
             [
                 ((h.to(table.dtype) @ table.T).float() / temperature).logsumexp(-1)
+                # A few rows at a time: all logits together would not fit into memory.
                 for h in hidden_NH.split(256)
             ]
         )
 
     def laws(self, samples: Sequence[TrainingSample], temperature: float) -> TeacherLaws:
+        """The laws at the output tokens of some samples.
+
+        Args:
+            samples: Prompts with answers.
+            temperature: Sampling temperature, above 0.
+
+        Returns:
+            The laws, in order of samples and tokens.
+        """
         hidden = torch.cat([self.hidden(s) for s in samples])
         return TeacherLaws(hidden, self.lse(hidden, temperature), temperature)
 
     def cached(
         self, samples: Sequence[TrainingSample], path: Path, temperature: float
     ) -> TeacherLaws:
-        """The same for the samples of the file `path`, kept beside it: `.hidden` is appended to when the file has grown,
-        `.lse-TEMPERATURE` is computed where it is missing. `.states` says of which text and which target they are: those of
-        another one are computed again, which is said in a warning."""
+        """The laws at the output tokens of the samples of a file, kept beside it.
+
+        `.hidden` is appended to when the file has grown; `.lse-TEMPERATURE` is computed where it is
+        missing. `.states` says of which text and which target they are: those of another one are
+        computed again, with a warning.
+
+        Args:
+            samples: The samples of the file.
+            path: The file.
+            temperature: Sampling temperature, above 0.
+
+        Returns:
+            The laws, in order of samples and tokens.
+        """
         width = self.head_VH.shape[1]
         rows = sum(len(s.output_ids) for s in samples)
         at = path.with_suffix(".hidden")
@@ -117,9 +175,11 @@ class TeacherModel:
             kept = known.digests
         else:
             kept = []
+        # The first samples that the file already has; from there on all is written anew.
         same = next(
             (i for i, (a, b) in enumerate(zip(own, kept)) if a != b), min(len(own), len(kept))
         )
+        # Bytes where the states of each sample end: 2 a number.
         ends = [0, *accumulate(2 * width * len(s.output_ids) for s in samples)]
         while ends[same] > size:  # the file is shorter than it should be
             same -= 1
@@ -130,12 +190,14 @@ class TeacherModel:
                 f"{at.name} holds states of another text or target: {len(own) - same} of {len(own)} samples are "
                 "computed again"
             )
+            # Log-sum-exps belong to states, and are wrong with them.
             for old in path.parent.glob(f"{glob.escape(path.stem)}.lse-*"):
                 old.unlink()
         _note(of, self.fingerprint, own[:same])  # before anything is cut off
         with open(at, "r+b" if at.exists() else "w+b") as f:
             f.truncate(ends[same])
             f.seek(ends[same])
+            # The note follows the states, so that an interruption never claims more than is there.
             for i, s in enumerate(samples[same:], same + 1):
                 f.write(self.hidden(s).view(torch.int16).numpy().tobytes())
                 if i % 64 == 0 or i == len(samples):
@@ -143,6 +205,7 @@ class TeacherModel:
                     _note(of, self.fingerprint, own[:i])
 
     def _read(self, at: Path, path: Path, rows: int, width: int, temperature: float) -> TeacherLaws:
+        # The file may hold more samples than these; they stand at its beginning.
         hidden = (
             torch.from_numpy(np.fromfile(at, dtype=np.int16, count=rows * width))
             .view(torch.bfloat16)
@@ -153,6 +216,7 @@ class TeacherModel:
             known = np.fromfile(sums, dtype=np.float32, count=rows)
         else:
             known = np.zeros(0, np.float32)
+        # The file may be of an earlier, shorter text: only the rest is computed.
         if len(known) < rows:
             known = np.concatenate([known, self.lse(hidden[len(known) :], temperature).numpy()])
             replace_file_atomically(sums, lambda to: known.tofile(to))
@@ -160,7 +224,12 @@ class TeacherModel:
 
 
 class _TeacherStatesRecord(edge.StrictRecord):
-    """Of which target and which samples a file of states is: a digest of each sample and all before it."""
+    """Whose states a file holds.
+
+    Attributes:
+        target: Fingerprint of the target.
+        digests: A digest of each sample and all before it.
+    """
 
     target: str
     digests: list[str]

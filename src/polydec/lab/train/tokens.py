@@ -26,12 +26,29 @@ CHAT = (
 
 
 def train_tokenizer(texts: Iterable[str], size: int = 4096, marks: Sequence[str] = ()) -> Tokenizer:
-    """size: tokens in all, the 256 bytes and the special ones included (260 to 65,536); marks: special ones beside the usual.
-    Encoding with special tokens puts BEGIN before a text; decoding gives the text back, byte for byte."""
+    """Train a byte-level BPE tokenizer.
+
+    Encoding with special tokens puts BEGIN before a text; decoding gives the text back, byte for
+    byte.
+
+    Args:
+        texts: Texts to learn merges from; none: bytes only.
+        size: Tokens in all, the 256 bytes and the special ones included, up to 65,536. Default
+            4096.
+        marks: Special tokens besides the usual ones. Default: none.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        RequestError: The size is out of range.
+    """
     special = (*SPECIAL, *marks)
+    # Bytes and special tokens are the least; ids are kept in two bytes.
     if not 256 + len(special) <= size <= 65536:
         raise RequestError(f"vocab is {size}: it must lie in {256 + len(special)} to 65536")
     tokenizer = Tokenizer(models.BPE())
+    # Each digit is a token of its own, so that numbers are spelt alike everywhere.
     digits = pre_tokenizers.Digits(individual_digits=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -42,10 +59,12 @@ def train_tokenizer(texts: Iterable[str], size: int = 4096, marks: Sequence[str]
         trainers.BpeTrainer(
             vocab_size=size,
             special_tokens=[AddedToken(t, special=True, normalized=False) for t in special],
+            # All 256 bytes are tokens, so every text can be encoded.
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         ),
     )
+    # Only BEGIN is added; whoever packs texts closes them.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN} $A", special_tokens=[(BEGIN, tokenizer.token_to_id(BEGIN))]
     )
@@ -53,7 +72,18 @@ def train_tokenizer(texts: Iterable[str], size: int = 4096, marks: Sequence[str]
 
 
 def mark_id(tokenizer: Tokenizer, mark: str) -> int:
-    """The id of one of our marks. Raises RequestError where the tokenizer does not have it."""
+    """The id of one of our special tokens.
+
+    Args:
+        tokenizer: The tokenizer.
+        mark: Text of the token.
+
+    Returns:
+        Its id.
+
+    Raises:
+        RequestError: The tokenizer does not have it.
+    """
     token = tokenizer.token_to_id(mark)
     if token is None:
         raise RequestError(
@@ -63,7 +93,15 @@ def mark_id(tokenizer: Tokenizer, mark: str) -> int:
 
 
 def with_marks(tokenizer: Tokenizer, marks: Sequence[str]) -> Tokenizer:
-    """The tokenizer, which has these special tokens behind its others from now on."""
+    """Add special tokens after the others, where they are missing.
+
+    Args:
+        tokenizer: The tokenizer, changed in place.
+        marks: Texts of the tokens.
+
+    Returns:
+        The same tokenizer.
+    """
     tokenizer.add_special_tokens(
         [
             AddedToken(t, special=True, normalized=False)
@@ -77,9 +115,20 @@ def with_marks(tokenizer: Tokenizer, marks: Sequence[str]) -> Tokenizer:
 def tokenizer_files(
     tokenizer: Tokenizer, context: int, marks: Sequence[str] = (), ends: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What a Hugging Face directory holds besides the weights: file name to content. marks: tokens that no answer holds;
-    ends: those of them at which one ends."""
+    """What a Hugging Face directory holds besides config and weights.
+
+    Args:
+        tokenizer: The tokenizer.
+        context: Positions of the model.
+        marks: Further special tokens, which no answer holds. Default: none.
+        ends: Those of the marks at which an answer ends. Default: none.
+
+    Returns:
+        Content of each file, by name.
+    """
+    # One end is a number, several are a list, as Hugging Face has it.
     close = [tokenizer.token_to_id(t) for t in (END, *ends)]
+    # Marks that no answer holds are suppressed when texts are generated.
     never = [tokenizer.token_to_id(t) for t in marks if t not in ends]
     ids: dict[str, Any] = {
         "bos_token_id": tokenizer.token_to_id(BEGIN),

@@ -1,4 +1,4 @@
-"""A checkpoint that is trained further, by low-rank adapters or in all its weights, and what becomes of it."""
+"""A checkpoint that is trained further, by low-rank adapters or in all its weights."""
 
 from __future__ import annotations
 
@@ -23,8 +23,14 @@ from polydec.models.sessions.sources import CheckpointFiles
 
 @dataclass(frozen=True, eq=False)
 class TunedCheckpoint:
-    """name: of the checkpoint that training begins with; network: what is trained; rank: of its adapters (0: none, the weights
-    themselves are trained)."""
+    """A checkpoint in training.
+
+    Attributes:
+        name: Name of the checkpoint that training begins with.
+        source: Its files.
+        network: What is trained.
+        rank: Rank of its adapters; 0: the weights themselves are trained.
+    """
 
     name: str
     source: CheckpointFiles
@@ -32,7 +38,11 @@ class TunedCheckpoint:
     rank: int
 
     def save(self, path: Path) -> None:
-        """Write an adapter as PEFT has it, or a whole checkpoint without adapters; either is a model's name."""
+        """Write an adapter as PEFT has it, or a complete checkpoint where there are no adapters.
+
+        Both are names of models.
+        """
+        # An adapter is small, and names the checkpoint that it changes.
         if self.rank:
             lora.save_lora_adapters(path, self.network, self.name)
             return
@@ -41,11 +51,24 @@ class TunedCheckpoint:
 
 
 def start_tuned_checkpoint(name: str, rank: int, seed: int, context: int) -> TunedCheckpoint:
-    """The checkpoint of this name with adapters that add nothing yet; its embeddings stay as they are. context: positions that
-    training reads. Raises RequestError where it is not of the plain Llama skeleton."""
+    """Begin to tune a checkpoint; its embeddings stay as they are.
+
+    Args:
+        name: Name or directory of the checkpoint.
+        rank: Rank of the adapters, which add nothing yet; 0: all weights are trained.
+        seed: Seed of the adapters.
+        context: Positions that training reads.
+
+    Returns:
+        The checkpoint in training.
+
+    Raises:
+        RequestError: It is not of the plain Llama skeleton.
+    """
     source = sources.open_source(name)
     require_family("ar", family_of_config(source.config), name)
     network = from_weights(source.config, source.weights, context)
+    # Adapters freeze all other weights; else the embeddings, and with them a tied head, stay.
     if rank:
         lora.add_lora_adapters(network, rank, seed)
     else:
@@ -55,7 +78,7 @@ def start_tuned_checkpoint(name: str, rank: int, seed: int, context: int) -> Tun
 
 
 class TunedTextSpec(TrainingTextSpec, Protocol):
-    """See SkippingSpec."""
+    """The options that say which text a tuning wants; see SkippingSpec."""
 
     @property
     def target(self) -> str: ...
@@ -66,7 +89,20 @@ class TunedTextSpec(TrainingTextSpec, Protocol):
 def tuning_text_samples(
     spec: TunedTextSpec, vocab: int
 ) -> tuple[list[TrainingSample], list[TrainingSample]]:
-    """Answers to learn from, and others to measure on: to held-out prompts, or every sixteenth of `text`."""
+    """Answers to learn from, and others to measure on.
+
+    The others are answers to held-out prompts, or every sixteenth of a given file.
+
+    Args:
+        spec: Options; without `text` the target writes the answers first.
+        vocab: Tokens of the vocabulary.
+
+    Returns:
+        Samples to learn from, and samples to measure on.
+
+    Raises:
+        RequestError: There are too few samples.
+    """
     out = Path(spec.out)
     if spec.text:
         path = Path(spec.text)
@@ -84,17 +120,25 @@ def tuning_text_samples(
     samples = selfplay.read_fitting_samples(path, vocab, spec.longest)
     if spec.text is None:
         return samples, selfplay.read_fitting_samples(out / "held.jsonl", vocab, spec.longest)
+    # One sample to learn from and one to measure on are the least.
     if len(samples) < 2:
         raise RequestError(
             f"text is {spec.text!r}: one sample is learned from, and one measured on"
         )
+    # Of a given file nobody knows which prompts are held out: every sixteenth is set aside.
     unseen = samples[::16]
     return [s for i, s in enumerate(samples) if i % 16], unseen
 
 
 @dataclass(frozen=True, eq=False)
 class PaddedTextRows:
-    """Texts side by side, filled up at their ends. token_BT; prompt_B, length_B: tokens of each prompt, and of each text."""
+    """Texts side by side, filled up at their ends.
+
+    Attributes:
+        token_BT: Token ids, shape ``[B, T]``.
+        prompt_B: Tokens of each prompt, shape ``[B]``.
+        length_B: Tokens of each text, shape ``[B]``.
+    """
 
     token_BT: Tensor
     prompt_B: Tensor
@@ -102,7 +146,10 @@ class PaddedTextRows:
 
     @staticmethod
     def of(samples: Sequence[TrainingSample]) -> PaddedTextRows:
+        """Lay out samples, prompt and answer joined."""
         texts = [(*s.prompt_ids, *s.output_ids) for s in samples]
+        # Padding is token 0. Masks keep it out of all losses, causal attention out of the sight of
+        # texts.
         longest = max(map(len, texts))
         return PaddedTextRows(
             torch.tensor([[*t, *[0] * (longest - len(t))] for t in texts]),
@@ -112,13 +159,17 @@ class PaddedTextRows:
 
     @property
     def known_BT(self) -> Tensor:
-        """Where there is a next token to learn: at all positions of a text but its last."""
+        """Where there is a next token to learn: at all positions of a text except its last.
+
+        Shape ``[B, T]``.
+        """
         return torch.arange(self.token_BT.shape[1]) < self.length_B[:, None] - 1
 
     @property
     def writes_BT(self) -> Tensor:
-        """Where the next token is one of the answer's."""
+        """Where the next token is one of the answer's, shape ``[B, T]``."""
         at_T = torch.arange(self.token_BT.shape[1])
+        # The last token of the prompt predicts the first of the answer.
         return self.known_BT & (at_T >= self.prompt_B[:, None] - 1)
 
 
@@ -128,13 +179,24 @@ def answer_nats(
     samples: Sequence[TrainingSample],
     states: Callable[[PaddedTextRows], Tensor],
 ) -> float:
-    """Mean of -log p of the answers' tokens, in nats. states: ready for the head, of all positions [B, T, H]."""
+    """The mean negative log-likelihood of the answers' tokens.
+
+    Args:
+        network: Gives the head.
+        samples: Prompts with answers.
+        states: Gives states ready for the head, at all positions, shape ``[B, T, H]``.
+
+    Returns:
+        Nats a token.
+    """
     total = 0.0
     count = 0
     for sample in samples:
+        # One text at a time, so that none is padded.
         rows = PaddedTextRows.of([sample])
         writes_BT = rows.writes_BT
         logits = network.logits(states(rows)[writes_BT])
+        # The next token of each position; the one that wraps around is masked.
         label = rows.token_BT.roll(-1, 1)[writes_BT]
         total += float(F.cross_entropy(logits, label, reduction="sum"))
         count += len(label)

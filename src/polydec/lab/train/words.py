@@ -1,4 +1,4 @@
-"""`polydec train words`: one harness for models over bytes and words, with held-out bits a byte of each."""
+"""`polydec train words`: models over bytes and words, with held-out bits a byte of each."""
 
 from __future__ import annotations
 
@@ -38,8 +38,13 @@ SLIPS = 0.1
 
 
 def train_words(spec: WordsSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong spec,
-    and where there is no text to train on."""
+    """Train, and save at spec.out a directory that `polydec.load` reads.
+
+    See `run_training`.
+
+    Raises:
+        RequestError: An option is wrong, or there is no text to train on.
+    """
     return run_training("words", spec, _course)
 
 
@@ -49,25 +54,33 @@ def _course(spec: WordsSpec) -> TrainingRun:
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
 
     def ids(texts: tuple[str, ...]) -> list[list[int]]:
+        """Token ids of texts, without special tokens."""
         return [e.ids for e in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    # One stream for each kind of text; rows are taken from them in turn.
     streams = [
         PackedTokenStream(pack_documents(ids(p.train), end), begin, spec.seed)
         for p in parts.values()
     ]
+    # A stream without a full row cannot be read; said before training.
     if short := [name for name, s in zip(parts, streams) if len(s.stream) < spec.length]:
         raise RequestError(
             f"data has fewer than {spec.length} tokens of {short[0]} to train on: a row needs as many"
         )
     unseen = {name: [[begin, *x, end] for x in ids(p.unseen)] for name, p in parts.items()}
+    # Bytes of the text itself, whatever its tokens are: figures of all kinds compare.
     sizes = {name: sum(len(t.encode()) for t in p.unseen) for name, p in parts.items()}
     ends = kind.ends(tokenizer)
 
     def slipped(texts: tuple[str, ...]) -> list[list[int]]:
-        """Letters of the text are replaced, whatever it is read as."""
+        """Texts with some letters replaced, then encoded.
+
+        Slips are in the text, whatever units read it.
+        """
         marks = mark_id(plain, BEGIN), mark_id(plain, END)
         bare = plain.encode_batch_fast(list(texts), add_special_tokens=False)
         among = plain.encode(ascii_letters, add_special_tokens=False).ids
+        # Slips are drawn on bytes, so that all kinds read the same damaged text.
         bent = with_slips([[marks[0], *e.ids, marks[1]] for e in bare], among, SLIPS, 0)
         return [[begin, *x, end] for x in ids(tuple(plain.decode(b[1:-1], False) for b in bent))]
 
@@ -75,6 +88,7 @@ def _course(spec: WordsSpec) -> TrainingRun:
 
     def loss(step: int) -> tuple[Tensor, int]:
         rows = range(step * spec.rows, (step + 1) * spec.rows)
+        # Streams take turns; each goes through its own rows in order.
         picked = [streams[i % len(streams)].row(i // len(streams), spec.length) for i in rows]
         token_BT = torch.from_numpy(np.stack(picked))
         with bf16_autocast(bf16):
@@ -117,13 +131,17 @@ def _course(spec: WordsSpec) -> TrainingRun:
 
 
 def layer_matrices(network: nn.Module) -> list[nn.Parameter]:
-    """Of all layers, wherever they stand."""
+    """The matrices of all decoder layers, wherever they stand."""
     layers = [m for m in network.modules() if isinstance(m, LlamaDecoderLayer)]
     return [p for layer in layers for p in layer.parameters() if p.ndim == 2]
 
 
 def read_texts(spec: WordsSpec) -> dict[str, DocumentSplit]:
-    """The texts of each kind of which there is one to train on. Raises RequestError where there is none."""
+    """The texts of each kind that has at least one to train on.
+
+    Raises:
+        RequestError: There is no text to train on.
+    """
     root = training_data(spec.data)
     most = int(spec.train_mb * 1e6)
     parts = {

@@ -1,13 +1,13 @@
-"""REFRAG: a passage is read as one vector for each six tokens, and a policy says which six are read
-as they are (Lin et al., 2025).
+"""REFRAG: a passage is read as one vector for each six tokens, except where a policy opens chunks.
 
-Four trainings, one behind another, on pages of records and remarks (`lab/train/facts.py`). The decoder
-learns to answer questions about pages that it reads as words, and to write lines once more. Then it
-is frozen, and the encoder learns that its vectors say what a decoder needs to write their lines
-(reconstruction), first of one chunk, then of two and of four (curriculum). Then both learn to
-answer, with some chunks read as words at random (continual training). At last both are frozen, and
-the policy learns which chunks to expand: a group of selections is drawn for each page, and those
-behind which the answers are likelier than behind the others of the group become likelier (GRPO).
+Open chunks are read as they are (Lin et al., 2025). Four trainings follow one another, on pages of
+records and remarks (`lab/train/facts.py`). The decoder learns to answer questions about pages that
+it reads as words, and to write lines once more. Then it is frozen, and the encoder learns that its
+vectors say what a decoder needs to write their lines (reconstruction), first of one chunk, then of
+two and of four (curriculum). Then both learn to answer, with some chunks read as words at random
+(continual training). At last both are frozen, and the policy learns which chunks to expand: a group
+of selections is drawn for each page, and those after which the answers are likelier than after the
+others of the group become likelier (GRPO).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ UNSEEN = 200
 
 
 class RefragModel(nn.Module):
-    """A decoder, and what makes its vectors."""
+    """A decoder, the encoder that makes its vectors, and the policy that chooses chunks."""
 
     def __init__(self, decoder: TrainableLlama, width: int, seed: int) -> None:
         super().__init__()
@@ -77,6 +77,7 @@ class RefragModel(nn.Module):
         encoder = BidirectionalEncoder(width, 2, width // 8, LINE + 1)
         policy = BidirectionalEncoder(POLICY, 2, POLICY // 8, 64)
         self.sizes = ChunkEncoderSizes(VOCAB, LINE, encoder, policy, decoder.s.width)
+        # Projected vectors begin as large as the decoder's embeddings are.
         spread = float(decoder.model.embed_tokens.weight.detach().std())
         self.kept = nn.ParameterDict(
             chunk_encoder.new_chunk_encoder_tensors(self.sizes, seed, spread)
@@ -84,26 +85,28 @@ class RefragModel(nn.Module):
 
     @property
     def t(self) -> dict[str, nn.Parameter]:
-        """Of what makes vectors and chooses, by name."""
+        """The tensors of encoder, projection and policy, by name."""
         return dict(self.kept.items())
 
     @property
     def encoding(self) -> list[nn.Parameter]:
+        """The weights of encoder and projection."""
         return [p for name, p in self.t.items() if not name.startswith("policy")]
 
     @property
     def choosing(self) -> list[nn.Parameter]:
+        """The weights of the policy."""
         return [p for name, p in self.t.items() if name.startswith("policy")]
 
     def only(self, *parts: Sequence[nn.Parameter]) -> RefragModel:
-        """Nothing but these is trained."""
+        """Train nothing but these parts; all other weights are frozen. Returns the model itself."""
         self.requires_grad_(False)
         for p in (p for part in parts for p in part):
             p.requires_grad_(True)
         return self
 
     def deep(self) -> list[nn.Parameter]:
-        """Matrices inside layers that are trained."""
+        """The matrices inside layers that are trained, for the optimiser of matrices."""
         named = [
             (f".layers.{n}", p)
             for n, p in self.t.items()
@@ -113,36 +116,71 @@ class RefragModel(nn.Module):
         return [p for _, p in named if p.ndim == 2 and p.requires_grad]
 
     def encoded(self, line_BLK: Tensor) -> Tensor:
-        """What the encoder makes of the lines of pages [B, L, W]."""
+        """The encoder's vectors of the lines of pages, shape ``[B, L, W]``."""
         B, L, _ = line_BLK.shape
+        # Lines are encoded independently, as B L chunks.
         return encode_chunks(self.sizes, self.t, line_BLK.flatten(0, 1)).view(B, L, -1)
 
     def page(self, line_BLK: Tensor, c_BLW: Tensor, open_BL: Tensor) -> Tensor:
-        """What the decoder reads of pages, as many chunks open (read as words) on each [B, T, H]."""
+        """Lay out what the decoder reads of pages.
+
+        An open chunk is read as its words, a closed one as one vector.
+
+        Args:
+            line_BLK: Token ids of the lines, shape ``[B, L, K]``.
+            c_BLW: The encoder's vectors of the lines, shape ``[B, L, W]``.
+            open_BL: Which chunks are read as words, equally many on each page, shape ``[B, L]``.
+
+        Returns:
+            Input vectors of the decoder, shape ``[B, T, H]``.
+        """
         B, L, K = line_BLK.shape
         words = self.decoder.model.embed_tokens(line_BLK)
+        # Each line has K words and its vector, S = K + 1 places, of which either are read.
         both_BLSH = torch.cat(
             [words, project_chunks(self.t, c_BLW.flatten(0, 1)).view(B, L, 1, -1)], 2
         )
         read_BLS = torch.cat([open_BL[..., None].expand(B, L, K), ~open_BL[..., None]], 2)
+        # Equally many open chunks make all pages equally long, so that the selection is a
+        # rectangle.
         return both_BLSH[read_BLS].view(B, -1, both_BLSH.shape[-1])
 
 
 def open_chunk_mask(at_BT: Tensor, lines: int) -> Tensor:
-    """Which chunks are open, of their numbers [B, L]."""
+    """Turn numbers of chunks into a mask.
+
+    Args:
+        at_BT: Numbers of the open chunks of each page, shape ``[B, T]``.
+        lines: Chunks of a page, L.
+
+    Returns:
+        True where a chunk is open, shape ``[B, L]``.
+    """
     return torch.zeros(len(at_BT), lines, dtype=torch.bool).scatter_(1, at_BT, True)
 
 
 def at_random(rows: int, lines: int, count: int, generator: torch.Generator) -> Tensor:
-    """So many chunks of each page, by chance [B, L]."""
+    """Open some chunks of each page at random.
+
+    Args:
+        rows: Pages, B.
+        lines: Chunks of a page, L.
+        count: Chunks that are open, 0 to L.
+        generator: Source of randomness; it is advanced.
+
+    Returns:
+        True where a chunk is open, shape ``[B, L]``.
+    """
     return open_chunk_mask(
         torch.rand(rows, lines, generator=generator).argsort(-1)[:, :count], lines
     )
 
 
 def course(spec: ContextSpec) -> TrainingRun:
-    """What `train_context` carries out; earlier trainings lie in directories of their own."""
+    """What `train_context` runs; the trainings before the last one write directories of their own."""
     out = Path(spec.out)
+    # Four trainings, one after another: decoder, rewriting, answering, and the policy, which is
+    # returned.
     at = str(page_reader.ensure_page_reader(spec, spec.steps))
     read = replace(spec, target=at, out=str(out / "rewriting"), steps=max(1, spec.steps * 4 // 10))
     told = run_training("context refrag, rewriting", read, rewriting_course)
@@ -154,6 +192,12 @@ def course(spec: ContextSpec) -> TrainingRun:
 
 def _saved(network: RefragModel) -> Any:
     def save(out: Path, result: Any) -> None:
+        """Write the decoder, and encoder and policy into a folder below it.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; it is not used.
+        """
         page_reader.save_page_reader(out, network.decoder)
         tensors = {name: p.detach() for name, p in network.t.items()}
         vocab = TokenVocabulary(VOCAB, frozenset(), "")
@@ -164,7 +208,16 @@ def _saved(network: RefragModel) -> Any:
 
 
 def load_refrag_model(at: Path, spec: ContextSpec, encoder: Path | None) -> RefragModel:
-    """The decoder of a directory, with the encoder of another; None: a new one."""
+    """Load the decoder of one directory and the encoder of another.
+
+    Args:
+        at: Directory of the decoder.
+        spec: Options; width and seed of a new encoder.
+        encoder: Directory whose encoder and policy are taken; None: new ones.
+
+    Returns:
+        The model.
+    """
     network = RefragModel(page_reader.load_page_reader(at), spec.encoder, spec.seed)
     if encoder is not None:
         made = chunk_encoder.load(encoder / "chunks")
@@ -173,19 +226,28 @@ def load_refrag_model(at: Path, spec: ContextSpec, encoder: Path | None) -> Refr
 
 
 def rewriting_curriculum_stage(spec: ContextSpec, step: int) -> int:
-    """The most chunks that are written once more at a step: all from the first one on without
-    curriculum."""
+    """The most chunks that are rewritten at a step.
+
+    Args:
+        spec: Options; with `at_once` there is no curriculum.
+        step: Step of the training, from 0.
+
+    Returns:
+        A number of `STAGES`; the last one lasts twice as long as each other.
+    """
     if spec.at_once:
         return STAGES[-1]
     return STAGES[min(len(STAGES) - 1, (len(STAGES) + 1) * step // spec.steps)]
 
 
 def rewriting_course(spec: ContextSpec) -> TrainingRun:
+    """The training of the encoder: a frozen decoder must write lines once more from its vectors."""
     network = load_refrag_model(Path(spec.target or ""), spec, None)
     network.only(network.encoding)
 
     def loss(step: int) -> tuple[Tensor, int]:
         most = rewriting_curriculum_stage(spec, step)
+        # Every other step takes a smaller number of chunks, so that what was learned first stays.
         few = int(
             torch.randint(1, most + 1, (), generator=generator_for(spec.seed, step, "chunks"))
         )
@@ -206,13 +268,17 @@ def rewriting_course(spec: ContextSpec) -> TrainingRun:
 
 
 def closed_chunk_mask(line_BLK: Tensor) -> Tensor:
+    """A mask with no chunk open, shape ``[B, L]``."""
     return torch.zeros(line_BLK.shape[:2], dtype=torch.bool)
 
 
 @torch.no_grad()
 def measure_page_rewriting(network: RefragModel) -> dict[str, Any]:
-    """Of pages that are held out, by the number of chunks: the share of tokens that are likeliest
-    behind the vectors, and nats a token."""
+    """Measure rewriting on held-out pages, by the number of chunks.
+
+    `rewritten` is the share of tokens that are the likeliest after the vectors, `rewritten_nats`
+    nats a token.
+    """
     line_BLK = encode_page_lines(draw_pages(0, 0, UNSEEN, True))
     right = dict[int, float]()
     nats = dict[int, float]()
@@ -229,6 +295,7 @@ def measure_page_rewriting(network: RefragModel) -> dict[str, Any]:
 
 def _continued(spec: ContextSpec) -> TrainingRun:
     network = load_refrag_model(Path(spec.target or ""), spec, Path(spec.out).parent / "rewriting")
+    # Encoder and decoder learn together from here on; the policy does not.
     network.only(network.encoding, [*network.decoder.parameters()])
 
     def loss(step: int) -> tuple[Tensor, int]:
@@ -236,6 +303,7 @@ def _continued(spec: ContextSpec) -> TrainingRun:
         chance = generator_for(spec.seed, step, "open")
         line_BLK = encode_page_lines(pages)
         token_BU = encode_page_questions(pages)
+        # One number of open chunks for the batch keeps all rows equally long.
         count = int(torch.randint(0, LINES + 1, (), generator=chance))
         open_BL = at_random(len(pages), LINES, count, chance)
         page = network.page(line_BLK, network.encoded(line_BLK), open_BL)
@@ -255,32 +323,61 @@ def _continued(spec: ContextSpec) -> TrainingRun:
 
 
 def sample_open_chunks(score_BL: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """One chunk after another, each drawn from the softmax of the scores of those that are left
-    [B, count]: noise of Gumbel's law, sorted, is that."""
+    """Draw chunks one after another, each from the softmax of the scores of those that are left.
+
+    Args:
+        score_BL: The policy's scores, shape ``[B, L]``.
+        count: Chunks to draw, 1 to L.
+        generator: Source of randomness; it is advanced.
+
+    Returns:
+        Numbers of chunks in the order of the draws, shape ``[B, count]``.
+    """
+    # Scores with Gumbel noise, sorted, are a sample without replacement (the Gumbel-top-k trick).
     noise = -torch.empty_like(score_BL).exponential_(generator=generator).log()
     return (score_BL + noise).argsort(-1, descending=True)[:, :count]
 
 
 def chance_of(score_BL: Tensor, pick_BT: Tensor) -> Tensor:
-    """Log-probability of picks, in their order [B]."""
+    """The log-probability of draws without replacement, in their order.
+
+    Args:
+        score_BL: The policy's scores, shape ``[B, L]``; gradients go through them.
+        pick_BT: Numbers of the drawn chunks, shape ``[B, T]``.
+
+    Returns:
+        Shape ``[B]``.
+    """
     out = torch.zeros(len(score_BL))
     left_BL = score_BL
     for at in range(pick_BT.shape[1]):
         pick_B1 = pick_BT[:, at : at + 1]
         out = out + left_BL.log_softmax(-1).gather(1, pick_B1)[:, 0]
+        # A drawn chunk leaves the softmax of the draws after it.
         left_BL = left_BL.scatter(1, pick_B1, float("-inf"))
     return out
 
 
 def grpo_loss(now_B: Tensor, before_B: Tensor, reward_GB: Tensor) -> Tensor:
-    """The loss of GRPO: of B rows, groups of GROUP one behind another; reward: of each, B / GROUP
-    groups."""
+    """The clipped loss of GRPO, whose baseline is the mean reward of a group.
+
+    Args:
+        now_B: Log-probability of each selection under the policy in training, shape ``[B]``; groups
+            of GROUP rows follow one another.
+        before_B: The same under the policy that drew them, without gradients, shape ``[B]``.
+        reward_GB: Reward of each selection, one row for each group, shape ``[B / GROUP, GROUP]``.
+
+    Returns:
+        The loss.
+    """
     shape = reward_GB.shape
+    # Selections are compared within a page; the small number guards a group of equal rewards.
     advantage = (reward_GB - reward_GB.mean(1, keepdim=True)) / (
         reward_GB.std(1, keepdim=True) + 1e-6
     )
     ratio = (now_B - before_B).exp().view(shape)
     bound = ratio.clamp(1 - CLIP, 1 + CLIP)
+    # The smaller of both bounds what a step can gain from a ratio far from 1, as in PPO.
     return -torch.minimum(ratio * advantage, bound * advantage).mean()
 
 
@@ -288,11 +385,14 @@ def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     out = Path(spec.out)
     network = load_refrag_model(out / "continued", spec, out / "continued")
     network.only(network.choosing)
+    # A group of GROUP selections takes the memory of as many rows.
     groups = max(1, spec.rows // 4)
     count = round(SHARE * LINES)
+    # What was drawn last, for TWICE steps.
     last = dict[str, Any]()
 
     def sample(step: int) -> None:
+        # Each page stands GROUP times, once for each selection.
         pages = [p for p in draw_pages(spec.seed, step, groups) for _ in range(GROUP)]
         with torch.no_grad():
             line_BLK = encode_page_lines(pages)
@@ -304,10 +404,12 @@ def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
             nats, _ = page_answer_nats(
                 page_reader.page_continuation_logits(network.decoder, page, token_BU), token_BU
             )
+            # The reward of a selection is the mean log-likelihood of the right answers.
             reward = -nats.mean((1, 2)).view(groups, GROUP)
         last.update(c=c_BLW, pick=pick_BT, before=chance_of(score_BL, pick_BT), reward=reward)
 
     def loss(step: int) -> tuple[Tensor, int]:
+        # A resumed run may begin between two steps on the same selections; it draws new ones then.
         if step % TWICE == 0 or not last:
             sample(step)
         now = chance_of(score_chunks(network.sizes, network.t, last["c"]), last["pick"])
@@ -326,13 +428,22 @@ def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
 
 @torch.no_grad()
 def measure_page_answers(network: RefragModel, seed: int) -> dict[str, Any]:
-    """Of questions about pages that are held out, the share that is answered right in all digits:
-    with no chunk open, some by the policy or by chance, and all."""
+    """Measure how many questions about held-out pages are answered right in all digits.
+
+    Args:
+        network: The trained model.
+        seed: Seed of the control that opens chunks by chance.
+
+    Returns:
+        `right`: share with no chunk open, with some by the policy or by chance, and with all;
+        `picked_records`: share of the policy's chunks that are records; `parameters`.
+    """
     pages = draw_pages(0, 0, UNSEEN, True)
     line_BLK = encode_page_lines(pages)
     token_BU = encode_page_questions(pages)
     c_BLW = network.encoded(line_BLK)
     count = round(SHARE * LINES)
+    # The policy's best chunks, without randomness.
     best = score_chunks(network.sizes, network.t, c_BLW).argsort(-1, descending=True)[:, :count]
     ways = {
         "none open": closed_chunk_mask(line_BLK),

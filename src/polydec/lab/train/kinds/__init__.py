@@ -1,7 +1,8 @@
 """The kinds of drafters that `polydec train` makes on a target's states.
 
-Each has a file, which says what is trained, and in its KINDS how. Adding a kind is adding a file; another package brings one
-as an entry point (`plugins.py`)."""
+Each has a file, which says what is trained, and in its KINDS how. Adding a kind is adding a file;
+another package brings one as an entry point (`plugins.py`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from polydec.lab.train.students import DrafterKind
 
 
 def _kind(thing: Any, name: str) -> DrafterKind | None:
-    """What an entry point names: the kind itself, or a module whose KINDS has it."""
+    """The kind that an entry point names: the kind itself, or a module whose KINDS has it."""
     thing = getattr(thing, "KINDS", {}).get(name, thing)
     if isinstance(thing, DrafterKind):
         return thing
@@ -26,6 +27,7 @@ def _found() -> dict[str, DrafterKind]:
     own = dict[str, DrafterKind]()
     for module in iter_modules(__path__):
         own |= import_module(f"{__name__}.{module.name}").KINDS
+    # A plugin cannot take the name of a kind that is here.
     return own | plugins.load_plugins("students", own, _kind, "KINDS with that name")
 
 

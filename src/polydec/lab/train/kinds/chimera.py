@@ -23,6 +23,7 @@ from polydec.models.learned.state_layer import StateLayer
 
 
 def make_chimera(shown: TeacherContext) -> DrafterStudent:
+    """A Chimera student: new tensors and a layer, over the states of the target."""
     s = shown.target.s
 
     def make(
@@ -32,7 +33,20 @@ def make_chimera(shown: TeacherContext) -> DrafterStudent:
         rates: Rates,
         share: float,
     ) -> ChimeraModel:
+        """Build the artefact of a student's tensors.
+
+        Args:
+            t: The two matrices of the trigram encoder, then the other tensors.
+            layer: The layer of the student.
+            vocab: The target's vocabulary.
+            rates: How often the token of each rank is right, by level.
+            share: Cost of a draft level, in passes of the target.
+
+        Returns:
+            The drafter's weights.
+        """
         assert layer is not None
+        # The first two tensors make the code of three tokens; the others are heads.
         return ChimeraModel((t[0], t[1]), t[2:], layer, vocab, rates, share)
 
     return LayerStudent(

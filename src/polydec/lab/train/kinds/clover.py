@@ -22,7 +22,9 @@ from polydec.models.learned.state_layer import StateLayer
 
 
 def make_clover(shown: TeacherContext) -> DrafterStudent:
+    """A Clover student: attention between states and tokens, heads, and a layer before them."""
     s = shown.target.s
+    # The output blocks begin small, at 0.01.
     attend, out = clover.new_clover_tensors(s.width, shown.seed, 0.01)
 
     def make(
@@ -32,7 +34,20 @@ def make_clover(shown: TeacherContext) -> DrafterStudent:
         rates: Rates,
         share: float,
     ) -> CloverModel:
+        """Build the artefact of a student's tensors.
+
+        Args:
+            t: Three tensors of the attention, then three of each of the two output blocks.
+            layer: The layer before the heads.
+            vocab: The target's vocabulary.
+            rates: How often the token of each rank is right, by level.
+            share: Cost of a draft level, in passes of the target.
+
+        Returns:
+            The drafter's weights.
+        """
         assert layer is not None
+        # Nine tensors: three of the attention, three of each output block.
         return CloverModel(
             layer,
             (t[0], t[1], t[2]),

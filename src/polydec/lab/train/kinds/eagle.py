@@ -25,13 +25,17 @@ from polydec.models.learned.kinds.eagle import EagleModel
 
 
 def make_eagle(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
-    """published: in the layout of models/learned/published_eagle1.py, where embeddings enter as
-    they are: they begin half as long as states."""
+    """Makes EAGLE students.
+
+    `published`: in the layout of models/learned/published_eagle1.py, where embeddings enter as they
+    are; they begin half as long as states.
+    """
 
     def start(shown: TeacherContext) -> DrafterStudent:
         s = shown.target.s
         trunk = shown.target.model
         if published:
+            # Token embeddings are shorter than normed states; the fusing matrix makes up for it.
             scale = 0.5 * float(
                 trunk.norm.weight.norm() / trunk.embed_tokens.weight.norm(dim=-1).mean()
             )
@@ -41,6 +45,18 @@ def make_eagle(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
         def make(
             t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
         ) -> EagleModel:
+            """Build the artefact of a student's tensors.
+
+            Args:
+                t: The matrix that fuses token embedding and state.
+                layer: The layer of the student.
+                vocab: The target's vocabulary.
+                rates: How often the token of each rank is right, by level.
+                share: Cost of a draft level, in passes of the target.
+
+            Returns:
+                The drafter's weights.
+            """
             return EagleModel(t[0], layer, vocab, rates, share, published)
 
         if published:
@@ -49,9 +65,11 @@ def make_eagle(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
             block = TrainableStateLayer(s, shown.seed)
         else:
             block = TrainableStateStack(s, shown.seed, shown.layers)
+        # The fusing matrix begins as the sum of token embedding and state.
         student = LayerStudent(
             shown, [torch.cat([scale * torch.eye(s.width), torch.eye(s.width)], 1)], block, make
         )
+        # Published drafters read states after the final norm.
         student.normed = published
         return student
 

@@ -27,17 +27,20 @@ from polydec.models.learned.state_layer import DraftVocabularyHead
 
 
 def depths_of(layers: int) -> tuple[int, ...]:
-    """After which layers EAGLE-3 reads the states: a low, a middle and a high one, as far as there are so many."""
+    """After which layers EAGLE-3 reads the states: a low, a middle and a high one.
+
+    A shallow target has fewer.
+    """
     return tuple(sorted({max(1, layers // 4), max(1, layers // 2), max(1, layers - 1)}))
 
 
 def quarters_of(layers: int) -> tuple[int, ...]:
-    """After each quarter of the layers."""
+    """The layer after each quarter of the target's layers."""
     return tuple(sorted({max(1, n * layers // 4) for n in range(1, 5)}))
 
 
 def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
-    """published: in the layout of models/learned/published.py."""
+    """Makes EAGLE-3 students; `published`: in the layout of models/learned/published.py."""
 
     def start(shown: TeacherContext) -> DrafterStudent:
         s = shown.target.s
@@ -46,6 +49,18 @@ def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
         def make(
             t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
         ) -> Eagle3Model:
+            """Build the artefact of a student's tensors.
+
+            Args:
+                t: The fusing matrix, the rows of the head and the norm before it.
+                layer: The layer of the student.
+                vocab: The target's vocabulary.
+                rates: How often the token of each rank is right, by level.
+                share: Cost of a draft level, in passes of the target.
+
+            Returns:
+                The drafter's weights.
+            """
             return Eagle3Model(
                 t[0],
                 depths,
@@ -57,6 +72,8 @@ def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
                 not published,
             )
 
+        # The fusing matrix begins as the mean of the read layers; head and norm begin as the
+        # target's.
         tensors = [
             torch.eye(s.width).repeat(1, len(depths)) / len(depths),
             shown.table_VH[shown.tokens].clone(),
@@ -74,8 +91,10 @@ def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
 
 
 def make_narrow(shown: TeacherContext) -> DrafterStudent:
-    """EAGLE-3 of the target's width, over a head that stays as it is: that of the draft model that it begins as, else the
-    target's rows."""
+    """An EAGLE-3 student of the target's width, over a head that is not trained.
+
+    The head is that of the draft model that it begins as, else the target's rows.
+    """
     s = shown.target.s
     depths = quarters_of(shown.target.s.layers)
     begin = shown.begin
@@ -84,13 +103,28 @@ def make_narrow(shown: TeacherContext) -> DrafterStudent:
         trunk.embed_tokens.weight[shown.tokens].clone(),
         trunk.norm.weight.detach().clone(),
     )
+    # The root mean square of the embeddings: the layer's norm has to see tokens as the draft model
+    # did.
     scale = float(head_CH.square().mean(-1).sqrt().mean())
     if begin is not None:
+        # The draft model's own head and norm, which fit one another.
         head_CH, norm_H = narrow.head_of(begin, shown.tokens), begin["model.norm.weight"].float()
 
     def make(
         t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
     ) -> Eagle3Model:
+        """Build the artefact of a student's tensors.
+
+        Args:
+            t: The fusing matrix and the norm before the head.
+            layer: The layer of the student.
+            vocab: The target's vocabulary.
+            rates: How often the token of each rank is right, by level.
+            share: Cost of a draft level, in passes of the target.
+
+        Returns:
+            The drafter's weights.
+        """
         return Eagle3Model(
             t[0],
             depths,
@@ -103,6 +137,7 @@ def make_narrow(shown: TeacherContext) -> DrafterStudent:
 
     fuse = torch.eye(s.width).repeat(1, len(depths)) / len(depths)
     student = LayerStudent(shown, [fuse, norm_H], NarrowBlock(s, shown.seed, begin, scale), make)
+    # Laws are over the head's tokens only.
     student.columns = shown.tokens
     return student
 

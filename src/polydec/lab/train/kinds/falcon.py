@@ -1,4 +1,7 @@
-"""What is trained of Falcon: an LSTM and a layer that sees blocks as wholes, with part of the truth shown (glancing)."""
+"""What is trained of Falcon: an LSTM, and a layer whose blocks see themselves in both directions.
+
+In training part of the truth is shown (glancing).
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,12 @@ from polydec.models.learned.state_layer import EPS, StateLayer, rms_normalised
 BLOCK = 2
 """States that one pass guesses, as published."""
 GLANCED = 0.4
-"""Of the tokens that are guessed wrong the share whose places are shown the truth, when training begins; it falls to 0."""
+"""Of the tokens that are guessed wrong the share whose places are shown the truth, when training
+begins; it falls to 0."""
 
 
 class FalconStudent(DrafterStudent):
-    """One block of guesses behind every block of a piece, and further ones behind those."""
+    """A Falcon drafter: guesses a block of states after every block of a piece, then further ones."""
 
     def __init__(self, shown: TeacherContext) -> None:
         s = shown.target.s
@@ -48,6 +52,12 @@ class FalconStudent(DrafterStudent):
         )
 
     def at(self, step: int, steps: int) -> None:
+        """Set how much truth is shown: less and less, none at the last step.
+
+        Args:
+            step: Step of the training, from 0; with the seed it decides which blocks are shown.
+            steps: Steps of the training.
+        """
         self._left, self._draw = (
             1.0 - step / steps,
             generator_for(self.shown.seed, step, "glances"),
@@ -56,12 +66,24 @@ class FalconStudent(DrafterStudent):
     def forward(
         self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each level the states guessed [B, N, H], their logits, and the N positions, which end blocks."""
+        """Guess the states of all levels. The positions are those that end blocks.
+
+        Args:
+            entry_BTH: The target's states of a piece of text, shape ``[B, T, H]``.
+            window_BMW: Token ids up to the one after each position, shape ``[B, M, W]``, M at least
+                T and the levels.
+            every: Not used: only ends of blocks are followed.
+
+        Yields:
+            For each level the guessed states, shape ``[B, N, H]``, their logits, and the N
+            positions.
+        """
         T = entry_BTH.shape[1]
         token_BM = window_BMW[..., -1]
         ends = torch.arange(
             T % BLOCK + BLOCK - 1, T, BLOCK
         )  # the last block ends where the piece does
+        # What enters at a position: its state, and the embedding of the token after it.
         x_BTS = torch.cat(
             [rms_normalised(entry_BTH), rms_normalised(self.shown.embed(token_BM[:, :T]))], -1
         )
@@ -69,6 +91,7 @@ class FalconStudent(DrafterStudent):
             x_BTS = self._glanced(x_BTS, token_BM)
         state_BTE, guess_BTH, text = self._read(x_BTS)
         past: Past = [text]
+        # K = BLOCK guesses after each block; a beginning that fills no block is left out.
         guess_BNKH = guess_BTH[:, T % BLOCK :].unflatten(1, (-1, BLOCK))
         state_BNE = state_BTE[:, ends]
         for level in range(self.shown.levels):
@@ -81,33 +104,40 @@ class FalconStudent(DrafterStudent):
             yield made, self.shown.logits(made), ends
 
     def _glanced(self, x_BTS: Tensor, token_BM: Tensor) -> Tensor:
-        """What enters, with the truth at some blocks: state and token of the place that each is to guess. How many falls with
-        the guesses that are wrong, and with time."""
+        """Show the truth at some blocks: state and token of the place that each has to guess.
+
+        How many are shown falls with the guesses that are wrong, and with time.
+        """
         T = x_BTS.shape[1]
         with torch.no_grad():
             wrong_BT = (
                 self.shown.logits(self._read(x_BTS)[1]).argmax(-1) != token_BM[:, BLOCK : BLOCK + T]
             )
+        # The share is one number for the batch, and blocks are drawn whole.
         share = GLANCED * self._left * wrong_BT.float().mean()
         shown_BN = torch.rand(len(x_BTS), -(-T // BLOCK), generator=self._draw) < share
         shown_BN[:, -1] = False  # what lies behind the piece is not known
         shown_BT = shown_BN.repeat_interleave(BLOCK, 1)[:, -T:, None]
+        # BLOCK places ahead is what a position guesses; the last block wraps around and is never
+        # shown.
         ahead_BTS = torch.cat([x_BTS[:, BLOCK:], x_BTS[:, :BLOCK]], 1)
         return torch.where(shown_BT, ahead_BTS, x_BTS)
 
     def _read(self, x_BTS: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Of a text: the LSTM's states [B, T, 4 H], the guesses [B, T, H], and keys and values."""
+        """Read a text: the LSTM's states [B, T, 4 H], the guesses [B, T, H], and keys and values."""
         assert isinstance(self.block, TrainableStateLayer)
         lstm = self.model().lstm
         H = x_BTS.shape[-1] // 2
         state = x_BTS.new_zeros(len(x_BTS), 4 * H)
         states = list[Tensor]()
+        # The recurrence goes token by token.
         for x in x_BTS.unbind(1):
             state = falcon.advance_lstm(lstm, x, state)
             states.append(state)
         state_BTE = torch.stack(states, 1)
         T = x_BTS.shape[1]
         q, k, v = self.block.project(state_BTE[..., -H:], torch.arange(T))
+        # Blocks are counted from the end of the text; a position sees its own block to its end.
         block_T = (torch.arange(T) - T) // BLOCK
         sees = block_T[None] <= block_T[:, None]
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=sees)
@@ -122,14 +152,18 @@ class FalconStudent(DrafterStudent):
         token_BM: Tensor,
         level: int,
     ) -> tuple[Tensor, Tensor]:
-        """The LSTM's states behind the next block of tokens, and what that block guesses; past: keys and values of the text and
-        of the blocks that were drafted, to which those of this one are added."""
+        """Read the next block of tokens: the LSTM's states after it, and what the block guesses.
+
+        `past` has keys and values of the text and of the blocks drafted so far; those of this block
+        are added.
+        """
         assert isinstance(self.block, TrainableStateLayer)
         lstm = self.model().lstm
         H = guess_BNKH.shape[-1]
         states = list[Tensor]()
         for j in range(BLOCK):
             token = token_BM[:, ends + level - BLOCK + 1 + j]
+            # Drafted places have guessed states in place of the target's.
             x = torch.cat(
                 [rms_normalised(guess_BNKH[:, :, j]), rms_normalised(self.shown.embed(token))], -1
             )
@@ -137,13 +171,14 @@ class FalconStudent(DrafterStudent):
             states.append(state_BNE[..., -H:])
         rows = [self.block.project(x, ends + level - BLOCK + 1 + j) for j, x in enumerate(states)]
         past += [(k, v) for _, k, v in rows]
+        # Keys of the block are added first, so that its places see one another in both directions.
         mixed = [attend_draft_levels(q, past, ends) for q, _, _ in rows]
         return state_BNE, torch.stack(
             [self._rest(x, y) for x, y in zip(states, mixed, strict=True)], 2
         )
 
     def _rest(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """What leaves the layer."""
+        """What leaves the layer: the residual of attention, then that of the MLP."""
         assert isinstance(self.block, TrainableStateLayer)
         w = self.block.layer.tensors
         x = x + F.linear(mixed.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
@@ -153,6 +188,7 @@ class FalconStudent(DrafterStudent):
 
 
 def make_falcon(shown: TeacherContext) -> DrafterStudent:
+    """A Falcon student over the states of the target."""
     return FalconStudent(shown)
 
 

@@ -27,8 +27,19 @@ from polydec.models.learned.state_layer import StateLayer
 def make_heads(
     reads: bool, layered: bool, blocks: int = 1, own: bool = False
 ) -> Callable[[TeacherContext], DrafterStudent]:
-    """blocks: of each head; those behind the first change nothing before training. own: each head has a matrix that makes its
-    laws, which begins as the target's."""
+    """Makes students with one head for each level.
+
+    Args:
+        reads: Whether a head reads the tokens before it (Hydra), or the state alone (Medusa).
+        layered: Whether a layer over the states stands before the heads (Hydra++).
+        blocks: Blocks of each head; those after the first change nothing before training. Default
+            1.
+        own: Whether each head has a matrix of its own for its laws, which begins as the target's.
+            Default False.
+
+    Returns:
+        Makes a student of what it may read of the target.
+    """
 
     def start(shown: TeacherContext) -> DrafterStudent:
         s = shown.target.s
@@ -40,9 +51,23 @@ def make_heads(
             rates: Rates,
             share: float,
         ) -> DraftHeads:
+            """Build the artefact of a student's tensors.
+
+            Args:
+                t: Tensors in the order in which they were made.
+                layer: The layer before the heads, or None.
+                vocab: The target's vocabulary.
+                rates: How often the token of each rank is right, by level.
+                share: Cost of a draft level, in passes of the target.
+
+            Returns:
+                The drafter's weights.
+            """
             first = 3 * shown.levels
             last = len(t) - shown.levels * own
+            # Two tensors for each further block.
             pairs = [(t[i], t[i + 1]) for i in range(first, last, 2)]
+            # The further blocks of each head; without any, one empty group.
             more = [pairs[i : i + blocks - 1] for i in range(0, len(pairs), max(1, blocks - 1))]
             return DraftHeads(
                 [(t[i], t[i + 1], t[i + 2]) for i in range(0, first, 3)],
@@ -55,6 +80,8 @@ def make_heads(
                 more,
             )
 
+        # Tensors lie in this order: three of each head, two of each further block, then the heads'
+        # own matrices.
         tensors = [
             t for head in new_draft_heads(s.width, shown.levels, reads, shown.seed) for t in head
         ]
@@ -65,6 +92,7 @@ def make_heads(
         student = HeadStudent(
             shown, tensors, TrainableStateLayer(s, shown.seed) if layered else None, make
         )
+        # A matrix of its own reads states after the final norm.
         student.normed = own
         return student
 
@@ -72,14 +100,29 @@ def make_heads(
 
 
 def make_medusa_published(shown: TeacherContext) -> DrafterStudent:
-    """In models/learned/published_medusa.py's layout: a head passes the state on, and its law is
-    the target's, before training."""
+    """A Medusa student in models/learned/published_medusa.py's layout.
+
+    Before training a head passes the state on, and its law is the target's.
+    """
     width = shown.target.s.width
+    # In this layout a head has no output matrix: it is the identity.
     eye = torch.eye(shown.target.s.width)
 
     def make(
         t: Sequence[Tensor], layer: None, vocab: TokenVocabulary, rates: Rates, share: float
     ) -> DraftHeads:
+        """Build the artefact of a student's tensors.
+
+        Args:
+            t: Three tensors of each head: weight, bias, and the matrix of its laws.
+            layer: None: there is no layer.
+            vocab: The target's vocabulary.
+            rates: How often the token of each rank is right, by level.
+            share: Cost of a draft level, in passes of the target.
+
+        Returns:
+            The drafter's weights.
+        """
         return DraftHeads(
             [(t[i], t[i + 1], eye) for i in range(0, len(t), 3)],
             False,

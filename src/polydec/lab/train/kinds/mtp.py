@@ -1,4 +1,4 @@
-"""What is trained of masks with a gated adapter: blocks of them ride behind positions of a text through a frozen target."""
+"""What is trained of masks with a gated adapter, which the frozen target reads after positions."""
 
 from __future__ import annotations
 
@@ -26,34 +26,72 @@ EVERY = 4
 
 
 class MtpStudent(DrafterStudent):
-    """A block of masks behind positions of a piece. Three losses: of the sampler's laws, given the true token before; of the
-    laws of the masks' own states; and how far these states lie from the true ones, which no gradient reaches."""
+    """Masks after positions of a text, read by the frozen target through a gated adapter.
+
+    Three losses are learned: of the sampler's laws, given the true token before; of the laws of the
+    masks' own states; and how far these states lie from the true ones, which get no gradient.
+    """
 
     def forward(
         self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each mask what it came out as [B, N, H], the sampler's logits there, and the positions behind which it stood. The
-        target reads the piece anew, and nothing before it: masks stand in the pass that makes its states."""
+        """Run a block of masks after some positions of a piece.
+
+        The target reads the piece anew, and nothing before it: masks stand in the pass that makes
+        its states.
+
+        Args:
+            entry_BTH: The target's states; only their number T is read, shape ``[B, T, H]``.
+            window_BMW: Token ids up to the one after each position, shape ``[B, M, W]``, M at least
+                T and the levels.
+            every: Masks stand after every so many positions in training, EVERY at least. Default 1.
+
+        Yields:
+            For each mask its states after the last layer, shape ``[B, N, H]``, the sampler's logits
+            there, and the N positions after which it stood.
+        """
         mtp = self.model()
         T = entry_BTH.shape[1]
         at_T = torch.arange(0, T, max(every, EVERY) if torch.is_grad_enabled() else 1)
         for k, made in enumerate(
             run_mtp_masks(self.shown.target, mtp, window_BMW[:, :T, -2], at_T)
         ):
+            # The sampler reads the true token before the guessed one.
             token_BN = window_BMW[:, at_T + k, -1]
             yield made, self.shown.logits(mtp.sampled(made, self.shown.embed(token_BN))), at_T
 
     def beside(self, made: Tensor, truth: Tensor) -> Tensor:
+        """The cross-entropy of the laws of the masks' own states, without the sampler.
+
+        Args:
+            made: States of a level, shape ``[N, H]``.
+            truth: The target's laws there, shape ``[N, C]``.
+
+        Returns:
+            Nats a position.
+        """
         return F.cross_entropy(self.shown.logits(made).float(), truth)
 
 
 def run_mtp_masks(
     target: TrainableLlama, mtp: MtpModel, token_BT: Tensor, at_T: Tensor
 ) -> list[Tensor]:
-    """What leaves the last layer of each mask [B, N, H] behind these positions of a text."""
+    """Run masks through the target, after some positions of a text.
+
+    Args:
+        target: The target, frozen.
+        mtp: The masks and the adapter, which acts on masks only.
+        token_BT: Token ids, shape ``[B, T]``.
+        at_T: Positions after which a block of masks stands, shape ``[N]``.
+
+    Returns:
+        For each mask what leaves the last layer, shape ``[B, N, H]``.
+    """
     x = target.model.embed_tokens(token_BT)
     rows = [mask_H.expand(len(x), len(at_T), -1) for mask_H in mtp.mask_KH]
     for i, layer in enumerate(target.model.layers):
+        # The text goes first and fills the layer's keys; then each mask sees them and the masks
+        # before it.
         past = Past()
         if mtp.adapter is None:
             adapter = None
@@ -66,7 +104,7 @@ def run_mtp_masks(
 
 
 def make_mtp(shown: TeacherContext) -> DrafterStudent:
-    """Masks begin as the embeddings of frequent tokens, and the adapter as one that adds nothing."""
+    """A student whose masks begin as embeddings of frequent tokens; its adapter adds nothing yet."""
     s = shown.target.s
     g = torch.Generator().manual_seed(shown.seed)
     drawn = shown.tokens[torch.randperm(len(shown.tokens), generator=g)[: shown.levels]]
@@ -76,6 +114,7 @@ def make_mtp(shown: TeacherContext) -> DrafterStudent:
         "gate_up": (s.width, 2 * s.inner),
         "down": (s.inner, s.width),
     }
+    # Of each place in each layer a random matrix down to RANK, and a zero matrix up.
     pairs = [
         t
         for _ in range(s.layers)
@@ -90,6 +129,18 @@ def make_mtp(shown: TeacherContext) -> DrafterStudent:
         rates: Rates,
         share: float,
     ) -> MtpModel:
+        """Build the artefact of a student's tensors.
+
+        Args:
+            t: The masks, eight tensors of the sampler, then the adapter's pairs by layer and place.
+            layer: None: there is no layer.
+            vocab: The target's vocabulary.
+            rates: How often the token of each rank is right, by level.
+            share: Cost of a draft level, in passes of the target.
+
+        Returns:
+            The drafter's weights.
+        """
         of = [tuple(t[i : i + 2]) for i in range(9, len(t), 2)]
         layers = [
             dict(zip(PLACES, of[i : i + len(PLACES)], strict=True))

@@ -1,4 +1,4 @@
-"""Spans move to the end of the row: a causal network that continues texts and fills gaps as well (CM3)."""
+"""Spans move to the end of the row, so that a causal network learns to fill gaps too (CM3)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,17 @@ Spans = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class CausalMasking:
-    """Of each row a Poisson number of spans is cut out; a numbered mark stays in the place of each, and the spans follow the
-    row, each behind its mark and before FILLED. Every next token is learned but for the numbered marks, which a text never
-    writes. A row without spans stays as it is.
+    """Spans of a row move to its end, so that the network learns to fill gaps too.
 
-    mean: of the Poisson law, 0 (spans are never moved) to 7; published: 1, which leaves 37 % of rows as they are. A span is
-    cut to the text of the row that it covers most of. A row is shortened by three tokens a span, so that it keeps its length.
+    Of each row a Poisson number of spans is cut out. A numbered mark stays in the place of each,
+    and the spans follow the row, each after its mark and before FILLED. Every next token is learned
+    except the numbered marks, which a text never writes. A row without spans stays as it is. A span
+    is cut to the text of the row that it covers most of. A row is shortened by three tokens a span,
+    so that it keeps its length.
+
+    Attributes:
+        mean: Mean of the Poisson law, 0 (spans are never moved) to 7; published: 1, which leaves 37
+            % of rows as they are.
 
     Reduces to: `NextToken` at mean 0, to the bit.
     Source: Aghajanyan et al., "CM3: a causal masked multimodal model of the internet" (2022).
@@ -57,9 +62,20 @@ class CausalMasking:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
-        """See `LMObjective`."""
+        """The mean negative log-likelihood of the rows with their spans moved.
+
+        Args:
+            network: The student.
+            batch_BT: Token ids, BEGIN first, shape ``[B, T]``.
+            ids: Ids of the special tokens, by name.
+            rng: Source of the spans; it is advanced.
+
+        Returns:
+            Nats a learned token.
+        """
         rows = [self.row(row, ids, rng) for row in batch_BT.numpy()]
         batch_BT = rows_of(rows)
+        # A mark that is read is not learned to be written.
         labels_BT = batch_BT[:, 1:].clone()
         for mark in GAPS:
             labels_BT[labels_BT == ids[mark]] = IGNORED
@@ -68,24 +84,59 @@ class CausalMasking:
     def row(
         self, row_T: np.ndarray, ids: Mapping[str, int], rng: np.random.Generator
     ) -> np.ndarray:
-        """One row with its spans moved, as long as before."""
+        """Move the spans of one row; the row keeps its length.
+
+        Args:
+            row_T: Token ids, BEGIN first, shape ``[T]``.
+            ids: Ids of the special tokens, by name.
+            rng: Source of the spans; it is advanced.
+
+        Returns:
+            Token ids, shape ``[T]``.
+        """
         text_L = row_T[1:]
         count = min(int(rng.poisson(self.mean)), MOST - 1, len(text_L) // 8)
+        # Room for three marks of each span, so that no span reaches into what is cut off.
         room = len(text_L) - 3 * count
         spans = within_texts(draw_mask_spans(room, count, rng), text_L[:room] == ids[END])
+        # Some spans may have been empty after cutting; only those that are left take marks.
         kept = text_L[: len(text_L) - 3 * len(spans)].tolist()
         return np.array([row_T[0], *move_spans_to_end(kept, spans, ids)], dtype=row_T.dtype)
 
     def save(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Nothing beside the model."""
+        """Write nothing: the model is all there is.
+
+        Args:
+            out: Directory of the run.
+            network: The student.
+            unseen_RT: Rows that nothing was learned from, shape ``[R, T]``.
+            result: What was measured.
+
+        Returns:
+            Nothing.
+        """
         return {}
 
 
 def draw_mask_spans(length: int, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:
-    """Up to `count` spans of a text: each between two uniform places, the first of count squared that meet none before them."""
+    """Draw spans of a text that do not overlap.
+
+    Each candidate lies between two uniform places; of `count` squared candidates those are taken
+    that meet no earlier one.
+
+    Args:
+        length: Tokens of the text.
+        count: The most spans.
+        rng: Source of the spans; it is advanced.
+
+    Returns:
+        Up to `count` spans, ascending.
+    """
     spans = list[tuple[int, int]]()
+    # More candidates than spans, as overlaps are thrown away; a bound, as the text may be too
+    # short.
     for _ in range(count * count):
         low, high = sorted(rng.random(2))
         first = int(low * length)
@@ -98,7 +149,16 @@ def draw_mask_spans(length: int, count: int, rng: np.random.Generator) -> list[t
 
 
 def within_texts(spans: Spans, ends_L: np.ndarray) -> list[tuple[int, int]]:
-    """Each span cut to the text that it covers most of; ends of texts are in none."""
+    """Cut each span to the text that it covers most of.
+
+    Args:
+        spans: Spans, ascending.
+        ends_L: Where texts end in the row, shape ``[L]``; an end belongs to no span.
+
+    Returns:
+        The spans that are not empty then.
+    """
+    # Texts lie between the ends; -1 and the length stand for the borders of the row.
     bounds = [-1, *np.flatnonzero(ends_L).tolist(), len(ends_L)]
     texts = [(a + 1, b) for a, b in pairwise(bounds)]
     cut = [
@@ -112,12 +172,22 @@ def within_texts(spans: Spans, ends_L: np.ndarray) -> list[tuple[int, int]]:
 
 
 def move_spans_to_end(text: Sequence[int], spans: Spans, ids: Mapping[str, int]) -> list[int]:
-    """The text with a numbered mark for each span, and the spans behind it: three tokens a span more."""
+    """Replace each span by a numbered mark, and append the spans.
+
+    Args:
+        text: Token ids.
+        spans: Spans to move, ascending.
+        ids: Ids of the special tokens, by name.
+
+    Returns:
+        Token ids, three more for each span.
+    """
     before = list[int]()
     tail = list[int]()
     at = 0
     for (first, last), mark in zip(spans, GAPS):
         before += [*text[at:first], ids[mark]]
+        # The mark says which gap is filled, FILLED that its text has ended.
         tail += [ids[mark], *text[first:last], ids[FILLED]]
         at = last
     return [*before, *text[at:], *tail]

@@ -20,14 +20,17 @@ MASK = "<|mask|>"
 
 @dataclass(frozen=True)
 class MeapObjective:
-    """Of each row's n inputs max(1, floor(share n)) are replaced by MASK, drawn anew for every row: never the first, which is
-    the mark of a beginning, never the last, and no end of a text. Every next token is learned, at equal weight, as before.
+    """Some inputs are masked, and every next token is learned as before.
 
-    share: 0 (nothing is masked) to 0.9; published: 0.15.
+    Of each row's n inputs max(1, floor(share n)) are replaced by MASK, drawn anew for every row:
+    never the first, which is the mark of a beginning, never the last, and no end of a text.
+
+    Attributes:
+        share: Share of the inputs that is masked, 0 (nothing) to 0.9; published: 0.15.
 
     Reduces to: `NextToken` at share 0, to the bit.
-    Source: Zhuang et al., "Mask-enhanced autoregressive prediction: pay less attention to learn more" (2025), its
-    pre-training; the second copy of each pair in its fine-tuning is not built.
+    Source: Zhuang et al., "Mask-enhanced autoregressive prediction: pay less attention to learn
+    more" (2025), its pre-training; the second copy of each pair in its fine-tuning is not built.
     """
 
     share: float = 0.15
@@ -49,27 +52,63 @@ class MeapObjective:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
-        """See `LMObjective`."""
+        """The mean negative log-likelihood of every next token after masked inputs.
+
+        Args:
+            network: The student.
+            batch_BT: Token ids, BEGIN first, shape ``[B, T]``.
+            ids: Ids of the special tokens, by name.
+            rng: Source of the masks; it is advanced.
+
+        Returns:
+            Nats a token.
+        """
+        # Only the inputs are masked; the labels are the text itself.
         inputs_BT = rows_of(
             [
                 mask_random_inputs(row, self.share, ids[MASK], ids[END], rng)
                 for row in batch_BT[:, :-1].numpy()
             ]
         )
+        # Positions at masks predict the next token too.
         return cross_entropy(network, inputs_BT, batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
 
     def save(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Nothing beside the model."""
+        """Write nothing: the model is all there is.
+
+        Args:
+            out: Directory of the run.
+            network: The student.
+            unseen_RT: Rows that nothing was learned from, shape ``[R, T]``.
+            result: What was measured.
+
+        Returns:
+            Nothing.
+        """
         return {}
 
 
 def mask_random_inputs(
     inputs_T: np.ndarray, share: float, mask: int, end: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """The inputs with `mask` at max(1, floor(share T)) places, at none where the share is 0 or no place may be masked."""
+    """Mask some inputs of a row.
+
+    Args:
+        inputs_T: Token ids, shape ``[T]``.
+        share: Share of the inputs that is masked; 0: none.
+        mask: Id of the mask.
+        end: Id of the end of a text, which is never masked.
+        rng: Source of the places; it is advanced.
+
+    Returns:
+        Token ids with `mask` at max(1, floor(share T)) places, or at all that may be masked where
+        these are fewer.
+    """
+    # Neither the first input nor the last.
     may = np.flatnonzero(inputs_T[1:-1] != end) + 1
+    # At least one input is masked, however short the row.
     if share:
         count = min(len(may), max(1, int(share * len(inputs_T))))
     else:

@@ -32,11 +32,32 @@ class NextToken:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
-        """See `LMObjective`; nothing is drawn."""
+        """The mean negative log-likelihood of every next token.
+
+        Args:
+            network: The student.
+            batch_BT: Token ids, BEGIN first, shape ``[B, T]``.
+            ids: Not used.
+            rng: Not used: nothing is drawn.
+
+        Returns:
+            Nats a token.
+        """
+        # Each input predicts the token after it.
         return cross_entropy(network, batch_BT[:, :-1], batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
 
     def save(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Nothing beside the model."""
+        """Write nothing: the model is all there is.
+
+        Args:
+            out: Directory of the run.
+            network: The student.
+            unseen_RT: Rows that nothing was learned from, shape ``[R, T]``.
+            result: What was measured.
+
+        Returns:
+            Nothing.
+        """
         return {}

@@ -1,4 +1,4 @@
-"""Masked tokens, next tokens and all later tokens in turn (TokenUnify), which leaves draft heads behind."""
+"""Masked, next and all later tokens in turn (TokenUnify), which also trains draft heads."""
 
 from __future__ import annotations
 
@@ -23,22 +23,28 @@ from polydec.models.learned.state_layer import rms_normalised
 from polydec.models.sessions.checkpoint import load_bundle
 
 MODE = "<|masked|>"
-"""In the place of the mark of a beginning where a row is read with holes, so that the network knows which of both it is."""
+"""In the place of the mark of a beginning where a row is read with holes, so that the network knows
+which of both it is."""
 RANKS = 4
 DRAFTED = 4
-"""Tokens of a law that are counted as a draft's, and offsets that are kept as draft heads (2 to 5)."""
+"""Tokens of a law that are counted as a draft's, and offsets that are kept as draft heads (2 to 5).
+"""
 OFFSETS = 16
 """The farthest token that is foretold."""
 
 
 class OffsetPredictor(nn.Module):
-    """From the state behind a token that k tokens further on: two blocks whose biases are rows of the offset. Offset 1 is the
-    state itself."""
+    """Makes, of the state after a token, a state that predicts a token further on.
+
+    Two residual blocks, whose biases are rows by offset. Offset 1 is the state itself and goes
+    through no block.
+    """
 
     def __init__(self, student: TrainableLlama) -> None:
         super().__init__()
         width = student.s.width
         g = torch.Generator().manual_seed(0)
+        # All offsets share both matrices; only biases tell them apart.
         self.weight, self.deep = (
             nn.Parameter(torch.randn(width, width, generator=g) * width**-0.5) for _ in range(2)
         )
@@ -47,7 +53,15 @@ class OffsetPredictor(nn.Module):
         )
 
     def forward(self, state: Tensor, offset: int) -> Tensor:
-        """The state (before the final norm) that stands for the token `offset`, 2 to OFFSETS, further on."""
+        """The state, before the final norm, that stands for a later token.
+
+        Args:
+            state: States before the final norm, shape ``[..., H]``.
+            offset: How far the token is, 2 to OFFSETS.
+
+        Returns:
+            Shape ``[..., H]``.
+        """
         x = rms_normalised(state)
         x = x + silu(linear(x, self.weight, self.bias[offset - 2]))
         return x + silu(linear(x, self.deep, self.deep_bias[offset - 2]))
@@ -55,7 +69,8 @@ class OffsetPredictor(nn.Module):
     def heads(
         self, student: TrainableLlama
     ) -> list[tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]]:
-        """The same as draft heads: of each its first block and its second."""
+        """The offsets 2 to DRAFTED + 1 as draft heads: for each its first block and its second."""
+        # Draft heads have an output matrix; here it is the identity.
         eye = torch.eye(student.s.width)
         return [
             (
@@ -67,7 +82,7 @@ class OffsetPredictor(nn.Module):
 
 
 class TokenUnifyModel(nn.Module):
-    """A network and what foretells later tokens from its states."""
+    """A network, and what predicts later tokens from its states."""
 
     def __init__(self, student: TrainableLlama) -> None:
         super().__init__()
@@ -77,17 +92,24 @@ class TokenUnifyModel(nn.Module):
 
 @dataclass(frozen=True)
 class TokenUnify:
-    """Each step learns one of three, drawn by `shares`: masked tokens (a share of 0.1 to 0.5 of a row's inputs is masked, and
-    the state at a mask says what was there, behind MODE in place of the mark of a beginning), next tokens, or all later ones.
-    Of the later ones `looks` offsets k of 1 to 16 are drawn by w_k = (1 / k) / sum, so that their mean is the sum over all
-    offsets with weights w_k, in expectation; offset 1 is the next token, the others go through `TokenOffsets`, which is kept as
-    draft heads for `medusa`.
+    """Each step learns masked tokens, next tokens, or all later ones, drawn by `shares`.
 
-    shares: of masked, next and later tokens, each at least 0 and together 1 (ours: 0.3, 0.4, 0.3).
+    Masked: a share of 0.1 to 0.5 of a row's inputs is masked, and the state at a mask predicts what
+    was there, after MODE in place of the mark of a beginning. Later: `looks` offsets k of 1 to 16
+    are drawn by w_k = (1 / k) / sum, so that their mean is, in expectation, the sum over all
+    offsets with weights w_k. Offset 1 is the next token; the others go through `OffsetPredictor`,
+    which is kept as draft heads for `medusa`.
 
-    Reduces to: `NextToken` at shares (0, 1, 0), to the bit; a masked language model with causal context at (1, 0, 0).
-    Source: Chen et al., "TokenUnify: scalable autoregressive visual pre-training with mixture token prediction" (2024);
-    for text, with weights, shares and the head chosen here, as the published ones are not established.
+    Attributes:
+        shares: Shares of masked, next and later tokens, each at least 0 and together 1 (ours: 0.3,
+            0.4, 0.3).
+        looks: Offsets that a step of later tokens draws.
+
+    Reduces to: `NextToken` at shares (0, 1, 0), to the bit; a masked language model with causal
+    context at (1, 0, 0).
+    Source: Chen et al., "TokenUnify: scalable autoregressive visual pre-training with mixture token
+    prediction" (2024); for text, with weights, shares and the head chosen here, as the published
+    ones are not established.
     """
 
     shares: Sequence[float] = (0.3, 0.4, 0.3)
@@ -112,8 +134,19 @@ class TokenUnify:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
-        """See `LMObjective`."""
+        """The loss of one of the three, drawn for the step.
+
+        Args:
+            network: The student and its offsets.
+            batch_BT: Token ids, BEGIN first, shape ``[B, T]``.
+            ids: Ids of the special tokens, by name.
+            rng: Source of all chance; it is advanced.
+
+        Returns:
+            A mean in nats.
+        """
         assert isinstance(network, TokenUnifyModel)
+        # A step learns one of the three only, drawn by the step's own generator.
         return self._kinds[int(rng.choice(3, p=self.shares))](self, network, batch_BT, ids, rng)
 
     def _masked(
@@ -126,10 +159,12 @@ class TokenUnify:
         inputs = list[np.ndarray]()
         labels = list[np.ndarray]()
         for row_T in batch_BT[:, :-1].numpy():
+            # Each row has a share of its own.
             hide_T = (rng.random(len(row_T)) < rng.uniform(0.1, 0.5)) & (row_T != ids[END])
             hide_T[0], hide_T[1] = False, True  # the mode's place, and at least one of a row
             inputs.append(np.where(hide_T, ids[MASK], row_T))
             inputs[-1][0] = ids[MODE]
+            # The label stands at the mask itself, not one before it.
             labels.append(np.where(hide_T, row_T, IGNORED))
         return cross_entropy(net.student, rows_of(inputs), rows_of(labels))
 
@@ -149,11 +184,15 @@ class TokenUnify:
         ids: Mapping[str, int],
         rng: np.random.Generator,
     ) -> Tensor:
+        # Offsets beyond the row are left out.
         weights_K = offset_weights(min(OFFSETS, batch_BT.shape[1] - 1))
         offsets = 1 + rng.choice(len(weights_K), self.looks, p=weights_K)
+        # One pass of the network serves all offsets.
         state_BTH = net.student.model.states(batch_BT[:, :-1])
         parts = [
             torch.nn.functional.cross_entropy(
+                # The state of input t predicts token t + k, so the last k - 1 states predict
+                # nothing known.
                 offset_token_logits(net, state_BTH[:, : state_BTH.shape[1] - k + 1], k).flatten(
                     0, 1
                 ),
@@ -168,7 +207,17 @@ class TokenUnify:
     def save(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """The offsets 2 to 5 as draft heads in out/heads. Returns how often the likeliest token of each was right."""
+        """Write the offsets 2 to 5 as draft heads in out/heads.
+
+        Args:
+            out: Directory of the run, which has the model already.
+            network: The student and its offsets.
+            unseen_RT: Rows that nothing was learned from, shape ``[R, T]``.
+            result: What was measured; it is not used.
+
+        Returns:
+            `right_at_offset`: how often the likeliest token of each offset is right.
+        """
         assert isinstance(network, TokenUnifyModel)
         rates = rates_of(network, unseen_RT)
         parts = network.offsets.heads(network.student)
@@ -184,27 +233,46 @@ class TokenUnify:
 
 
 def offset_weights(count: int) -> np.ndarray:
-    """Of the offsets 1 to `count`: 1 / k, adding up to 1."""
+    """The weights of the offsets 1 to `count`: 1 / k, scaled to sum to 1."""
     raw_K = 1 / np.arange(1, count + 1)
     return raw_K / raw_K.sum()
 
 
 def offset_token_logits(net: TokenUnifyModel, state_BTH: Tensor, offset: int) -> Tensor:
-    """Logits of the token `offset` further on, behind each state."""
+    """Logits of a token further on, after each state.
+
+    Args:
+        net: The student and its offsets.
+        state_BTH: States before the final norm, shape ``[B, T, H]``.
+        offset: How far the token is, 1 to OFFSETS; 1: the next one.
+
+    Returns:
+        Shape ``[B, T, V]``.
+    """
     if offset == 1:
         guessed = state_BTH
     else:
         guessed = net.offsets(state_BTH, offset)
+    # All offsets go through the network's own norm and head.
     return net.student.logits(net.student.model.norm(guessed)).float()
 
 
 @torch.no_grad()
 def rates_of(net: TokenUnifyModel, unseen_RT: Tensor) -> list[list[float]]:
-    """Of each offset that is kept how often the token of each rank was right on these rows."""
+    """How often the token of each rank is right, for each offset that is kept.
+
+    Args:
+        net: The student and its offsets.
+        unseen_RT: Rows that nothing was learned from, shape ``[R, T]``.
+
+    Returns:
+        DRAFTED lists of RANKS shares, 0 to 1.
+    """
     state_RTH = net.student.model.states(unseen_RT[:, :-1])
     out = list[list[float]]()
     for k in range(2, 2 + DRAFTED):
         logits = offset_token_logits(net, state_RTH[:, : state_RTH.shape[1] - k + 1], k)
+        # [R, T, RANKS]: whether the token of each rank is the text's.
         right = logits.topk(RANKS, -1).indices == unseen_RT[:, k:, None]
         out.append(right.float().mean((0, 1)).tolist())
     return out

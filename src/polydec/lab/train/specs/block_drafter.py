@@ -13,7 +13,11 @@ from polydec.lab.train.specs.seq2seq import Longest, Pairs, TokensAStep
 
 @dataclass(frozen=True)
 class BlockDrafterSpec:
-    """What `train_block_drafter` makes. parts: buckets by the source's length, and of each by the target's."""
+    """What `train_block_drafter` makes.
+
+    Attributes:
+        parts: Buckets by the source's length, and of each by the target's.
+    """
 
     out: Resumed
     target: Annotated[str, "directory of a model of `polydec train seq2seq` to draft for"]

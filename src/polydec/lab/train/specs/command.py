@@ -1,4 +1,4 @@
-"""One `polydec train KIND`: its flags are the fields of a spec, and what it calls is imported when it runs."""
+"""One `polydec train KIND`: its flags are the fields of a spec, its trainer is imported late."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ LAST = ("varied", "seed")
 class TrainingCommand:
     """How the command line trains one kind.
 
-    name: as it is typed; summary: one line for lists; spec: a frozen dataclass whose fields are declared as options (see
-    base/options.py); entry: "module:function", which takes a spec and returns what was measured; spelled: flags that are not
-    called like their field; defaults, helps: where this command's differ from the spec's; without: fields that this command
-    leaves alone; reads: how the text of a flag becomes the value of its field, where no option does it; sentence: what is
-    printed of a result unless `--json` is given (None: always JSON).
+    Attributes:
+        name: The command as it is typed.
+        summary: One line for lists.
+        spec: A frozen dataclass whose fields are declared as options (see base/options.py).
+        entry: "module:function", which takes a spec and returns what was measured.
+        spelled: Flags that are not called like their field.
+        defaults: Defaults of this command that differ from the spec's.
+        helps: Help texts of this command that differ from the spec's.
+        without: Fields that this command has no flag for.
+        reads: How the text of a flag becomes the value of its field, where no option does it.
+        sentence: What is printed of a result unless `--json` is given; None: always JSON.
     """
 
     name: str
@@ -44,34 +50,41 @@ class TrainingCommand:
             for o in dataclass_options(self.spec)
             if not o.python_only and o.name not in self.without
         ]
+        # Sorting is stable: all fields keep their order, and those of LAST go to the end.
         return tuple(sorted(flags, key=lambda o: o.name in LAST and 1 + LAST.index(o.name)))
 
     def flag(self, option: Option) -> str:
-        """How a field is typed."""
+        """The flag of a field, as it is typed."""
         return self.spelled.get(option.name, "--" + option.name.replace("_", "-"))
 
     def default(self, option: Option) -> Any:
-        """What a field is where its flag is left out; REQUIRED where it cannot be."""
+        """The value of a field whose flag is left out; REQUIRED where it cannot be."""
         return self.defaults.get(option.name, option.default)
 
     def help(self, option: Option) -> str:
-        """One line of a field with its range."""
+        """The help of a field in one line, with its range."""
         text = self.helps.get(option.name, option.help)
         if not option.range:
             return text
+        # A range joins a remark in brackets that is there already.
         if text.endswith(")"):
             return f"{text[:-1]}; {option.range})"
         return f"{text} ({option.range})"
 
     def train(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What was measured of what was trained. Raises RequestError for values that the spec refuses."""
+        """Train with the values of flags, and return what was measured.
+
+        Raises:
+            RequestError: The spec refuses the values.
+        """
         spec = self.spec(**values)
+        # Imported only now: a list of flags does not need torch.
         module, _, function = self.entry.partition(":")
         return getattr(import_module(module), function)(spec)
 
 
 def task_training_summary(result: Mapping[str, Any]) -> str:
-    """What is said of a network that was trained on tasks that are generated."""
+    """What is printed of a network that was trained on generated tasks."""
     return (
         f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s, "
         f"loss {result['loss']:.3f} nats; written to {result['out']}"

@@ -18,9 +18,13 @@ KINDS = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation")
 class ContextSpec:
     """What `train_context` makes.
 
-    kind: what stands in the place of words; reasoning: what stands between a question and its
-    answer, so that the other two can be measured beside it; nodes, hops: of the graphs of
-    continuous-cot; width: a multiple of 32; muon: of the layers' matrices.
+    Attributes:
+        kind: What stands in the place of words.
+        reasoning: What stands between a question and its answer; the other two values are controls.
+        nodes: Nodes of the graphs of continuous-cot.
+        hops: Depth of these graphs, or steps of a sum.
+        width: Width of the network, a multiple of 32.
+        muon: Learning rate of Muon for the layers' matrices.
     """
 
     out: Resumed
@@ -55,6 +59,7 @@ class ContextSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # The encoder has heads of 8, the networks heads of 16.
         if self.encoder % 8:
             raise RequestError(f"encoder is {self.encoder}: it must be a multiple of 8")
         if self.width % 32:

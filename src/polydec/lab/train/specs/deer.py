@@ -26,7 +26,10 @@ from polydec.lab.train.specs.fields import (
 class DeerSpec:
     """What `train_deer` makes, for a target of the Llama skeleton.
 
-    text: without it the target writes out/text.jsonl first. steps: of the first stage; refine: of the second, behind them.
+    Attributes:
+        text: A file of samples; without it the target writes out/text.jsonl first.
+        steps: Steps of the first stage.
+        refine: Steps of the second stage, which follow.
     """
 
     out: Kept

@@ -28,12 +28,19 @@ from polydec.lab.train.tasks import LONG, SHIPPED, TASKS, draw_task
 class DiffusionSpec:
     """What `train_diffusion` makes.
 
-    Tasks take turns. All rows of a step are equally long, the rest of a row is EOS. long: every other step has fewer and longer
-    rows of tasks that go on (LONG; 0: never, and all tasks take turns in each step). muon: of the layers' matrices. start:
-    masked-diffusion or autoregressive; its tokenizer and sizes are taken. anneal: in so many steps more and more of what stands
-    behind a position is shown to it. block: positions see no further than to the end of their own block. drop: a question
-    that is left out is gaps, as under `llada` with guidance; to a causal model it is empty, as an empty negative prompt is.
-    int8: half a file, which only Polydec reads. width: a multiple of 32.
+    Tasks take turns; all rows of a step are equally long, filled with EOS.
+
+    Attributes:
+        long: Every other step has fewer and longer rows of tasks that go on (LONG). 0: never, and
+            all tasks take turns in each step.
+        muon: Learning rate of Muon for the layers' matrices.
+        start: A masked-diffusion or autoregressive model, whose tokenizer and sizes are taken.
+        anneal: Steps in which more and more of the later positions becomes visible.
+        block: Positions see no further than to the end of their own block.
+        drop: A question that is left out is gaps, as under `llada` with guidance; to a causal model
+            it is empty, as an empty negative prompt is.
+        int8: Weights in half a file, which only Polydec reads.
+        width: Width of the network, a multiple of 32.
     """
 
     out: Resumed
@@ -75,6 +82,7 @@ class DiffusionSpec:
             raise RequestError(
                 f"long is {self.long}: it must be 0, or lie in length ({self.length}) to 4096"
             )
+        # Steps alternate between long and other tasks, so there must be some of both.
         if self.long and len({name in LONG for name in self.tasks}) < 2:
             raise RequestError(
                 f"long is {self.long}: tasks must have some of {', '.join(LONG)}, and others"
@@ -87,6 +95,7 @@ class DiffusionSpec:
             )
         if not self.tasks:
             raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
+        # Raises for unknown names.
         for name in self.tasks:
             draw_task(name, 0, 0)
 

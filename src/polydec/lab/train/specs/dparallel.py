@@ -24,7 +24,11 @@ from polydec.lab.train.tasks import SHIPPED
 
 @dataclass(frozen=True)
 class DParallelSpec:
-    """What `train_dparallel` makes. target: of the Llama skeleton, a model that sees its whole canvas."""
+    """What `train_dparallel` makes.
+
+    Attributes:
+        target: A model of the Llama skeleton that sees its full canvas.
+    """
 
     out: Resumed
     target: Annotated[

@@ -30,8 +30,12 @@ POLICIES: Mapping[str, float] = {
 class DraftSpec:
     """What `train_draft` makes, for a target of the Llama skeleton.
 
-    text: without it the target writes out/text.jsonl first. tasks: (kind of prompt, divergence). own: None, what the policy
-    says. tokens: the most frequent of the text. bf16: None takes it where the machine multiplies it.
+    Attributes:
+        text: A file of samples; without it the target writes out/text.jsonl first.
+        tasks: Pairs of a kind of prompt and its divergence.
+        own: Share of steps on the draft's own text; None: what the policy says.
+        tokens: How many of the most frequent tokens of the text the draft can propose.
+        bf16: 16-bit arithmetic; None: where the machine multiplies it.
     """
 
     out: Kept
@@ -78,6 +82,7 @@ class DraftSpec:
         )
         from polydec.lab.train.selfplay import SOURCES
 
+        # Raises for unknown names, and for a beta out of range.
         for name in (self.divergence, *(d for _, d in self.tasks)):
             divergence_by_name(name, self.beta)
         for kind, _ in self.tasks:
@@ -87,7 +92,8 @@ class DraftSpec:
 
 
 def by_kind(text: str) -> tuple[tuple[str, str], ...]:
-    """The divergences of some kinds of prompts, as the command line gives them: code=rkl,summary=jsd."""
+    """The divergences of some kinds of prompts, as the command line has them: code=rkl,summary=jsd."""
+    # Empty parts are left out, so a comma at the end does no harm.
     pairs = (part.partition("=") for part in text.split(",") if part.strip())
     return tuple((kind.strip(), name.strip()) for kind, _, name in pairs)
 

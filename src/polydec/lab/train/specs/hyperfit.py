@@ -16,9 +16,11 @@ from polydec.lab.train.specs.fields import Data, Resumed, Seed
 class HyperfitSpec:
     """What `train_hyperfit` makes.
 
-    rate: it must bring the loss to almost nothing, so a small model needs more than the published 1e-6, which is for models of
-    a thousand million parameters and more. context: tokens of a text before a greedy continuation that is measured; ahead: its
-    tokens.
+    Attributes:
+        rate: Learning rate. It must bring the loss to almost nothing, so a small model needs more
+            than the published 1e-6, which is for models of a thousand million parameters and more.
+        context: Tokens of a text before a greedy continuation that is measured.
+        ahead: Tokens of that continuation.
     """
 
     out: Resumed
@@ -40,6 +42,7 @@ class HyperfitSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # An epoch needs one full batch.
         if self.texts < self.rows:
             raise RequestError(
                 f"texts is {self.texts}: a step takes rows ({self.rows}), so give at least as many"
@@ -47,7 +50,8 @@ class HyperfitSpec:
 
 
 def hyperfit_summary(result: Mapping[str, Any]) -> str:
-    """Greedy text before and after."""
+    """A table of what was measured before and after."""
+    # What each figure is called in the table.
     names = {
         "held_out_nats": "held-out nats a token",
         "entropy": "entropy of its laws, nats",

@@ -27,10 +27,12 @@ from polydec.lab.train.tasks import LONG, SHIPPED
 
 @dataclass(frozen=True)
 class InsertionSpec:
-    """What `train_insertion` makes.
+    """What `train_insertion` makes. Tasks take turns; their answers must end.
 
-    Tasks take turns; their answers must end. muon: of the layers' matrices. start: its tokenizer and sizes are taken. width: a
-    multiple of 32.
+    Attributes:
+        muon: Learning rate of Muon for the layers' matrices.
+        start: A model whose tokenizer and sizes are taken.
+        width: Width of the network, a multiple of 32.
     """
 
     out: Resumed
@@ -50,6 +52,7 @@ class InsertionSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # An insertion model stops when nothing is missing, so an answer must have an end.
         if endless := [name for name in self.tasks if name in LONG]:
             raise RequestError(
                 f"tasks has {endless[0]!r}: its answers go on, and an insertion model writes whole ones"
@@ -57,7 +60,7 @@ class InsertionSpec:
         self.begin()  # refuses wrong tasks and widths
 
     def begin(self) -> DiffusionSpec:
-        """The same for the network that is begun with."""
+        """The spec of the masked-diffusion network that training begins with."""
         return DiffusionSpec(
             self.out,
             self.tasks,

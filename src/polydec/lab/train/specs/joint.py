@@ -15,8 +15,10 @@ from polydec.lab.train.tasks import SHIPPED
 class JointSpec:
     """What `train_joint` makes.
 
-    target: a directory (or zoo:NAME) of a model that sees its whole canvas; it writes one token a pass. count: at least 2, as
-    the first gap of a pass needs no layer.
+    Attributes:
+        target: A directory (or zoo:NAME) of a model that sees its full canvas; it writes one token
+            a pass.
+        count: Gaps that a pass will fill, at least 2, as the first gap of a pass needs no layer.
     """
 
     out: Out

@@ -22,8 +22,13 @@ from polydec.lab.train.specs.fields import (
 
 @dataclass(frozen=True)
 class LexicalSpec:
-    """What `train_lexical` makes, of a target of the Llama skeleton. longest: tokens of a text that are read. The paper's rate,
-    steps, alpha and k are not known to us."""
+    """What `train_lexical` makes, of a target of the Llama skeleton.
+
+    The paper's rate, steps, alpha and k are not known to us.
+
+    Attributes:
+        longest: Tokens of a text that are read.
+    """
 
     out: Kept
     target: Target = "zoo:tiny"

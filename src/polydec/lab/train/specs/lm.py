@@ -22,7 +22,11 @@ if TYPE_CHECKING:  # loads torch, which a list of flags does not need
 class LMPreset:
     """Sizes of a network, and how it is trained.
 
-    rows: of `length` tokens a step; at the end of a run they are fewer and longer.
+    Attributes:
+        shape: Sizes of the network.
+        schedule: How the run is driven.
+        rows: Rows of `length` tokens a step; at the end of a run they are fewer and longer.
+        length: Tokens of a row.
     """
 
     shape: LlamaShape
@@ -48,9 +52,16 @@ OBJECTIVES = ("next-token", "meap", "cm3", "tokenunify")
 class LMSpec:
     """What `train_lm` makes.
 
-    teacher: its laws are learnt in place of the text's tokens (forward KL), and it brings its tokenizer. start: it brings
-    tokenizer and shape. shares: of prose, code, dialogue in every step's rows. long: at the end, with rows as long as the
-    context. early_exit, layer_dropout, exits: see exits.py. compiled: faster after a minute or two.
+    Attributes:
+        teacher: A model whose laws are learned in place of the text's tokens (forward KL); it
+            brings its tokenizer.
+        start: A model to begin with; it brings tokenizer and shape.
+        shares: Shares of prose, code and dialogue in every step's rows.
+        long: Share of the steps, at the end, with rows as long as the context.
+        early_exit: See exits.py.
+        layer_dropout: See exits.py.
+        exits: See exits.py.
+        compiled: Whether the step is compiled: faster, after a minute or two.
     """
 
     out: Resumed
@@ -104,10 +115,12 @@ class LMSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # Each kind of text has a share and a size of its own.
         if not len(self.shares) == len(self.train_mb) == len(self.kinds):
             raise RequestError(
                 f"shares and train_mb must have a value for each of {', '.join(self.kinds)}"
             )
+        # A teacher and early exits bring a loss of their own.
         if self.objective != "next-token" and (self.teacher is not None or self.depths.on):
             raise RequestError(
                 f"objective is {self.objective!r}: with a teacher or early exits next tokens are learned, so leave it out"
@@ -116,15 +129,17 @@ class LMSpec:
 
     @property
     def depths(self) -> EarlyExitLosses:
-        """What a step learns beside the whole network's loss."""
+        """What a step learns besides the loss of the full network."""
+        # Imported here: it loads torch, which a list of flags does not need.
         from polydec.lab.train.exits import EarlyExitLosses
 
         return EarlyExitLosses(self.early_exit, self.layer_dropout, self.exits)
 
 
 def lm_training_summary(result: Mapping[str, Any]) -> str:
-    """Held-out bits per byte beside those of the n-gram, and what the run took."""
+    """Held-out bits per byte next to those of the n-gram, and what the run took."""
     model = result["bits_per_byte"]
+    # The order of the n-gram is part of the figure's name.
     key = next(k for k in result if k.startswith("bits_per_byte_"))
     order = key.removeprefix("bits_per_byte_").removesuffix("_gram")
     rows = [

@@ -17,7 +17,9 @@ MANY = InRange(1, 1 << 20)
 class NGramSpec:
     """What `train_ngrams` makes.
 
-    text: without it the target writes out/text.jsonl first. corpus: in place of text and data.
+    Attributes:
+        text: A file of samples; without it the target writes out/text.jsonl first.
+        corpus: A plain text that is counted in place of text and data.
     """
 
     out: Kept
@@ -37,6 +39,7 @@ class NGramSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # A corpus has no prompts, so nothing is written.
         if self.corpus is not None and (self.text, self.data) != (None, None):
             raise RequestError(
                 "corpus is given, and so is text or data: a table is counted in one of them, leave out the others"

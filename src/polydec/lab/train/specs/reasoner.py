@@ -28,10 +28,16 @@ CONTEXT = 256
 class ReasonerSpec:
     """What `train_reasoner` makes.
 
-    Kinds of problems take turns at random; each row is filled with problems. width: a multiple of 32. flawed: the wrong step is
-    judged and not learned. muon: of the layers' matrices. start: a directory that this wrote, of a network at most as large,
-    whose law the network begins with (see grow.py). own: its solutions, drawn at temperature 1, right or wrong, are then
-    what is judged and not learned.
+    Kinds of problems take turns at random; each row is filled with problems.
+
+    Attributes:
+        width: Width of the network, a multiple of 32.
+        flawed: Share of problems with a wrong step, which is judged and not learned.
+        muon: Learning rate of Muon for the layers' matrices.
+        start: A directory that this command wrote, of a network at most as large, whose law the
+            network begins with (see grow.py).
+        own: Problems of each kind that `start` solves at temperature 1; its solutions, right or
+            wrong, are then what is judged and not learned.
     """
 
     out: Resumed
@@ -66,12 +72,15 @@ class ReasonerSpec:
             raise RequestError(
                 f"own is {self.own}: only a network that is named by start can draw solutions"
             )
+        # One expert is an MLP with a useless router; and only networks without experts can be
+        # grown.
         if self.experts == 1 or (self.experts and self.start is not None):
             raise RequestError(
                 f"experts is {self.experts}: it must be 0, or at least 2 in a network that does not begin with another's law"
             )
         if self.width % 32:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
+        # Raises for unknown names.
         problems.require_kinds(self.kinds)
 
 

@@ -28,8 +28,10 @@ Longest = Annotated[
 class Seq2SeqSpec:
     """What `train_seq2seq` makes.
 
-    inner: of the MLPs (0: four times the width). parts: buckets by the source's length, and of each by the target's.
-    smooth: share of a label that goes to all tokens alike.
+    Attributes:
+        inner: Units of the MLPs; 0: four times the width.
+        parts: Buckets by the source's length, and of each by the target's.
+        smooth: Share of a label that goes to all tokens alike.
     """
 
     out: Resumed
@@ -55,6 +57,7 @@ class Seq2SeqSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # All heads have one size.
         if self.width % HEAD:
             raise RequestError(f"width is {self.width}: it must be a multiple of {HEAD}")
         if min(self.parts) < 1:
@@ -63,6 +66,7 @@ class Seq2SeqSpec:
 
 def seq2seq_training_summary(result: Mapping[str, Any]) -> str:
     """What is printed of a run."""
+    # Small data may have no held-out pair.
     right = ""
     if result["held_out_nats"] is not None:
         right = (

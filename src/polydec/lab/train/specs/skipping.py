@@ -22,8 +22,15 @@ from polydec.lab.train.specs.fields import (
 
 @dataclass(frozen=True)
 class SkippingSpec:
-    """What `train_skipping` makes, of a target of the Llama skeleton. speed, even: as of the method that it will serve.
-    longest: tokens of a text that are read. Published: all weights but the embeddings, a rate of 2e-5, two rounds."""
+    """What `train_skipping` makes, of a target of the Llama skeleton.
+
+    Published: all weights but the embeddings, a rate of 2e-5, two rounds.
+
+    Attributes:
+        speed: As of the method that the model will serve.
+        even: As of the method that the model will serve.
+        longest: Tokens of a text that are read.
+    """
 
     out: Kept
     target: Target = "zoo:tiny"

@@ -16,9 +16,14 @@ from polydec.lab.train.specs.fields import Data, Out, Seed, Steps
 class SortedSpec:
     """What `train_sorted` makes.
 
-    target: the draft takes its tokenizer and, at its width, begins with its first layers, norm and head. layers: at least 2.
-    width: in whole heads of the target's size; another one than the target's begins at random. exits: ascending, the last one
-    is `layers`; one alone is an ordinary draft of that depth.
+    Attributes:
+        target: The draft takes its tokenizer and, at its width, begins with its first layers, norm
+            and head.
+        layers: Layers of the draft, at least 2; 0: half the target's.
+        width: Width of the draft, in heads of the target's size; another width than the target's
+            begins at random.
+        exits: Ascending depths, of which the last is `layers`; one alone makes an ordinary draft of
+            that depth.
     """
 
     out: Out
@@ -51,6 +56,7 @@ class SortedSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # One layer has no half to serve.
         if self.layers and not 2 <= self.layers <= 256:
             raise RequestError(f"layers is {self.layers}: it must be 0 or lie in 2 to 256")
 

@@ -1,4 +1,4 @@
-"""What `polydec train heads`, `eagle` and `probes` can be told: each has a file with its COMMAND beside this one."""
+"""What `polydec train heads`, `eagle` and `probes` can be told; their COMMANDs are in files here."""
 
 from __future__ import annotations
 
@@ -19,12 +19,21 @@ ENTRY = "polydec.lab.train.states:train_states"
 class StatesSpec:
     """What `train_states` makes.
 
-    text: without it the target writes out/text.jsonl first, at `temperature`. levels: how many tokens ahead are guessed (0: as
-    the kind has it). tokens: the most frequent ones (0: those of `start`, else all). mixed: each prompt at a temperature of its
-    own (as for `polydec train draft`), in place of `temperature`. texts: the target reads them, which is quicker than writing.
-    start: of the target's width; its head is kept (None: at random, over the target's); LongSpec goes on with such a drafter,
-    as published on long pieces at a hundredth of the rate. bf16: the drafter's arithmetic (None:
-    where this machine is measured to be faster with it). compute: see `polydec.load`.
+    Attributes:
+        text: A file of samples; without it the target writes out/text.jsonl first, at
+            `temperature`.
+        levels: How many tokens ahead are guessed; 0: as the kind has it.
+        tokens: How many of the most frequent tokens a head of its own has; 0: those of `start`,
+            else all.
+        mixed: Each prompt at a temperature of its own (as for `polydec train draft`), in place of
+            `temperature`.
+        texts: Tokens of others' texts, which the target reads: that is quicker than writing.
+        start: A draft model of the target's width, whose head stays (None: new weights over the
+            target's head). LongSpec goes on with such a drafter, as published on long pieces at a
+            hundredth of the rate.
+        bf16: The drafter's arithmetic; None: 16 bits where this machine is measured to be faster
+            with them.
+        compute: See `polydec.load`.
     """
 
     out: Kept
@@ -86,6 +95,8 @@ class StatesSpec:
         if self.kind not in KINDS:
             raise RequestError(f"kind is {self.kind!r}: it must be one of {', '.join(KINDS)}")
         keep_ranges(self)
+        # A field that the kind does not read must have its default, else it would be ignored in
+        # silence.
         for name in SOME:
             if (
                 getattr(self, name) != getattr(StatesSpec, name)
@@ -96,6 +107,7 @@ class StatesSpec:
                     f"{name} is {getattr(self, name)!r}: kind {self.kind} does nothing with it, leave it out "
                     f"({takers} would take it)"
                 )
+        # A draft model's head has its own tokens.
         if self.start is not None and self.tokens:
             raise RequestError(
                 f"start is {self.start!r} and tokens {self.tokens}: start brings its own, so leave tokens out"

@@ -23,9 +23,14 @@ UNITS = ("bytes", "lexinvariant", "word-pooled", "hat", "tokens")
 class WordsSpec:
     """What `train_words` makes.
 
-    kind: what the units are; every kind's law is one of texts, so their held-out figures may be compared. width, layers: of the
-    network, of word-pooled and hat its backbone, whose encoder and decoder are half or a quarter as wide. length: of a row, in
-    what the kind reads: bytes, of hat with an end mark a word, of tokens these.
+    Attributes:
+        kind: What the units are; every kind's law is one of texts, so their held-out figures may be
+            compared.
+        width: Width of the network; of word-pooled and hat that of the backbone, whose encoder and
+            decoder are half or a quarter as wide.
+        layers: Layers of the network, or of the backbone.
+        length: Length of a row in what the kind reads: bytes, for hat with an end mark a word, or
+            tokens.
     """
 
     out: Resumed
@@ -48,6 +53,7 @@ class WordsSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        # Encoder and decoder of word-pooled are half as wide, in heads of 32.
         if self.width % 64:
             raise RequestError(f"width is {self.width}: it must be a multiple of 64")
 

@@ -1,11 +1,14 @@
-"""Hierarchical transformer (HAT): a word's bytes become one vector, a backbone reads these, a decoder spells the next word up
-to its end mark.
+"""Hierarchical transformer (HAT): one vector for each word, made of its bytes.
 
-Source: Neitemeier et al., Hierarchical autoregressive transformers: combining byte- and word-level processing for robust,
-adaptable language models, 2025. A word is what stands between two of its splits: white space with the letters and signs behind
-it. Where a word ends is known when white space follows, so no split moves when a text goes on, and the last word of a prompt is
-never closed: its bytes prime the decoder. The encoder reads the end mark too, and a word is closed at `longest` bytes without
-one; that, and all sizes but their ratio of 1 to 4, are ours. The network is that of word-pooled models with one vector a word.
+A backbone reads the vectors, and a decoder spells the next word up to its end mark.
+
+Source: Neitemeier et al., Hierarchical autoregressive transformers: combining byte- and word-level
+processing for robust, adaptable language models, 2025. A word is what stands between two of its
+splits: white space with the letters and signs behind it. Where a word ends is known when white
+space follows, so no split moves when a text goes on, and the last word of a prompt is never closed:
+its bytes prime the decoder. The encoder reads the end mark too, and a word is closed at `longest`
+bytes without one; that, and all sizes but their ratio of 1 to 4, are ours. The network is that of
+word-pooled models with one vector a word.
 """
 
 from __future__ import annotations
@@ -30,25 +33,45 @@ SPLIT = r"(?<=\S)(?=\s)"
 
 
 def build_hat_tokenizer(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
-    """Bytes, with an end mark wherever white space follows something else."""
+    """A tokenizer of bytes that puts an end mark wherever white space follows something else.
+
+    Args:
+        spec: Options; not used.
+        texts: Not used: nothing is learned.
+
+    Returns:
+        The tokenizer.
+    """
     out = train_tokenizer([], 256 + len(SPECIAL) + 1, (WORD,))
+    # The normaliser inserts the mark as text, so it must be matched in normalised text.
     out.add_special_tokens([AddedToken(WORD, special=True, normalized=True)])
     out.normalizer = normalizers.Replace(Regex(SPLIT), WORD)
     return out
 
 
 def hat_word_ends(tokens: Tokenizer) -> frozenset[int]:
-    """The end mark, and the end of a text."""
+    """The ids that end a word: the end mark, and the end of a text."""
     return frozenset((mark_id(tokens, WORD), mark_id(tokens, END)))
 
 
 def build_hat_network(spec: WordsSpec, tokens: Tokenizer) -> WordPooled:
+    """A word-pooled network with one vector a word.
+
+    Args:
+        spec: Options; the sizes.
+        tokens: The tokenizer.
+
+    Returns:
+        The network, trainable.
+    """
+    # One vector a word: a word has one slot.
     config = WordConfig(
         tokens.get_vocab_size(),
         mark_id(tokens, BEGIN),
         tuple(sorted(hat_word_ends(tokens))),
         spec.width,
         spec.layers,
+        # The small width is a quarter of the backbone's, in heads of 32.
         max(1, spec.width // 4 // 32) * 32,
         1,
         spec.longest,

@@ -15,8 +15,19 @@ TEXTS = 64
 def words_right(
     network: nn.Module, texts: Sequence[Sequence[int]], ends: Collection[int], length: int
 ) -> float:
-    """The share of words that greedy decoding would spell right to their last byte, which parts them from the next one, behind
-    the text before them. A word is greedily right where each of its bytes is the likeliest behind those before it."""
+    """The share of words that greedy decoding would spell right, to the byte that ends them.
+
+    A word is right where each of its bytes is the likeliest after those before it.
+
+    Args:
+        network: Gives logits of rows of token ids.
+        texts: Token ids, BEGIN first; the first TEXTS of them are read.
+        ends: Ids that end a word.
+        length: Tokens of a text that are read.
+
+    Returns:
+        0 to 1.
+    """
     right = 0
     count = 0
     for ids in texts[:TEXTS]:
@@ -24,7 +35,9 @@ def words_right(
         guess = network(token_1T[:, :-1])[0].argmax(-1)
         whole = True
         for hit, token in zip((guess == token_1T[0, 1:]).tolist(), token_1T[0, 1:].tolist()):
+            # One wrong byte spoils a word.
             whole = whole and hit
+            # A last word that is cut off by the row is not counted.
             if token in ends:
                 right = right + whole
                 count += 1
@@ -35,7 +48,17 @@ def words_right(
 def with_slips(
     texts: Sequence[Sequence[int]], letters: Sequence[int], share: float, seed: int
 ) -> list[list[int]]:
-    """The same texts with another letter in place of such a share of their letters."""
+    """Replace some letters of texts by others.
+
+    Args:
+        texts: Token ids.
+        letters: Ids of letters, which replace and are replaced.
+        share: Share of the letters that is replaced, 0 to 1.
+        seed: Seed of the draws.
+
+    Returns:
+        The texts, as long as before.
+    """
     r = torch.Generator().manual_seed(seed)
     among = set(letters)
     out = list[list[int]]()

@@ -18,19 +18,43 @@ from polydec.lab.train.word_kinds.protocols import WordModelKind, as_it_is, file
 
 
 def byte_network_shape(spec: WordsSpec, vocab: int) -> LlamaShape:
-    """Sizes of the network, or of the backbone of a kind that has one."""
+    """The sizes of the network, or of the backbone of a kind that has one.
+
+    Args:
+        spec: Options; width and layers.
+        vocab: Tokens of the vocabulary.
+
+    Returns:
+        The sizes; heads of 32.
+    """
     heads = spec.width // 32
     return LlamaShape(vocab, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
 
 
 def build_byte_network(spec: WordsSpec, tokenizer: Tokenizer) -> TrainableLlama:
+    """A new Llama over bytes.
+
+    Args:
+        spec: Options; the sizes.
+        tokenizer: Tokenizer of bytes.
+
+    Returns:
+        The network, trainable.
+    """
     return TrainableLlama(byte_network_shape(spec, tokenizer.get_vocab_size()), seed=spec.seed)
 
 
 def save_byte_network(
     out: Path, network: TrainableLlama, tokenizer: Tokenizer, spec: WordsSpec
 ) -> None:
-    """A Llama directory."""
+    """Save a Llama directory.
+
+    Args:
+        out: Directory to write.
+        network: The trained network.
+        tokenizer: Its tokenizer.
+        spec: Options; not used.
+    """
     config = network.s.config(bos=mark_id(tokenizer, BEGIN), eos=mark_id(tokenizer, END))
     save_directory(out, network, config, files=files_of(tokenizer), dtype=torch.float32)
 
@@ -38,6 +62,16 @@ def save_byte_network(
 def byte_position_figures(
     network: TrainableLlama, texts: Sequence[Sequence[int]], length: int
 ) -> Mapping[str, Any]:
+    """Bits a byte by position; see `by_position`.
+
+    Args:
+        network: The trained network.
+        texts: Token ids of held-out texts, BEGIN first.
+        length: Tokens of a row.
+
+    Returns:
+        The figures by name.
+    """
     return by_position(network, texts, length)
 
 

@@ -19,23 +19,38 @@ PARTS = (" ", "\n")
 
 
 def of_bytes(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
-    """A byte is a token."""
+    """A tokenizer whose tokens are bytes.
+
+    Args:
+        spec: Options; not used.
+        texts: Not used: nothing is learned.
+
+    Returns:
+        The tokenizer.
+    """
     return train_tokenizer([], 256 + len(SPECIAL))
 
 
 def word_end_bytes(tokenizer: Tokenizer) -> frozenset[int]:
-    """Bytes that part words, and the end of a text."""
+    """The ids of bytes that end a word, and of the end of a text."""
+    # A byte is a token here, so each of PARTS is one id.
     parts = tokenizer.encode("".join(PARTS), add_special_tokens=False).ids
     return frozenset((*parts, mark_id(tokenizer, END)))
 
 
 @dataclass(frozen=True)
 class WordModelKind:
-    """make: a network that reads tokens [B, T], BEGIN first, and gives the logits of what follows each,
-    [B, T, V]: whatever its units are, its law is one of texts. learn: the same logits as they are
-    learned from at a step. save: writes a directory that `polydec.load` reads. beside: figures of its
-    own, of held-out texts, each as far as a row is long. tokenizer: what writes texts as its tokens, from those that are
-    trained on; ends: the tokens that end a word, none where words are not counted."""
+    """A kind of model over bytes or words. Whatever its units are, its law is one of texts.
+
+    Attributes:
+        make: Makes a network that reads token ids, BEGIN first, shape ``[B, T]``, and gives the
+            logits of what follows each, shape ``[B, T, V]``.
+        learn: The same logits, as they are learned from at a step.
+        save: Writes a directory that `polydec.load` reads.
+        beside: Figures of the kind's own over held-out texts, each as far as a row is long.
+        tokenizer: Makes the tokenizer, from the texts that are trained on.
+        ends: Ids that end a word; none where words are not counted.
+    """
 
     make: Callable[[WordsSpec, Tokenizer], nn.Module]
     learn: Callable[[Any, Tensor, int], Tensor]
@@ -46,12 +61,24 @@ class WordModelKind:
 
 
 def files_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a directory holds beside weights and config: no chat template, as these models learn running text."""
+    """What a directory holds besides weights and config.
+
+    There is no chat template, as these models learn running text.
+    """
     files = tokenizer_files(tokenizer, CONTEXT)
     del files["tokenizer_config.json"]["chat_template"]
     return files
 
 
 def as_it_is(network: nn.Module, token_BT: Tensor, step: int) -> Tensor:
-    """The network is learned from as it is asked."""
+    """Logits as the network gives them: nothing changes with the step.
+
+    Args:
+        network: The network.
+        token_BT: Token ids, shape ``[B, T]``.
+        step: Not used.
+
+    Returns:
+        Shape ``[B, T, V]``.
+    """
     return network(token_BT)

@@ -1,4 +1,4 @@
-"""Byte-level BPE tokens: what kinds over words and bytes are held against, as most language models read these."""
+"""Byte-level BPE tokens, as most language models read: the control of the other kinds."""
 
 from __future__ import annotations
 
@@ -15,18 +15,36 @@ from polydec.lab.train.word_kinds.protocols import WordModelKind, as_it_is
 
 
 def build_bpe_tokenizer(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
-    """Learned from the texts that are trained on."""
+    """A byte-level BPE tokenizer, learned from the texts that are trained on.
+
+    Args:
+        spec: Options; `vocab` is the number of tokens.
+        texts: The texts.
+
+    Returns:
+        The tokenizer.
+    """
     return train_tokenizer(texts, spec.vocab)
 
 
 def no_word_ends(tokens: Tokenizer) -> frozenset[int]:
-    """A token may end a word or not: words are not counted."""
+    """No ids: a token may end a word or not, so words are not counted."""
     return frozenset()
 
 
 def token_count_figures(
     network: TrainableLlama, texts: Sequence[Sequence[int]], length: int
 ) -> Mapping[str, Any]:
+    """How many tokens the texts have.
+
+    Args:
+        network: Not used.
+        texts: Token ids of held-out texts, BEGIN first.
+        length: Not used.
+
+    Returns:
+        `tokens`: tokens without BEGIN.
+    """
     return {"tokens": sum(len(ids) - 1 for ids in texts)}
 
 

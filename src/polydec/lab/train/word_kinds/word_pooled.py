@@ -1,8 +1,11 @@
-"""Word-pooled: a word's bytes become a few vectors, a backbone reads these, and a small decoder spells the next word.
+"""Word-pooled: a word's bytes become a few vectors, and a small decoder spells the next word.
 
-Source: Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023. Words end
-with the byte that parts them (a space, a line break) or at `longest` bytes, so what ends a word is a byte of the text, and the
-law is one of bytes without an end-of-word mark; that, and all sizes, are ours.
+A backbone reads the vectors.
+
+Source: Thawani et al., Learn your tokens: word-pooled tokenization for language modeling, 2023.
+Words end with the byte that parts them (a space, a line break) or at `longest` bytes, so what ends
+a word is a byte of the text, and the law is one of bytes without an end-of-word mark; that, and all
+sizes, are ours.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ NONE = -1
 
 
 class WordPooled(nn.Module):
-    """See the file. Names of parameters are those of its directory (models/nets/words.py)."""
+    """A word-pooled network, as the module describes it.
+
+    Parameters have the names of its directory (models/nets/words.py).
+    """
 
     def __init__(self, c: WordConfig, seed: int) -> None:
         super().__init__()
@@ -57,7 +63,7 @@ class WordPooled(nn.Module):
             nn.init.normal_(self.embed_tokens.weight, std=0.02)
 
     def forward(self, token_BT: Tensor) -> Tensor:
-        """Logits of what follows each token, the first of which is BEGIN."""
+        """Logits of what follows each token, the first of which is BEGIN, shape ``[B, T, V]``."""
         c = self.c
         B = len(token_BT)
         word_BT, offset_BT = self.places(token_BT)
@@ -65,6 +71,7 @@ class WordPooled(nn.Module):
         L = c.longest
         n = c.slots
         row_B1 = torch.arange(B)[:, None]
+        # The bytes of each word, at most L of them; what follows token t is byte t + 1.
         byte_BWL = torch.full((B, W, L), NONE)
         byte_BWL[row_B1, word_BT[:, :-1], offset_BT[:, :-1]] = token_BT[:, 1:]
         # rows have unequally many words: what is inside of words runs for those that are there
@@ -72,20 +79,26 @@ class WordPooled(nn.Module):
         byte_QL = byte_BWL[there_BW]
         pooled_BWNE = self.slots.new_zeros(B, W, n, c.small)
         pooled_BWNE[there_BW] = self.pooled(byte_QL).to(pooled_BWNE.dtype)
+        # Q words that are there, in rows of n vectors of the decoder's width.
         state_QNE = self.down(self.read(pooled_BWNE))[there_BW]
+        # A word's decoder reads n vectors of all words before, then its own bytes; the last one
+        # predicts nothing.
         x_QSE = torch.cat([state_QNE, self.embedded(byte_QL)], 1)[:, :-1]
         cos_SD, sin_SD = pooled_rotary_tables(self.small, x_QSE.shape[1])
         for layer in self.decoder:
             x_QSE = layer(x_QSE, cos_SD, sin_SD)
+        # Number of each word among those that are there.
         number_BW = (there_BW.flatten().cumsum(0) - 1).view(B, W)
+        # The vector before byte `offset` of a word predicts it.
         out_BTE = x_QSE[number_BW.gather(1, word_BT), n - 1 + offset_BT]
         return F.linear(self.last(out_BTE), self.embed_tokens.weight)
 
     def places(self, token_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Of what follows each token the word that it belongs to, and where in it."""
+        """For what follows each token: the number of its word, and its place in the word."""
         word = torch.zeros_like(token_BT)
         offset = torch.zeros_like(token_BT)
         ends_BT = torch.isin(token_BT, torch.tensor(self.c.ends))
+        # A word ends after an end byte, or when it is as long as a word may be.
         for t in range(1, token_BT.shape[1]):
             over = ends_BT[:, t] | (offset[:, t - 1] + 1 >= self.c.longest)
             word[:, t] = word[:, t - 1] + over
@@ -93,13 +106,15 @@ class WordPooled(nn.Module):
         return word, offset
 
     def embedded(self, byte_QL: Tensor) -> Tensor:
+        """Embeddings of bytes; those of filled-up places are never seen."""
         return self.embed_tokens(byte_QL.clamp(min=0))
 
     def pooled(self, byte_QL: Tensor) -> Tensor:
-        """The vectors of each word [Q, n, E]: of its own bytes alone."""
+        """The vectors of each word, of its own bytes alone, shape ``[Q, n, E]``."""
         n = self.c.slots
         known_QL = byte_QL >= 0
         own_QNE = self.slots.expand(len(byte_QL), -1, -1)
+        # The n slots stand before the bytes, and become the word's vectors.
         x_QSE = torch.cat([own_QNE, self.embedded(byte_QL)], 1)
         see_QS = F.pad(known_QL, (n, 0), value=True)
         cos_SD, sin_SD = pooled_rotary_tables(self.small, x_QSE.shape[1])
@@ -108,9 +123,10 @@ class WordPooled(nn.Module):
         return x_QSE[:, :n]
 
     def read(self, pooled_BWNE: Tensor) -> Tensor:
-        """What the backbone leaves of all that stands before each word [B, W, n, H]."""
+        """What the backbone makes of all that stands before each word, shape ``[B, W, n, H]``."""
         B, W, n, _ = pooled_BWNE.shape
         read_BPH = self.up(pooled_BWNE[:, :-1]).flatten(1, 2)
+        # Moved by one word: learned vectors stand before the first, the last word is not read.
         x_BPH = torch.cat([self.start.expand(B, -1, -1), read_BPH], 1)
         cos_PD, sin_PD = pooled_rotary_tables(self.large, x_BPH.shape[1])
         for layer in self.layers:
@@ -119,7 +135,7 @@ class WordPooled(nn.Module):
 
 
 def word_layer_shapes(c: WordConfig) -> tuple[LlamaShape, LlamaShape]:
-    """Of a layer inside a word, and of one of the backbone."""
+    """The sizes of a layer inside a word, and of one of the backbone."""
     return (
         LlamaShape(c.vocab, c.small, 1, c.small // 32, c.small // 32, 3 * c.small, c.context),
         LlamaShape(c.vocab, c.width, 1, c.width // 32, c.width // 32, 3 * c.width, c.context),
@@ -127,13 +143,30 @@ def word_layer_shapes(c: WordConfig) -> tuple[LlamaShape, LlamaShape]:
 
 
 def pooled_rotary_tables(s: LlamaShape, length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the positions 0 to length - 1."""
+    """Cosines and sines of the positions 0 to length - 1.
+
+    Args:
+        s: Head size and base.
+        length: Positions.
+
+    Returns:
+        Two tensors of shape ``[length, head]``.
+    """
     inverse = s.theta ** (-torch.arange(0, s.head, 2).double() / s.head)
     angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
     return angle.cos().float(), angle.sin().float()
 
 
 def build_word_pooled_network(spec: WordsSpec, tokenizer: Tokenizer) -> WordPooled:
+    """A new word-pooled network.
+
+    Args:
+        spec: Options; the sizes.
+        tokenizer: Tokenizer of bytes.
+
+    Returns:
+        The network, trainable.
+    """
     ends = tuple(tokenizer.encode(x, add_special_tokens=False).ids[0] for x in PARTS)
     begin, end = (mark_id(tokenizer, mark) for mark in (BEGIN, END))
     config = WordConfig(
@@ -153,7 +186,14 @@ def build_word_pooled_network(spec: WordsSpec, tokenizer: Tokenizer) -> WordPool
 def save_word_pooled_network(
     out: Path, network: WordPooled, tokenizer: Tokenizer, spec: WordsSpec
 ) -> None:
-    """A directory whose law the engine has in models/nets/words.py."""
+    """Save a directory whose law the engine has in models/nets/words.py.
+
+    Args:
+        out: Directory to write.
+        network: The trained network.
+        tokenizer: Its tokenizer.
+        spec: Options; not used.
+    """
     config = network.c.to_json(eos=mark_id(tokenizer, END))
     out.mkdir(parents=True, exist_ok=True)
     weights = {k: v.detach().contiguous() for k, v in network.state_dict().items()}
@@ -174,7 +214,16 @@ def save_word_pooled_network(
 def backbone_position_figures(
     network: WordPooled, texts: Sequence[Sequence[int]], length: int
 ) -> Mapping[str, Any]:
-    """How many positions the backbone runs a byte."""
+    """How many positions the backbone runs for each byte.
+
+    Args:
+        network: The network.
+        texts: Token ids of held-out texts, BEGIN first.
+        length: Tokens of a row.
+
+    Returns:
+        `backbone_positions_a_byte`.
+    """
     rows = [ids[: length + 1] for ids in texts if len(ids) > 64][:32]
     words = sum(int(network.places(torch.tensor([ids]))[0].max()) for ids in rows)
     count = sum(len(ids) - 1 for ids in rows)
