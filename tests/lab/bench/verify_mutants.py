@@ -20,8 +20,8 @@ KNOWN = [
     Known(
         "acceptance turned round",
         "methods/speculative/verifiers/exact.py",
-        "min(1.0, p / (share * q)) if q > 0.0",
-        "min(1.0, share * q / max(p, 1e-300)) if q > 0.0",
+        "chance = min(1.0, p / (share * q))",
+        "chance = min(1.0, share * q / max(p, 1e-300))",
         "enumeration",
         "draft-model",
         "verdict: toy law",
@@ -65,8 +65,8 @@ KNOWN = [
     Known(
         "a chain draws under one name",
         "methods/speculative/trees/chain.py",
-        'rng.at("draft", position, depth)',
-        'rng.at("draft", position)',
+        'categorical_pick(rng.at("draft", position, depth))',
+        'categorical_pick(rng.at("draft", position))',
         "enumeration",
         "draft-model",
         "randomness: toy law",

@@ -211,9 +211,7 @@ FAULTS = {
     "a cut answer has the reward's word for a score": Fault(
         "step_beam", "best.score = kept[0].value", "best.score = kept[0].attempt.value", "beam"
     ),
-    "steps are drawn alike": Fault(
-        "step_beam", "if number else begun.rng", "if number < 0 else begun.rng", "draws"
-    ),
+    "steps are drawn alike": Fault("step_beam", "if number:", "if number < 0:", "draws"),
     "steps that were dropped cost nothing": Fault(
         "step_beam",
         "[attempt.spent for _, attempt, _ in drawn]",
@@ -296,8 +294,8 @@ FAULTS = {
     ),
     "any word may answer": Fault(
         "thought_tree",
-        "if self._plan.grounded else None",
-        "if not self._plan.grounded else None",
+        "if self._plan.grounded:",
+        "if not self._plan.grounded:",
         "tree",
     ),
     "the chain's chance counts twice": Fault(
@@ -334,7 +332,7 @@ FAULTS = {
         "ledger",
     ),
     "a cut proposal is worth something": Fault(
-        "refine", '0.0 if a.text.finish_reason == "length" else a.value', "a.value", "rounds"
+        "refine", 'if a.text.finish_reason == "length":', "if False:", "rounds"
     ),
     "proposals of a round are drawn alike": Fault(
         "refine", 'rng.at("round", t, i)', 'rng.at("round", t)', "draws"

@@ -53,6 +53,4 @@ def build(
         )
 
     # A random order is drawn anew for each answer, so the decoder is made once it is known.
-    if shuffled:
-        return DrawnOrderDenoising(make)
-    return make(())
+    return DrawnOrderDenoising(make) if shuffled else make(())

@@ -64,6 +64,4 @@ def build(
         kit.shapers,
         not cache,
     )
-    if handed:
-        return FirstTokenDenoising(base)
-    return base
+    return FirstTokenDenoising(base) if handed else base

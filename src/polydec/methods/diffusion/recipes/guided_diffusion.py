@@ -54,10 +54,7 @@ def build(
     from polydec.methods.diffusion.refreshes.frozen import FrozenRefresh
     from polydec.methods.diffusion.unmaskers.left_to_right import LeftToRightUnmasker
 
-    if freeze:
-        refresh = FrozenRefresh()
-    else:
-        refresh = exact_refresh(kit.denoiser.block)
+    refresh = FrozenRefresh() if freeze else exact_refresh(kit.denoiser.block)
     # The guide chooses what is written: of this decoder the canvas and its passes are used.
     base = DenoisingDecoder(
         kit.denoiser, LeftToRightUnmasker(), refresh, block, kit.shapers, not freeze

@@ -50,10 +50,7 @@ def build(
     from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
 
     # Guidance runs a second canvas, without the prompt, in the same pass.
-    if guidance:
-        denoiser = PromptGuidedDenoiser(kit.denoiser, guidance)
-    else:
-        denoiser = kit.denoiser
+    denoiser = PromptGuidedDenoiser(kit.denoiser, guidance) if guidance else kit.denoiser
     # Keys and values that a cache keeps are stale: the laws are the model's only without one.
     return DenoisingDecoder(
         denoiser,

@@ -57,10 +57,12 @@ def build(
     ends = delimiter.replace("\\n", "\n")
     # A router that reads the text goes before one on the draft model's states.
     reads = kit.find(TextRouter)
-    if reads is None:
-        arbiter = RouterArbiter(kit.need(DraftStateRouter), tau)
-        reader = None
-    else:
-        arbiter = ReadingArbiter(reads, tau)
-        reader = StepReader(plain(reads.law), *reads.marks, reads.law.context)
+    arbiter = (
+        RouterArbiter(kit.need(DraftStateRouter), tau)
+        if reads is None
+        else ReadingArbiter(reads, tau)
+    )
+    reader = (
+        None if reads is None else StepReader(plain(reads.law), *reads.marks, reads.law.context)
+    )
     return ArbitrageSearch(plain(kit.target), plain(kit.drafting), arbiter, ends, longest, reader)

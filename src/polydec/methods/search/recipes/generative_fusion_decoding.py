@@ -67,10 +67,7 @@ def build(
     target = drop_greedy_rule(kit.target)
     words = target.vocab.words
     # A space that the recogniser's tokenizer writes before every text is no part of what is read.
-    if words is None:
-        lead = b""
-    else:
-        lead = lead_of(words)
+    lead = b"" if words is None else lead_of(words)
     # What the context leaves after the tokens that begin a text.
     most = (read.context or 1 << 20) - len(read.start) - len(read.lead)
     reader = FusionReader(read, EMPTY, lead, before, most)

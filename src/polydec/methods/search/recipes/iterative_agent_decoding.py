@@ -76,10 +76,7 @@ def build(
     )
     # A reward of texts goes before one of states where both are given.
     judge = kit.find(TextReward)
-    if judge is None:
-        text = None
-    else:
-        text = AttemptTextJudge(judge.chance, kit.target.vocab.words)
+    text = None if judge is None else AttemptTextJudge(judge.chance, kit.target.vocab.words)
     return IterativeRefinementSearch(
         method,
         kit.find(StepReward) if text is None else None,

@@ -74,8 +74,7 @@ def build(
     method = SpeculativeDecoder(
         drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
     )
-    if check is None:
-        check = usual_check(kit.target.vocab)
+    check = usual_check(kit.target.vocab) if check is None else check
     asked, ask_text, answered, passage_lines = (
         text.replace("\\n", "\n") for text in (check, cue, own, passages)
     )

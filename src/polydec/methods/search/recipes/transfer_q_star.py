@@ -53,10 +53,7 @@ def build(
 
     # Continuations follow the request's rules, greedy at temperature 0; candidates are compared
     # under the law before the greedy rule.
-    if own:
-        baseline = kit.target
-    else:
-        baseline = kit.drafting
+    baseline = kit.target if own else kit.drafting
     reward = kit.need(TextReward).judge
     return TransferQSearch(
         drop_greedy_rule(kit.target), reward, baseline, own, candidates, length, tries, weight, heat

@@ -84,28 +84,25 @@ def build(
     )
     # Token Recycling needs rows of the law and time of its own: it joins only where passes are long
     # beside that.
-    if wide is None:
-        noted = rows_are_cheap and kit.costs.share(1) >= LONG_MS
-    else:
-        noted = wide
-    if noted:
-        free = MergedTreeDrafter((free, RecyclingDrafter()))
+    noted = rows_are_cheap and kit.costs.share(1) >= LONG_MS if wide is None else wide
+    free = MergedTreeDrafter((free, RecyclingDrafter())) if noted else free
     # `kit.draft` may load the draft model, so cheap rows are asked for first.
-    if ask is None:
-        asked = rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT)
-    else:
-        asked = ask
-    if asked:
-        # A greedy draft gives certain candidates, which may be chosen freely; it reads the prompt's
-        # end only, since a long prompt would cost it more than it brings.
-        paid = ModelDrafter(ShapedTarget(kit.drafting, GreedyRule()), ChainTree(), 128)
-    else:
-        paid = None
+    asked = (
+        rows_are_cheap and kit.draft is not None and kit.costs.draft_pays(RIGHT)
+        if ask is None
+        else ask
+    )
+    # A greedy draft gives certain candidates, which may be chosen freely; it reads the prompt's
+    # end only, since a long prompt would cost it more than it brings.
+    paid = (
+        ModelDrafter(ShapedTarget(kit.drafting, GreedyRule()), ChainTree(), 128) if asked else None
+    )
     grown = BestFirstTree(trained_tree.WIDTH, trained_tree.TIPS)
-    if states:
-        tree = PricedTree.by_costs(trained_tree.require_tree_drafter(kit, grown), kit.costs)
-    else:
-        tree = None
+    tree = (
+        PricedTree.by_costs(trained_tree.require_tree_drafter(kit, grown), kit.costs)
+        if states
+        else None
+    )
     # The trained tree takes the place of the draft model: the two are not asked together.
     drafter = CostAwareDrafter(
         free, paid if tree is None else None, kit.costs, lasting=False, tree=tree

@@ -52,8 +52,7 @@ def build(
     chimera = kit.need(ChimeraModel)
     # The tree's shape is fixed by how often each rank was right in training.
     drafter = EagleDrafter(chimera, RankedTree.of(chimera.rates, nodes), prompt)
-    if cost_aware:
-        drafter = worth_its_cost(drafter, chimera.share, kit.costs)
+    drafter = worth_its_cost(drafter, chimera.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(chimera.depth, nodes)
     )

@@ -65,8 +65,7 @@ def build(
     drafter = HeadsDrafter(
         clover, BestFirstTree(width) if nucleus is None else NucleusTree(nucleus), prompt
     )
-    if cost_aware:
-        drafter = worth_its_cost(drafter, clover.share, kit.costs)
+    drafter = worth_its_cost(drafter, clover.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(clover.depth, nodes)
     )

@@ -59,10 +59,11 @@ def build(
 
     L = kit.target.layers
     # Without a search of one's own (`skip`) half of the layers draft, evenly spaced.
-    if skip is None:
-        run = (kept_layers(L, 2.0, even=True), frozenset[int]())
-    else:
-        run = remaining_layer_halves(parse_layer_halves(skip, L), L)
+    run = (
+        (kept_layers(L, 2.0, even=True), frozenset[int]())
+        if skip is None
+        else remaining_layer_halves(parse_layer_halves(skip, L), L)
+    )
     # The published rule moves the stopping threshold towards an acceptance rate.
     return SpeculativeDecoder(
         kit.target,

@@ -55,6 +55,5 @@ def build(
     # The tree's shape is fixed by how often each rank was right in training. Candidates are
     # certain, so `match` verifies them.
     drafter = EagleDrafter(eagle, RankedTree.of(eagle.rates, nodes, depth), prompt)
-    if cost_aware:
-        drafter = worth_its_cost(drafter, eagle.share, kit.costs)
+    drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

@@ -58,6 +58,5 @@ def build(
     # The same layer as EAGLE; the tree follows its probabilities at each text instead of rates from
     # training.
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
-    if cost_aware:
-        drafter = worth_its_cost(drafter, eagle.share, kit.costs)
+    drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

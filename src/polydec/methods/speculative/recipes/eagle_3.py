@@ -56,6 +56,5 @@ def build(
     eagle = kit.need(Eagle3Model)
     # The weights say which depths of the target they read; all else is as in EAGLE-2.
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
-    if cost_aware:
-        drafter = worth_its_cost(drafter, eagle.share, kit.costs)
+    drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

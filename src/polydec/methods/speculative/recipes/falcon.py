@@ -53,6 +53,5 @@ def build(
     falcon = kit.need(FalconModel)
     # The tree's shape is fixed by how often each rank was right in training.
     drafter = FalconDrafter(falcon, RankedTree.of(falcon.rates, nodes, depth), prompt)
-    if cost_aware:
-        drafter = worth_its_cost(drafter, falcon.share, kit.costs)
+    drafter = worth_its_cost(drafter, falcon.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

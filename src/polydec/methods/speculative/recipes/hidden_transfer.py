@@ -52,8 +52,7 @@ def build(
     # Probes of several kinds share a class: NEED.which picks those that enter at a middle layer.
     probes = kit.need(SoftProbes, NEED.which)
     drafter = ProbesDrafter(probes, RankedTree.of(probes.rates, nodes), rows)
-    if cost_aware:
-        drafter = worth_its_cost(drafter, probes.share, kit.costs)
+    drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
     # Probes stand below drafted tokens, so a draft may have twice as many levels as there are
     # probes.
     return SpeculativeDecoder(

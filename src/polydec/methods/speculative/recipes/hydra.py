@@ -53,6 +53,5 @@ def build(
     # Heads of several kinds share a class: NEED.which picks those that read drafted tokens.
     heads = kit.need(DraftHeads, NEED.which)
     drafter = HeadsDrafter(heads, RankedTree.of(heads.rates, nodes))
-    if cost_aware:
-        drafter = worth_its_cost(drafter, heads.share, kit.costs)
+    drafter = worth_its_cost(drafter, heads.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(heads.depth, nodes))

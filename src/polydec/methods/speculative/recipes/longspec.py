@@ -65,18 +65,10 @@ def build(
     longspec = kit.need(LongSpec)
     # Three shapes of tree: fixed by rates from training, grown by probabilities, or of given widths
     # a level.
-    if static:
-        of_rates = RankedTree.of(longspec.rates, nodes, depth)
-    else:
-        of_rates = BestFirstTree(width)
-    if widths is None:
-        tree = of_rates
-        size = (depth, nodes)
-    else:
-        tree = WidestTree(widths)
-        # Given widths say depth and nodes themselves.
-        size = (len(widths), sum(widths))
+    of_rates = RankedTree.of(longspec.rates, nodes, depth) if static else BestFirstTree(width)
+    # Given widths say depth and nodes themselves.
+    tree = of_rates if widths is None else WidestTree(widths)
+    size = (depth, nodes) if widths is None else (len(widths), sum(widths))
     drafter = LongSpecDrafter(longspec, tree)
-    if cost_aware:
-        drafter = worth_its_cost(drafter, longspec.share, kit.costs)
+    drafter = worth_its_cost(drafter, longspec.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(*size))

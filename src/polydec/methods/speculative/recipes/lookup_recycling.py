@@ -56,8 +56,7 @@ def build(
     copies = with_source_text(LookupDrafter(max_ngram, min_ngram, growth=growth), kit.source)
     # A copy speaks first; the recycled tree is for rounds without one.
     drafter = FirstOfDrafter((copies, RecyclingDrafter(k, nodes)))
-    if cost_aware:
-        drafter = CostAwareDrafter(drafter, None, kit.costs)
+    drafter = CostAwareDrafter(drafter, None, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(depth, max(depth, nodes))
     )

@@ -53,16 +53,12 @@ def build(
 
     mtp = kit.need(MtpModel)
     drafter = MtpDrafter(mtp, ChainTree(), quadratic, sampler)
-    if cost_aware:
-        drafter = worth_its_cost(drafter, mtp.share, kit.costs)
+    drafter = worth_its_cost(drafter, mtp.share, kit.costs) if cost_aware else drafter
     # No more tokens than masks can be drafted: each mask gives one level.
     drafted = min(depth, len(mtp))
     # Rows of a pass: a block of masks after the root and every drafted token, or after the last one
     # alone.
-    if quadratic:
-        rows = (drafted + 1) * (len(mtp) + 1) - 1
-    else:
-        rows = drafted + len(mtp)
+    rows = (drafted + 1) * (len(mtp) + 1) - 1 if quadratic else drafted + len(mtp)
     return SpeculativeDecoder(
         kit.target,
         drafter,

@@ -61,10 +61,7 @@ def build(
     rates = tuple(tuple(level) for level in probes.rates)
     # Trees by the number of probes that the last round left: best for the costs measured here, or
     # best for the number of rows; without either the same tree each time.
-    if hardware_aware:
-        fitted = state_trees.fastest_state_trees(rates, rows, kit.costs)
-    else:
-        fitted = None
+    fitted = state_trees.fastest_state_trees(rates, rows, kit.costs) if hardware_aware else None
     made = fitted or (state_trees.best_state_trees(rates, rows) if by_state else ())
     drafter = ProbesDrafter(
         probes,
@@ -72,8 +69,7 @@ def build(
         rows,
         tuple((masks, RankedTree(masks.paths or ((0,),))) for masks in made),
     )
-    if cost_aware:
-        drafter = worth_its_cost(drafter, probes.share, kit.costs)
+    drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
     # Probes stand below drafted tokens, so a draft may have twice as many levels as there are
     # probes.
     return SpeculativeDecoder(

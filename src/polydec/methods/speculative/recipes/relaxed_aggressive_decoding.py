@@ -52,8 +52,5 @@ def build(
     drafter = BlockFilledDrafter(trained, kit.source, block, True)
     # The relaxed rule looks at the model's own rows, which know nothing of a constraint: under one,
     # tokens are verified exactly.
-    if kit.language is None:
-        verifier = NearBestVerifier(top, tolerance)
-    else:
-        verifier = MatchVerifier()
+    verifier = NearBestVerifier(top, tolerance) if kit.language is None else MatchVerifier()
     return SpeculativeDecoder(kit.target, drafter, verifier, FixedPolicy(block or trained.block))

@@ -62,10 +62,11 @@ def build(
     from polydec.models.learned.kinds.eagle import EagleModel
 
     # An inner drafter of the small model: its own EAGLE layer, or a recycling table.
-    if eagle:
-        inner = EagleDrafter(kit.of_draft.need(EagleModel), BestFirstTree(width))
-    else:
-        inner = RecyclingDrafter(k, min(max(1, inner_nodes), 256))
+    inner = (
+        EagleDrafter(kit.of_draft.need(EagleModel), BestFirstTree(width))
+        if eagle
+        else RecyclingDrafter(k, min(max(1, inner_nodes), 256))
+    )
     # Inner drafts are certain, so the small model's own draws verify them; its chain is then
     # verified by rejection.
     drafter = HierarchicalDrafter(

@@ -56,10 +56,7 @@ def build(
 
     # A hot store lives in the kit's memory, which later requests of the same engine share; each
     # text is added to it when it ends.
-    if hot:
-        store = kit.memory.setdefault("store", SuffixStore())
-    else:
-        store = None
+    store = kit.memory.setdefault("store", SuffixStore()) if hot else None
     drafter = with_source_text(
         SuffixDrafter(min_match, floor, width, store=store, add=hot), kit.source
     )
