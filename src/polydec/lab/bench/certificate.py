@@ -26,7 +26,16 @@ def content_digest(value: object) -> str:
 
 
 def certificate_head(lm: LoadedModel, flags: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
-    """What stands in every certificate; flags: what it was asked for with."""
+    """The entries that every certificate begins with: machine, versions, model, seeds and flags.
+
+    Args:
+        lm: The loaded model.
+        flags: The command's flags by name, with which the certificate can be asked for again.
+        seeds: Seeds of all draws.
+
+    Returns:
+        The entries, ready for JSON.
+    """
     vocab = lm.checkpoint.lm.vocab
     return {
         "certificate": VERSION,
@@ -41,7 +50,11 @@ def certificate_head(lm: LoadedModel, flags: Mapping[str, Any], seeds: list[int]
 
 
 def read_certificate(path: Path) -> dict[str, Any]:
-    """A certificate from a file. Raises RequestError with one sentence where it is none, or of a later version."""
+    """Read a certificate from a file.
+
+    Raises:
+        RequestError: The file is no certificate, or one of a later version.
+    """
     content = read_json(path)
     if type(content.get("certificate")) is not int:
         raise RequestError(

@@ -27,7 +27,17 @@ def read_energy_counters(folder: Path = POWERCAP) -> dict[str, tuple[float, floa
 def joules_between(
     before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]
 ) -> float:
-    """Joules from one reading to the next. A counter that went back began anew once."""
+    """Energy that the processor took between two readings.
+
+    Args:
+        before: The earlier reading of `read_energy_counters`: by package the counter and its
+            wrap-around value, joules.
+        after: The later reading, in the same form.
+
+    Returns:
+        Joules of all packages together. A counter that went back is taken to have wrapped around
+        once.
+    """
     return sum(
         used - before[name][0] + (most if used < before[name][0] else 0.0)
         for name, (used, most) in after.items()
