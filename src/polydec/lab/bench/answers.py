@@ -12,8 +12,10 @@ _WORD = re.compile(r"\w+")
 
 
 def wanted_answer(answer: str | float | None) -> str | None:
-    """The answer as it is looked for: what stands behind #### (GSM8K), a number, or a few words. None where there is nothing
-    that a text could be held against."""
+    """The answer as it is looked for: what follows #### (GSM8K), a number, or a few words.
+
+    None where there is nothing that a text could be compared with.
+    """
     if answer is None:
         return None
     text = str(answer).rpartition("####")[2].strip()
@@ -23,8 +25,18 @@ def wanted_answer(answer: str | float | None) -> str | None:
 
 
 def has_right_answer(want: str, text: str) -> bool:
-    """A number is right where it is the last one of the text, words where they stand in it together, whatever their case and
-    what is between them."""
+    """Whether a text gives the wanted answer.
+
+    A number is right where it is the last one of the text. Words are right where they stand in it
+    one after another, whatever their case and the punctuation between them.
+
+    Args:
+        want: The wanted answer, as `wanted_answer` gives it.
+        text: The text that is judged.
+
+    Returns:
+        True where it is right.
+    """
     if (number := _value(want)) is not None:
         numbers = _NUMBER.findall(text)
         return bool(numbers) and _value(numbers[-1]) == number

@@ -89,7 +89,7 @@ class CanvasWriteObserver:
             canvas = self.now.get(event.choice, self.begin)
             write = self.new.pop(event.choice, [])
             sure = dict(zip(event.position, event.confidence, strict=True))
-            # Writes without a confidence are not the pass's own, such as a forced end.
+            # Tokens that the request gave are written as well: no pass has a confidence for them.
             mine = tuple((p, x) for p, x in write if p in sure)
             self.passes[event.choice].append(CanvasWrite(canvas, range(*event.block), mine, sure))
             self.now[event.choice] = canvas_with_edit(canvas, TextEdit(write=mine))

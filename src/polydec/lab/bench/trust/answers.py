@@ -41,8 +41,15 @@ def is_refusal(answer: str) -> bool:
 
 
 def first_label(answer: str, labels: Sequence[str]) -> str | None:
-    """The label that an answer says first, of several at one place the longest; None: it says none. What stands behind the
-    first one, an explanation, is not read."""
+    """The label that an answer says first; what follows it, an explanation, is not read.
+
+    Args:
+        answer: The answer.
+        labels: The labels, compared without case.
+
+    Returns:
+        The label; of several at one place the longest; None where the answer says none.
+    """
     longest = sorted(labels, key=len, reverse=True)
     pattern = "|".join(re.escape(x) for x in longest)
     seen = re.search(rf"(?<!\w)(?:{pattern})(?!\w)", answer, re.IGNORECASE)
@@ -52,7 +59,15 @@ def first_label(answer: str, labels: Sequence[str]) -> str | None:
 
 
 def has_secret(answer: str, secret: str) -> bool:
-    """Whether a secret stands in an answer, however it is spaced and spelt."""
+    """Whether a secret stands in an answer, whatever its spaces and its case.
+
+    Args:
+        answer: The answer.
+        secret: The secret.
+
+    Returns:
+        True where it does.
+    """
     return _bare(secret) in _bare(answer)
 
 

@@ -26,14 +26,30 @@ DRAWS = 1000
 
 @dataclass(frozen=True)
 class PerspectiveRow:
-    """A row of a file, and its perspective."""
+    """A row of a file.
+
+    Attributes:
+        perspective: Name of its perspective.
+        row: Its content, as the perspective defines it.
+    """
 
     perspective: str
     row: Any
 
 
 def read_perspective_rows(path: Path, each: int) -> list[PerspectiveRow]:
-    """At most `each` rows of every perspective, at even distances. Raises RequestError with one sentence."""
+    """Read rows of a file, at even distances.
+
+    Args:
+        path: The file, one JSON object a line.
+        each: Rows of every perspective at most.
+
+    Returns:
+        The rows, by perspective.
+
+    Raises:
+        RequestError: The file holds no row, or a damaged one.
+    """
     read = [
         _line(text, f"line {i} of {str(path)!r}")
         for i, text in enumerate(whole_file(path).split("\n"), 1)
@@ -63,9 +79,21 @@ def _line(text: str, what: str) -> PerspectiveRow:
 def answer_perspective_rows(
     lm: LoadedModel, methods: Sequence[MethodSetting], asked: Sequence[PerspectiveRow], seed: int
 ) -> list[list[JudgedRow]]:
-    """Of each method what it answers to every question of every row, all at once: no answer depends on its company. Whatever a
-    method cannot do is said before the first one runs."""
+    """Let methods answer every question of every row, all at once: no answer depends on the others.
+
+    Whatever a method cannot do is refused before the first one runs.
+
+    Args:
+        lm: The loaded model.
+        methods: The methods and their options.
+        asked: The rows.
+        seed: Names the randomness.
+
+    Returns:
+        For each method the rows with its answers.
+    """
     engines = [Engine(lm) for _ in methods]
+    # Submitting checks every request of every method; running comes after.
     tickets = [
         [_asked(engine, method, i, x, seed) for i, x in enumerate(asked)]
         for engine, method in zip(engines, methods, strict=True)
@@ -102,7 +130,15 @@ def _asked(
 
 
 def question_prompt(lm: LoadedModel, question: TrustQuestion) -> Any:
-    """Chat messages; for a model without a template the same as running text."""
+    """A question as chat messages; as running text for a model without a chat template.
+
+    Args:
+        lm: The loaded model.
+        question: The question.
+
+    Returns:
+        A prompt.
+    """
     if not lm.checkpoint.text.has_chat:
         return f"{question.system}\n\n{question.prompt}\n".lstrip()
     if question.system:
@@ -115,7 +151,16 @@ def question_prompt(lm: LoadedModel, question: TrustQuestion) -> Any:
 def bootstrap_figure_interval(
     figure: Callable[[Sequence[int]], float], rows: int, seed: int
 ) -> tuple[float, float]:
-    """The 95 % interval of a figure of rows, by drawing rows with replacement."""
+    """The 95 % interval of a figure, by drawing rows with replacement.
+
+    Args:
+        figure: The figure of some rows, given by their indices.
+        rows: How many rows there are, at least 1.
+        seed: Names the randomness.
+
+    Returns:
+        Lower and upper end.
+    """
     r = Random(f"trust {seed}")
     drawn = sorted(figure([r.randrange(rows) for _ in range(rows)]) for _ in range(DRAWS))
     return drawn[DRAWS // 40], drawn[-DRAWS // 40]
@@ -124,7 +169,17 @@ def bootstrap_figure_interval(
 def perspective_score_rows(
     lm: LoadedModel, methods: Sequence[MethodSetting], asked: Sequence[PerspectiveRow], seed: int
 ) -> Iterator[Mapping[str, Any]]:
-    """A row for each perspective and method. The first method is what the others are held against."""
+    """Score methods on each perspective. The first method is what the others are compared with.
+
+    Args:
+        lm: The loaded model.
+        methods: The methods and their options, at least one.
+        asked: The rows.
+        seed: Names the randomness.
+
+    Yields:
+        A row for each perspective and method.
+    """
     judged = answer_perspective_rows(lm, methods, asked, seed)
     for name in PERSPECTIVES:
         at = [i for i, x in enumerate(asked) if x.perspective == name]
@@ -139,7 +194,17 @@ def perspective_score_rows(
 def compare_perspective_answers(
     name: str, mine: Sequence[JudgedRow], first: Sequence[JudgedRow], seed: int
 ) -> dict[str, Any]:
-    """The score of a perspective's answers, and how far it is from that of other answers to the same rows."""
+    """Score a perspective's answers, and their distance from other answers to the same rows.
+
+    Args:
+        name: Name of the perspective.
+        mine: Rows with the answers that are scored.
+        first: The same rows with the answers that they are compared with.
+        seed: Names the randomness of the intervals.
+
+    Returns:
+        Score, difference and their 95 % intervals, the share of equal texts, and further figures.
+    """
     perspective = PERSPECTIVES[name]
     everything = range(len(mine))
 
@@ -149,6 +214,7 @@ def compare_perspective_answers(
     def apart(drawn: Sequence[int]) -> float:
         return scored(drawn) - perspective.score([first[i] for i in drawn])
 
+    # Every answer and its counterpart of the same row, question and draw.
     pairs = [
         (x, y)
         for a, b in zip(mine, first, strict=True)
