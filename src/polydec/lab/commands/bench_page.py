@@ -54,9 +54,21 @@ def render_bench_page(
     command: str,
     doubts: Sequence[str] = (),
 ) -> str:
-    """One HTML page. doubts: why its figures are to be read with care."""
+    """Make the report of a bench: one HTML page that needs no network.
+
+    Args:
+        identity: What all runs have in common: models, machine, versions.
+        rows: Rows of the table.
+        curves: By model's name what its passes cost; empty: not measured.
+        command: The command line that measured it.
+        doubts: Why its figures are to be read with care.
+
+    Returns:
+        The page.
+    """
     cells = list(dict.fromkeys(_cell(r) for r in rows))
     methods = list(dict.fromkeys(r["method"] for r in rows))
+    # A method has one colour on the whole page.
     ink = {m: INKS[i % len(INKS)] for i, m in enumerate(methods)}
     models = ", ".join(dict.fromkeys(m["name"] for m in identity["models"]))
     body = [_head(identity, command)]
@@ -113,6 +125,7 @@ def _of_cell(rows: Sequence[Row], ink: Mapping[str, str], title: str) -> str:
         overall = names[0]
     total = [r for r in rows if r["workload"] == overall]
     others = [n for n in names if n != overall]
+    # All bars of a cell share one scale, with room for the longest interval.
     top = max([1.2, *((r["ratio_interval"] or [0, 0])[1] for r in rows), *map(_ratio, rows)])
     cards = [_speed("All prompts" if others else overall, total, ink, top)]
     cards += [_speed(n, [r for r in rows if r["workload"] == n], ink, top) for n in others]
@@ -134,6 +147,7 @@ def _ratio(r: Row) -> float:
 def _verdict(rows: Sequence[Row]) -> str:
     """What a reader takes home."""
     base, *others = rows
+    # Faster beyond chance: the whole 95 % interval lies above 1.
     sure = [r for r in others if r["ratio_interval"] and r["ratio_interval"][0] > 1]
     if sure:
         best = max(sure, key=_ratio)
@@ -203,6 +217,7 @@ def _speed(name: str, rows: Sequence[Row], ink: Mapping[str, str], top: float) -
         ratio = _ratio(r)
         interval = r["ratio_interval"]
         stroke = ""
+        # Percent of the track's width; a stroke thinner than 0.4 would not be seen.
         if interval and interval[1] > interval[0]:
             low, high = (100 * x / top for x in interval)
             stroke = f'<u style="left:{low:.2f}%;width:{max(0.4, high - low):.2f}%"></u>'
@@ -227,6 +242,7 @@ def _time(rows: Sequence[Row]) -> str:
     for r in rows:
         left = 0.0
         parts = list[str]()
+        # Parts of one bar, side by side: each begins where the last one ends.
         for key, colour in PARTS:
             parts.append(
                 f'<i style="left:{100 * left:.2f}%;width:{100 * r[key]:.2f}%;background:{colour}"></i>'
@@ -282,6 +298,7 @@ def _quality(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
             r["method"],
             [(r["tokens_per_second"], r["right"])],
             ink[r["method"]],
+            # The upright stroke of the point: the interval of its share of right answers.
             [tuple(r["right_interval"])],
         )
         for r in rows

@@ -21,7 +21,12 @@ Asked = tuple[str, AnswerCheck | None]
 
 @dataclass(frozen=True)
 class PromptSuite:
-    """folders: names under which its folder is looked for; asked: of a row of its file."""
+    """A published set of questions.
+
+    Attributes:
+        folders: Names under which its folder is looked for.
+        asked: Makes the prompt and the check of its answer from a row of its file.
+    """
 
     folders: tuple[str, ...]
     asked: Callable[[Mapping[str, Any]], Asked]
@@ -92,8 +97,20 @@ LONGEST = 4000
 
 
 def read_suite_rows(names: str, at: Path, each: int) -> list[PromptRow]:
-    """So many rows of each suite, spread evenly over its file. at: its file, or a folder that holds a folder for each. Raises
-    RequestError with one sentence."""
+    """Read rows of each suite, spread evenly over its file.
+
+    Args:
+        names: Names of suites with commas between them.
+        at: The suite's file, or a folder that holds a folder for each.
+        each: Rows of each suite at most.
+
+    Returns:
+        Prompts with the checks of their answers.
+
+    Raises:
+        RequestError: A suite is unknown or named twice, a file is missing, or a row is of another
+            form.
+    """
     chosen = [name.strip() for name in names.split(",")]
     for name in chosen:
         if name not in SUITES:
@@ -112,6 +129,7 @@ def _file(name: str, at: Path) -> Path:
     """The suite's file: the first one of its folder."""
     if at.is_file():
         return at
+    # The folder itself comes last, for a user who names the suite's own folder.
     for folder in (*SUITES[name].folders, "."):
         files = sorted(p for p in (at / folder).glob("*.jsonl*") if p.is_file())
         if files:
@@ -136,6 +154,7 @@ def _row(name: str, path: Path, i: int, line: str) -> PromptRow | None:
     content = parse_object(line, what)
     try:
         text, check = SUITES[name].asked(content)
+    # A suite's file comes from elsewhere: whatever is wrong with a row becomes one sentence.
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise RequestError(
             error_sentence(f"{what} is no row of {name} ({type(error).__name__}: {error})")
@@ -146,7 +165,15 @@ def _row(name: str, path: Path, i: int, line: str) -> PromptRow | None:
 
 
 def evenly_spaced_rows(rows: Sequence[PromptRow], count: int) -> list[PromptRow]:
-    """So many of them at most, at even distances."""
+    """Some of the rows, at even distances.
+
+    Args:
+        rows: All rows.
+        count: How many at most, at least 1.
+
+    Returns:
+        The rows, in order.
+    """
     if len(rows) <= count:
         return list(rows)
     return [rows[i * len(rows) // count] for i in range(count)]

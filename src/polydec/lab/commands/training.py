@@ -54,8 +54,11 @@ def _brought(only: str | None = None) -> dict[str, TrainingCommand]:
 
 
 class TrainingCommandGroup(TyperGroup):
-    """A group of all these commands. One is made when somebody asks for it; another package's is not even imported for the
-    list, which shows its name and package."""
+    """A group of all training commands.
+
+    A command is built when somebody asks for it. One of another package is not even imported for
+    the list, which shows its name and package.
+    """
 
     def __init__(self, **settings: Any) -> None:
         own = {name: TyperCommand(name) for name in _names()}
@@ -68,12 +71,33 @@ class TrainingCommandGroup(TyperGroup):
         super().__init__(**{**settings, "commands": {**settings["commands"], **listed}})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, with its flags.
+
+        Args:
+            ctx: The context of the command line.
+            cmd_name: The name as it is typed.
+
+        Returns:
+            The command; None where there is none.
+        """
         known = super().get_command(ctx, cmd_name)
         if cmd_name in _names():
             return _typed(_own(cmd_name))
         return known
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that a command line means; one of another package is imported here.
+
+        Args:
+            ctx: The context of the command line.
+            args: The words after the group's name.
+
+        Returns:
+            Its name, the command, and the words after it.
+
+        Raises:
+            RequestError: The package that brings the command cannot be used.
+        """
         name, known, rest = super().resolve_command(ctx, args)
         if name in self._others:
             brought = _brought(name)
@@ -93,7 +117,7 @@ def _typed(command: TrainingCommand) -> Any:
 
 
 def training_flag_tables() -> str:
-    """For the docs: of each command what it does, and its flags."""
+    """What each command does and its flags, as Markdown for the docs."""
     return "\n\n".join(_table(command) for command in training_commands())
 
 
@@ -111,7 +135,9 @@ def _table(command: TrainingCommand) -> str:
 
 
 def make_training_function(command: TrainingCommand) -> Callable[..., None]:
-    """The function that typer makes a command of."""
+    """Make the function that typer turns into a command: one keyword parameter for each field of
+    the training.
+    """
     options = command.options()
     parameters = [_parameter(option, command) for option in options]
     if command.sentence is not None:
@@ -120,6 +146,12 @@ def make_training_function(command: TrainingCommand) -> Callable[..., None]:
         )
 
     def run(*, json_: bool = True, **flags: Any) -> None:
+        """Train, and print what was measured.
+
+        Args:
+            json_: Whether to print one JSON object in place of a sentence.
+            flags: Values of the training's fields by name.
+        """
         values = {option.name: _value(option, flags[option.name], command) for option in options}
         with said_when_stopped(lambda: _stopped(values.get("out"))):
             result = command.train(values)
@@ -128,6 +160,7 @@ def make_training_function(command: TrainingCommand) -> Callable[..., None]:
         else:
             print(command.sentence({**result, "out": values["out"]}))
 
+    # Typer reads name, help and flags from the function's own attributes.
     run.__name__ = command.name
     run.__doc__ = command.summary
     run.__signature__ = Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
@@ -146,10 +179,12 @@ def _stopped(out: Any) -> str:
 def _parameter(option: Option, command: TrainingCommand) -> Parameter:
     default = command.default(option)
     flag = command.flag(option)
+    # A switch that is on by default needs a way to turn it off.
     if default is True:
         names = [f"{flag}/--no-{option.name}"]
     else:
         names = [flag]
+    # Without a default typer demands the flag.
     if default is REQUIRED:
         shown = Parameter.empty
         kind = _type(option)

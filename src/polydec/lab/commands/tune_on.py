@@ -36,7 +36,16 @@ SECOND = 1.0
 
 @dataclass(frozen=True)
 class TunedSetting:
-    """A method on these prompts. measured: tokens a second, None where it was not measured; interval: of its ratio to plain."""
+    """A method on these prompts.
+
+    Attributes:
+        method: The method and its options.
+        predicted: What it would take.
+        measured: Tokens a second; None where it was not measured.
+        ratio: Its speed as a multiple of plain decoding's; None likewise.
+        interval: The ratio's 95 % interval; None likewise.
+        identical: Whether it wrote plain decoding's texts; None likewise.
+    """
 
     method: MethodSetting
     predicted: MethodPrediction
@@ -47,7 +56,7 @@ class TunedSetting:
 
     @property
     def error(self) -> float | None:
-        """By which part the prediction missed what was measured."""
+        """By which share the prediction missed what was measured; None where it was not measured."""
         if not self.measured:
             return None
         return self.predicted.tokens_per_second / self.measured - 1
@@ -67,8 +76,16 @@ class TunedSetting:
 
 @dataclass(frozen=True)
 class TuningAdvice:
-    """What a user should know. settings: plain first, then from the fastest that was predicted; left_out: what a record cannot
-    tell of; buy: a sentence each."""
+    """What a user should know.
+
+    Attributes:
+        prompts: How many prompts were decoded.
+        tokens: Tokens of their answers.
+        settings: Plain decoding first, then the others, the fastest by prediction first.
+        left_out: Methods that a record cannot predict.
+        choose: Which method to choose, a sentence.
+        buy: What would make decoding faster, a sentence each.
+    """
 
     prompts: int
     tokens: int
@@ -91,7 +108,17 @@ def _request(lm: api.LoadedModel, max_tokens: int) -> dict[str, Any]:
 def require_tunable_prompts(
     lm: api.LoadedModel, rows: Sequence[prompts.PromptRow], max_tokens: int, raw: bool
 ) -> None:
-    """Raise RequestError where these prompts cannot be decoded; nothing is."""
+    """Check that prompts can be decoded; nothing is decoded.
+
+    Args:
+        lm: The loaded model.
+        rows: The prompts.
+        max_tokens: Tokens of an answer at most.
+        raw: Whether prompts go in without the chat template.
+
+    Raises:
+        RequestError: A prompt is refused, or the model does not continue texts.
+    """
     if family_of(lm.checkpoint.lm) != "ar":
         raise RequestError(
             "on is given, and the model fills canvases: `polydec bench` compares methods for it"
@@ -113,10 +140,25 @@ def advise_settings(
     best: int,
     say: Callable[[str], None],
 ) -> TuningAdvice:
-    """Decode plainly, replay and price every method, measure the `best` of them, and say what follows."""
+    """Find the fastest method for prompts: decode them plainly, predict every method by a replay,
+    and measure the best ones.
+
+    Args:
+        lm: The loaded model.
+        rows: The prompts.
+        measured: What passes cost on this machine.
+        max_tokens: Tokens of an answer at most.
+        raw: Whether prompts go in without the chat template.
+        best: How many methods are measured.
+        say: Called with what is done now, for a status line.
+
+    Returns:
+        The predictions, the measurements and what follows.
+    """
     request = _request(lm, max_tokens)
     costs = measured.costs
     vocab = lm.checkpoint.lm.vocab
+    # First stage: record what plain decoding writes.
     texts = list[RecordedAnswer]()
     for n, r in enumerate(rows, 1):
         say(f"decoding prompt {n} of {len(rows)}")
@@ -129,6 +171,7 @@ def advise_settings(
         draft = None
     else:
         draft = ShapedTarget(small, GreedyRule())
+    # Second stage: replay the records under every method; greedy texts are the same under each.
     guesses = list[MethodPrediction]()
     left_out = list[str]()
     for method in (*predicted.COPIES, *(predicted.DRAFTED if draft is not None else ())):
@@ -139,6 +182,7 @@ def advise_settings(
         else:
             guesses.append(guess)
     guesses.sort(key=lambda g: -g.tokens_per_second)
+    # Third stage: measure the best predictions against plain decoding.
     tried = guesses[:best]
     tasks = [BenchTask("all", (r.prompt,), raw or r.raw) for r in rows]
     runs = measure.measure_methods(
@@ -176,6 +220,7 @@ def _setting(guess: MethodPrediction, row: dict[str, Any] | None) -> TunedSettin
 
 def _choose(settings: Sequence[TunedSetting]) -> str:
     """The fastest whose interval lies above plain's."""
+    # Faster beyond chance only: the whole interval lies above 1.
     sure = [s for s in settings[1:] if s.interval is not None and s.interval[0] > 1]
     if not sure:
         return "plain: no method that was measured is faster beyond chance (--method plain)"
@@ -227,6 +272,7 @@ def _other(
     ms = passes.measure_pass_times(passes.PassTimer(other.network, measured.context), (1,), SECOND)[
         1
     ]
+    # Timed again next to the other one, as the machine may be slower now than at tuning.
     here = passes.measure_pass_times(passes.PassTimer(lm.network, measured.context), (1,), SECOND)[
         1
     ]
@@ -234,7 +280,7 @@ def _other(
 
 
 def show_advice(advice: TuningAdvice) -> None:
-    """The table, then what to choose and what to buy."""
+    """Print the table of methods, then what to choose and what to buy."""
 
     def draw(out: Console) -> None:
         out.print(f"on {advice.prompts} prompts, {advice.tokens} tokens, greedy:", style="bold")

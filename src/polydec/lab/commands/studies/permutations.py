@@ -19,7 +19,7 @@ WIDTH = 4096
 
 
 def measure_permutations(asked: StudyRequest) -> StudyReport:
-    """`each` networks a seed, three seeds, each with a permutation of its own."""
+    """Measure `each` networks a seed, over three seeds, each with a permutation of its own."""
     from polydec.lab.bench import permutations
 
     seed = asked.flags.seed

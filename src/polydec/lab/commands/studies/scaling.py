@@ -11,7 +11,11 @@ from polydec.lab.commands.studies.told import Row, StudyReport, StudyRequest, St
 
 
 def measure_scaling(asked: StudyRequest) -> StudyReport:
-    """Every drafter of the folder on held-out prompts. Raises RequestError where no folder, or no drafter, is named."""
+    """Measure every drafter of the folder on held-out prompts.
+
+    Raises:
+        RequestError: No folder is named, or it holds no drafter.
+    """
     from polydec.lab.bench import scaling
 
     if asked.from_ is None:
@@ -56,6 +60,7 @@ def _law(rows: Sequence[Row], name: str) -> str:
         law = scaling.fit_scaling_law(scaling.scaling_points(rows, name))
     except RequestError as why:
         return f"{name}: no law is fitted ({why})"
+    # Without the constant; an additive law has no factor for the product.
     said = ", ".join(
         f"{what} {factor:+.3f} ± {error:.3f}"
         for what, factor, error in zip(

@@ -17,7 +17,11 @@ from polydec.lab.commands.studies.told import (
 
 
 def measure_steps(asked: StudyRequest) -> StudyReport:
-    """Every model of the folder on the words of its task. Raises RequestError where no folder, or no model, is named."""
+    """Measure every model of the folder on the words of its task.
+
+    Raises:
+        RequestError: No folder is named, or it holds no model.
+    """
     from polydec.lab.bench import steps
     from polydec.lab.bench.measure import MethodSetting, parse_method_setting
 
