@@ -99,9 +99,11 @@ def batch(
     _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
     as_text = ".jsonl" not in path.name and not text.lstrip().startswith("{")
     try:
+        # Two runs that append to one file would answer every line twice.
         with files.hold_file_lock(out, wait=0.0):
             done = rows.resume_batch_output(out, lines)
             tally = rows.BatchProgress(len(lines), len(done))
+            # Before the model is loaded, which takes seconds.
             if len(done) == len(lines):
                 print(f"polydec: nothing is left: {tally.sentence()}", file=sys.stderr)
                 return
@@ -110,7 +112,8 @@ def batch(
             _say_what_is_idle(lm, flags, lines)
             with _watched(lm, flags.trace) as submit, out.open("ab", buffering=0) as file:
                 job: Any = _job(lm, flags, path, as_text, max_running, shared_by, submit=submit)
-                if ray:  # what is wrong has been told by now; each process loads the model itself
+                # The model was loaded for the checks alone: each process of Ray loads its own.
+                if ray:
                     from polydec.serve.spread import RayBatchRunner
 
                     each = flags.threads or max(1, (os.cpu_count() or 1) // ray)
@@ -118,7 +121,8 @@ def batch(
                     make = partial(_loaded, alone, path, as_text, max_running, shared_by)
                     job = RayBatchRunner(ray, make, max_running)
                 _run(job, lines, done, rows.batch_row_writer(file), tally)
-    except UnwritableError:  # of another file, which it names
+    except UnwritableError:
+        # It is of another file, and names it.
         raise
     except OSError as error:
         raise RequestError(
@@ -221,6 +225,7 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
 
 def _settings(flags: RequestFlags) -> str:
     """What decides an answer beside its line: rows of other settings are not gone on with."""
+    # Threads, workers and traces do not change an answer.
     known = dataclasses.asdict(dataclasses.replace(flags, threads=None, trace=None, workers=1))
     return json.dumps(known, sort_keys=True, default=str)
 

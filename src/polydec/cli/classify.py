@@ -52,6 +52,7 @@ def classify(
 ) -> None:
     """Sort texts into classes, a JSON object a line: its `label`, and the `chances` of all classes."""
     options = split_flag_pairs("set", set_)
+    # Everything that needs no model is checked first.
     declared = deciding.classifier_options()
     if unknown := options.keys() - declared.keys():
         raise RequestError(f"--set {min(unknown)}: it must be one of {', '.join(declared)}")
@@ -77,7 +78,11 @@ def classify(
 
 
 def read_labelled_texts(path: Path) -> list[tuple[str, str]]:
-    """The texts of a file with their classes. Raises RequestError with one sentence that names the line where one is wrong."""
+    """Read texts with their classes from a file.
+
+    Raises:
+        RequestError: A line is wrong, or the file holds no example; the message names the line.
+    """
     out = list[tuple[str, str]]()
     for i, line in enumerate(prompts.read_text(path).split("\n"), 1):
         if not line.strip():

@@ -65,6 +65,7 @@ def installation_facts() -> dict[str, Any]:
     runs, why = cpu.native_step_availability()
     return {
         "machine": machine.describe_machine(),
+        # A container may give the process fewer cores than the machine has.
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
@@ -99,6 +100,7 @@ def installation_facts() -> dict[str, Any]:
 
 
 def total_memory_gb() -> float | None:
+    """Memory of this machine in GB; None where the system does not say."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
     except (ValueError, OSError, AttributeError):
@@ -106,12 +108,21 @@ def total_memory_gb() -> float | None:
 
 
 def data_folder_facts() -> dict[str, Any]:
+    """Where training data is looked for, and whether the folder exists."""
     root = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
     return {"path": str(root), "here": root.is_dir()}
 
 
 def path_of(model: str, threads: int | None) -> dict[str, Any]:
-    """Which path `auto` takes for a model, and why not the native one."""
+    """Which path `auto` takes for a model, and why not the native one.
+
+    Args:
+        model: Name of the model, as `polydec.load` takes it.
+        threads: Processor threads; None: the usual number.
+
+    Returns:
+        Facts about the model, its draft and its profile, or the error that kept it from loading.
+    """
     from polydec.models.learned.kinds.ngrams import NGrams
     from polydec.request import profile
 
@@ -140,6 +151,7 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
 
 
 def print_doctor_report(report: dict[str, Any]) -> None:
+    """Print the report of `polydec doctor` for a reader."""
     out = Console(highlight=False, soft_wrap=True)
     native = report["native"]
     model = report["model"]

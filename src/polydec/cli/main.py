@@ -47,7 +47,9 @@ _LOOK: Any = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
 
 
 class LazyCommandGroup(TyperGroup):
-    """Commands that are imported when one of them is called: what they import takes seconds, and a list of them needs none."""
+    """A group whose commands are imported when one of them is called: their imports take seconds,
+    and a list of them needs none.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "commands": _listed_commands(COMMANDS)})
@@ -61,6 +63,15 @@ class LazyCommandGroup(TyperGroup):
         self.commands.update(_listed_commands(every_command()))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that a command line means, and import it.
+
+        Args:
+            ctx: The context of the command line.
+            args: The words after `polydec`, at least one.
+
+        Returns:
+            Its name, the command, and the words after it.
+        """
         if args[0] not in COMMANDS:
             require_lab(args[0])
             self._add_lab_commands()
@@ -69,6 +80,7 @@ class LazyCommandGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
+            # Caught here: further out it would become an Abort without its message.
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             if str(stop):  # what is kept, and how to go on
@@ -89,7 +101,7 @@ def every_command() -> dict[str, str]:
 
 @cache
 def load_command(name: str) -> Any:
-    """A command or group with all its flags."""
+    """Import a command or a group of commands, with all its flags."""
     if name in COMMANDS:
         package = "polydec.cli"
     else:
@@ -99,9 +111,11 @@ def load_command(name: str) -> Any:
     if hasattr(module, "app"):
         alone.add_typer(module.app, name=name)
     else:
-        settings = getattr(module, "SETTINGS", None)  # of one that hands its flags on
+        # Only a command that hands its flags on has settings.
+        settings = getattr(module, "SETTINGS", None)
         alone.command(name, context_settings=settings)(getattr(module, name))
-        alone.callback()(lambda: None)  # so that it stays a group, of one command
+        # Typer makes a lone command the whole application; with a callback it stays a group.
+        alone.callback()(lambda: None)
     tree: Any = typer.main.get_command(alone)
     return tree.commands[name]
 
@@ -146,7 +160,8 @@ def main() -> None:
         code = 130
     except Misuse as error:
         code = _fail(error.format_message())
-    except BrokenPipeError:  # who reads has seen enough, as in `polydec methods | head`
+    except BrokenPipeError:
+        # The reader has seen enough, as in `polydec methods | head`.
         code = _unread()
     except MemoryError:
         code = _fail("there is not enough memory for this")
@@ -158,6 +173,7 @@ def main() -> None:
         else:
             code = _fault(error)
     try:
+        # A full disk or a closed pipe may show only when the buffer is written.
         sys.stdout.flush()
     except BrokenPipeError:
         code = _unread()

@@ -58,7 +58,12 @@ def methods(
 
 
 def in_full(r: Mapping[str, Any], flag: str) -> None:
-    """Print all that is known of one method, or of one way to steer; flag: what sets its options."""
+    """Print all that is known of one method, one way to steer or one press.
+
+    Args:
+        r: Its description.
+        flag: The flag that sets its options.
+    """
     console = Console(highlight=False)
     console.print(f"[bold]{r['name']}[/bold]: {r['title']}")
     console.print(r["summary"])
@@ -89,8 +94,9 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
 
 
 def search_other_features(words: str) -> list[dict[str, str]]:
-    """What is no method and speaks of these words: ways to steer, ways to keep a cache, rules of sampling, systems that are
-    always on or have a command of their own."""
+    """What is no method and speaks of these words: ways to steer, presses, rules of sampling,
+    systems that are always on or have a command of their own.
+    """
     ways = [
         {
             "name": name,
@@ -110,6 +116,7 @@ def search_other_features(words: str) -> list[dict[str, str]]:
         for name in press.PRESSES.search(words)
     ]
     shapers = registry.mechanism_classes("shapers")
+    # Rules of sampling have no cards: their docstrings, and their modules', are searched.
     pages = {key: inspect.getdoc(inspect.getmodule(kind)) or "" for key, kind in shapers.items()}
     told = {key: (key, pages[key], inspect.getdoc(kind) or "") for key, kind in shapers.items()}
     rules = [
@@ -136,8 +143,11 @@ def search_other_features(words: str) -> list[dict[str, str]]:
 
 
 def find_methods_by_words(words: str) -> tuple[list[str], list[dict[str, str]]]:
-    """The methods that these words mean, and what else speaks of them, unless they are a method's name. Raises RequestError
-    where nothing does."""
+    """The methods that words mean, and what else speaks of them, unless they are a method's name.
+
+    Raises:
+        RequestError: Nothing speaks of them.
+    """
     if not words.strip():
         return sorted(registry.recipe_modules()), []
     try:
@@ -145,6 +155,7 @@ def find_methods_by_words(words: str) -> tuple[list[str], list[dict[str, str]]]:
     except PolydecError:
         names = registry.search_methods(words[:LONGEST])
         beside = search_other_features(words[:LONGEST])
+        # The sentence of `find_method` names the nearest one.
         if not names and not beside:
             raise
         return names, beside

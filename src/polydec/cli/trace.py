@@ -236,8 +236,11 @@ def _canvases(
 
 
 def trace_rounds_table(rounds: Sequence[TraceRound]) -> Table:
-    """A line a round. The bar: # accepted, - drafted in vain; text: accepted drafts in green, the pass's own token plain, what
-    was forced underlined."""
+    """A table with a line a round.
+
+    In the bar, # is an accepted draft token and - one in vain. In the text accepted drafts are
+    green, the pass's own token is plain, and what was forced is underlined.
+    """
     out = Table(box=None, pad_edge=False)
     for column in ("round", "at", "drafted", "accepted"):
         out.add_column(column, justify="right", no_wrap=True)
@@ -256,6 +259,7 @@ def trace_rounds_table(rounds: Sequence[TraceRound]) -> Table:
 
 
 def choice_trace_summary(story: ChoiceTrace) -> str:
+    """One line on a choice: tokens, passes, and what became of drafts or branches."""
     if story.branches:
         tried = sum(isinstance(e, BranchedEvent) for e in story.branches)
         gone = sum(isinstance(e, PrunedEvent) for e in story.branches)
@@ -298,7 +302,11 @@ def _name(key: Key, stories: Mapping[Key, ChoiceTrace], word: str = "choice ") -
 
 
 def read_choice_traces(path: Path) -> dict[Key, ChoiceTrace]:
-    """Of each choice what the file tells. Raises RequestError with one sentence where a line is no event, or there is none."""
+    """Read a trace and gather its events by request and choice.
+
+    Raises:
+        RequestError: A line is no event, or there is none.
+    """
     stories: dict[Key, ChoiceTrace] = {}
     for request, event, content in _events(path):
         story = stories.setdefault((request, event.choice), ChoiceTrace())
@@ -318,6 +326,7 @@ def _tell(story: ChoiceTrace, event: TraceEvent) -> None:
             story.passes.append(event)
         case ProposedEvent():
             story.trees[len(story.rounds)] = TraceDraftTree(event.parent, event.token, event.piece)
+            # The root is no draft token, so a draft has one node more than tokens.
             story.rounds.append(
                 TraceRound(event.position, len(event.token) - 1, _depth(event.parent))
             )
@@ -326,9 +335,11 @@ def _tell(story: ChoiceTrace, event: TraceEvent) -> None:
         case UnmaskedEvent():
             story.canvas.append(event)
         case ForcedEvent() if story.rounds:
+            # Forced positions are of the text; a round numbers its own pieces.
             last = story.rounds[-1]
             last.forced = frozenset(p - last.position for p in event.position)
         case VerifiedEvent():
+            # A pass without a draft proposes nothing: its round begins with the verdict.
             if not story.rounds or story.rounds[-1].pieces:
                 story.rounds.append(TraceRound(event.position))
             story.rounds[-1].accepted = len(event.path)
@@ -371,6 +382,7 @@ def _events(path: Path) -> Iterator[tuple[int, TraceEvent, Mapping[str, Any]]]:
                 error_sentence(f"{what} is no event of a trace ({type(error).__name__}: {error})")
             ) from None
         except ValueError as error:
+            # The run may have been stopped in the middle of this line.
             if n == len(lines) and n > 1:
                 continue
             raise RequestError(
@@ -379,7 +391,9 @@ def _events(path: Path) -> Iterator[tuple[int, TraceEvent, Mapping[str, Any]]]:
 
 
 def trace_heading(path: Path) -> dict[str, Any]:
-    """What the first line says of the model, the request and its method; nothing where the file is of version 1."""
+    """What the first line says of the model, the request and its method; nothing where the file is
+    of version 1.
+    """
     first = read_bytes(path).split(b"\n", 1)[0]
     return _heading(parse_object(first, f"line 1 of {str(path)!r}"))
 
@@ -409,8 +423,18 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
         return isinstance(value, tuple) and all(type(x) is int for x in value)  # pyright: ignore[reportUnknownVariableType]
 
     def within(high: int, *values: Any) -> bool:
+        """Whether all values are whole numbers of 0 or more and below a bound.
+
+        Args:
+            high: The bound.
+            values: The values.
+
+        Returns:
+            True where they are.
+        """
         return all(type(x) is int and 0 <= x < high for x in values)
 
+    # A trace is a file from elsewhere: readers index lists by these numbers.
     good = within(MOST, event.choice)
     match event:
         case OpenedEvent():
@@ -419,6 +443,7 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
             good &= (
                 ids(event.token) and ids(event.parent) and len(event.token) == len(event.parent) > 0
             )
+            # Parents come before their children, so the walk over a tree ends.
             good = good and all(0 <= p < i for i, p in enumerate(event.parent) if i)
             good = good and within(LONGEST, event.position) and isinstance(event.piece, tuple)
             good = good and len(event.piece) in (0, len(event.token))

@@ -33,8 +33,18 @@ Written = tuple[int, Sequence[str], frozenset[int]]
 
 @dataclass(frozen=True)
 class TracePageChoice:
-    """One choice. rounds: of every pass how many of its pieces were drafted, the pieces, and which of them were forced; asked:
-    the prompt's text."""
+    """One choice of a request on a page.
+
+    Attributes:
+        title: Its heading.
+        rounds: Of every pass how many of its pieces were drafted, the pieces, and which of them
+            were forced.
+        trees: Its drafts.
+        passes: Passes that it took part in.
+        frames: Its canvas after every pass; empty for other methods.
+        search: The tree of its search; None: it is no search.
+        asked: The prompt's text.
+    """
 
     title: str
     rounds: Sequence[Written]
@@ -72,7 +82,18 @@ def trace_page_html(
     parts: Sequence[TracePageChoice],
     together: Sequence[Lane] = (),
 ) -> str:
-    """One HTML page. together: the requests that ran in company; what is told of each is folded up then."""
+    """Make one HTML page of a trace.
+
+    Args:
+        title: Title of the page.
+        head: What the trace says of model, draft and kernel.
+        parts: The choices.
+        together: Requests that ran together, each with its passes; then each choice is folded up.
+            Empty: there was one request.
+
+    Returns:
+        The page.
+    """
     about = ", ".join(
         f"{name} {head[name]}" for name in ("model", "draft", "kernel") if head.get(name)
     )
@@ -93,6 +114,7 @@ def trace_page_html(
 def _company(lanes: Sequence[Lane]) -> str:
     """All passes of all requests: above what each pass fed, below a lane a request with its part of it."""
     lanes = lanes[:LANES]
+    # A shared pass stands in every request that took part in it: model and start name it.
     every = {(p.model, p.start): p for _, passes in lanes for p in passes}
     shown = [every[key] for key in sorted(every, key=lambda key: key[1])][:PASSES]
     last = shown[-1].start
@@ -104,6 +126,19 @@ def _company(lanes: Sequence[Lane]) -> str:
     row = 20
 
     def bar(p: PassedEvent, base: float, high: float, share: float, label: str) -> str:
+        # The square root keeps small passes visible next to a prompt's.
+        """Draw a pass.
+
+        Args:
+            p: The pass.
+            base: Pixels of its lower end from the top.
+            high: Pixels of the highest bar.
+            share: Its positions as a share of the largest pass, 0 to 1.
+            label: What is shown when the pointer rests on it, as HTML.
+
+        Returns:
+            SVG.
+        """
         tall = max(2.5, high * share**0.5)
         x = left + width * p.start / end
         wide = max(0.6, width * p.seconds / end - 0.4)
@@ -118,6 +153,7 @@ def _company(lanes: Sequence[Lane]) -> str:
     for p in shown:
         label = f"{escape_html(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.of} positions of {p.queries} texts"
         out.append(bar(p, above, above - 8, p.of / most, label))
+    # Below one lane a request, drawn up to the last pass that is shown above.
     for i, (name, passes) in enumerate(lanes):
         base = above + 6 + (i + 1) * row
         out.append(
@@ -261,7 +297,9 @@ def _tree(n: int, tree: Tree) -> str:
     for i in range(1, len(parent)):
         depth[i] = depth[parent[i]] + 1
     stack = [(0, False)]
-    while stack:  # leaves from above to below, a node in the middle of its children
+    # Rows by a walk in depth, without recursion as a draft may be deep: leaves from above to below,
+    # each other node in the middle of its children.
+    while stack:
         i, done = stack.pop()
         if not kids[i]:
             row[i], free = float(free), free + 1

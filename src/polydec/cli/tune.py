@@ -49,6 +49,7 @@ def tune(
     json_: Annotated[bool, typer.Option("--json", help="the profile as one JSON object")] = False,
 ) -> None:
     """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
+    # Everything that needs no model is checked before one is loaded.
     if not 1 <= seconds <= 100:
         raise RequestError(f"seconds is {seconds:g}: it must lie in 1 to 100")
     loading_options()["threads"].convert(threads)
@@ -65,6 +66,7 @@ def tune(
         on_prompts = lab_module("tune_on", "polydec tune --on")
     from polydec.request import profile
 
+    # Before half a minute of measuring whose result could not be stored.
     check_profile_folder(profile.pass_profiles_path().parent)
     lm = api.load(
         model,
@@ -95,6 +97,7 @@ def tune(
         err.status(f"measuring passes for {seconds:g} seconds"),
     ):
         measured = profile.measure_pass_profile(lm, seconds=seconds)
+    # Stored before the prompts are decoded, which may be stopped.
     profile.keep_surely(lm, measured)
     advice = None
     if rows is not None and on_prompts is not None:
@@ -137,7 +140,11 @@ def tune(
 
 
 def check_profile_folder(folder: Path) -> None:
-    """Raise RequestError where a profile could not be kept: it is what this command is for."""
+    """Check that a profile can be stored, which is what the command is for.
+
+    Raises:
+        RequestError: The folder cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
