@@ -148,7 +148,8 @@ def _watched(lm: api.LoadedModel, into: Path | None) -> Iterator[Any]:
 
 
 def _say_what_is_idle(lm: api.LoadedModel, flags: RequestFlags, lines: Sequence[Any]) -> None:
-    """What the flags give and no prompt makes use of; requests with a body of their own say themselves what they want."""
+    """What the flags give and no prompt makes use of; requests with a body of their own say
+    themselves what they want."""
     from polydec.methods.economics.costs import PassCosts
     from polydec.request.ask import plan_request
     from polydec.serve import batch as rows
@@ -231,7 +232,8 @@ def _settings(flags: RequestFlags) -> str:
 
 
 def _check_flags(flags: RequestFlags, request: int | None) -> None:
-    """Flags of a prompt's answer do nothing for lines that say that themselves: such a line is `request`."""
+    """Flags of a prompt's answer do nothing for lines that say that themselves: such a line is
+    `request`."""
     if request is not None and (flag := flags.beside(ELSEWHERE)) is not None:
         raise RequestError(
             f"--{flag} is given, and line {request} is a request of its own: write it into the body"

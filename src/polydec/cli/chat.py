@@ -117,7 +117,8 @@ def chat_line_reader(editing: bool) -> Callable[[], str]:
 
 
 def print_chat_notice(text: str) -> None:
-    """Say something that is no answer of the model: on standard error, with our name where it is one line."""
+    """Say something that is no answer of the model: on standard error, with our name where it is
+    one line."""
     print(
         escape_control_characters(text if "\n" in text else f"polydec: {text}"),
         file=sys.stderr,

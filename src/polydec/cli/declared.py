@@ -1,4 +1,5 @@
-"""Flags made of fields that are declared elsewhere: name, type, range, default and help are the field's own."""
+"""Flags made of fields that are declared elsewhere: name, type, range, default and help are the
+field's own."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def flag_field(
 
 
 def _typed(option: Option) -> Any:
-    """A field's type as the command line reads it: what holds several values may be given several times."""
+    """A field's type as the command line reads it: what holds several values may be given several
+    times."""
     # Typer reads lists, not tuples.
     if option.form == tuple[int, ...]:
         return list[int] | None

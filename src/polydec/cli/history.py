@@ -1,4 +1,5 @@
-"""What was typed in earlier chats, for the arrow keys: one bounded file, a line each, that only its owner can read."""
+"""What was typed in earlier chats, for the arrow keys: one bounded file, a line each, that only its
+owner can read."""
 
 from __future__ import annotations
 

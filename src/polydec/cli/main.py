@@ -20,7 +20,8 @@ from polydec.base.interrupts import sigterm_raised
 from polydec.cli.lab_commands import lab_commands, require_lab
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
-"""What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""
+"""What typer raises for wrong usage. Some versions carry a click of their own, so the class is
+found by its name."""
 
 COMMANDS = {
     "generate": "Decode one prompt.",
@@ -40,8 +41,8 @@ COMMANDS = {
     "zoo": "Embedded models: what is here, what each is, how to get it.",
     "trace": "Read traces that --trace wrote.",
 }
-"""Every command of the engine and what a list says of it: its module in this folder, which holds a function of that name or
-an `app`, is imported when it is called."""
+"""Every command of the engine and what a list says of it: its module in this folder, which holds a
+function of that name or an `app`, is imported when it is called."""
 
 _LOOK: Any = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
 
@@ -59,7 +60,8 @@ class LazyCommandGroup(TyperGroup):
         return super().list_commands(ctx)
 
     def _add_lab_commands(self) -> None:
-        """Only a list, or a name that is not the engine's, asks for them: nothing else imports a part of the lab."""
+        """Only a list, or a name that is not the engine's, asks for them: nothing else imports a
+        part of the lab."""
         self.commands.update(_listed_commands(every_command()))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -149,7 +151,8 @@ def _command(
 
 
 def main() -> None:
-    """Entry point. Bad input: one sentence on standard error, exit code 2. A fault of the program: exit code 1. Ctrl-C: 130."""
+    """Entry point. Bad input: one sentence on standard error, exit code 2. A fault of the program:
+    exit code 1. Ctrl-C: 130."""
     warnings.showwarning = _warn
     try:
         with sigterm_raised():
@@ -183,7 +186,8 @@ def main() -> None:
 
 
 def _unread(code: int = 0) -> int:
-    """Let what is left in standard output go nowhere, as the interpreter would try once more to write it when it ends."""
+    """Let what is left in standard output go nowhere, as the interpreter would try once more to
+    write it when it ends."""
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     return code
 

@@ -1,4 +1,5 @@
-"""What pages of ours have in common: one file, light and dark, no scripts, nothing from elsewhere; and figures drawn as SVG."""
+"""What pages of ours have in common: one file, light and dark, no scripts, nothing from elsewhere;
+and figures drawn as SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The texts that a search tried, as one tree: what it kept, what it gave up, and what they were worth."""
+"""The texts that a search tried, as one tree: what it kept, what it gave up, and what they were
+worth."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class SearchTreeNode:
 
 @dataclass
 class _SearchBranch:
-    """Its tokens with what each reads as; weighed: by how many tokens stood, the score; given up at the end or not."""
+    """Its tokens with what each reads as; weighed: by how many tokens stood, the score; given up at
+    the end or not."""
 
     tokens: list[int]
     pieces: list[str]

@@ -257,7 +257,8 @@ def _here(name: str) -> bool:
 
 
 def _trained(entries: list[str], names: Mapping[str, str]) -> dict[str, list[str]]:
-    """What was trained for each model, by the name under which it is served. Of a single one the name may be left out."""
+    """What was trained for each model, by the name under which it is served. Of a single one the
+    name may be left out."""
     out: dict[str, list[str]] = {name: [] for name in names}
     for entry in entries:
         if _here(entry):

@@ -16,7 +16,8 @@ from polydec.base.errors import RequestError
 
 
 def terminal_text(text: str) -> str:
-    """A model's or a file's text for standard output: a terminal gets no control characters, a pipe the text as it is."""
+    """A model's or a file's text for standard output: a terminal gets no control characters, a pipe
+    the text as it is."""
     if sys.stdout.isatty():
         return escape_control_characters(text)
     return text

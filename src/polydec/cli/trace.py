@@ -366,7 +366,8 @@ def _depth(parent: Sequence[int]) -> int:
 
 
 def _events(path: Path) -> Iterator[tuple[int, TraceEvent, Mapping[str, Any]]]:
-    """Whose event it is, the event, and its line. A last line that an interruption cut short is left out."""
+    """Whose event it is, the event, and its line. A last line that an interruption cut short is
+    left out."""
     lines = read_bytes(path).split(b"\n")
     for n, line in enumerate(lines, 1):
         if not line.strip():
@@ -509,7 +510,8 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
 
 
 def _is_edit(edit: TextEdit) -> bool:
-    """Whether it holds pairs of a position and a token, and positions, none of them out of all bounds."""
+    """Whether it holds pairs of a position and a token, and positions, none of them out of all
+    bounds."""
     parts: tuple[object, ...] = (edit.write, edit.insert, edit.erase)
     if not all(isinstance(part, tuple) for part in parts):
         return False

@@ -1,4 +1,5 @@
-"""A trace as a page of its own: text, time line, draft trees, canvases. No scripts, nothing from elsewhere."""
+"""A trace as a page of its own: text, time line, draft trees, canvases. No scripts, nothing from
+elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ COLUMN = 112
 Tree = tuple[int, tuple[int, ...], tuple[str, ...], tuple[int, ...]]
 """Position, parents, pieces, accepted nodes."""
 Written = tuple[int, Sequence[str], frozenset[int]]
-"""Of a pass: how many of its pieces were drafted, the pieces, and the numbers of those that the rules left no choice of."""
+"""Of a pass: how many of its pieces were drafted, the pieces, and the numbers of those that the
+rules left no choice of."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ def trace_page_html(
 
 
 def _company(lanes: Sequence[Lane]) -> str:
-    """All passes of all requests: above what each pass fed, below a lane a request with its part of it."""
+    """All passes of all requests: above what each pass fed, below a lane a request with its part of
+    it."""
     lanes = lanes[:LANES]
     # A shared pass stands in every request that took part in it: model and start name it.
     every = {(p.model, p.start): p for _, passes in lanes for p in passes}
@@ -212,7 +215,8 @@ def _part(part: TracePageChoice) -> str:
 
 
 def _text(rounds: Sequence[Written]) -> str:
-    """The answer; drafted tokens that were accepted are green, a pass's own token underlined, forced ones of another colour."""
+    """The answer; drafted tokens that were accepted are green, a pass's own token underlined,
+    forced ones of another colour."""
     out = list[str]()
     for n, (accepted, pieces, forced) in enumerate(rounds, 1):
         for i, piece in enumerate(pieces):

@@ -1,4 +1,5 @@
-"""polydec tune: what passes cost here, kept for `--method auto`; and what that means for your prompts."""
+"""polydec tune: what passes cost here, kept for `--method auto`; and what that means for your
+prompts."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 LONGEST = 12
-"""Words of an answer that can be looked for; a longer one is an example of what might be said, no measure."""
+"""Words of an answer that can be looked for; a longer one is an example of what might be said, no
+measure."""
 
 _NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?")
 _WORD = re.compile(r"\w+")

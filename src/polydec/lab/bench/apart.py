@@ -193,7 +193,8 @@ def measure_law_distances(
 
 
 def _kept(mine: Sequence[SampledToken], greedy: bool) -> tuple[tuple[LawTest, ...], str]:
-    """Whether these tokens follow the law that their fates are of: the tests, and the place of a fault."""
+    """Whether these tokens follow the law that their fates are of: the tests, and the place of a
+    fault."""
     off = [
         d for d in mine if d.fate.chance <= 0.0 or (greedy and d.fate.surprise > d.fate.best + TIE)
     ]
@@ -286,8 +287,9 @@ def _shift(fate: TokenFate, greedy: bool) -> float:
 
 
 def _cells(tokens: Sequence[SampledToken]) -> tuple[float, float]:
-    """KL and total variation between where the tokens stand in the law and an even spread, less what chance alone makes of as
-    many (Miller and Madow's term, and the mean of a multinomial's)."""
+    """KL and total variation between where the tokens stand in the law and an even spread, less
+    what chance alone makes of as many (Miller and Madow's term, and the mean of a multinomial's).
+    """
     n = len(tokens)
     cells = min(CELLS, max(2, len(tokens) // 5))
     share = np.bincount([int(d.fate.rank * cells) for d in tokens], minlength=cells) / n
@@ -326,9 +328,10 @@ def _rows(
     greedy: bool,
     request: Mapping[str, Any],
 ) -> dict[tuple[int, int, int, int], LawPairDistance]:
-    """Of every token of these texts the distance of plain decoding's law and the method's own there; none where the method
-    has no law of its own: its verifier, or a search, is what departs. Of greedy texts they are the laws before the last step,
-    which takes the likeliest token: those of temperature 1."""
+    """Of every token of these texts the distance of plain decoding's law and the method's own
+    there; none where the method has no law of its own: its verifier, or a search, is what departs.
+    Of greedy texts they are the laws before the last step, which takes the likeliest token: those
+    of temperature 1."""
     out = dict[tuple[int, int, int, int], LawPairDistance]()
     rng = np.random.default_rng(1)
     groups = defaultdict[tuple[int, int], dict[int, tuple[int, ...]]](dict)
@@ -377,7 +380,8 @@ def _keeps_its_law(decoder: Any) -> bool:
 
 
 async def _forced(target: Target, prompt: Sequence[int], choice: int, tokens: Sequence[int]) -> Any:
-    """The law's rows behind a text, token by token as it is written: a law may depend on how it is fed."""
+    """The law's rows behind a text, token by token as it is written: a law may depend on how it is
+    fed."""
     base = target.open(prompt)
     session = None
     try:

@@ -1,4 +1,5 @@
-"""What a certificate says beside its evidence: on what machine, with which versions, and how to repeat it."""
+"""What a certificate says beside its evidence: on what machine, with which versions, and how to
+repeat it."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ VERSION = 1
 """Of the layout of certificates."""
 
 VERDICTS = ("keeps it", "not shown", "near-tie", "fault", "measured")
-"""Keeps its promise; nothing speaks against it, and nothing that would show it was exercised; departs where rounding may
-decide; departs; or promises nothing and was measured."""
+"""Keeps its promise; nothing speaks against it, and nothing that would show it was exercised;
+departs where rounding may decide; departs; or promises nothing and was measured."""
 
 
 def content_digest(value: object) -> str:

@@ -1,4 +1,5 @@
-"""Does a method keep its promise here? Greedy token equality with plain decoding, and where it first fails, why."""
+"""Does a method keep its promise here? Greedy token equality with plain decoding, and where it
+first fails, why."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 def read_energy_counters(folder: Path = POWERCAP) -> dict[str, tuple[float, float]] | None:
-    """Of each package what its counter shows and where it begins anew, in joules; None where none can be read, as is usual for
-    those who are not root."""
+    """Of each package what its counter shows and where it begins anew, in joules; None where none
+    can be read, as is usual for those who are not root."""
     out = dict[str, tuple[float, float]]()
     try:
         for package in sorted(folder.glob("intel-rapl:[0-9]")):

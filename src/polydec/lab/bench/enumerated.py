@@ -1,4 +1,5 @@
-"""The output law of a method on toy models, with every draw enumerated: exact to rounding, where samples only bound."""
+"""The output law of a method on toy models, with every draw enumerated: exact to rounding, where
+samples only bound."""
 
 from __future__ import annotations
 
@@ -41,13 +42,16 @@ from polydec.methods.speculative.policies.fixed import FixedPolicy
 from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 LAWS = 8
-"""Random laws that are enumerated at least, bare and under sampling rules: of twelve those of four tokens may be left out."""
+"""Random laws that are enumerated at least, bare and under sampling rules: of twelve those of four
+tokens may be left out."""
 LENGTH = 2
-"""Tokens of an answer. The first two laws, which cost the most, have a token more: there a pass accepts two drafts."""
+"""Tokens of an answer. The first two laws, which cost the most, have a token more: there a pass
+accepts two drafts."""
 TOLERANCE = 1e-9
 """Total variation that rounding may leave."""
 MOST = 2_000
-"""Ways for draws to fall that are followed in one law: some seconds of a core. A law with more of them is left out."""
+"""Ways for draws to fall that are followed in one law: some seconds of a core. A law with more of
+them is left out."""
 RULES = {"plain": "without rules", "shaped": "under penalties, a temperature and top-p"}
 """Which of the examples' shapings are enumerated, in words."""
 PROMPT = (0, 1, 0)
@@ -124,7 +128,8 @@ class ToyCase:
 
 
 Growing = Iterator[ToyCase]
-"""One law in answers of growing length: the next one is for methods that have drafted nothing in those before."""
+"""One law in answers of growing length: the next one is for methods that have drafted nothing in
+those before."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,8 @@ def enumerate_output_laws(
 def _grown(
     found: LawEnumeration, growing: Growing, grows: str, numbers: set[int]
 ) -> LawEnumeration:
-    """What is found with one law more, in answers that grow until there is something of what is wanted first."""
+    """What is found with one law more, in answers that grow until there is something of what is
+    wanted first."""
     for toy in growing:
         collector = ExercisedCollector()
         try:
@@ -239,7 +245,8 @@ def _further_texts(
 
 
 def _canvases(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
-    """Toys that fill a canvas, whose conditionals agree; in every second one a token ends the answer."""
+    """Toys that fill a canvas, whose conditionals agree; in every second one a token ends the
+    answer."""
     for seed in range(LAWS):
         chain = MarkovChainNetwork(seed)
         # -1 is no token: the answers of every second law never end early.
@@ -320,8 +327,9 @@ class WatchedVerifier:
 
 
 def _part(toy: ToyCase) -> str:
-    """Which part of the method is off: "law" where plain decoding of the same is off as well, "draft" where nodes are drawn
-    from other laws than they say, else "verdict"; of a canvas "unmasking"."""
+    """Which part of the method is off: "law" where plain decoding of the same is off as well,
+    "draft" where nodes are drawn from other laws than they say, else "verdict"; of a canvas
+    "unmasking"."""
     owner: Any = toy.decoder
     if hasattr(owner, "unmasker"):
         return "unmasking"

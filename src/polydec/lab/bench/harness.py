@@ -1,7 +1,8 @@
 """Polydec as a model of lm-evaluation-harness: `--model polydec`, any method on any task.
 
-Importing this registers it. `polydec harness` is the harness's own command line with this model in it; in Python,
-`import polydec.lab.bench.harness` and then `lm_eval.simple_evaluate(model="polydec", ...)`.
+Importing this registers it. `polydec harness` is the harness's own command line with this model in
+it; in Python, `import polydec.lab.bench.harness` and then `lm_eval.simple_evaluate(model="polydec",
+...)`.
 """
 
 from __future__ import annotations

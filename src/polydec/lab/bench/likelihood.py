@@ -1,6 +1,8 @@
-"""How likely a model finds a text behind another: exactly where it continues texts, by draws where it fills canvases.
+"""How likely a model finds a text behind another: exactly where it continues texts, by draws where
+it fills canvases.
 
-Source of the estimate for masked diffusion: LLaDA (Nie et al. 2025), whose evaluation draws a number of masks, then the places.
+Source of the estimate for masked diffusion: LLaDA (Nie et al. 2025), whose evaluation draws a
+number of masks, then the places.
 """
 
 from __future__ import annotations
@@ -130,7 +132,8 @@ async def _masked(
     at_once: int,
     rng: Rng,
 ) -> TextLikelihood:
-    """Block by block under a block-causal model, whose later blocks are not seen by the earlier ones."""
+    """Block by block under a block-causal model, whose later blocks are not seen by the earlier
+    ones."""
     whole = (*context, *text)
     start = len(context)
     logp = 0.0

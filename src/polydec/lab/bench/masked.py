@@ -1,4 +1,5 @@
-"""Constraints: every finished answer is valid, and the law that was drawn from is the model's under the mask."""
+"""Constraints: every finished answer is valid, and the law that was drawn from is the model's under
+the mask."""
 
 from __future__ import annotations
 
@@ -152,9 +153,9 @@ def _again(
     tokens: Sequence[int],
     request: Mapping[str, Any],
 ) -> list[tuple[float, float]]:
-    """Of every token's law under the constraint: how far its log-probabilities are from the model's own row, divided by the
-    temperature, cut by the mask and normalised here; and what weight it has outside the mask. At temperature 0 both are of
-    temperature 1."""
+    """Of every token's law under the constraint: how far its log-probabilities are from the model's
+    own row, divided by the temperature, cut by the mask and normalised here; and what weight it has
+    outside the mask. At temperature 0 both are of temperature 1."""
     sampling = request["sampling"]
     if sampling.temperature:
         warm = sampling

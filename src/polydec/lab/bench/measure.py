@@ -167,7 +167,8 @@ class TokenArrivals:
 
 
 LOOK = 16
-"""Of so many arrivals one looks how large the caches are, the first among them: it takes a while to add them up."""
+"""Of so many arrivals one looks how large the caches are, the first among them: it takes a while to
+add them up."""
 
 
 def distinct_4grams(ids: Sequence[int]) -> float:

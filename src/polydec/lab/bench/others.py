@@ -1,4 +1,5 @@
-"""Other engines on the same weights, as things that take seconds for a pass over m rows: for comparison only."""
+"""Other engines on the same weights, as things that take seconds for a pass over m rows: for
+comparison only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""ParallelBench's tasks of writing: sentences of given words, paraphrases and summaries, judged without another model.
+"""ParallelBench's tasks of writing: sentences of given words, paraphrases and summaries, judged
+without another model.
 
-Source: ParallelBench (Kang et al., 2025). Sentences and conversations are made here, of slots whose synonyms are known, so that
-it can be counted what of a meaning is kept; there a language model and a grammar checker judge, which have no part here.
+Source: ParallelBench (Kang et al., 2025). Sentences and conversations are made here, of slots whose
+synonyms are known, so that it can be counted what of a meaning is kept; there a language model and
+a grammar checker judge, which have no part here.
 """
 
 from __future__ import annotations

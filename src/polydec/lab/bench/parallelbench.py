@@ -1,7 +1,8 @@
-"""Tasks that show what decoding in parallel loses: lists and small puzzles whose tokens depend on each other, or do not.
+"""Tasks that show what decoding in parallel loses: lists and small puzzles whose tokens depend on
+each other, or do not.
 
-Source: ParallelBench (Kang et al., 2025). The questions are worded here; tasks of writing stand in parallel_texts.py.
-Closed forms follow from its definitions.
+Source: ParallelBench (Kang et al., 2025). The questions are worded here; tasks of writing stand in
+parallel_texts.py. Closed forms follow from its definitions.
 """
 
 from __future__ import annotations
@@ -171,15 +172,15 @@ LISTS: Mapping[str, ListTask] = {
         "Put {new} in the place of any one person of the waiting line.", _replace, _replaced
     ),
 }
-"""The operations on a waiting line. Of those with `random` in their name, and of shuffle, several answers are right, and their
-tokens depend on each other."""
+"""The operations on a waiting line. Of those with `random` in their name, and of shuffle, several
+answers are right, and their tokens depend on each other."""
 
 DIGITS = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 """Tasks of the models that `polydec train diffusion` makes."""
 
 SUITES = ("parallelbench", "parallelbench-15", "parallelbench-digits")
-"""In words, for models that follow instructions; the waiting lines alone, of 15 people; and as the models ask that `polydec
-train diffusion` makes."""
+"""In words, for models that follow instructions; the waiting lines alone, of 15 people; and as the
+models ask that `polydec train diffusion` makes."""
 
 LONG_LINE = 15
 """People of the second suite's lines."""

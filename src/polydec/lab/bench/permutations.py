@@ -1,7 +1,9 @@
-"""A permutation of bits, learned from one-hot inputs alone: how many networks must vote until every input is answered right?
+"""A permutation of bits, learned from one-hot inputs alone: how many networks must vote until every
+input is answered right?
 
-Source: Exact learning of permutations for nonzero binary inputs with logarithmic training size and quadratic ensemble
-complexity, 2025. Width, step size and threshold are ours: the paper proves its bound for networks of infinite width.
+Source: Exact learning of permutations for nonzero binary inputs with logarithmic training size and
+quadratic ensemble complexity, 2025. Width, step size and threshold are ours: the paper proves its
+bound for networks of infinite width.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from polydec.lab.bench.intervals import shared_trials_interval, student_interval
 
 RATE = 0.3
 ROUNDS = 40
-"""Step size, and steps of gradient descent: the slowest direction is halved by each, so what is left is 1e-12 of it."""
+"""Step size, and steps of gradient descent: the slowest direction is halved by each, so what is
+left is 1e-12 of it."""
 
 VOTES = tuple(2**i for i in range(10))
 """How many networks vote."""
@@ -62,7 +65,8 @@ class TwoLayerNetworks:
         return torch.stack([self._one(generator, goal_KK, input_XK) for _ in range(self.count)])
 
     def _one(self, generator: torch.Generator, goal_KK: Tensor, input_XK: Tensor) -> Tensor:
-        """A new network's outputs. A one-hot input reads one column of W1, so its hidden row is that column."""
+        """A new network's outputs. A one-hot input reads one column of W1, so its hidden row is
+        that column."""
         first_KH = torch.randn(self.k, self.width, generator=generator)
         second_HK = torch.randn(self.width, self.k, generator=generator)
         scale = sqrt(2 / self.width)

@@ -1,4 +1,5 @@
-"""What methods would take on prompts that were decoded plainly: replayed without the model, priced by what passes cost here."""
+"""What methods would take on prompts that were decoded plainly: replayed without the model, priced
+by what passes cost here."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ COPIES = (
     MethodSetting("token-recycling", {}),
     MethodSetting("auto", {}),
 )
-"""What needs nothing but the model. Token Recycling, and auto that may weigh it, read other candidates of the model too, which
-no record has: they come out a few per cent off."""
+"""What needs nothing but the model. Token Recycling, and auto that may weigh it, read other
+candidates of the model too, which no record has: they come out a few per cent off."""
 DRAFTED = tuple(MethodSetting("draft-model", {"depth": str(depth)}) for depth in (1, 2, 4))
 """What asks a draft model."""
 

@@ -1,4 +1,5 @@
-"""A bench's record: every run is written down as soon as it is measured, and what stands there is not measured again."""
+"""A bench's record: every run is written down as soon as it is measured, and what stands there is
+not measured again."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ VERSION = 1
 """Of the layout of records."""
 
 Identity = Mapping[str, Any]
-"""What runs must have in common to be held against one another: machine, versions, models, settings, prompts, methods."""
+"""What runs must have in common to be held against one another: machine, versions, models,
+settings, prompts, methods."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ class _BenchLineRecord(Checked):
 
 
 class BenchRecord:
-    """The runs that a file holds, and the file that takes further ones. Without a file it holds nothing and keeps nothing."""
+    """The runs that a file holds, and the file that takes further ones. Without a file it holds
+    nothing and keeps nothing."""
 
     def __init__(self, lines: Sequence[_BenchLineRecord] = (), into: TextIO | None = None) -> None:
         """Read the runs of a file's lines.

@@ -1,5 +1,5 @@
-"""Does a method that draws keep the target's law, on the real model? By laws at shared prefixes and by seeds, with what the
-tests would have caught."""
+"""Does a method that draws keep the target's law, on the real model? By laws at shared prefixes and
+by seeds, with what the tests would have caught."""
 
 from __future__ import annotations
 
@@ -243,7 +243,8 @@ def draw_texts(
 
 
 def _draft(lm: LoadedModel, method: str, target: Target) -> Target | None:
-    """The draft's law under the same rules, for a method that draws from one with the target's tokens; else None."""
+    """The draft's law under the same rules, for a method that draws from one with the target's
+    tokens; else None."""
     needs = registry.get_recipe_module(registry.of_model(method, "ar")).CARD.needs
     if DRAFT in needs:
         draft = lm.small()
@@ -402,8 +403,9 @@ def _even(values: Sequence[int], count: int) -> float:
 
 
 def _largest(drawn: Sequence[SampledToken], by: Any) -> str:
-    """Where the deviation is largest: at which place among the tokens of a pass, and at which token of the answers. (Only
-    places tell without bias: whether a draft was accepted depends on the token.)"""
+    """Where the deviation is largest: at which place among the tokens of a pass, and at which token
+    of the answers. (Only places tell without bias: whether a draft was accepted depends on the
+    token.)"""
     places = defaultdict[int, list[SampledToken]](list)
     positions = defaultdict[int, list[SampledToken]](list)
     for d in drawn:
@@ -419,8 +421,8 @@ def _largest(drawn: Sequence[SampledToken], by: Any) -> str:
 
 LAWFUL = 1e-3
 FAR = 0.5
-"""Nats by which a method's own log-probabilities may differ from those of a fresh pass, however little plain decoding's do; and
-from where on they are off however much plain decoding's are."""
+"""Nats by which a method's own log-probabilities may differ from those of a fresh pass, however
+little plain decoding's do; and from where on they are off however much plain decoding's are."""
 
 
 def fresh_law_tests(
@@ -540,7 +542,8 @@ def seeds_apart(ours: MethodSample, plain: MethodSample, seed: int = 0) -> LawTe
 
 
 def _tables(ours: Sequence[Any], plain: Sequence[Any]) -> tuple[Any, Any]:
-    """Which (place, token) each text holds, as a table of texts × those, and which of the texts are ours."""
+    """Which (place, token) each text holds, as a table of texts × those, and which of the texts are
+    ours."""
     texts = [*ours, *plain]
     names = {
         x: i for i, x in enumerate(sorted({(at, t) for text in texts for at, t in enumerate(text)}))
@@ -553,7 +556,8 @@ def _tables(ours: Sequence[Any], plain: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _apart(table_NW: Any, ours_N: Any) -> float:
-    """Squared difference of the two sides' shares, each divided by what the token's own share makes likely."""
+    """Squared difference of the two sides' shares, each divided by what the token's own share makes
+    likely."""
     a = int(ours_N.sum())
     b = int((~ours_N).sum())
     total = table_NW.sum(0)

@@ -1,4 +1,5 @@
-"""How acceptance grows with what a drafter has read and with its size, and how wide a draft pays at which batch (Scylla)."""
+"""How acceptance grows with what a drafter has read and with its size, and how wide a draft pays at
+which batch (Scylla)."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ from polydec.models.learned.kinds.eagle import EagleModel
 LEAST = 5
 """Points that a law is fitted to, at least."""
 FULL = 0.8
-"""Share of the drafted tokens and the one behind them from which on a count of accepted ones is near its end."""
+"""Share of the drafted tokens and the one behind them from which on a count of accepted ones is
+near its end."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,8 @@ def _fitted(points: Sequence[ScalingPoint], terms: Terms) -> ScalingLaw:
 
 
 def _least(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
-    """Factors of least squares, the inverse of the terms' products, what is left at each point, and standard errors."""
+    """Factors of least squares, the inverse of the terms' products, what is left at each point, and
+    standard errors."""
     # The pseudo-inverse: terms may be collinear where there are few points.
     inverse = np.linalg.pinv(x.T @ x)
     factors = inverse @ x.T @ y

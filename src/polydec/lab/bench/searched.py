@@ -1,4 +1,5 @@
-"""Searches and rollouts: what they say of their answers, computed again; and their ledger against the passes that ran."""
+"""Searches and rollouts: what they say of their answers, computed again; and their ledger against
+the passes that ran."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from polydec.methods.search.loop.arbitrage import ArbitrageSearch
 from polydec.request.ask import plan_request
 
 CLOSE = 2e-3
-"""Nats a token by which a score computed again may differ: passes of other shapes round otherwise."""
+"""Nats a token by which a score computed again may differ: passes of other shapes round otherwise.
+"""
 
 
 def _mean_power(total: float, length: int, options: Mapping[str, Any]) -> float:
@@ -175,7 +177,8 @@ def audit_search(
 # On toys, where a text soon says a token again: rules that missed one show whatever is asked of the model
 
 TOYS = 16
-"""Random laws of three or four tokens, in every second one of them an answer does not end before its longest."""
+"""Random laws of three or four tokens, in every second one of them an answer does not end before
+its longest."""
 LONG = 8
 """Tokens of an answer at most."""
 EXACT = 1e-6
@@ -248,15 +251,16 @@ def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
 
 
 def _second_law(decoder: Any) -> tuple[Target, ...]:
-    """The law of the model that writes some steps in the target's place: there a token may be of either."""
+    """The law of the model that writes some steps in the target's place: there a token may be of
+    either."""
     if isinstance(decoder, ArbitrageSearch):
         return (decoder.small.target,)
     return ()
 
 
 def _gaps(answer: Result, laws: Sequence[Target]) -> list[float]:
-    """By how many nats each token's log-probability differs from that of the nearest of these laws; none where the method tells
-    none."""
+    """By how many nats each token's log-probability differs from that of the nearest of these laws;
+    none where the method tells none."""
     told = answer.logprobs or ()
     rng = np.random.default_rng(0)
     if len(told) != len(answer.token_ids):
@@ -277,8 +281,8 @@ def _ledger(
     length: int,
     read: int,
 ) -> str:
-    """What in a ledger cannot be; nothing: "". read: positions that were fed, and those of further prompts that another text's
-    cache held."""
+    """What in a ledger cannot be; nothing: "". read: positions that were fed, and those of further
+    prompts that another text's cache held."""
     if books["positions"] != real["positions"]:
         return f"prompt {at + 1}: {books['positions']} positions are booked and {real['positions']} were fed"
     if books["passes"] > real["passes"]:

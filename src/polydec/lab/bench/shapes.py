@@ -13,10 +13,11 @@ from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.laws.targets.shaped import ShapedTarget
 
 WIDTHS = (1, 2, 5, 16)
-"""Rows of a pass that are tried: a token a pass, a short draft, a longer one, a tree's worth. One more try feeds it all as a
-prompt."""
+"""Rows of a pass that are tried: a token a pass, a short draft, a longer one, a tree's worth. One
+more try feeds it all as a prompt."""
 MARGIN = 4.0
-"""A gap is a near-tie up to so many times the largest difference between two shapes: a method's own shapes are others."""
+"""A gap is a near-tie up to so many times the largest difference between two shapes: a method's own
+shapes are others."""
 PLACES = 16
 """Places before the one in question at which shapes are compared as well."""
 FLOOR = 1e-5
@@ -63,7 +64,8 @@ class CandidateGap:
 
     @property
     def tie(self) -> bool:
-        """Whether rounding may decide between the two: their gap lies within the noise between shapes."""
+        """Whether rounding may decide between the two: their gap lies within the noise between
+        shapes."""
         return isfinite(self.size) and self.size <= max(FLOOR, MARGIN * self.noise)
 
 
@@ -92,7 +94,8 @@ def measure_candidate_gap(
     pairs = list[tuple[int, int]]()
 
     async def fed(width: int | None) -> tuple[list[float], float]:
-        """By how much the likeliest of each pair leads at the places before, and the first token here."""
+        """By how much the likeliest of each pair leads at the places before, and the first token
+        here."""
         if width is None:
             begin = text
         else:

@@ -1,6 +1,8 @@
-"""What written steps buy: accuracy on word problems of automata, by the steps that a model may write before it answers.
+"""What written steps buy: accuracy on word problems of automata, by the steps that a model may
+write before it answers.
 
-Source: Merrill and Sabharwal, The expressive power of transformers with chain of thought, ICLR 2024.
+Source: Merrill and Sabharwal, The expressive power of transformers with chain of thought, ICLR
+2024.
 """
 
 from __future__ import annotations

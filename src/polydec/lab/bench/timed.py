@@ -1,9 +1,10 @@
 """How long a run would take that was made again without its model.
 
-A pass costs what passes of the record cost, another one what the table of costs says of it on a machine as quick as then.
-What stands between passes is what stood there in the record, and what this run's drafter needs more than the record's, which
-ran again just now. A pass of another model costs what it cost in the record, or what the table says: in a replay its weights
-lie in the processor's caches, where a larger model empties them.
+A pass costs what passes of the record cost, another one what the table of costs says of it on a
+machine as quick as then. What stands between passes is what stood there in the record, and what
+this run's drafter needs more than the record's, which ran again just now. A pass of another model
+costs what it cost in the record, or what the table says: in a replay its weights lie in the
+processor's caches, where a larger model empties them.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class RecordClock:
 
     @property
     def between(self) -> float:
-        """Seconds between two passes, in the middle, without passes of other models: Python and sampling."""
+        """Seconds between two passes, in the middle, without passes of other models: Python and
+        sampling."""
         # From the end of one pass to the start of the next, without passes of a draft model in it.
         gaps = [
             b.start

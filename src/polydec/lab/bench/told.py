@@ -1,4 +1,5 @@
-"""A law that holds one text, so that a run can be made again without its model; and what becomes of it under other settings."""
+"""A law that holds one text, so that a run can be made again without its model; and what becomes of
+it under other settings."""
 
 from __future__ import annotations
 

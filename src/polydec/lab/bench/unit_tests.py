@@ -50,7 +50,8 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(program: str, tests: str, verdict_end: int, word: bytes) -> None:
-    """What the child does. That it ends well proves nothing, as a program may end it: the word does."""
+    """What the child does. That it ends well proves nothing, as a program may end it: the word
+    does."""
     try:
         # A group of its own, so that the parent can kill whatever the program starts.
         os.setsid()

@@ -1,4 +1,5 @@
-"""Does a method that fills a canvas by draws keep the law of its schedule? Every token against a pass that keeps nothing."""
+"""Does a method that fills a canvas by draws keep the law of its schedule? Every token against a
+pass that keeps nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ from polydec.methods.diffusion.loop.types import UnmaskerView, canvas_with_edit,
 from polydec.methods.registry import registry
 
 CLOSE = 1e-3
-"""By how much a probability may differ between a method's pass and a fresh one: their shapes round otherwise."""
+"""By how much a probability may differ between a method's pass and a fresh one: their shapes round
+otherwise."""
 GAP = -1
 """What stands for a gap in the text before a token."""
 
@@ -228,7 +230,8 @@ def _look(denoiser: Denoiser, begin: int, written: CanvasWrite, shapers: Any) ->
 # In which order the gaps are filled
 
 Turn = tuple[int, int]
-"""Of a position that was filled: which of its block's gaps it was, from the left, and of how many."""
+"""Of a position that was filled: which of its block's gaps it was, from the left, and of how many.
+"""
 
 
 def _turns(written: CanvasWrite) -> list[Turn]:

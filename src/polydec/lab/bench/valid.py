@@ -1,4 +1,5 @@
-"""Is an answer under a constraint what it should be? Judged by other means than those that kept the answer to it."""
+"""Is an answer under a constraint what it should be? Judged by other means than those that kept the
+answer to it."""
 
 from __future__ import annotations
 

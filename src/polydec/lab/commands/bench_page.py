@@ -1,4 +1,5 @@
-"""A bench as a page that one can send: speed-ups by kind of work, where drafts are right, where time goes, what passes cost."""
+"""A bench as a page that one can send: speed-ups by kind of work, where drafts are right, where
+time goes, what passes cost."""
 
 from __future__ import annotations
 

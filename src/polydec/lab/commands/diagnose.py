@@ -1,4 +1,5 @@
-"""What `polydec doctor --bench` measures: t(m) of each path, where the time of a pass goes, and bandwidth."""
+"""What `polydec doctor --bench` measures: t(m) of each path, where the time of a pass goes, and
+bandwidth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Published sets of questions as prompts of a bench: what a row asks, and what its answer is held against."""
+"""Published sets of questions as prompts of a bench: what a row asks, and what its answer is held
+against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""polydec trace replay: a recorded run made again under other settings, and how far that is from what was run live."""
+"""polydec trace replay: a recorded run made again under other settings, and how far that is from
+what was run live."""
 
 from __future__ import annotations
 
@@ -325,7 +326,8 @@ def _off(of: Mapping[str, Any], than: Mapping[str, Any], figure: str, words: str
 
 
 def _known(story: ChoiceTrace, path: Path) -> TraceOpening:
-    """What the opening of an answer says. Raises RequestError where it does not say its method and vocabulary."""
+    """What the opening of an answer says. Raises RequestError where it does not say its method and
+    vocabulary."""
     head = story.head
     was = head.get("method")
     size = head.get("vocabulary")

@@ -1,4 +1,5 @@
-"""Commands of `polydec train` that are made of what a kind of training declares (polydec/lab/train/specs)."""
+"""Commands of `polydec train` that are made of what a kind of training declares
+(polydec/lab/train/specs)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ BESIDE = ("command", "fields", "states")
 
 
 def training_commands() -> tuple[TrainingCommand, ...]:
-    """What the files of polydec/lab/train/specs call COMMAND, by name, and those of other packages (`plugins.py`)."""
+    """What the files of polydec/lab/train/specs call COMMAND, by name, and those of other packages
+    (`plugins.py`)."""
     every = {name: _own(name) for name in _names()} | _brought()
     return tuple(every[name] for name in sorted(every))
 
@@ -169,7 +171,8 @@ def make_training_function(command: TrainingCommand) -> Callable[..., None]:
 
 
 def _stopped(out: Any) -> str:
-    """What is said where a training was stopped outside of its steps: while it gathers, measures or saves."""
+    """What is said where a training was stopped outside of its steps: while it gathers, measures or
+    saves."""
     where = None if out is None else Path(out)
     if where is not None and where.is_dir() and any(where.iterdir()):
         return f"stopped: {str(where)!r} keeps what was made until then, and the same command goes on from there"

@@ -33,7 +33,8 @@ RUDE: Mapping[str, float] = {
     "shut": 0.2,
     "kill": 0.5,
 }
-"""How likely a text with the word is felt to be rude: our own list, a stand-in for a service that judges toxicity."""
+"""How likely a text with the word is felt to be rude: our own list, a stand-in for a service that
+judges toxicity."""
 
 
 def is_refusal(answer: str) -> bool:

@@ -32,7 +32,8 @@ def ethics_questions(row: EthicsRowRecord) -> list[TrustQuestion]:
 
 
 def ethics_shares_by_part(judged: Sequence[JudgedRow]) -> dict[str, float]:
-    """Of each part the accuracy; of those that excuse what is wrong, how often it is called not wrong."""
+    """Of each part the accuracy; of those that excuse what is wrong, how often it is called not
+    wrong."""
     out = dict[str, float]()
     for part in dict.fromkeys(j.row.part for j in judged):
         mine = [j for j in judged if j.row.part == part]

@@ -1,4 +1,5 @@
-"""Rows with one right label: adversarial robustness, other distributions, demonstrations that mislead."""
+"""Rows with one right label: adversarial robustness, other distributions, demonstrations that
+mislead."""
 
 from __future__ import annotations
 

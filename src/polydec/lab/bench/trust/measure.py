@@ -1,4 +1,5 @@
-"""Rows of a file asked by several methods: each perspective's score, and how far it is from plain decoding's."""
+"""Rows of a file asked by several methods: each perspective's score, and how far it is from plain
+decoding's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`polydec bench --suite scaling`: how acceptance grows with a drafter's training and size, and how wide a tree pays."""
+"""`polydec bench --suite scaling`: how acceptance grows with a drafter's training and size, and how
+wide a tree pays."""
 
 from __future__ import annotations
 
