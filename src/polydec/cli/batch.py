@@ -91,16 +91,19 @@ def batch(
     shared_by = batching_by_name(batching, require_integer("pass_rows", pass_rows, 1, 4096))
     if require_integer("ray", ray, 0, 64) and find_spec("ray") is None:
         raise RequestError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
+    # The whole file is read first: progress counts its lines.
     text = prompts.read_text(path)
     lines = rows.lines_of(text, _settings(flags))
     if not lines:
         raise RequestError(f"file {str(path)!r} holds no request")
     flags.check_names()
     _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
+    # Any other text file holds one prompt a line.
     as_text = ".jsonl" not in path.name and not text.lstrip().startswith("{")
     try:
         # Two runs that append to one file would answer every line twice.
         with files.hold_file_lock(out, wait=0.0):
+            # Rows of an earlier run with the same settings count as done.
             done = rows.resume_batch_output(out, lines)
             tally = rows.BatchProgress(len(lines), len(done))
             # Before the model is loaded, which takes seconds.
@@ -212,6 +215,7 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
 
     def told(row: dict[str, Any]) -> None:
         nonlocal last
+        # Written at once: a run that is killed loses no finished row.
         write(row)
         if time.perf_counter() - last > EVERY:
             last = time.perf_counter()

@@ -85,6 +85,7 @@ def canvas_frames(
             for p, piece, sure in zip(back[n].position, back[n].piece, back[n].confidence):
                 if 0 <= p - prompt < length:
                     cells[p - prompt] = CanvasCell(None, sure, guess=piece)
+        # After the guesses: a position that was filled is no guess.
         for p, piece, sure in zip(e.position, e.piece, e.confidence):
             cells[p - prompt] = CanvasCell(piece, sure, True)
         yield CanvasFrame(e.step, e.fed[1] - e.fed[0], tuple(cells))
@@ -130,6 +131,7 @@ def play_canvas_frames(console: Console, shown: Sequence[CanvasFrame], delay: fl
             live.update(
                 Text(f"pass {f.step + 1:3}  ", "dim").append_text(canvas_line(f)), refresh=True
             )
+            # In a pipe there is nothing to watch.
             time.sleep(delay if console.is_terminal else 0.0)
 
 

@@ -83,6 +83,7 @@ def chat(
         try:
             whole_text(line, "message")
             ask = api.Ask(after.messages, method=after.method, options=after.options, **request)
+            # Submitting plans the request: whatever is wrong with it shows here.
             ticket = engine.submit(ask)
         except PolydecError as error:
             if not talk.turns and not terminal:
@@ -90,6 +91,7 @@ def chat(
             print_chat_notice(error_sentence(error))
             # Such as a full context: the chat goes on without this turn.
             continue
+        # Said once for each method, not at every turn.
         if after.decoded_by != noted:
             print_unused_settings(lm, ask, ticket.plan)
             noted = after.decoded_by

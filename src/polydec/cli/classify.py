@@ -62,6 +62,7 @@ def classify(
     asked = deciding.check_classifier_prompts(tuple(prompt or deciding.PROMPTS))
     lines = list(texts or ())
     if file is not None:
+        # Texts of the command line come first, then those of the file.
         lines += [line for line in prompts.read_text(file).splitlines() if line.strip()]
     if not lines:
         raise RequestError("there is no text: give at least one text, or a file of them (--file)")
@@ -89,6 +90,7 @@ def read_labelled_texts(path: Path) -> list[tuple[str, str]]:
             continue
         what = f"line {i} of {str(path)!r}"
         row = validate_record(_LabelledTextRecord, parse_object(line, what), what)
+        # `label` goes before `intent` where a row has both.
         if row.label is None:
             label = row.intent
         else:

@@ -35,6 +35,7 @@ def explain(
     if flags.trace is not None:
         raise RequestError("trace is given: explain decodes nothing, so there is nothing to trace")
     flags.check_names()
+    # Names are checked before the model is loaded.
     steering = steered.request()
     from polydec.request.explain import explain_request as parts_of
 

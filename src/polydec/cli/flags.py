@@ -44,6 +44,7 @@ def _loaded(name: str, **more: Any) -> Any:
 
 def _sampled(name: str) -> Any:
     """Not given: as the checkpoint has it, else neutral."""
+    # A checkpoint may bring its own values for these fields.
     own = name in fields.OWN
     return flag_field(
         SAMPLED[name],
@@ -192,6 +193,8 @@ class RequestFlags:
         """The first flag that is given and is none of these fields, without its dashes; None: there
         is none.
         """
+        # A flag counts as given where it differs from its default; an empty list is a repeatable
+        # flag without a value.
         used = (
             field.name
             for field in dataclasses.fields(self)
@@ -206,6 +209,7 @@ class RequestFlags:
         Raises:
             RequestError: No model could honour one of them.
         """
+        # Names alone: whether the model can honour them is checked after loading.
         registry.check_names(self.method, self.options())
         if self.cache is not None:
             press.press_option_values(self.cache, split_flag_pairs("cache-set", self.cache_set))
@@ -222,6 +226,7 @@ class RequestFlags:
             declared.option.name: getattr(self, name)
             for name, declared in flags_of(RequestFlags, "loading").items()
         }
+        # A model that is loaded stays until the command ends.
         with pause_garbage_collection():
             return api.load(**{**settings, "trained": tuple(self.with_ or ())})
 
@@ -239,6 +244,7 @@ class RequestFlags:
         names = flags_of(RequestFlags, "sampling")
         bent = {k: value for k in names if (value := getattr(self, k)) is not None}
         more = split_flag_pairs("sample", self.sample)
+        # Fields with a flag of their own may also be written as --sample k=v, but not both.
         if twice := next((k for k in more if k in bent), None):
             raise RequestError(
                 f"{twice} is given twice: by --sample and by --{twice.replace('_', '-')}"
@@ -247,6 +253,7 @@ class RequestFlags:
 
     def sampling(self, lm: api.LoadedModel) -> Sampling:
         """The sampling rules for a model, with its own defaults where no flag is given."""
+        # Rules of sampling act on the units of the request, tokens or bytes.
         return lm.in_units(self.units, self.covers).sampling(**self.bent)
 
     @cached_property
@@ -265,6 +272,7 @@ class RequestFlags:
             "constraint", [self.constraint_] if self.constraint_ is not None else []
         )
         values = {"regex": self.regex, "choice": self.choice or None, **texts}
+        # --constraint is for kinds of other packages.
         if clash := next((name for name in other if name in values), None):
             raise RequestError(
                 f"--constraint names {clash}, which has a flag of its own: --{clash.replace('_', '-')}"
@@ -336,6 +344,7 @@ class SteeringFlags:
         if second is not None:
             whole_text(second, "negative_prompt")
         options = split_flag_pairs("steer-set", self.steer_set)
+        # Raises for an unknown way or option, before a model is loaded.
         if self.steer is not None:
             steer.steering_option_values(self.steer, options)
         return {"steer": self.steer, "steer_options": options, "negative_prompt": second}
@@ -372,6 +381,7 @@ def split_pairs(spelt: str, items: list[str] | None) -> dict[str, str]:
     """
     out: dict[str, str] = {}
     for item in items or ():
+        # The first "=" parts name and value: a value may hold others.
         key, eq, value = item.partition("=")
         if not eq:
             raise RequestError(f"{spelt} {item!r} has no '=': write {spelt} name=value")

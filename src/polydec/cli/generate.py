@@ -143,6 +143,7 @@ def read_prompt_text(prompt: str | None, file: Path | None) -> str:
         return prompts.read_text(file)
     if prompt is not None and prompt != "-":
         return whole_text(prompt, "prompt")
+    # A terminal would wait for input without a word.
     if prompt is None and (sys.stdin is None or sys.stdin.isatty()):
         raise RequestError(
             "prompt is missing: give it as an argument, with --prompt-file or on standard input"
@@ -190,6 +191,7 @@ def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -
         SigtermInterrupt: SIGTERM ended it.
     """
     console = Console(highlight=False, soft_wrap=True)
+    # Pieces of several choices would be mixed up on the terminal.
     stream = not quiet and ticket.plan.request.n == 1
     interrupted = False
     # A model that thinks aloud writes marks around it: only then must pieces be read before they

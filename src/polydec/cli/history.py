@@ -36,6 +36,7 @@ def filter_history_lines(lines: Iterable[str]) -> tuple[str, ...]:
     control characters, or equal to the one before.
     """
     out = list[str]()
+    # An equal neighbour would only lengthen the way back with the arrow keys.
     for line in lines:
         if line.strip() and len(line) <= LONGEST and _plain(line) and out[-1:] != [line]:
             out.append(line)
@@ -79,6 +80,7 @@ def append_history_line(at: Path, line: str) -> None:
 
 
 def _write(at: Path, lines: Sequence[str]) -> None:
+    # Readable by its owner alone, from the first byte on.
     with open(os.open(at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
 

@@ -74,6 +74,7 @@ class LazyCommandGroup(TyperGroup):
         Returns:
             Its name, the command, and the words after it.
         """
+        # Not a command of the engine: the lab may have it, if it is installed.
         if args[0] not in COMMANDS:
             require_lab(args[0])
             self._add_lab_commands()
@@ -107,6 +108,7 @@ def load_command(name: str) -> Any:
     if name in COMMANDS:
         package = "polydec.cli"
     else:
+        # An entry point names the package that holds the command.
         package = lab_commands()[name].__name__
     module = import_module(f"{package}.{name}")
     alone = typer.Typer(add_completion=False, **_LOOK)
@@ -194,6 +196,7 @@ def _unread(code: int = 0) -> int:
 
 def _warn(message: Warning | str, category: type[Warning], *where: object) -> None:
     """Our own warnings as one sentence; those of libraries are not for users of a command."""
+    # Libraries warn by categories of their own.
     if category is UserWarning:
         print(f"polydec: {error_sentence(message)}", file=sys.stderr)
 

@@ -34,6 +34,7 @@ def methods(
     whose name, title, paper or summary holds them all, and what else speaks of them (ways to steer, rules of sampling,
     systems that have a command or a benchmark of their own)."""
     names, beside = find_methods_by_words(" ".join(words or ()))
+    # One method and nothing else: it is printed in full.
     whole = len(names) == 1 and not beside
     rows = [registry.describe_method(n) for n in names]
     if json_:
@@ -81,6 +82,7 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
         "arxiv",
         "published",
     ):
+        # Descriptions of steerings and presses lack some of these keys.
         if value := r.get(key):
             if isinstance(value, list):
                 shown = ", ".join(map(str, value))
@@ -118,6 +120,7 @@ def search_other_features(words: str) -> list[dict[str, str]]:
     shapers = registry.mechanism_classes("shapers")
     # Rules of sampling have no cards: their docstrings, and their modules', are searched.
     pages = {key: inspect.getdoc(inspect.getmodule(kind)) or "" for key, kind in shapers.items()}
+    # Key, module's docstring and class's docstring of each rule.
     told = {key: (key, pages[key], inspect.getdoc(kind) or "") for key, kind in shapers.items()}
     rules = [
         {
@@ -151,6 +154,7 @@ def find_methods_by_words(words: str) -> tuple[list[str], list[dict[str, str]]]:
     if not words.strip():
         return sorted(registry.recipe_modules()), []
     try:
+        # A name, an alias or an arXiv number means one method exactly.
         return [registry.find_method(words)], []
     except PolydecError:
         names = registry.search_methods(words[:LONGEST])

@@ -121,6 +121,7 @@ class ShowHelpAction:
         Returns:
             The same chat, and the list.
         """
+        # Explanations begin in one column, behind the longest order.
         longest = max(len(o.usage) for o in ORDERS.values())
         lines = [f"{o.usage:<{longest}}  {o.help}" for o in ORDERS.values()]
         escape = f"{'//…':<{longest}}  a message that begins with a slash"
@@ -155,6 +156,7 @@ class SwitchMethodAction:
         if self.name is None:
             return chat, f"method {chat.decoded_by}"
         chat = replace(chat, method=self.name, options=self.options)
+        # Checked on the changed chat: a method that cannot be used leaves the old one in place.
         check(chat)
         return chat, f"method {chat.decoded_by} from here on"
 
@@ -185,6 +187,7 @@ class SystemPromptAction:
         if self.text is None:
             return chat, f"system message: {'none' if chat.system is None else chat.system}"
         chat = replace(chat, system=whole_text(self.text, "system"))
+        # A chat template may refuse system messages.
         check(chat)
         return chat, "the model is told this from here on"
 
@@ -217,6 +220,7 @@ class SaveChatAction:
         what = f"chat cannot be saved in {str(self.path)!r}"
         folder = self.path.parent
         text = json.dumps({"messages": chat.messages}, ensure_ascii=False) + "\n"
+        # By this ending other commands know that the file holds JSON lines.
         if self.path.suffix != ".jsonl":
             raise RequestError(f"{what}: its name must end in .jsonl, by which it is known again")
         try:
@@ -276,11 +280,13 @@ def _quit(rest: str) -> QuitChatAction:
 
 
 def _nothing(word: str, rest: str) -> None:
+    # A word behind such an order is a mistake that must not pass in silence.
     if rest:
         raise RequestError(f"{word} stands alone: leave {rest!r} out")
 
 
 def _method(rest: str) -> SwitchMethodAction:
+    # Without words the order asks which method is in use.
     name, *options = rest.split() or [None]
     return SwitchMethodAction(
         name, split_pairs(f"/method {name}", [o for o in options if o is not None])
@@ -332,8 +338,10 @@ def parse_chat_line(line: str) -> ChatAction:
         return SendMessageAction(line)
     if line.startswith("//"):
         return SendMessageAction(line[1:])
+    # Only the first space parts the order from its text, which may have spaces of its own.
     word, *rest = line.split(maxsplit=1)
     if word not in ORDERS:
+        # A cutoff of 0: some order is always the nearest.
         near = get_close_matches(word[:100], ORDERS, 1, 0.0)[0]
         raise RequestError(
             f"there is no command {escape_control_characters(word[:60])}: the nearest is {near} "

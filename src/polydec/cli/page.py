@@ -36,6 +36,7 @@ def escape_html(text: object, longest: int = 400) -> str:
     Returns:
         HTML.
     """
+    # Cut first: the text may be megabytes long.
     return html.escape(escape_control_characters(str(text)[:longest]))
 
 
@@ -112,6 +113,7 @@ def svg_chart(
     points = [(x, y) for line in lines for x, y in line.points]
     if not points:
         return '<p class="note">Nothing was measured here.</p>'
+    # Intervals may reach above the highest point.
     tops = [y for _, y in points] + [b for line in lines for _, b in line.spread]
     if low[0] is None:
         x0 = min(x for x, _ in points)
@@ -170,6 +172,7 @@ def svg_chart(
             )
         for (x, y), (w, h) in zip(line.points, places, strict=True):
             if percent:
+                # Shown when the pointer rests on the point.
                 told = f"{100 * y:.1f} %"
             else:
                 told = f"{y:.4g}"
@@ -211,6 +214,7 @@ def axis_ticks(low: float, high: float) -> list[float]:
     if low >= 0:
         first = int(low / step)
     else:
+        # `int` rounds towards 0, so a negative start needs one step more.
         first = int(low / step) - 1
     marks = [round(step * i, 9) for i in range(first, first + 20)]
     return [x for x in marks if low - 1e-9 <= x <= high + 1e-9]

@@ -103,7 +103,9 @@ def read_prompt_rows(
     if prompt_tokens is not None:
         require_integer("prompt_tokens", prompt_tokens, 1, 1_000_000)
     text = read_text(path)
+    # The name without any ending, as in `questions.jsonl.gz`.
     workload = path.name.split(".")[0]
+    # A file is JSON lines by its name, or where its first line begins an object.
     if ".jsonl" not in path.name and not text.lstrip().startswith("{"):
         rows = [PromptRow(line.strip(), workload) for line in text.split("\n") if line.strip()]
     else:
@@ -159,6 +161,7 @@ def parse_prompt_row(
     what = f"line {i} of {str(path)!r}"
     j = validate_record(TextRowRecord, parse_object(line, what), what)
     if j.category is not None:
+        # The row's own category goes before the file's name.
         workload = whole_text(str(j.category), f"{what}: category")
     if j.asked is not None:
         if j.answer is None:
@@ -185,7 +188,10 @@ def parse_prompt_row(
                 f"{str(path)!r} holds running text: say with --prompt-tokens where its prompts end"
             )
         return PromptRow(
-            lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens], workload, raw=True
+            # Running text is cut by tokens, and goes in without a chat template.
+            lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens],
+            workload,
+            raw=True,
         )
     raise RequestError(error_sentence(f"{what} has none of the fields {NAMES}"))
 
@@ -194,11 +200,13 @@ def _prompt(value: Any, what: str) -> Prompt:
     """Text, messages or ids. Raises RequestError with one sentence for anything else."""
     if isinstance(value, str):
         return whole_text(value, what)
+    # `type(x) is int`, as a bool is no token id.
     if isinstance(value, list) and value and all(type(x) is int for x in value):
         return value
     if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
         from polydec.cli.lines import ChatMessageRecord
 
+        # Fields besides role and content are refused.
         messages = [validate_record(ChatMessageRecord, x, what) for x in value]
         return [
             {"role": whole_text(m.role, what), "content": whole_text(m.content, what)}

@@ -148,6 +148,7 @@ def _choose(root: SearchTreeNode, answer: Sequence[int]) -> None:
         kid = next(
             (k for k in node.kids if k.tokens == list(answer[at : at + len(k.tokens)])), None
         )
+        # The answer may go on beyond what branches tried, such as an end token.
         if kid is None:
             return
         kid.chosen = True
@@ -202,6 +203,7 @@ def search_tree_html(root: SearchTreeNode) -> str:
             lines.append(f'<path{mark} d="M{begin:.0f} {fy}H{x - 26:.0f}{turn}"/>')
     wide = column[-1]
     tall = free * ROW + 12
+    # All parts, those that are not drawn included.
     total = _count(root)
     if total > len(nodes):
         more = f" The first {len(nodes)} of {total} parts."

@@ -119,6 +119,7 @@ class ServeFlags:
         Raises:
             RequestError: A value is out of its range.
         """
+        # 0 stands for as many as the model has room for.
         if self.max_positions == "auto":
             positions = 0
         else:
@@ -265,6 +266,7 @@ def _trained(entries: list[str], names: Mapping[str, str]) -> dict[str, list[str
             name, _, source = ("", "", entry)
         else:
             name, _, source = entry.rpartition("=")
+        # With one model it is clear which one is meant.
         if not name and len(names) == 1:
             name = next(iter(names))
         if name not in out:
@@ -292,5 +294,6 @@ def _load(
     # A request without a method gets this one: whatever it cannot do is reported at the start.
     usual = api.Ask("x", method=method)
     print_unused_settings(lm, usual, plan_request(lm, usual, measure=PassCosts))
+    # Texts that stay cached for requests that begin alike.
     lm.keep(keep)
     return lm

@@ -50,6 +50,8 @@ def emit_drawn(draw: Callable[[Console], None], least: int = 120) -> None:
     draw(
         Console(
             file=paper,
+            # Colours only where standard output is a terminal, although the console writes to
+            # memory.
             force_terminal=sys.stdout.isatty(),
             highlight=False,
             width=max(least, Console().width),

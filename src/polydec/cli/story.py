@@ -98,6 +98,7 @@ class ChoiceTrace:
             RequestError: An edit erases what was never there.
         """
         try:
+            # The edits applied in order give the text that the user got.
             return replay_edits(self.ids, self.edits)
         except IndexError:
             raise RequestError("a trace erases a position that holds nothing") from None

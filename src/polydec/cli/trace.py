@@ -82,6 +82,7 @@ def show(
     if not 0 <= delay <= 60:
         raise RequestError(f"delay is {delay}: it must lie in 0 to 60 seconds")
     stories = read_choice_traces(file)
+    # Only canvases can be played or made a page here; `trace html` makes one of everything.
     if page is not None or watch:
         _canvases(stories, file, page, delay)
         return
@@ -147,6 +148,7 @@ def write_trace_page(
         )
         for key, s in stories.items()
     ]
+    # One lane a request; a single request has its own time line.
     together = [
         (f"request {request}", s.passes)
         for (request, _), s in stories.items()
@@ -184,6 +186,7 @@ def replay(
     """Make a recorded run again under other settings without its model: the drafter works, and what the model would say is
     read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded; and with
     --against what the replay says of another run against that run itself."""
+    # Replaying is part of the lab, which need not be installed.
     trace_replay = lab_module("trace_replay", "polydec trace replay")
     if against is None:
         live = None
@@ -247,6 +250,7 @@ def trace_rounds_table(rounds: Sequence[TraceRound]) -> Table:
     out.add_column("draft", no_wrap=True, max_width=24, overflow="ellipsis")
     out.add_column("text", no_wrap=True, max_width=64, overflow="ellipsis")
     for n, r in enumerate(rounds, 1):
+        # By depth, not by drafted tokens: of a tree one path at most is accepted.
         bar = Text("#" * r.accepted, "green").append("-" * max(0, r.depth - r.accepted), "red")
         text = Text()
         for i, piece in enumerate(r.pieces):
@@ -294,6 +298,7 @@ def _name(key: Key, stories: Mapping[Key, ChoiceTrace], word: str = "choice ") -
     request, choice = key
     if not _several(stories):
         return f"{word}{choice}"
+    # A request with one choice needs no number for it.
     if word and sum(r == request for r, _ in stories) == 1:
         return f"request {request}"
     if word:
@@ -315,6 +320,7 @@ def read_choice_traces(path: Path) -> dict[Key, ChoiceTrace]:
         _tell(story, event)
     if not stories:
         raise RequestError(error_sentence(f"trace {str(path)!r} holds no event"))
+    # Requests that ran together wrote their events interleaved.
     return dict(sorted(stories.items()))
 
 
@@ -344,6 +350,7 @@ def _tell(story: ChoiceTrace, event: TraceEvent) -> None:
                 story.rounds.append(TraceRound(event.position))
             story.rounds[-1].accepted = len(event.path)
             at = len(story.rounds) - 1
+            # The verdict completes the draft that was proposed in this round.
             if at in story.trees:
                 story.trees[at] = replace(story.trees[at], path=event.path)
         case EditedEvent():
@@ -375,6 +382,7 @@ def _events(path: Path) -> Iterator[tuple[int, TraceEvent, Mapping[str, Any]]]:
         what = f"line {n} of {str(path)!r}"
         try:
             content = parse_object(line, what)
+            # Only the opening of a trace carries its version.
             _known(content.get("trace"), what)
             request = require_integer("request", content.get("request", 0), 0, MOST)
             yield request, _checked(from_json(content), what), content
@@ -400,6 +408,7 @@ def trace_heading(path: Path) -> dict[str, Any]:
 
 
 def _heading(opening: Mapping[str, Any]) -> dict[str, Any]:
+    # Version 1 says nothing of the model and the request.
     told = opening.get("trace")
     return {**told, "method": opening.get("method")} if isinstance(told, dict) else {}  # pyright: ignore
 
@@ -518,6 +527,7 @@ def _is_edit(edit: TextEdit) -> bool:
     pairs: list[Any] = [*edit.write, *edit.insert]
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):  # pyright: ignore
         return False
+    # Erased positions, and those of pairs, must lie within bounds: they become list indices.
     positions: list[Any] = [*(pair[0] for pair in pairs), *edit.erase]
     tokens: list[Any] = [pair[1] for pair in pairs]
     return all(type(x) is int and x >= 0 for x in (*positions, *tokens)) and all(

@@ -99,6 +99,7 @@ def trace_page_html(
     about = ", ".join(
         f"{name} {head[name]}" for name in ("model", "draft", "kernel") if head.get(name)
     )
+    # Of a single request all is shown at once.
     body = "".join(_part(p) for p in parts)
     if together:
         folded = "".join(
@@ -119,6 +120,7 @@ def _company(lanes: Sequence[Lane]) -> str:
     lanes = lanes[:LANES]
     # A shared pass stands in every request that took part in it: model and start name it.
     every = {(p.model, p.start): p for _, passes in lanes for p in passes}
+    # In the order of time, the first PASSES of them.
     shown = [every[key] for key in sorted(every, key=lambda key: key[1])][:PASSES]
     last = shown[-1].start
     end = max(p.start + p.seconds for p in shown) or 1.0
@@ -150,6 +152,7 @@ def _company(lanes: Sequence[Lane]) -> str:
             f"<title>{label}</title></rect>"
         )
 
+    # Heights are relative to the largest pass; below, to the largest part of one request.
     most = max(p.of for p in shown) or 1
     part = max(p.positions for _, passes in lanes for p in passes) or 1
     out = [f'<text x="0" y="{above - 4}">all of them</text>']
@@ -170,6 +173,7 @@ def _company(lanes: Sequence[Lane]) -> str:
         f'<text class="no" x="{left}" y="{tall - 3}">0 s</text>'
         f'<text class="no" x="{left + width}" y="{tall - 3}" text-anchor="end">{end:.2f} s</text>'
     )
+    # The share of passes that served several texts: what running together saves.
     shared = sum(p.queries > 1 for p in shown) / len(shown)
     models = ", ".join(f'<b style="color:{c}">{escape_html(m, 60)}</b>' for m, c in ink.items())
     if len(every) > PASSES:
@@ -209,6 +213,7 @@ def _part(part: TracePageChoice) -> str:
         out.append(searched(part.search))
     if part.passes:
         out.append(_timeline(part.passes))
+    # A tree of its root alone is no draft.
     if any(len(parent) > 1 for _, parent, _, _ in part.trees):
         out.append(_trees(part.trees))
     return "".join(out)
@@ -220,6 +225,7 @@ def _text(rounds: Sequence[Written]) -> str:
     out = list[str]()
     for n, (accepted, pieces, forced) in enumerate(rounds, 1):
         for i, piece in enumerate(pieces):
+            # Accepted drafts come first in a pass, its own token last.
             if i < accepted:
                 kind, what = ("d", "a draft")
             else:
@@ -248,6 +254,7 @@ def _timeline(passes: Sequence[PassedEvent]) -> str:
         base = (i + 1) * (high + 20)
         bars.append(f'<text x="0" y="{base - high - 3}">{escape_html(lane, 60)}</text>')
         for p in (p for p in shown if p.model == lane):
+            # The square root keeps single tokens visible next to a prompt.
             tall = max(3.0, high * (p.positions / most) ** 0.5)
             x = width * p.start / end
             w = max(0.6, width * p.seconds / end - 0.4)
@@ -295,6 +302,7 @@ def _tree(n: int, tree: Tree) -> str:
     position, parent, piece, path = tree
     depth = [0] * len(parent)
     row = [0.0] * len(parent)
+    # The root stands whatever was accepted.
     taken = {0, *path}
     kids = [[j for j in range(1, len(parent)) if parent[j] == i] for i in range(len(parent))]
     free = 0
@@ -319,6 +327,7 @@ def _tree(n: int, tree: Tree) -> str:
         y = row[i] * ROW + 16
         kind = "ok" if i in taken else "no"
         shown = piece[i] if i < len(piece) else "·"
+        # An empty piece is the end of a text.
         label = _shown(shown[:LETTERS] + ("…" if len(shown) > LETTERS else "")) or "∎"
         words.append(f'<text class="{kind}" x="{x}" y="{y}" xml:space="preserve">{label}</text>')
         if i:

@@ -64,6 +64,7 @@ def tune(
     if rows is None:
         on_prompts = None
     else:
+        # Advice on prompts is part of the lab, which need not be installed.
         on_prompts = lab_module("tune_on", "polydec tune --on")
     from polydec.request import profile
 
@@ -78,6 +79,7 @@ def tune(
         cache_dtype=cache_dtype,
     )
     if rows is not None and on_prompts is not None:
+        # Before half a minute of measuring: prompts that are refused end the command now.
         on_prompts.require_tunable_prompts(lm, rows, max_tokens, raw)
     err = Console(stderr=True, highlight=False)
     recorded = os.environ.get("POLYDEC_PROFILE")
@@ -121,6 +123,7 @@ def tune(
         f"rows   ms behind {measured.context:4} tokens   times t(1)   ms behind {measured.far_context:4} tokens   times t(1)"
     )
     for m, t in sorted(measured.rows.items()):
+        # Far contexts are measured for fewer numbers of rows.
         if m in measured.far:
             far = f"{measured.far[m]:23.2f} {measured.far[m] / measured.far[1]:12.2f}"
         else:

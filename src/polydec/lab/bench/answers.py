@@ -41,6 +41,7 @@ def has_right_answer(want: str, text: str) -> bool:
     if (number := _value(want)) is not None:
         numbers = _NUMBER.findall(text)
         return bool(numbers) and _value(numbers[-1]) == number
+    # Any run of consecutive words of the text that equals the wanted ones.
     words = _WORD.findall(want.casefold())
     spoken = _WORD.findall(text.casefold())
     return any(spoken[i : i + len(words)] == words for i in range(len(spoken) - len(words) + 1))

@@ -257,6 +257,7 @@ def law_distance(
     def surprise(tokens: Sequence[SampledToken]) -> float:
         return float(np.mean([_shift(d.fate, greedy) for d in tokens]))
 
+    # The surprise can be measured for every method, whatever is known of its law.
     shift, shift_interval = _interval(texts, surprise)
     if rows:
         kl, kl_i = _interval(
@@ -350,6 +351,7 @@ def _rows(
             )
             for m, o in (("plain", {}), (method, options))
         ]
+        # Its verifier, or a search, departs from the target's law: there is no law to compare with.
         if not _keeps_its_law(made[1].decoder):
             return {}
         laws = [m.decoder.target for m in made]

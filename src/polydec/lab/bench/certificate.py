@@ -57,6 +57,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
         RequestError: The file is no certificate, or one of a later version.
     """
     content = read_json(path)
+    # `bool` is an `int` too, so `isinstance` would not do.
     if type(content.get("certificate")) is not int:
         raise RequestError(
             error_sentence(
@@ -70,6 +71,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
                 f"those up to {VERSION}"
             )
         )
+    # Only the fields that a repetition reads: the evidence itself is not checked.
     for name, kind in (("flags", dict), ("asked", list), ("verdict", str), ("machine", str)):
         if not isinstance(content.get(name), kind):
             raise RequestError(

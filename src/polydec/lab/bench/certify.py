@@ -94,6 +94,7 @@ def compare_greedy_texts(
         watch(event)
         collector(event)
 
+    # Plain decoding first: it is the reference, and needs no observer.
     plain = generate(lm, prompt, method="plain", **common).token_ids
     ours = generate(lm, prompt, method=method, options=options, on=on, **common).token_ids
     counts = collector.counts

@@ -69,6 +69,7 @@ class UnitTestCheck:
 
     def right(self, text: str) -> bool:
         code = last_code(text)
+        # Models answer with the whole function, or with its body alone.
         if self.name and not re.search(rf"^def {re.escape(self.name)}\b", code, re.MULTILINE):
             code = self.begin + code
         asked = json.dumps({"program": code, "tests": self.tests}).encode() + b"\n"
@@ -94,6 +95,7 @@ class JsonSchemaCheck:
 
         code = last_code(text).strip()
         try:
+            # The value alone: what follows it, such as an explanation, is not judged.
             _, end = json.JSONDecoder().raw_decode(code)
         except (ValueError, RecursionError):
             return False
@@ -125,6 +127,8 @@ def last_box(text: str) -> str | None:
     return None
 
 
+# In order: spacing, variants of fractions, text, fractions without braces, units, thousands, a full
+# stop.
 _SETTING: tuple[tuple[str, str], ...] = (
     (r"\\left|\\right|\\!|\\,|\\;|\\ |\\\$|\$|\s", ""),
     (r"\\[dt]frac", r"\\frac"),

@@ -76,6 +76,7 @@ def measure_cache_drift(
         RequestError: The method or its options cannot decode the model.
     """
     watched = WatchedDenoiser(lm.checkpoint.lm)
+    # The method sees the watched model in the model's place; all else is as in a request.
     kit = replace(
         lm.kit(), target=watched, shapers=build_shapers(sampling, order="vllm", seed=seed, choice=0)
     )
@@ -198,6 +199,7 @@ class WatchedBoard:
             The state of each fed position, shape ``[F, H]``.
         """
         state_FH = await self._board.read(canvas, feed)
+        # Only gaps have a law of their own; states of known tokens are fed for the cache.
         index = [i for i, at in enumerate(feed) if canvas[at] is None]
         rows = [feed[i] for i in index]
         await self._compare(self._watched.laws(state_FH[index], rows), canvas, rows, feed)
@@ -206,6 +208,7 @@ class WatchedBoard:
     async def _compare(
         self, got_RV: Tensor, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]
     ) -> None:
+        # A canvas of its own for every pass: nothing can be left over in it.
         fresh = self._watched.denoiser.open(len(canvas), self._prompt)
         # A block-causal model sees up to the end of the last fed block; any other one sees the
         # whole canvas.
@@ -223,6 +226,7 @@ class WatchedBoard:
         self._watched.nats.append(
             terms_RV.masked_fill(true_RV == float("-inf"), 0.0).sum(-1).clamp(min=0.0)
         )
+        # Such a pass recomputes every state, so any difference beyond rounding is a stale cache.
         self._watched.whole.append(list(feed) == list(range(stop)))
         self._watched.moved.append(true_RV.argmax(-1) != got_RV.argmax(-1))
 

@@ -14,6 +14,7 @@ def read_energy_counters(folder: Path = POWERCAP) -> dict[str, tuple[float, floa
     out = dict[str, tuple[float, float]]()
     try:
         for package in sorted(folder.glob("intel-rapl:[0-9]")):
+            # The files hold microjoules; the second one says where the counter wraps around.
             used, most = (
                 int((package / name).read_text()) / 1e6
                 for name in ("energy_uj", "max_energy_range_uj")

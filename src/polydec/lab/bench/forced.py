@@ -68,6 +68,7 @@ def token_fate(p_V: Any, token: int, within: float, q_V: Any = None) -> TokenFat
     mine = float(p[token])
     # Tokens of equal probability stand in the order of their ids.
     above = float(p[p > mine].sum()) + float(p[:token][p[:token] == mine].sum())
+    # 0 log 0 is 0: impossible tokens add nothing to entropy and variance.
     live = p[p > 0.0]
     surprises = -np.log(live)
     entropy = float((live * surprises).sum())
@@ -76,6 +77,7 @@ def token_fate(p_V: Any, token: int, within: float, q_V: Any = None) -> TokenFat
         float(-np.log(mine)) if mine > 0.0 else float("inf"),
         entropy,
         float((live * (surprises - entropy) ** 2).sum()),
+        # Below 1, so that the last cell of a table is its largest index.
         min(1.0 - 1e-12, above + within * mine),
         float(-np.log(p.max())),
         *((0.0, 0.0) if q_V is None else _lean(p, np.asarray(q_V, dtype=np.float64), token)),
@@ -130,6 +132,8 @@ def answer_token_fates(
             # The answer as one draft: row i is the law before token i.
             draft = Draft.chain(prompt[-1], tokens[:-1])
             scores = [await session.score(draft, want) for session in sessions]
+            # A random place within the token's own weight makes ranks of discrete laws exactly
+            # even.
             within = rng.random(len(tokens))
             laws = [
                 told_by_hand(mine, tuple(of_choice(r, choice) for r in rules), prompt, tokens)
@@ -151,6 +155,7 @@ def answer_token_fates(
                 session.close()
 
     async def every() -> None:
+        # The prompt is fed once for each law; answers fork from there.
         bases = [inner.open(prompt) for inner, _ in parts]
         try:
             for base in bases:

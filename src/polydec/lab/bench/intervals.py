@@ -23,6 +23,7 @@ def wilson_interval(k: float, n: int) -> tuple[float, float]:
     Returns:
         Lower and upper end, 0 to 1.
     """
+    # The score interval: centre and half width before division by 1 + z^2 / n.
     z = 1.96
     p = k / n
     mid = p + z * z / (2 * n)
@@ -39,6 +40,7 @@ def student_interval(values: Sequence[float]) -> tuple[float, float]:
     n = len(values)
     if n < 2:
         return mean, mean
+    # Beyond the table one value serves: it shrinks slowly, and a wider interval is safe.
     if n - 2 < len(STUDENT):
         quantile = STUDENT[n - 2]
     else:

@@ -162,9 +162,11 @@ def _again(
     else:
         warm = Sampling(temperature=1.0)
     asked = {**request, "sampling": warm}
+    # Plain decoding's target under the same constraint: its rows are what the method drew from.
     made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **asked))
     decoder: Any = made.decoder
     vocab = lm.checkpoint.lm.vocab
+    # The language must know which tokens end an answer, as the request's own does.
     if request.get("ignore_eos"):
         eos = frozenset[int]()
     else:

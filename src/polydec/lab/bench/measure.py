@@ -47,6 +47,7 @@ def parse_method_setting(item: str) -> MethodSetting:
         RequestError: The method is unknown, or the options have another form.
     """
     name, *pairs = item.strip().split(":")
+    # Raises RequestError for an unknown name.
     registry.get_recipe_module(name)
     options: dict[str, str] = {}
     for pair in pairs:
@@ -157,6 +158,7 @@ class TokenArrivals:
     def __call__(self, event: TraceEvent) -> None:
         if isinstance(event, EditedEvent) and event.tokens:
             self.at.append(time.perf_counter())
+            # The first arrival and every LOOK-th after it.
             if len(self.at) % LOOK == 1:
                 self.cached = max(self.cached, self.engine.cached)
 
@@ -198,11 +200,13 @@ def run_task(
         What was measured.
     """
     engine = Engine(lm)
+    # One observer for each request, as gaps between arrivals are a request's own.
     watching = [TokenArrivals(engine) for _ in task.prompts]
     tickets = [
         engine.submit(p, method=method.name, options=method.options, raw=task.raw, on=on, **request)
         for p, on in zip(task.prompts, watching, strict=True)
     ]
+    # Submitting is left out of the energy.
     before = energy.read_energy_counters()
     answers = engine.run(tickets)
     after = energy.read_energy_counters()
@@ -240,6 +244,7 @@ def summarise_run(
     stats: list[Any] = [r.stats for ticket in tickets for r in ticket.results]
     begun = min(w.opened for w in watches)
     ended = max(w.last for w in watches)
+    # Answers of all requests, in order of submission: texts of two methods are compared by them.
     ids = tuple(c.token_ids for a in answers for c in a.choices)
     generated = sum(map(len, ids))
     # Decoding begins where the first request has its first token: prompts are fed before.
@@ -257,6 +262,7 @@ def summarise_run(
     return BenchRun(
         at,
         repeat,
+        # What the first pass of each request gave is not in the time of decoding.
         generated - sum(s.first for s in stats),
         ended - first,
         ended - begun,
@@ -325,6 +331,7 @@ def measure_methods(
     turns = [(n, at) for n in range(repeats) for at in range(len(tasks)) if (at, n) not in done]
     if not turns:
         return runs
+    # A run that warms up: caches of the processor, imports, lazily made tables. It is not counted.
     run_task(
         lm, methods[0], tasks[0], 0, 0, sampling=sampling, max_tokens=min(16, max_tokens), seed=seed
     )
@@ -337,6 +344,7 @@ def measure_methods(
             run = run_task(
                 lm, m, task, at, repeat, sampling=sampling, max_tokens=max_tokens, seed=seed
             )
+            # Stored before anything else can fail.
             keep(m.label, run)
             runs[m.label].append(run)
     return runs
@@ -346,6 +354,7 @@ def median_speed(runs: Sequence[BenchRun]) -> float:
     """Tokens per second over all tasks, each counted with the median of its seconds."""
     tokens = seconds = 0.0
     for at in {r.task for r in runs}:
+        # The median over repetitions, task by task: one slow repetition does not count.
         mine = [r for r in runs if r.task == at]
         tokens += statistics.median(r.tokens for r in mine)
         seconds += statistics.median(r.seconds for r in mine)
@@ -382,6 +391,7 @@ def speed_ratio_interval(
     at = np.random.default_rng(0).integers(0, len(rows), (draws, len(rows)))
     # Sums of tokens and seconds of both sides over each resample's pairs.
     t1, s1, t0, s0 = np.moveaxis(rows[at].sum(1), -1, 0)
+    # A resample without measured time has no ratio.
     ok = (t0 > 0) & (s1 > 0) & (s0 > 0)
     if not ok.any():
         return (float("nan"), float("nan"))
@@ -408,6 +418,7 @@ def bench_table_rows(
         The rows, ready for JSON.
     """
     workloads = list(dict.fromkeys(t.workload for t in tasks))
+    # Tasks of each workload, and all of them where there are several workloads.
     groups = [
         *((w, {i for i, t in enumerate(tasks) if t.workload == w}) for w in workloads),
         *([("all", set(range(len(tasks))))] if len(workloads) > 1 else []),
@@ -466,6 +477,7 @@ def further_figures(runs: Sequence[BenchRun]) -> dict[str, Any]:
     drafts = sum(r.drafts for r in runs)
     whole = sum(r.whole_seconds for r in runs)
     deep = max((len(r.tried_at) for r in runs), default=0)
+    # Sums over runs, level by level; a run with shallower drafts has nothing at the deeper ones.
     accepted, tried = (
         [sum(levels[d] for levels in counts if d < len(levels)) for d in range(deep)]
         for counts in ([r.accepted_at for r in runs], [r.tried_at for r in runs])
@@ -474,6 +486,7 @@ def further_figures(runs: Sequence[BenchRun]) -> dict[str, Any]:
         sum(x) / whole if whole else 0.0
         for x in ([r.target_seconds for r in runs], [r.other_seconds for r in runs])
     )
+    # Energy is reported only where every run has it: a share of the runs would mislead.
     joules = [r.joules for r in runs if r.joules is not None]
     first = min((r.repeat for r in runs), default=0)
     # A text is the same in every repetition: each answer counts once.

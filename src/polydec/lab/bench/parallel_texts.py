@@ -59,6 +59,7 @@ def words_to_sentence(level: str, seed: int, number: int) -> BenchProblem:
     """
     r = random.Random(f"parallelbench words {level} {seed} {number}")
     counts = MIXED[level]
+    # The more themes, the less the words suggest each other.
     words = [
         w
         for theme, count in zip(r.sample(sorted(THEMES), len(counts)), counts, strict=True)
@@ -74,6 +75,7 @@ def words_to_sentence(level: str, seed: int, number: int) -> BenchProblem:
         f"words_to_sentence_{level}",
         f"Write one sentence with these words: {', '.join(words)}.",
         right,
+        # As asked: the answer ends like a sentence.
         lambda answer: right(answer) and answer.strip().endswith("."),
     )
 
@@ -99,6 +101,7 @@ def paraphrase_problem(seed: int, number: int) -> BenchProblem:
     def right(answer: str) -> float:
         # Spaces on both sides, so that a meaning of several words matches at word boundaries only.
         spaced = f" {' '.join(lower_case_words(answer))} "
+        # A meaning counts once, by any of its words.
         kept = sum(any(f" {w} " in spaced for w in words) for words in meanings)
         return (
             kept
@@ -206,9 +209,11 @@ def rouge_l(written: Sequence[str], meant: Sequence[str]) -> float:
         before = row[:]
         for j, y in enumerate(meant, 1):
             if x == y:
+                # The usual recurrence, one row at a time.
                 row[j] = before[j - 1] + 1
             else:
                 row[j] = max(row[j - 1], before[j])
     if row[-1]:
+        # 2PR / (P + R) with P = L / |written| and R = L / |meant|.
         return 2 * row[-1] / (len(written) + len(meant))
     return 0.0

@@ -107,6 +107,7 @@ def _sort(items: list[str], at: int, new: str) -> list[str]:
 
 
 def _shuffle(items: list[str], at: int, new: str) -> list[str]:
+    # One right answer of many, for the solved example: every name changes its place.
     return items[1:] + items[:1]
 
 
@@ -123,14 +124,17 @@ def _replace(items: list[str], at: int, new: str) -> list[str]:
 
 
 def _shuffled(items: list[str], answer: list[str], at: int, new: str) -> bool:
+    # Any order but the given one is right: the same names, each as often.
     return Counter(answer) == Counter(items) and answer != items
 
 
 def _inserted(items: list[str], answer: list[str], at: int, new: str) -> bool:
+    # Without the new name the line must be what it was, wherever the name went in.
     return answer.count(new) == 1 and [x for x in answer if x != new] == items
 
 
 def _removed(items: list[str], answer: list[str], at: int, new: str) -> bool:
+    # Some one person is missing and nothing else has changed.
     return any(answer == _remove(items, i, new) for i in range(len(items)))
 
 
@@ -202,6 +206,7 @@ def suite_problems(suite: str, each: int, seed: int = 0) -> Iterator[BenchProble
     """
     if suite not in SUITES:
         raise RequestError(f"suite is {suite!r}: it must be one of {', '.join(SUITES)}")
+    # Questions that the embedded models were not trained on, as far as there are enough of them.
     if suite == "parallelbench-digits":
         yield from (
             of_digits(name, t) for name in DIGITS for t in fresh_held_out_tasks(name, seed, each)
@@ -210,6 +215,7 @@ def suite_problems(suite: str, each: int, seed: int = 0) -> Iterator[BenchProble
     if suite == "parallelbench-15":
         yield from (of_names(name, seed, i, LONG_LINE) for name in LISTS for i in range(each))
         return
+    # The whole suite: lists, then writing, then puzzles.
     yield from (of_names(name, seed, i) for name in LISTS for i in range(each))
     for level in parallel_texts.MIXED:
         yield from (parallel_texts.words_to_sentence(level, seed, i) for i in range(each))
@@ -233,6 +239,7 @@ def of_digits(name: str, task: digits.SyntheticTask) -> BenchProblem:
     def right(answer: str) -> bool:
         return digits.is_right_task_answer(name, task.question, answer)
 
+    # Every other task answers with a list of known length, so its gaps can be given in advance.
     if name == "slots":
         items = 0
     else:
@@ -254,6 +261,7 @@ def of_names(name: str, seed: int, number: int, people: int | None = None) -> Be
     Returns:
         The problem.
     """
+    # Named by task, seed and number: a problem does not depend on how many others are made.
     r = random.Random(f"parallelbench {name} {seed} {number}")
     task = LISTS[name]
 
@@ -279,6 +287,7 @@ def of_names(name: str, seed: int, number: int, people: int | None = None) -> Be
         # The same wording for the example and for the question.
         return f"Waiting line: {_written(items)}\n{task.ask.format(at=at, new=new)}"
 
+    # A line of three people for the example, so that its length cannot be copied.
     example, (items, at, new) = line(3), line(people or 3 + number % 4)
     question = (
         "Here is a waiting line, as a list. Answer with the new list alone, written in the same way.\n\n"
@@ -286,6 +295,7 @@ def of_names(name: str, seed: int, number: int, people: int | None = None) -> Be
     )
 
     def right(answer: str) -> bool:
+        # The last list counts: models often repeat the question's list first.
         names_listed = parse_last_list(answer)
         return names_listed is not None and task.right(items, names_listed, at, new)
 
@@ -333,6 +343,7 @@ def latin_square(seed: int, number: int) -> BenchProblem:
     )
 
     def right(answer: str) -> bool:
+        # Lines of other symbols, such as a repeated question, are passed over.
         return _is_latin([row for row in _rows(answer) if set(row) == set(symbols)][:4])
 
     return BenchProblem(
@@ -367,6 +378,7 @@ def sudoku_problem(seed: int, number: int) -> BenchProblem:
     def right(answer: str) -> bool:
         rows = [row for row in _rows(answer) if set(row) == set("1234")][:4]
         if len(rows) == 4:
+            # The four 2 x 2 boxes by their upper left corners.
             boxes = [
                 {rows[i][j], rows[i][j + 1], rows[i + 1][j], rows[i + 1][j + 1]}
                 for i in (0, 2)
@@ -374,6 +386,7 @@ def sudoku_problem(seed: int, number: int) -> BenchProblem:
             ]
         else:
             boxes = []
+        # A gap takes any digit; a given place must have its own.
         kept = all(
             x in ("_", y) for shown_row, row in zip(shown, rows) for x, y in zip(shown_row, row)
         )
@@ -410,6 +423,7 @@ def pass_group_sizes(items: int, passes: int) -> tuple[int, ...]:
         How many items each pass fills; their sum is `items`.
     """
     passes = min(passes, items)
+    # The remainder goes to the first passes, one item each.
     return tuple(items // passes + (i < items % passes) for i in range(passes))
 
 
@@ -435,6 +449,7 @@ def closed_form_accuracy(task: str, sizes: Sequence[int]) -> float | None:
     if task == "shuffle":
         # A group must draw k different items of those that are left: left! / ((left - k)! left^k).
         for k in sizes:
+            # Of left^k equally likely ways to draw k items, _falling(left, k) repeat none.
             right *= _falling(left, k) / left**k
             left -= k
         return right
@@ -442,6 +457,7 @@ def closed_form_accuracy(task: str, sizes: Sequence[int]) -> float | None:
         right = 0.0
         # Right: exactly one item is replaced. `still` is the chance that none was so far.
         for k in sizes:
+            # Exactly one of the group's k items replaced, each with probability 1 / left.
             right += still * k / left * (1 - 1 / left) ** (k - 1)
             still *= (1 - 1 / left) ** k
             left -= k
@@ -567,6 +583,7 @@ def score_method(
         The score.
     """
     engine = Engine(lm)
+    # Only a masked-diffusion model can be given the gaps; others write the list by themselves.
     asked = [
         engine.submit(
             p.question,
@@ -580,6 +597,7 @@ def score_method(
         for i, p in enumerate(problems)
     ]
     done = engine.run(asked)
+    # Without `steps` the method takes one pass an item.
     passes = int(method.options.get("steps", 0))
     sizes = {pass_group_sizes(p.items, passes or p.items) for p in problems}
     # Closed forms hold where every pass fills a fixed number of gaps of a known list.
@@ -593,6 +611,7 @@ def score_method(
         sum(p.right(a.text) for p, a in zip(problems, done, strict=True)),
         sum(p.strict(a.text) for p, a in zip(problems, done, strict=True)),
         sum(a.metrics["target_passes"] for a in done),
+        # An end token is no part of the answer that a pass is credited with.
         sum(len([x for x in a.token_ids if x not in ends]) for a in done),
         closed_form_accuracy(problems[0].task, size) if fixed else None,
         divergence_floor(problems[0].task, size) if fixed else None,

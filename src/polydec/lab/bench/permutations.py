@@ -60,6 +60,7 @@ class TwoLayerNetworks:
         Returns:
             Outputs, shape ``[count, X, K]``.
         """
+        # Another stream than the permutation's, so that the two are independent.
         generator = torch.Generator().manual_seed(1_000_003 + self.seed)
         goal_KK = torch.eye(self.k)[:, self.permutation()]
         return torch.stack([self._one(generator, goal_KK, input_XK) for _ in range(self.count)])
@@ -154,6 +155,7 @@ def right_input_shares(
     """
     wanted_XK = input_XK[:, permutation] > 0.5
     middle_X1 = rounding_thresholds(input_XK)
+    # Shape [G, X, K]: the mean output of each group of networks.
     groups = output_MXK[: len(output_MXK) // votes * votes].unflatten(0, (-1, votes)).mean(1)
     whole_GX = ((groups > middle_X1) == wanted_XK).all(-1)
     return whole_GX.float().mean(1).tolist()
@@ -184,6 +186,7 @@ def permutation_rows(
             groups = [right_input_shares(out, input_XK, order, votes) for out, order in drawn]
             shares = [sum(g) / len(g) for g in groups]
             low, high = student_interval(shares)
+            # A group is right as a whole where no input is wrong.
             whole = [sum(x == 1.0 for x in g) / len(g) for g in groups]
             yield {
                 "bits": k,

@@ -71,6 +71,7 @@ def predict_plain_decoding(texts: Sequence[RecordedAnswer], costs: PassCosts) ->
         The prediction for all texts together.
     """
     count = sum(len(text.tokens) for text in texts)
+    # A pass over one row at each position: its cost grows with the cached context.
     ms = sum(
         costs.share(1, 1, len(text.prompt) + i) for text in texts for i in range(len(text.tokens))
     )
@@ -102,10 +103,12 @@ def predict_method(
     for text in texts:
         try:
             again = replay_run(text, method.name, method.options, draft, costs, artefacts)
+        # A record has tokens and nothing else: methods that read states or laws refuse it.
         except PolydecError:
             return None
         # A round's pass feeds the pending root and the draft: drafted + 1 rows.
         ms += sum(costs.share(r.drafted + 1, 1, r.position) for r in again.rounds)
+        # Passes of a draft model, each at its own cost.
         ms += again.others * costs.draft_ms
         count += len(text.tokens)
         passes += len(again.rounds)

@@ -192,6 +192,7 @@ def draw_texts(
         The tokens with their fates, and what they cost.
     """
     asked: dict[str, Any] = {"logprobs": 0} if told else {}
+    # First stage: all texts of all prompts and seeds in one engine, where they share passes.
     engine = Engine(lm)
     jobs = list[tuple[int, int, Any, TokenPlaceObserver]]()
     for at, (prompt, raw) in enumerate(prompts):
@@ -224,6 +225,7 @@ def draw_texts(
             target = law(plain.target)
         written = {c: x.token_ids for c, x in enumerate(answer.choices)}
         notes = [x.logprobs or () for x in answer.choices]
+        # A lean towards the draft's law is tested only where the method has a draft.
         beside = _draft(lm, method, target)
         fates_of = answer_token_fates(target, made.request.prompt, written, rng, beside, told)
         for c, tokens in written.items():
@@ -264,6 +266,7 @@ def _nth(notes: Sequence[TokenLogprob], i: int) -> TokenLogprob | None:
 
 def spread_over(samples: int) -> list[int]:
     """How many answers each seed is asked for."""
+    # Several seeds, so that a fault in one stream of randomness cannot hide.
     seeds = min(SEEDS, samples)
     return [samples // seeds + (i < samples % seeds) for i in range(seeds)]
 
@@ -296,6 +299,7 @@ def surprise_test(drawn: Sequence[SampledToken]) -> LawTest:
     Each token's surprise less its law's entropy is a martingale's step, whatever was written
     before.
     """
+    # Shift over its standard deviation: the martingale's central limit makes it a z.
     z = _z(drawn)
     return LawTest("surprise", two_sided(z), z, _largest(drawn, _z))
 
@@ -315,6 +319,7 @@ def rank_cells_test(drawn: Sequence[SampledToken]) -> LawTest:
     """
 
     def excess(tokens: Sequence[SampledToken]) -> float:
+        # Ranks are even under the law, whatever its shape, so all tokens share one table.
         return _even([int(d.fate.rank * CELLS) for d in tokens], CELLS)
 
     x = excess(drawn)
@@ -378,6 +383,7 @@ def shared_randomness_test(drawn: Sequence[SampledToken]) -> LawTest:
         seen = dict[int, float]()
         off = 0.0
         for d in mine:
+            # The chance to repeat any of the earlier draws: their tokens' probabilities together.
             chance = min(1.0, sum(seen.values()))
             if seen:
                 steps.append((d.token in seen, chance))
@@ -385,6 +391,7 @@ def shared_randomness_test(drawn: Sequence[SampledToken]) -> LawTest:
             seen[d.token] = d.fate.chance
         if abs(off) > worst[0]:
             worst = abs(off), f"prompt {mine[0].prompt + 1}, token {mine[0].at}"
+    # Bernoulli steps whose chances are known beforehand: their variances add.
     variance = sum(q * (1.0 - q) for _, q in steps)
     if variance > 1e-9:
         z = sum(did - q for did, q in steps) / sqrt(variance)
@@ -545,6 +552,7 @@ def _tables(ours: Sequence[Any], plain: Sequence[Any]) -> tuple[Any, Any]:
     """Which (place, token) each text holds, as a table of texts × those, and which of the texts are
     ours."""
     texts = [*ours, *plain]
+    # One column for each pair of place and token that occurs.
     names = {
         x: i for i, x in enumerate(sorted({(at, t) for text in texts for at, t in enumerate(text)}))
     }
@@ -558,6 +566,7 @@ def _tables(ours: Sequence[Any], plain: Sequence[Any]) -> tuple[Any, Any]:
 def _apart(table_NW: Any, ours_N: Any) -> float:
     """Squared difference of the two sides' shares, each divided by what the token's own share makes
     likely."""
+    # Shares, not counts, as the sides may have different numbers of texts.
     a = int(ours_N.sum())
     b = int((~ours_N).sum())
     total = table_NW.sum(0)
@@ -579,6 +588,7 @@ def detection_power(drawn: Sequence[SampledToken], count: int) -> DetectionPower
     """
     if not drawn:
         return DetectionPower(1.0, 1.0, 1.0)
+    # Each test alarms at its share of the total chance of a false alarm.
     alpha = ALARM / count
     # Standard deviations by which a fault must shift a two-sided test at level alpha.
     far = NORMAL.inv_cdf(1.0 - alpha / 2.0) + NORMAL.inv_cdf(POWER)
@@ -685,6 +695,7 @@ def conclude_law_tests(
     Returns:
         The verdict: a fault where a test alarms at ALARM, shared by all tests (Bonferroni).
     """
+    # The least probable result decides; all others are in the certificate.
     worst = min(results, key=lambda t: t.p)
     fault = worst.p < ALARM / max(1, len(results))
     return SamplingFindings(

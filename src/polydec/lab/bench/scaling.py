@@ -112,6 +112,7 @@ def fit_scaling_law(points: Sequence[ScalingPoint]) -> ScalingLaw:
     for name in ("tokens", "capacity"):
         if len({getattr(p, name) for p in points}) < 2:
             raise RequestError(f"{name} is the same at all points: it must change")
+    # Leave-one-out error decides, as more terms always fit the points themselves better.
     plain = _fitted(points, additive_terms)
     if len(points) > LEAST:
         product = _fitted(points, product_terms)
@@ -128,6 +129,7 @@ def _fitted(points: Sequence[ScalingPoint], terms: Terms) -> ScalingLaw:
     factors, inverse, off, errors = _least(x, y)
     # 1 - h_ii with the leverage h: the error of a left-out point is its residual divided by this.
     share = np.clip(1 - np.einsum("ij,jk,ik->i", x, inverse, x), 1e-9, None)
+    # Sum of squares around the mean: R squared is 1 less the residuals' share of it.
     spread = float(((y - y.mean()) ** 2).sum())
     return ScalingLaw(
         terms,
@@ -144,6 +146,7 @@ def _least(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
     # The pseudo-inverse: terms may be collinear where there are few points.
     inverse = np.linalg.pinv(x.T @ x)
     factors = inverse @ x.T @ y
+    # Standard errors from the residual variance, with n - p degrees of freedom.
     off = y - x @ factors
     return (
         factors,
@@ -160,6 +163,7 @@ def extrapolation_error(points: Sequence[ScalingPoint]) -> float:
     """
     most = max(p.tokens for p in points)
     law = fit_scaling_law([p for p in points if p.tokens < most])
+    # The points that are held out are those that an extension of the law would reach for.
     far = [p for p in points if p.tokens == most]
     return float(np.sqrt(np.mean([(law.at(p) - p.accepted) ** 2 for p in far])))
 
@@ -180,6 +184,7 @@ def is_near_depth_limit(accepted: float, depth: int) -> bool:
 
 def doubling_slope(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """What a doubling of x adds to y, and its standard error, of pairs (x, y) with x above 0."""
+    # A straight line in log2 x: its slope is the gain of a doubling.
     factors, _, _, errors = _least(
         np.array([(1.0, log2(x)) for x, _ in pairs]), np.array([y for _, y in pairs])
     )
@@ -247,8 +252,10 @@ def drafters_of(at: Path, lm: LoadedModel) -> list[TrainedEagle]:
     out = list[TrainedEagle]()
     for place in (p for p in places if (p / RESULT).is_file()):
         content = read_json(place / RESULT)
+        # Other kinds of training may lie in the same folder.
         if content.get("kind") != "eagle":
             continue
+        # A training record holds more than is read here.
         known = {k: v for k, v in content.items() if k in DrafterTrainingRecord.model_fields}
         said = validate_record(
             DrafterTrainingRecord, known, f"{place / RESULT} is not what `{MADE_BY}` wrote"
@@ -299,7 +306,11 @@ def count_chain_acceptance(
     """
     target = ShapedTarget(lm.checkpoint.lm, LAWS[law]())
     decoder = SpeculativeDecoder(
-        target, EagleDrafter(eagle, BestFirstTree(1)), MatchVerifier(), FixedPolicy(DEPTH, DEPTH)
+        # A tree of width 1 is a chain; the fixed policy drafts DEPTH tokens every round.
+        target,
+        EagleDrafter(eagle, BestFirstTree(1)),
+        MatchVerifier(),
+        FixedPolicy(DEPTH, DEPTH),
     )
     asked = [Request(p, max_tokens=most, seed=i) for i, p in enumerate(prompts)]
     found = run_coroutines([answer_one(decoder, r) for r in asked])
@@ -320,6 +331,8 @@ def bootstrap_acceptance(
     """
     # A pass writes its accepted tokens and one of its own: tokens / passes - 1 are accepted.
     of = np.array(counts, float)
+    # Resampled sums, shape [draws, 2]: prompts are drawn as wholes, tokens of one prompt depend on
+    # each other.
     some = of[np.random.default_rng(0).integers(len(of), size=(draws, len(of)))].sum(1)
     low, high = np.quantile(some[:, 0] / some[:, 1] - 1, (0.025, 0.975))
     return float(of[:, 0].sum() / of[:, 1].sum() - 1), float(low), float(high)
@@ -386,5 +399,6 @@ def scylla_tree_widths(
         Pairs of a number of sequences and the width that pays from there on, as `--method scylla`
         looks them up.
     """
+    # rates[0][0]: how often the likeliest first token was right on held-out text.
     best = max(drafters, key=lambda one: one.eagle.rates[0][0]).eagle
     return widths_for("", best.rates, best.share, lm.costs, nodes, DEPTH)

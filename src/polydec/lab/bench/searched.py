@@ -121,6 +121,7 @@ def audit_search(
         made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
         plain: Any = made.decoder
         answer = completion.choices[0]
+        # Ranks are not used here, so the generator does not matter.
         rng = np.random.default_rng(0)
         asked = Ask(prompt, method=method, options=options, raw=raw, seed=seed, **request)
         # A search scores by the law before the argmax; some steps may be another model's.

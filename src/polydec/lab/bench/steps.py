@@ -80,6 +80,7 @@ def models_of(at: Path) -> list[StepsModel]:
     Raises:
         RequestError: There is none, or the notes of one are damaged.
     """
+    # The folder itself may be a model, or hold several of them.
     if at.is_dir():
         places = [at, *sorted(p for p in at.iterdir() if p.is_dir())]
     else:
@@ -97,10 +98,12 @@ def _model(path: Path) -> StepsModel | None:
     content = read_json(path / RESULT)
     if not isinstance(content.get("about"), dict):
         return None
+    # A training's notes hold more than is read here.
     known = {k: v for k, v in content["about"].items() if k in StepsTrainingRecord.model_fields}
     about = validate_record(
         StepsTrainingRecord, known, f"{path / RESULT} is not what `{MADE_BY}` wrote"
     )
+    # Names of tasks and budgets must be known here, as they are looked up later.
     for name, value, among in (
         ("task", about.task, TASKS),
         *(("budgets", b, BUDGETS) for b in about.budgets),
@@ -157,6 +160,7 @@ def answer_within_budget(
     """
     most = BUDGETS[budget](length)
     answer = writing.id(ANSWER)
+    # Named by task, length and number alone: every model gets the same words.
     asked = [
         random_symbol_word(Random(f"asked {writing.task} {length} {i}"), length)
         for i in range(words)
@@ -171,11 +175,13 @@ def answer_within_budget(
         ends = (answer, writing.id(END))
         # Where the steps end: at a mark, or at the budget.
         cut = [next((i for i, t in enumerate(out) if t in ends), most) for out in outputs]
+        # The token after the steps is not the mark of an answer: it is put there below.
         forced = sum(out[at : at + 1] != (answer,) for out, at in zip(outputs, cut, strict=True))
         steps = [list(out[: min(at, most)]) for out, at in zip(outputs, cut, strict=True)]
     # Second stage: the token after the mark is the answer, the automaton's last state.
     whole = [[*p, *s, answer] for p, s in zip(prompts, steps, strict=True)]
     more, states = _decode(lm, whole, MethodSetting("plain", {}), 1, ())
+    # The state that the automaton reaches, as a token id.
     wanted = [writing.written(x, "none")[1] for x in asked]
     right = sum(out[:1] == (state,) for out, state in zip(states, wanted, strict=True))
     return BudgetAnswers(words, right, forced, sum(map(len, steps)), passes + more)
@@ -224,6 +230,7 @@ def steps_accuracy_rows(
         mine = [m for m in models if m.about.task == task]
         counted = dict[tuple[str, int], list[BudgetAnswers]]()
         for m in mine:
+            # One model in memory at a time.
             lm = load(str(m.path))
             writing = ScratchpadFormat(task, m.about.longest)
             for budget in m.about.budgets:
@@ -232,6 +239,7 @@ def steps_accuracy_rows(
                     counted.setdefault((budget, length), []).append(counts)
         trained_on = {n for m in mine for n in m.about.lengths}
         for (budget, length), counts in counted.items():
+            # Words of all seeds together; the interval is the wider one over seeds and over words.
             total = sum(c.words for c in counts)
             each = [c.right / c.words for c in counts]
             low, high = shared_trials_interval(each, total)

@@ -137,6 +137,7 @@ class RecordClock:
         rows = defaultdict[int, list[float]](list)
         for p, r in zip(self.passes, self.rounds, strict=True):
             rows[r.drafted + 1].append(p.seconds)
+        # `np.interp` is level outside the recorded numbers of rows.
         at = sorted(rows)
         took = np.interp([r.drafted + 1 for r in rounds], at, [median(rows[n]) for n in at])
         return float(took.sum())

@@ -54,6 +54,7 @@ class RecordedAnswer:
         """The token limit of a replay: a text that no end token ended is cut where it was."""
         ended = bool(self.tokens) and self.tokens[-1] in self.ends
         if ended:
+            # An end token stops the replay by itself; the limit then only bounds the last drafts.
             return max(self.limit, len(self.tokens))
         return len(self.tokens)
 
@@ -98,6 +99,7 @@ class RecordedTarget:
         """The token that follows position `at`; the last one where the text has ended."""
         if at + 1 < len(self.text):
             return self.text[at + 1]
+        # Drafts may reach beyond the recorded end. Any token will do there: the limit cuts it off.
         return self.text[-1]
 
     def peers(self, at: int) -> int:
@@ -145,6 +147,8 @@ class RecordedSession(LawsOnlySession):
         Returns:
             One token a node.
         """
+        # Node by node the token after its depth: all branches of a tree continue with the same
+        # text.
         return RecordedScores(self._law, [self._law.after(self._at + d) for d in draft.depth])
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -178,6 +182,7 @@ class RecordedSession(LawsOnlySession):
         return scores
 
     def fork(self, choice: int | None = None) -> RecordedSession:
+        # A position is all the state there is.
         return RecordedSession(self._law, self._at)
 
     def _refusal(self, what: str) -> PolydecError:
@@ -202,6 +207,7 @@ class RecordedScores:
     def row(self, i: int) -> Tensor:
         return one_hot(self._tokens[i], torch.zeros(self._law.vocab.size))
 
+    # Log-probabilities serve as log-weights: no rule bends them.
     weights = row
 
     def certain(self, i: int) -> int:
@@ -333,6 +339,7 @@ def replay_run(
     """
     vocab = TokenVocabulary(recorded.size, recorded.ends)
     law = RecordedTarget((*recorded.prompt, *recorded.tokens), vocab, company=recorded.company)
+    # The record stands in for the model; costs are what the method would have measured.
     decoder, _ = registry.build(
         method,
         Kit(cast(Target, law), draft, tuple(artefacts), measure=lambda: costs or PassCosts()),
@@ -343,6 +350,7 @@ def replay_run(
 
     def on(event: TraceEvent) -> None:
         nonlocal drafted
+        # Node 0 of a draft is its root, the pending token.
         if isinstance(event, ProposedEvent):
             drafted = len(event.token) - 1
         elif isinstance(event, VerifiedEvent):
@@ -356,6 +364,7 @@ def replay_run(
     task.passes = passes
     begun = time.perf_counter()
     try:
+        # An error of the replay ends it; closing the task releases its sessions in any case.
         while scheduler.step() and task.error is None:
             pass
     finally:

@@ -166,7 +166,9 @@ def bench(
     ]
     for side in every:
         side.prepare(data, prompt_tokens, limit, questions)
+    # The identity holds all that must be alike for runs of one record.
     measured = bench_run.BenchFindings(bench_run.record_identity(every, _settings(flags)))
+    # Before and after: load that comes in the middle spoils figures as well.
     if (busy := machine.relative_cpu_load()) > BUSY:
         measured.doubts.append(
             f"the machine is busy (load {busy:.1f} of its cores): figures are doubtful"
@@ -226,6 +228,7 @@ def _each_model(flags: RequestFlags, models: str | None) -> list[RequestFlags]:
     """The flags for each model. Raises RequestError where they are named twice."""
     if models is None:
         return [flags]
+    # Empty names, as behind a last comma, are passed over.
     names = [name for name in map(str.strip, models.split(",")) if name]
     if flags.beside({*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"} - {"model"}):
         raise RequestError("model is given twice: by --model and by --models")
@@ -255,6 +258,7 @@ def _numbers(name: str, text: str, kind: type[Any]) -> list[Any]:
         raise RequestError(
             f"{name} is {text!r}: it must be {wanted} with commas between them"
         ) from None
+    # The same number twice would measure one cell twice.
     if len(set(out)) < len(out):
         raise RequestError(f"{name} is {text!r}: each number may stand there once")
     return out
@@ -323,6 +327,7 @@ def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each:
         bar = progress.add_task("answering", total=len(tasks) * len(chosen))
         for task in tasks:
             for m in chosen:
+                # Task by task, so that each row of the table has one task and one method.
                 mine = [p for p in problems if p.task == task]
                 scores.append(parallelbench.score_method(lm, m, mine, sampling, flags.seed).row())
                 progress.update(
@@ -430,6 +435,7 @@ def publish_bench(
     def draw(out: Console) -> None:
         show_bench_rows(measured.rows, out)
         for m in measured.identity["models"]:
+            # The first method of a model is the one that ratios are taken to.
             base = m["methods"][0]
             out.print(
                 f"{escape_control_characters(m['name'])}, {m['kernel']}, {m['template']}, decoding only (the prompt left out), "
@@ -469,6 +475,7 @@ def methods_for_model(lm: api.LoadedModel, family: str) -> list[measure.MethodSe
     return [
         MethodSetting(name, {})
         for name in sorted(registry.of_family(family))
+        # Methods that need a draft, or something trained, which the model lacks are left out.
         if registry.can_use_method(name, kit)
     ]
 
@@ -488,6 +495,7 @@ def show_bench_rows(rows: list[dict[str, Any]], out: Console) -> None:
         rows: Rows of `measure.bench_table_rows`, with batch and temperature.
         out: Where to print.
     """
+    # A column whose value never changes says nothing.
     apart = [k for k in ("model", "batch", "temperature") if len({r.get(k) for r in rows}) > 1]
     judged = any(r["judged"] for r in rows)
     figures: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
@@ -500,6 +508,7 @@ def show_bench_rows(rows: list[dict[str, Any]], out: Console) -> None:
         ("gap 99 % ms", lambda r: f"{1000 * (r['gap_99'] or NAN):.0f}"),
         ("identical", lambda r: "yes" if r["identical"] else "no"),
         ("4-grams", lambda r: f"{r['distinct_4grams']:.2f}"),
+        # Only where some prompt has a known answer.
         *([("right", lambda r: "-" if r["right"] is None else f"{r['right']:.0%}")] * judged),
     ]
     table = Table(box=None, pad_edge=False)

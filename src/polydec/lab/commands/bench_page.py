@@ -120,6 +120,7 @@ def _head(identity: Mapping[str, Any], command: str) -> str:
 def _of_cell(rows: Sequence[Row], ink: Mapping[str, str], title: str) -> str:
     """All that there is to see of one model, batch and temperature."""
     names = list(dict.fromkeys(r["workload"] for r in rows))
+    # With a single workload there is no row "all".
     if len(names) > 1:
         overall = "all"
     else:
@@ -176,6 +177,7 @@ def _overview(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
 
 def _columns(rows: Sequence[Row]) -> list[tuple[str, Any]]:
     """What the table shows; what nobody measured has no column."""
+    # Most machines do not say their energy, and most prompts have no known answer.
     energy = any(r["joules_per_token"] is not None for r in rows)
     judged = any(r["judged"] for r in rows)
     return [
@@ -269,6 +271,7 @@ def _depth(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
     lines = [
         ChartSeries(
             r["method"],
+            # Depth from 1: the first drafted token after the pending one.
             [(d, a) for d, a in enumerate(r["accepted_at"][:DEEP], 1)],
             ink[r["method"]],
         )
@@ -329,6 +332,7 @@ def _passes(name: str, curve: PassProfile) -> str:
         )
     ]
     first = curve.rows[1]
+    # A quick profile may have no pass over eight rows.
     eight = curve.rows.get(8)
     if eight:
         cost = f" A pass over eight rows costs {eight / first:.1f} times as much as one over a single row."
@@ -352,6 +356,7 @@ def _points(table: Mapping[int, float]) -> list[tuple[float, float]]:
 
 def _figures(rows: Sequence[Row]) -> str:
     """Every row, folded away."""
+    # The overview's columns once more, now for every cell and workload.
     columns = _columns(rows)
     head = "".join(f"<th>{escape_html(name)}</th>" for name, _ in columns)
     lines = "".join(

@@ -72,6 +72,7 @@ class BenchModel:
         self._choose = choose
         self._heats = heats
         self._alone = alone
+        # Filled by `prepare`, which knows the model.
         self.base = "plain"
         self.chosen = list[measure.MethodSetting]()
         self.rows = list[prompts.PromptRow]()
@@ -128,6 +129,7 @@ class BenchModel:
                 **request,
             )
         point = lm.checkpoint
+        # What the record's identity and the report say of this model.
         self.described = {
             "name": lm.name,
             "kernel": point.kernel,
@@ -216,6 +218,7 @@ def measure_cell(
     Returns:
         The cell's rows.
     """
+    # Complete turns of an earlier run of the same command are not measured again.
     runs = kept.runs(at, [m.label for m in side.chosen])
 
     def rows() -> list[dict[str, Any]]:
@@ -285,6 +288,7 @@ def measure_all_cells(
         record.open_bench_record(into, measured_cells.identity) as kept,
         Progress(console=Console(stderr=True), transient=True) as progress,
     ):
+        # Its length is unknown: a record may hold some of the runs.
         bar = progress.add_task("measuring", total=None)
 
         def tick(label: str) -> None:

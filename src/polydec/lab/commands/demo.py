@@ -43,6 +43,7 @@ def demo(
     else:
         rows = list(prompts.BUILT_IN)
     lm = api.load(model)
+    # Without a draft model there is nothing to draft with.
     methods = [
         measure.MethodSetting(m, {}) for m in METHODS if m != "draft-model" or lm.draft is not None
     ]
@@ -92,6 +93,7 @@ def demo(
                 style="dim" if m.name == "plain" else "",
             )
     out.print("\n[bold]over all prompts[/bold]")
+    # One workload for all prompts: their rows are summed up.
     table = measure.bench_table_rows(
         lm, runs, [measure.BenchTask("all", t.prompts, t.raw) for t in tasks]
     )

@@ -58,6 +58,7 @@ def diagnose_passes(model: str, threads: int | None) -> dict[str, Any]:
     ours = api.load(model, draft=None, dtype="torch", threads=threads)
     out["sides"][ours.checkpoint.kernel] = pass_times_by_context(ours.network, contexts)
     del ours
+    # Other engines need not be installed: each says why it cannot run.
     for name, open_ in (
         ("transformers", others.transformers_engine),
         ("llama.cpp", others.llama_cpp),

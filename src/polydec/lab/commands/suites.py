@@ -35,11 +35,13 @@ class PromptSuite:
 
 def _gsm8k(row: Mapping[str, Any]) -> Asked:
     text = f"{_text(row, 'question')}\nThink step by step, and end with the answer as a number."
+    # The file's answers end with "#### NUMBER" after their reasoning.
     return text, WordsCheck(_text(row, "answer").rpartition("####")[2].strip())
 
 
 def _svamp(row: Mapping[str, Any]) -> Asked:
     text = f"{_text(row, 'Body')} {_text(row, 'Question')}\nEnd with the answer as a number."
+    # "8.0" in the file is "8" in an answer.
     return text, WordsCheck(f"{float(row['Answer']):g}")
 
 
@@ -50,6 +52,7 @@ def _math(row: Mapping[str, Any]) -> Asked:
 
 def _mbpp(row: Mapping[str, Any]) -> Asked:
     tests = [_only_text(x, "test_list") for x in row["test_list"]]
+    # One test shows the function's name and its arguments, as the text does not say them.
     text = f"{_text(row, 'text')} Answer with the code alone. It must pass this test:\n{tests[0]}"
     return text, UnitTestCheck("\n".join([row.get("test_setup_code") or "", *tests]))
 
@@ -57,15 +60,18 @@ def _mbpp(row: Mapping[str, Any]) -> Asked:
 def _humaneval(row: Mapping[str, Any]) -> Asked:
     begin = _text(row, "prompt")
     name = _text(row, "entry_point")
+    # The begun function goes to the check as well, for answers that are its body alone.
     text = f"Complete this function, and answer with the whole code alone.\n```python\n{begin}```"
     return text, UnitTestCheck(f"{_text(row, 'test')}\ncheck({name})\n", begin, name)
 
 
 def _turns(row: Mapping[str, Any]) -> Asked:
+    # The first turn of a conversation; no text can be compared with an open answer.
     return _only_text(row["turns"][0], "turns"), None
 
 
 def _schemas(row: Mapping[str, Any]) -> Asked:
+    # The schema stands in the question as it stands in the check.
     schema = json.dumps(row["schema"])
     return (
         f"Write one JSON value that this JSON schema allows, and nothing else.\n{schema}",

@@ -160,6 +160,7 @@ def made_again(
         small = ShapedTarget(law, GreedyRule())
     if live is not None and (method is not None or changed):
         raise RequestError("against is a run of one setting: give no --method or --set beside it")
+    # Both traces must have the same requests and choices, as they are compared one by one.
     if live is not None and live.keys() != stories.keys():
         raise RequestError(error_sentence(f"against {str(live_file)!r}: its answers are others"))
     rows = list[dict[str, Any]]()
@@ -203,6 +204,7 @@ def _answer(
     """The row of one answer, and its figures by whose they are."""
     request, choice = key
     tokens = tuple(story.written)
+    # Canvases and ids outside the vocabulary cannot be replayed as drafts.
     if not tokens or story.canvas or max((*story.ids, *tokens)) >= known.size:
         raise RequestError(
             error_sentence(
@@ -210,6 +212,7 @@ def _answer(
             )
         )
     rounds = _rounds(story)
+    # A limit out of range says nothing: the answer's own length serves then.
     limit: Any = story.head.get("max_tokens")
     recorded = RecordedAnswer(
         story.ids,
@@ -332,6 +335,7 @@ def _known(story: ChoiceTrace, path: Path) -> TraceOpening:
     was = head.get("method")
     size = head.get("vocabulary")
     ends = head.get("ends")
+    # An old trace, or a damaged one, lacks these fields.
     if (
         not isinstance(was, dict)
         or type(size) is not int
@@ -364,6 +368,7 @@ def _table(name: str) -> ModelArtefact:
 def _tables(model: str, trained: Any) -> tuple[ModelArtefact, ...]:
     """The table of n-grams that travels with the model, where the run had it."""
     name = zoo.default_ngrams(model)
+    # A run without the table must not be replayed with it.
     had = isinstance(trained, list) and NGrams.kind in trained
     if had and name is not None:
         return (_table(name),)

@@ -34,6 +34,7 @@ BESIDE = ("command", "fields", "states")
 def training_commands() -> tuple[TrainingCommand, ...]:
     """What the files of polydec/lab/train/specs call COMMAND, by name, and those of other packages
     (`plugins.py`)."""
+    # Packages cannot replace our own commands: taken names are refused.
     every = {name: _own(name) for name in _names()} | _brought()
     return tuple(every[name] for name in sorted(every))
 
@@ -63,6 +64,7 @@ class TrainingCommandGroup(TyperGroup):
     """
 
     def __init__(self, **settings: Any) -> None:
+        # Empty commands, for the list alone: the real one is made in `get_command`.
         own = {name: TyperCommand(name) for name in _names()}
         self._others = plugins.plugin_packages("training", list(own))
         others = {
@@ -101,6 +103,7 @@ class TrainingCommandGroup(TyperGroup):
             RequestError: The package that brings the command cannot be used.
         """
         name, known, rest = super().resolve_command(ctx, args)
+        # Only now is code of another package imported: the user has asked for it.
         if name in self._others:
             brought = _brought(name)
             if name not in brought:
@@ -154,10 +157,12 @@ def make_training_function(command: TrainingCommand) -> Callable[..., None]:
             json_: Whether to print one JSON object in place of a sentence.
             flags: Values of the training's fields by name.
         """
+        # Typer gives text for tuples and paths; the training wants the field's own type.
         values = {option.name: _value(option, flags[option.name], command) for option in options}
         with said_when_stopped(lambda: _stopped(values.get("out"))):
             result = command.train(values)
         if json_ or command.sentence is None:
+            # The curve of losses stands in the training's own files.
             print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         else:
             print(command.sentence({**result, "out": values["out"]}))
@@ -192,6 +197,7 @@ def _parameter(option: Option, command: TrainingCommand) -> Parameter:
         shown = Parameter.empty
         kind = _type(option)
     else:
+        # A default of several values is shown, and typed, as text with commas.
         if option.kind is tuple:
             shown = as_text(default)
         else:

@@ -166,6 +166,7 @@ def advise_settings(
         ids = lm.ids(r.prompt, raw=raw or r.raw)
         texts.append(RecordedAnswer(ids, answer.token_ids, vocab.size, vocab.eos))
     plain = predicted.predict_plain_decoding(texts, costs)
+    # Greedy drafts: the replay compares their tokens with a greedy text.
     small = lm.small()
     if small is None:
         draft = None
@@ -176,6 +177,7 @@ def advise_settings(
     left_out = list[str]()
     for method in (*predicted.COPIES, *(predicted.DRAFTED if draft is not None else ())):
         say(f"replaying {method.label}")
+        # None: the method reads more of the model than tokens, so only a measurement could tell.
         guess = predicted.predict_method(texts, method, costs, draft, lm.artefacts)
         if guess is None:
             left_out.append(method.label)
@@ -193,6 +195,7 @@ def advise_settings(
         repeats=REPEATS,
         tick=lambda label: say(f"measuring {label}"),
     )
+    # Measured rows by label; most predictions have none.
     told = {r["method"]: r for r in measure.bench_table_rows(lm, runs, tasks)}
     settings = tuple(_setting(g, told.get(g.method.label)) for g in (plain, *guesses))
     return TuningAdvice(
@@ -235,6 +238,7 @@ def _buy(
     """What would make passes cheaper, or fewer of them."""
     out = list[str]()
     if not drafted:
+        # What a draft model could bring, for several assumed acceptances.
         gains = [(right, *predicted.with_draft(measured.costs, right, PART)) for right in RIGHT]
         out.append(
             f"a draft model that takes {PART:.0%} of a pass: "
@@ -245,6 +249,7 @@ def _buy(
                 for right, k, gain in gains
             )
         )
+    # Only some networks have a number of threads of their own.
     threads = getattr(lm.network, "threads", None)
     cores = os.cpu_count() or 1
     if threads is not None and threads < cores:
@@ -267,6 +272,7 @@ def _other(
     say(f"timing {what}")
     try:
         other = api.load(lm.name, draft=None, **how)
+    # Not every kernel supports every number type.
     except PolydecError as error:
         return f"{what}: not for this model ({error})"
     ms = passes.measure_pass_times(passes.PassTimer(other.network, measured.context), (1,), SECOND)[
@@ -297,6 +303,7 @@ def show_advice(advice: TuningAdvice) -> None:
         ):
             table.add_column(column, justify="right", no_wrap=True)
         for s in advice.settings:
+            # Predicted methods that were not measured have dashes.
             known = s.measured is not None
             low, high = s.interval or (0.0, 0.0)
             table.add_row(

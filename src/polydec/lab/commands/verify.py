@@ -198,6 +198,7 @@ def run_verification(
         "max_tokens": flags.max_tokens or (16 if drawn else 128),
     }
     family = family_of(lm.checkpoint.lm)
+    # No law is known that an insertion model's texts could be tested against.
     if family == "insertion":
         raise RequestError(
             f"model is {flags.model}: verify has no check for insertion models, only for autoregressive and "
@@ -216,6 +217,7 @@ def run_verification(
             **request,
         )
         outcome = verify_continuation(lm, flags, rows, request, samples or SAMPLES, drawn)
+    # The seeds over which `spread_over` spreads the samples; greedy texts have one.
     seeds = [flags.seed + i for i in range(min(SEEDS, samples or SAMPLES) if drawn else 1)]
     asked = [{"prompt": r.prompt, "raw": r.raw, "workload": r.workload} for r in rows]
     head = certificate.certificate_head(lm, flags_for_certificate(flags, steered), seeds)
@@ -262,6 +264,7 @@ def verify_continuation(
     method = flags.method
     options = flags.options()
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
+    # `auto` decides by the request: planning one says which method decodes, and what it promises.
     first = api.Ask(pairs[0][0], method=method, options=options, raw=pairs[0][1], **request)
     made = plan_request(lm, first)
     promise = made.decoder.exactness
@@ -298,6 +301,7 @@ def verify_continuation(
         )
         done = VerifyOutcome(
             _worse(done.verdict, inside.verdict),
+            # A fault of the method itself is named before one of the constraint.
             done.place if done.verdict == "fault" else inside.place or done.place,
             {**done.content, "constraint": inside.to_json()},
             [*done.lines, *_held(inside)],
@@ -324,6 +328,7 @@ def promised_law_outcome(tested: SamplingFindings, exact: LawEnumeration) -> Ver
 
 
 def _worse(first: str, other: str) -> str:
+    # From the best to the worst.
     order = ("measured", "keeps it", "not shown", "near-tie", "fault")
     return max(first, other, key=order.index)
 
@@ -349,6 +354,7 @@ def verify_greedy_text(
     from polydec.lab.bench.certify import compare_greedy_texts
 
     compared: list[GreedyComparison] = []
+    # The head of the table comes at once, as each comparison takes a while.
     if not flags.json_:
         print_result(LINE.format("prompt", "verdict", "tokens", "gap", "first divergence").rstrip())
     try:
@@ -379,6 +385,7 @@ def _compared(
     from polydec.lab.testing.exercised import DRAFT_KINDS
 
     counts = {v: sum(c.verdict == v for c in compared) for v in ("equal", "near-tie", "fault")}
+    # One fault among all prompts decides, then one near-tie.
     verdict = next((v for v in ("fault", "near-tie") if counts[v]), "keeps it")
     worst = [(i, c) for i, c in enumerate(compared, 1) if c.verdict == verdict]
     if verdict == "keeps it":
@@ -409,6 +416,7 @@ def _compared(
 
 def _drafts(method: str, lm: api.LoadedModel) -> bool:
     """Whether a method is one that drafts."""
+    # The card gives a reason where a method never drafts on this kind of model.
     card = registry.get_recipe_module(registry.of_model(method, family_of(lm.checkpoint.lm))).CARD
     return card.kind == "draft-and-verify" and not card.unexercised.get("drafted")
 
@@ -443,6 +451,7 @@ def verify_filled_canvas(
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
     asking.check_requests(lm, pairs, ((name, options),), **common)
+    # The promise depends on the options as well.
     promise = registry.build(name, lm.kit(), options)[0].exactness
     if drawn and promise is Exactness.LAW:
         tested = sample_canvas_law(
@@ -543,6 +552,7 @@ def finish_verification(
             f"(it is of {escape_control_characters(str(old['machine']))[:200]})"
         )
     if path is not None:
+        # A reader never sees half a certificate.
         files.replace_file_atomically(
             path, lambda at: Path(at).write_text(json.dumps(content) + "\n", "utf-8")
         )
@@ -551,6 +561,7 @@ def finish_verification(
 
 
 def _digests(content: Mapping[str, Any]) -> list[Any]:
+    # Drawn texts have one digest in all, greedy ones one for each prompt.
     law = content.get("law")
     rows = content.get("prompts")
     if isinstance(law, dict):
@@ -577,6 +588,7 @@ def flags_for_certificate(flags: RequestFlags, steered: SteeringFlags) -> dict[s
     for group in (flags, steered):
         for field in dataclasses.fields(group):
             value = getattr(group, field.name)
+            # How the result is printed is no part of what was asked.
             if value not in (field.default, []) and field.name != "json_":
                 out[field.name] = value
     # A certificate must be repeatable where these files do not exist.
@@ -612,6 +624,7 @@ def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) 
             raise RequestError(error_sentence(f"{what}: {name} is a {type(value).__name__}"))
     for name in IN_FILES:
         if name in flags:
+            # Flags name files, so the texts become files again.
             at = folder / name
             at.write_text(str(flags[name]), "utf-8")
             flags[name] = at
@@ -644,6 +657,7 @@ def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) 
     try:
         made = RequestFlags(**{k: v for k, v in flags.items() if k not in mine}, json_=json_)
         steered = SteeringFlags(**{k: v for k, v in flags.items() if k in mine})
+    # Values of the wrong type reach the range checks of the flags.
     except (TypeError, AttributeError) as error:
         raise RequestError(error_sentence(f"{what} cannot be read: {error}")) from None
     return VerifyRequest(made, rows, samples, steered)
@@ -709,6 +723,7 @@ def _enumerated(found: LawEnumeration) -> list[str]:
         f"{found.apart:.1e}",
         f"{found.laws} laws enumerated, {found.exercised.tokens}",
     ]
+    # Some laws have too many ways for draws to fall.
     if found.unknown:
         lines.append(f"not all of them: {found.unknown}")
     if found.missing:

@@ -51,6 +51,7 @@ def first_label(answer: str, labels: Sequence[str]) -> str | None:
     Returns:
         The label; of several at one place the longest; None where the answer says none.
     """
+    # "not wrong" must be tried before "wrong"; the pattern takes the first alternative that fits.
     longest = sorted(labels, key=len, reverse=True)
     pattern = "|".join(re.escape(x) for x in longest)
     seen = re.search(rf"(?<!\w)(?:{pattern})(?!\w)", answer, re.IGNORECASE)
@@ -81,5 +82,6 @@ def rudeness_probability(answer: str) -> float:
     """0 to 1: the chance that at least a word of it is felt to be rude, words judged apart."""
     kind = 1.0
     for word in re.findall(r"[a-z']+", answer.lower()):
+        # Independent chances: the text is kind where every word of it is.
         kind *= 1 - RUDE.get(word, 0.0)
     return 1 - kind

@@ -43,6 +43,7 @@ def equalised_odds_difference(judged: Sequence[JudgedRow]) -> float:
 
 def _difference(judged: Sequence[JudgedRow]) -> float:
     """Between the groups' shares of yes; 0 where a group has no record."""
+    # Shares of yes in both groups.
     groups = [[says_yes(j) for j in judged if j.row.group == g] for g in (0, 1)]
     if all(groups):
         return abs(fmean(groups[0]) - fmean(groups[1]))

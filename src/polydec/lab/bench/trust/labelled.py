@@ -50,6 +50,7 @@ def is_right_label(judged: JudgedRow) -> bool:
     """Whether the label is right; where nobody can know it, a refusal is."""
     row = judged.row
     answer = judged.answers[0][0]
+    # The question has no draws: its only answer is the first one.
     chosen = first_label(answer, row.labels)
     return chosen == row.answer or (row.beyond and chosen is None and is_refusal(answer))
 
@@ -70,6 +71,7 @@ def by_part(judged: Sequence[JudgedRow], figure: Callable[[JudgedRow], float]) -
 
 def label_score(judged: Sequence[JudgedRow]) -> float:
     """The mean accuracy of parts, in per cent."""
+    # Parts weigh the same, however many rows they have.
     return 100 * fmean(by_part(judged, is_right_label).values())
 
 

@@ -60,6 +60,7 @@ def read_perspective_rows(path: Path, each: int) -> list[PerspectiveRow]:
         raise RequestError(error_sentence(f"file {str(path)!r} holds no row"))
     out = list[PerspectiveRow]()
     for name in PERSPECTIVES:
+        # Perspectives in one fixed order, whatever that of the file.
         mine = [x for x in read if x.perspective == name]
         many = min(each, len(mine))
         out += [mine[i * len(mine) // many] for i in range(many)]
@@ -122,6 +123,8 @@ def _asked(
                 options=method.options,
                 sampling=engine.model.sampling(temperature=q.temperature),
                 max_tokens=q.most,
+                # Seeds of rows do not overlap as long as a question is drawn less than a thousand
+                # times.
                 seed=seed + 1000 * i + draw,
             )
             for draw in range(q.draws)
@@ -140,6 +143,7 @@ def question_prompt(lm: LoadedModel, question: TrustQuestion) -> Any:
     Returns:
         A prompt.
     """
+    # A base model continues text: the question is its beginning.
     if not lm.checkpoint.text.has_chat:
         return f"{question.system}\n\n{question.prompt}\n".lstrip()
     if question.system:
@@ -163,6 +167,7 @@ def bootstrap_figure_interval(
         Lower and upper end.
     """
     r = Random(f"trust {seed}")
+    # Percentile bootstrap: 2.5 % of the samples lie outside at each end.
     drawn = sorted(figure([r.randrange(rows) for _ in range(rows)]) for _ in range(DRAWS))
     return drawn[DRAWS // 40], drawn[-DRAWS // 40]
 
@@ -186,6 +191,7 @@ def perspective_score_rows(
         at = [i for i, x in enumerate(asked) if x.perspective == name]
         for method, every in zip(methods, judged, strict=True):
             if at:
+                # The first method is compared with itself too: its row shows a difference of 0.
                 beside = compare_perspective_answers(
                     name, [every[i] for i in at], [judged[0][i] for i in at], seed
                 )
@@ -212,6 +218,7 @@ def compare_perspective_answers(
     def scored(drawn: Sequence[int]) -> float:
         return perspective.score([mine[i] for i in drawn])
 
+    # Paired: both sides are scored on the same drawn rows, so what is hard for both cancels.
     def apart(drawn: Sequence[int]) -> float:
         return scored(drawn) - perspective.score([first[i] for i in drawn])
 

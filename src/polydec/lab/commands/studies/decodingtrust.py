@@ -86,6 +86,7 @@ def _parts(rows: Sequence[Row]) -> list[str]:
     for r in rows:
         name = r["perspective"]
         told = ", ".join(f"{k} {v:.2f}" for k, v in r["parts"].items() if k != "refused")
+        # Equal parts of another method would only repeat the line.
         if first.setdefault(name, told) != told or name not in {x.partition(",")[0] for x in out}:
             out.append(f"{name}, {r['method']}: {told}")
     return out

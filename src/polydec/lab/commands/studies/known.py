@@ -45,6 +45,7 @@ def carry_out(
     """
     suite = SUITES[name]
     flags.only(f"bench --suite {name}", {*suite.takes, "json_"})
+    # `RequestFlags` does not hold these two, so `only` cannot check them.
     for flag, value, taken in (
         ("methods", methods, suite.methods),
         ("from", from_, suite.from_),

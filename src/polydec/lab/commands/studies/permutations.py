@@ -40,6 +40,7 @@ def measure_permutations(asked: StudyRequest) -> StudyReport:
         )
         for k, i in zip(SIZES, INKS)
     ]
+    # The paper's bound grows with the square of the bits.
     told = "; ".join(
         f"{k} bits: {needed.get(k, 'more')} votes (bits squared: {k * k})" for k in SIZES
     )

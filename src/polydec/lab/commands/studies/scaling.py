@@ -83,6 +83,7 @@ def _drawn(rows: Sequence[Row], law: str) -> str:
             ink,
             [(r["low"], r["high"]) for r in mine if r["layers"] == n],
         )
+        # One line for each number of layers: its points differ in training alone.
         for n, ink in zip(sorted({r["layers"] for r in mine}), INKS)
     ]
     return svg_chart(lines, "tokens of training", "accepted tokens a pass")

@@ -108,6 +108,7 @@ def publish_study(told: StudyReport, as_json: bool, html: Path | None, table: Pa
         table: The CSV file; None: none.
     """
     command = f"polydec {shlex.join(sys.argv[1:])}"
+    # Figures mean little without the machine: it stands in all forms of the report.
     where = machine.describe_machine()
     # Files first: they are written even where standard output cannot be.
     if html is not None:
@@ -125,6 +126,7 @@ def publish_study(told: StudyReport, as_json: bool, html: Path | None, table: Pa
 
     def draw(out: Console) -> None:
         shown = Table(box=None, pad_edge=False)
+        # Words stand on the left, figures on the right.
         for name, _ in told.columns:
             if name in told.words:
                 side = "left"
@@ -157,6 +159,7 @@ def _page(told: StudyReport, command: str, where: str) -> str:
         f'<div class="card"><h3>{escape_html(heading)}</h3>{drawn}</div>'
         for heading, drawn in told.figures
     )
+    # The style of each column, as in the table on the terminal.
     sides = ['class="l"' if name in told.words else "" for name, _ in told.columns]
     head = "".join(f"<th {side}>{escape_html(n)}</th>" for side, (n, _) in zip(sides, told.columns))
     lines = "".join(
