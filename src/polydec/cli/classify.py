@@ -69,6 +69,7 @@ def classify(
     if examples is None:
         known = []
     else:
+        # Examples bring their classes along; without them classes must be named.
         known = read_labelled_texts(examples)
     if not known and not label:
         raise RequestError("there is no class: name classes (--label), or give --examples")

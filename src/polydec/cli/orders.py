@@ -37,6 +37,7 @@ class ChatConversation:
     @property
     def messages(self) -> list[dict[str, str]]:
         """All messages that the model sees, the system message first."""
+        # A template may add a system message of its own where there is none.
         if self.system is None:
             system = []
         else:
@@ -227,6 +228,7 @@ class SaveChatAction:
             # A dangling link exists too: it must not be written through.
             if os.path.lexists(self.path):
                 raise RequestError(f"{what}: it is there already, so name another file")
+            # A missing folder is rather a typing error than a wish.
             if not folder.is_dir():
                 raise RequestError(f"{what}: there is no folder {str(folder)!r}")
             files.replace_file_atomically(
@@ -296,6 +298,7 @@ def _method(rest: str) -> SwitchMethodAction:
 def _save(rest: str) -> SaveChatAction:
     if not rest:
         raise RequestError("/save needs the name of a file: /save FILE.jsonl")
+    # The system would cut the name there, or refuse it with an obscure message.
     if "\0" in rest:
         raise RequestError("the name of a file holds no zero byte")
     try:

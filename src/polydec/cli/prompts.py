@@ -134,6 +134,7 @@ def first_prompt_rows(rows: Sequence[PromptRow], limit: int | None) -> list[Prom
     """
     if limit is not None:
         require_integer("limit", limit, 1, sys.maxsize)
+    # A slice up to None takes all rows.
     return list(rows[:limit])
 
 

@@ -180,6 +180,7 @@ def search_tree_html(root: SearchTreeNode) -> str:
         row[i] = free
         free += not kids[i]
         stack += sorted(kids[i], key=lambda k: (nodes[k].chosen, -k))
+    # Column by depth, row by the walk above; a curve joins each node to its parent.
     column = _columns(nodes, depth)
     lines = list[str]()
     words = list[str]()

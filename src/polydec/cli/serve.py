@@ -119,7 +119,7 @@ class ServeFlags:
         Raises:
             RequestError: A value is out of its range.
         """
-        # 0 stands for as many as the model has room for.
+        # 0: chosen by what passes cost on this machine.
         if self.max_positions == "auto":
             positions = 0
         else:

@@ -162,6 +162,7 @@ class WatchedDenoiser:
         Returns:
             The canvas under watch.
         """
+        # The model's own canvas still does the work of the method.
         return WatchedBoard(self, self.denoiser.open(length, prompt), prompt)
 
 

@@ -98,6 +98,7 @@ class LawEnumeration:
             return ""
         if not self.laws:
             return f"no law was enumerated: {self.unknown}"
+        # Where nothing was drafted, nothing could be accepted or rejected either.
         if "drafted" in self.missing:
             never = self.missing[:1]
         else:
@@ -186,6 +187,7 @@ def enumerate_output_laws(
     except PolydecError as error:
         return replace(found, unknown=str(error))
     if len(numbers) < LAWS:
+        # Some laws were left out: the rest may be too few.
         few = f"its draws fall in over {MOST} ways"
     else:
         few = ""
@@ -358,6 +360,7 @@ def _part(toy: ToyCase) -> str:
 
 def _verifies(decoder: Any) -> bool:
     """Whether a decoder has a verifier that can be watched."""
+    # `replace` below needs a dataclass with that field.
     return is_dataclass(decoder) and "verifier" in {f.name for f in fields(decoder)}
 
 

@@ -101,6 +101,7 @@ class HarnessModel(TemplateLM):
         if self.batch_size < 1:
             raise RequestError(f"batch_size is {batch_size}: it must be at least 1")
         self.lm: LoadedModel = load(model, **loading)
+        # Refused now, not in the middle of a task.
         self.lm.check(self.method, self.options)
         context = int(self.lm.checkpoint.lm.context)
         if max_length is not None and not 2 <= max_length <= context:
@@ -264,6 +265,7 @@ class HarnessModel(TemplateLM):
         texts: list[str] = []
         for request, ticket in zip(requests, tickets, strict=True):
             done = ticket.completion()
+            # For the tokens a pass that stand with the results.
             self._counts["tokens"] += done.usage["completion_tokens"]
             self._counts["target_passes"] += done.metrics["target_passes"]
             texts.append(done.text)

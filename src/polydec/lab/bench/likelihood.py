@@ -77,6 +77,7 @@ def text_likelihoods(
             raise RequestError(f"{name} is {value}: it must be at least {least}")
     family = family_of(lm.checkpoint.lm)
     law = lm.checkpoint.lm
+    # An encoder-decoder model writes from another text: context and text do not follow each other.
     if family not in ("ar", "diffusion") or hasattr(law, "encoder"):
         if hasattr(law, "encoder"):
             kind = "an encoder-decoder"

@@ -150,6 +150,7 @@ class LlamaCpp:
         p = self._L.llama_context_default_params()
         p.n_ctx = slots
         p.n_batch = most
+        # Rows that it computes at once; larger feeds are parted.
         p.n_ubatch = 512
         p.n_seq_max = sequences
         p.n_threads = p.n_threads_batch = threads

@@ -67,6 +67,7 @@ class TokenPlaceObserver:
         Returns:
             Its place; None where it was not written.
         """
+        # `get`, as indexing a defaultdict would make an entry.
         mine = self.of.get(choice, [])
         if token < len(mine):
             return mine[token]

@@ -190,6 +190,7 @@ def read_bench_lines(path: Path, identity: Identity) -> list[_BenchLineRecord]:
         FileError: The file is no record of a bench, is of another version or identity, or has a
             damaged line.
     """
+    # The first line names the layout and the identity, each further one holds a run.
     first, *rest = read_bytes(path).split(b"\n")
     what = f"record {str(path)!r}"
     try:

@@ -154,6 +154,7 @@ def sample_canvas_law(
             seconds += sum(usage["seconds"] for usage in completion.metrics["models"])
             for choice, answer in enumerate(completion.choices):
                 texts[at, seed + i, choice] = answer.token_ids
+                # The same rules as the method's, in the stream of this choice.
                 shapers = build_shapers(sampling, order="vllm", seed=seed + i, choice=choice)
                 count = 0
                 # Each pass of the method against a fresh one over the canvas as it was then.

@@ -35,6 +35,7 @@ def is_valid_text(constraint: Any, text: str) -> bool | None:
 def _matches(constraint: Regex, text: str) -> bool | None:
     try:
         return re.fullmatch(constraint.pattern, text) is not None
+    # A pattern of the constraint's own dialect, or one that Python's engine cannot follow.
     except (re.error, RecursionError):
         return None
 

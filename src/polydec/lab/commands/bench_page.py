@@ -74,6 +74,7 @@ def render_bench_page(
     models = ", ".join(dict.fromkeys(m["name"] for m in identity["models"]))
     body = [_head(identity, command)]
     body += [f'<p class="doubt"><b>Mind:</b> {escape_html(doubt)}.</p>' for doubt in doubts]
+    # One part for each model, batch and temperature.
     for at in cells:
         mine = [r for r in rows if _cell(r) == at]
         body.append(_of_cell(mine, ink, _title(at)))
@@ -164,6 +165,7 @@ def _verdict(rows: Sequence[Row]) -> str:
 
 
 def _overview(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
+    # A row a method, each with the colour that it has in the figures.
     columns = _columns(rows)
     head = "".join(f"<th>{escape_html(name)}</th>" for name, _ in columns)
     lines = "".join(
@@ -351,6 +353,7 @@ ROWS = 32
 
 
 def _points(table: Mapping[int, float]) -> list[tuple[float, float]]:
+    # The profile reaches to rows that only prompts feed.
     return [(m, t) for m, t in sorted(table.items()) if m <= ROWS]
 
 

@@ -35,6 +35,7 @@ def measure_permutations(asked: StudyRequest) -> StudyReport:
         for k, ink in zip(SIZES, INKS)
     ]
     every = [
+        # Without intervals: they are in the table.
         ChartSeries(
             f"{k} bits", [(float(r["votes"]), r["all_right"]) for r in rows if r["bits"] == k], i
         )

@@ -120,6 +120,7 @@ def publish_study(told: StudyReport, as_json: bool, html: Path | None, table: Pa
             table, lambda at: Path(at).write_text(sheet, encoding="utf-8")
         )
     if as_json:
+        # Rows may be any mapping: JSON needs dicts.
         rows = [dict(r) for r in told.rows]
         print_result(json.dumps({"machine": where, "command": command, "rows": rows}))
         return
@@ -155,6 +156,7 @@ th.l,td.l{text-align:left}tr+tr td{border-top:1px solid var(--faint)}
 
 
 def _page(told: StudyReport, command: str, where: str) -> str:
+    # Figures first, then the table with every row.
     cards = "".join(
         f'<div class="card"><h3>{escape_html(heading)}</h3>{drawn}</div>'
         for heading, drawn in told.figures
