@@ -91,7 +91,7 @@ def text_likelihoods(
     cut = [_fitting(pair, room if most is None else min(most, room)) for pair in pairs]
     if family == "ar":
         return _continued(lm, cut, at_once)
-    # The draws depend on the text alone, so it has the same likelihood in any batch.
+    # The draws depend on context and text alone, so the likelihood is the same in any batch.
     named = [Rng.of(seed).at("likelihood", *context, "then", *text) for context, text in cut]
     return [
         run_coroutines([_masked(law, context, text, draws, at_once, rng)])[0]
