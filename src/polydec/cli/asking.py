@@ -15,8 +15,18 @@ def check_requests(
     methods: Iterable[tuple[str, Mapping[str, Any]]],
     **request: Any,
 ) -> None:
-    """Raise RequestError with one sentence if any of these (prompt, raw) is refused by any of these (method, options) with this
-    request. Nothing is computed: what takes minutes begins after all has been checked."""
+    """Plan every prompt by every method without decoding: what takes minutes begins after all has
+    been checked.
+
+    Args:
+        lm: The loaded model.
+        prompts: Prompts, each with whether it goes in without the chat template.
+        methods: Names of methods, each with its options.
+        request: What all requests hold.
+
+    Raises:
+        RequestError: A prompt or a method is refused.
+    """
     from polydec.request.ask import plan_request  # loads torch
 
     prompts = list(prompts)
@@ -28,5 +38,6 @@ def check_requests(
             plan_request(
                 lm,
                 api.Ask(prompt, method=method, options=options, raw=raw, **request),
+                # Default costs: a plan for a check must not time passes.
                 measure=PassCosts,
             )

@@ -91,17 +91,22 @@ def batch(
     shared_by = batching_by_name(batching, require_integer("pass_rows", pass_rows, 1, 4096))
     if require_integer("ray", ray, 0, 64) and find_spec("ray") is None:
         raise RequestError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
+    # The whole file is read first: progress counts its lines.
     text = prompts.read_text(path)
     lines = rows.lines_of(text, _settings(flags))
     if not lines:
         raise RequestError(f"file {str(path)!r} holds no request")
     flags.check_names()
     _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
+    # Any other text file holds one prompt a line.
     as_text = ".jsonl" not in path.name and not text.lstrip().startswith("{")
     try:
+        # Two runs that append to one file would answer every line twice.
         with files.hold_file_lock(out, wait=0.0):
+            # Rows of an earlier run with the same settings count as done.
             done = rows.resume_batch_output(out, lines)
             tally = rows.BatchProgress(len(lines), len(done))
+            # Before the model is loaded, which takes seconds.
             if len(done) == len(lines):
                 print(f"polydec: nothing is left: {tally.sentence()}", file=sys.stderr)
                 return
@@ -110,7 +115,8 @@ def batch(
             _say_what_is_idle(lm, flags, lines)
             with _watched(lm, flags.trace) as submit, out.open("ab", buffering=0) as file:
                 job: Any = _job(lm, flags, path, as_text, max_running, shared_by, submit=submit)
-                if ray:  # what is wrong has been told by now; each process loads the model itself
+                # The model was loaded for the checks alone: each process of Ray loads its own.
+                if ray:
                     from polydec.serve.spread import RayBatchRunner
 
                     each = flags.threads or max(1, (os.cpu_count() or 1) // ray)
@@ -118,7 +124,8 @@ def batch(
                     make = partial(_loaded, alone, path, as_text, max_running, shared_by)
                     job = RayBatchRunner(ray, make, max_running)
                 _run(job, lines, done, rows.batch_row_writer(file), tally)
-    except UnwritableError:  # of another file, which it names
+    except UnwritableError:
+        # It is of another file, and names it.
         raise
     except OSError as error:
         raise RequestError(
@@ -144,7 +151,8 @@ def _watched(lm: api.LoadedModel, into: Path | None) -> Iterator[Any]:
 
 
 def _say_what_is_idle(lm: api.LoadedModel, flags: RequestFlags, lines: Sequence[Any]) -> None:
-    """What the flags give and no prompt makes use of; requests with a body of their own say themselves what they want."""
+    """What the flags give and no prompt makes use of; requests with a body of their own say
+    themselves what they want."""
     from polydec.methods.economics.costs import PassCosts
     from polydec.request.ask import plan_request
     from polydec.serve import batch as rows
@@ -207,6 +215,7 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
 
     def told(row: dict[str, Any]) -> None:
         nonlocal last
+        # Written at once: a run that is killed loses no finished row.
         write(row)
         if time.perf_counter() - last > EVERY:
             last = time.perf_counter()
@@ -221,12 +230,14 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
 
 def _settings(flags: RequestFlags) -> str:
     """What decides an answer beside its line: rows of other settings are not gone on with."""
+    # Threads, workers and traces do not change an answer.
     known = dataclasses.asdict(dataclasses.replace(flags, threads=None, trace=None, workers=1))
     return json.dumps(known, sort_keys=True, default=str)
 
 
 def _check_flags(flags: RequestFlags, request: int | None) -> None:
-    """Flags of a prompt's answer do nothing for lines that say that themselves: such a line is `request`."""
+    """Flags of a prompt's answer do nothing for lines that say that themselves: such a line is
+    `request`."""
     if request is not None and (flag := flags.beside(ELSEWHERE)) is not None:
         raise RequestError(
             f"--{flag} is given, and line {request} is a request of its own: write it into the body"

@@ -21,8 +21,15 @@ GAP = "·"
 
 @dataclass(frozen=True)
 class CanvasCell:
-    """A position of the answer. piece: its text, None for a gap; sure: the model's probability of it; new: written just now;
-    guess: of a gap what the model would have written there, and was not sure enough of."""
+    """A position of the answer.
+
+    Attributes:
+        piece: Its text; None for a gap.
+        sure: The model's probability of it, 0 to 1.
+        new: Whether this pass wrote it.
+        guess: Of a gap what the model would have written there and was not sure enough of; None
+            elsewhere.
+    """
 
     piece: str | None = None
     sure: float = 0.0
@@ -32,7 +39,13 @@ class CanvasCell:
 
 @dataclass(frozen=True)
 class CanvasFrame:
-    """The canvas after a pass."""
+    """The canvas after a pass.
+
+    Attributes:
+        step: Number of the pass, from 0.
+        fed: Positions that ran in it.
+        cells: The positions of the answer.
+    """
 
     step: int
     fed: int
@@ -49,17 +62,30 @@ def canvas_frames(
     passes: Sequence[UnmaskedEvent],
     back: Mapping[int, RemaskedEvent] = MappingProxyType({}),
 ) -> Iterator[CanvasFrame]:
-    """The canvas after every pass; prompt: positions before it; back: by the number of a pass, from 0, what it put back."""
+    """The canvas after every pass.
+
+    Args:
+        prompt: Positions before the answer.
+        passes: What each pass wrote, in order.
+        back: What passes put back, by the number of the pass, from 0. Default: nothing.
+
+    Yields:
+        A frame for each pass.
+    """
+    # A trace does not say how long the canvas is: it reaches to the last position that a pass could
+    # fill.
     length = (
         max((p + 1 for e in passes for p in (*e.position, e.block[1] - 1)), default=prompt) - prompt
     )
     cells = [CanvasCell()] * max(length, 0)
     for n, e in enumerate(passes):
+        # What was new, and what was guessed, belongs to the pass before.
         cells = [replace(c, new=False, guess=None) for c in cells]
         if n in back:
             for p, piece, sure in zip(back[n].position, back[n].piece, back[n].confidence):
                 if 0 <= p - prompt < length:
                     cells[p - prompt] = CanvasCell(None, sure, guess=piece)
+        # After the guesses: a position that was filled is no guess.
         for p, piece, sure in zip(e.position, e.piece, e.confidence):
             cells[p - prompt] = CanvasCell(piece, sure, True)
         yield CanvasFrame(e.step, e.fed[1] - e.fed[0], tuple(cells))
@@ -72,6 +98,8 @@ def canvas_line(frame: CanvasFrame) -> Text:
         if c.piece is None:
             piece = GAP
         else:
+            # Line breaks and tabs become signs, so that a pass stays on one line; an empty piece is
+            # an end.
             piece = escape_control_characters(c.piece).replace("\n", "⏎").replace("\t", "⇥") or "∎"
         out.append(piece, "bold green" if c.new else "dim" if c.piece is None else "")
     return out
@@ -90,12 +118,20 @@ def canvas_table(shown: Sequence[CanvasFrame]) -> Table:
 
 
 def play_canvas_frames(console: Console, shown: Sequence[CanvasFrame], delay: float) -> None:
-    """Play them in place, `delay` seconds each; elsewhere than on a terminal the last one is printed."""
+    """Show frames one after the other in place; elsewhere than on a terminal only the last one is
+    printed.
+
+    Args:
+        console: Where to show them.
+        shown: The frames.
+        delay: Seconds for each, 0 or more.
+    """
     with Live(console=console, auto_refresh=False) as live:
         for f in shown:
             live.update(
                 Text(f"pass {f.step + 1:3}  ", "dim").append_text(canvas_line(f)), refresh=True
             )
+            # In a pipe there is nothing to watch.
             time.sleep(delay if console.is_terminal else 0.0)
 
 
@@ -108,8 +144,18 @@ th{text-align:right;font-weight:400;color:#777;padding:0 .8em 0 0}
 
 
 def canvas_page_html(title: str, choices: Sequence[tuple[str, Sequence[CanvasFrame]]]) -> str:
-    """One HTML page without scripts or anything from elsewhere: a row a pass, a cell a position, greener where the model was
-    surer; what a pass wrote has a frame."""
+    """Make one HTML page, without scripts or anything from elsewhere: a row a pass, a cell a
+    position.
+
+    A cell is the greener the surer the model was; what a pass wrote has a frame.
+
+    Args:
+        title: Title of the page.
+        choices: Headings, each with its frames.
+
+    Returns:
+        The page.
+    """
     rows = list[str]()
     for heading, shown in choices:
         rows.append(f"<h2>{html.escape(escape_control_characters(heading))}</h2><table>")
@@ -137,5 +183,6 @@ def _cell(c: CanvasCell) -> str:
     if c.piece is None:
         return f'<td class="g">{GAP}</td>'
     text = html.escape(escape_control_characters(c.piece).replace("\n", "⏎") or "∎")
+    # From nearly white (97 %) where the model was unsure to green (55 %).
     light = 97 - 42 * max(0.0, min(1.0, c.sure))
     return f'<td{" class=n" if c.new else ""} style="background:hsl(140 60% {light:.0f}%)" title="{c.sure:.3f}">{text}</td>'

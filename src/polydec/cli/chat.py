@@ -38,9 +38,11 @@ def chat(
             "chat does not take --json, --n, --raw, --trace, --logprobs or --prompt-logprobs: use `polydec generate` for these"
         )
     flags.check_names()
-    from polydec.cli import asking  # behind the check: it takes seconds to import
+    # After the check, as it takes seconds to import.
+    from polydec.cli import asking
 
     lm = flags.load()
+    # One text stays cached: the next turn begins with it.
     lm.keep(1)
     lm.check(flags.method, flags.options())
     own = {"method", "options", "raw"}
@@ -54,17 +56,19 @@ def chat(
     noted = ""
 
     def check(changed: orders.ChatConversation) -> None:
+        # A first message stands for the turns to come: only method, options and system message are
+        # checked.
         first = replace(changed, turns=()).with_turn("user", "x").messages
         asking.check_requests(lm, [(first, False)], [(changed.method, changed.options)], **request)
 
     while not talk.over:
         try:
-            line = ask_line().removeprefix(
-                "\ufeff"
-            )  # the byte order mark of a file that is piped in
+            # A file that is piped in may begin with a byte order mark.
+            line = ask_line().removeprefix("\ufeff")
         except (EOFError, KeyboardInterrupt):
             break
-        except ValueError as error:  # bytes that are no UTF-8
+        except ValueError as error:
+            # Bytes that are no UTF-8.
             print_chat_notice(error_sentence(error))
             continue
         if not line.strip():
@@ -72,19 +76,22 @@ def chat(
         after, told = orders.run_chat_line(line, talk, check)
         if told:
             print_chat_notice(told)
+        # An order, not a message: nothing is to be answered.
         if len(after.turns) == len(talk.turns):
             talk = after
             continue
         try:
             whole_text(line, "message")
             ask = api.Ask(after.messages, method=after.method, options=after.options, **request)
+            # Submitting plans the request: whatever is wrong with it shows here.
             ticket = engine.submit(ask)
         except PolydecError as error:
             if not talk.turns and not terminal:
                 raise
             print_chat_notice(error_sentence(error))
-            # such as a full context: the chat goes on without this turn
+            # Such as a full context: the chat goes on without this turn.
             continue
+        # Said once for each method, not at every turn.
         if after.decoded_by != noted:
             print_unused_settings(lm, ask, ticket.plan)
             noted = after.decoded_by
@@ -95,11 +102,15 @@ def chat(
 
 
 def chat_line_reader(editing: bool) -> Callable[[], str]:
-    """What asks for the next line; editing: with the arrow keys and the lines of earlier chats, where Python has readline."""
+    """Make the function that asks for the next line.
+
+    With `editing` it has the arrow keys and the lines of earlier chats, where Python has readline.
+    """
     if editing:
         try:
             import readline
-        except ImportError:  # a system whose terminal edits lines by itself
+        except ImportError:
+            # A system whose terminal edits lines by itself.
             pass
         else:
             return history.readline_line_reader(readline, PROMPT, print_chat_notice)
@@ -108,7 +119,8 @@ def chat_line_reader(editing: bool) -> Callable[[], str]:
 
 
 def print_chat_notice(text: str) -> None:
-    """Say something that is no answer of the model: on standard error, with our name where it is one line."""
+    """Say something that is no answer of the model: on standard error, with our name where it is
+    one line."""
     print(
         escape_control_characters(text if "\n" in text else f"polydec: {text}"),
         file=sys.stderr,

@@ -52,6 +52,7 @@ def classify(
 ) -> None:
     """Sort texts into classes, a JSON object a line: its `label`, and the `chances` of all classes."""
     options = split_flag_pairs("set", set_)
+    # Everything that needs no model is checked first.
     declared = deciding.classifier_options()
     if unknown := options.keys() - declared.keys():
         raise RequestError(f"--set {min(unknown)}: it must be one of {', '.join(declared)}")
@@ -61,12 +62,14 @@ def classify(
     asked = deciding.check_classifier_prompts(tuple(prompt or deciding.PROMPTS))
     lines = list(texts or ())
     if file is not None:
+        # Texts of the command line come first, then those of the file.
         lines += [line for line in prompts.read_text(file).splitlines() if line.strip()]
     if not lines:
         raise RequestError("there is no text: give at least one text, or a file of them (--file)")
     if examples is None:
         known = []
     else:
+        # Examples bring their classes along; without them classes must be named.
         known = read_labelled_texts(examples)
     if not known and not label:
         raise RequestError("there is no class: name classes (--label), or give --examples")
@@ -77,13 +80,18 @@ def classify(
 
 
 def read_labelled_texts(path: Path) -> list[tuple[str, str]]:
-    """The texts of a file with their classes. Raises RequestError with one sentence that names the line where one is wrong."""
+    """Read texts with their classes from a file.
+
+    Raises:
+        RequestError: A line is wrong, or the file holds no example; the message names the line.
+    """
     out = list[tuple[str, str]]()
     for i, line in enumerate(prompts.read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         what = f"line {i} of {str(path)!r}"
         row = validate_record(_LabelledTextRecord, parse_object(line, what), what)
+        # `label` goes before `intent` where a row has both.
         if row.label is None:
             label = row.intent
         else:

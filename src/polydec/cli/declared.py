@@ -1,4 +1,5 @@
-"""Flags made of fields that are declared elsewhere: name, type, range, default and help are the field's own."""
+"""Flags made of fields that are declared elsewhere: name, type, range, default and help are the
+field's own."""
 
 from __future__ import annotations
 
@@ -18,8 +19,16 @@ SAME: Any = object()
 
 @dataclass(frozen=True)
 class CommandFlag:
-    """option: the field that it gives, None where it is the command's own; group: what it belongs to (`RequestFlags.names`);
-    panel: the heading of help; spelt: "--with", "" for the name; type: as the command line reads it; help: in full."""
+    """A flag of a command.
+
+    Attributes:
+        option: The field of a request that it sets.
+        group: The group of flags that it belongs to (see `flags_of`).
+        panel: The heading of help that it stands under.
+        spelt: How it is written, such as "--with"; empty: by the field's name.
+        type: Its type as the command line reads it.
+        help: Its help in full.
+    """
 
     option: Option
     group: str
@@ -39,8 +48,21 @@ def flag_field(
     default: Any = SAME,
     more: str = "",
 ) -> Any:
-    """A field of a dataclass of flags. spelt, type, default: where they are not the field's own; more: what help says beside
-    the field's own."""
+    """Make a field of a dataclass of flags.
+
+    Args:
+        option: The declared field of a request, with its type, range, default and help.
+        panel: The heading of help; None: "Options".
+        group: The group of flags that it belongs to. Default "".
+        spelt: How the flag is written, where that is not by its name.
+        type: Its type on the command line; None: the field's own.
+        default: Its default; SAME: the field's own.
+        more: What help says after the field's own text.
+
+    Returns:
+        A dataclass field that carries the flag.
+    """
+    # A flag that may be given several times has None for "never given".
     repeated = option.kind in (tuple, Mapping)
     if default is SAME:
         if repeated or option.kind is object:
@@ -68,7 +90,9 @@ def flag_field(
 
 
 def _typed(option: Option) -> Any:
-    """A field's type as the command line reads it: what holds several values may be given several times."""
+    """A field's type as the command line reads it: what holds several values may be given several
+    times."""
+    # Typer reads lists, not tuples.
     if option.form == tuple[int, ...]:
         return list[int] | None
     if option.kind in (tuple, Mapping):
@@ -77,13 +101,25 @@ def _typed(option: Option) -> Any:
 
 
 def flags_of(kind: type, group: str | None = None) -> dict[str, CommandFlag]:
-    """The declared flags of a dataclass, by the names of its fields; group: only these."""
+    """The declared flags of a dataclass.
+
+    Args:
+        kind: The dataclass.
+        group: Only flags of this group; None: all.
+
+    Returns:
+        Flags by the names of their fields.
+    """
     every = {f.name: f.metadata["flag"] for f in dataclasses.fields(kind) if "flag" in f.metadata}
     return {name: flag for name, flag in every.items() if group in (None, flag.group)}
 
 
 def check_flag_ranges(flags: Any) -> None:
-    """Raise RequestError for a flag out of its range. What a name means is looked up later."""
+    """Check that flags lie in their ranges; what a name means is looked up later.
+
+    Raises:
+        RequestError: A flag is out of its range.
+    """
     for name, declared in flags_of(type(flags)).items():
         value = getattr(flags, name)
         option = declared.option
@@ -97,16 +133,19 @@ def expand_flag_parameters(command: Callable[..., None]) -> Callable[..., None]:
     kinds: dict[str, Any] = {
         p.name: p.annotation for p in parameters if dataclasses.is_dataclass(p.annotation)
     }
+    # Flags have defaults and may come before arguments without one: only keywords allow that.
     own = [
         p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters if p.name not in kinds
     ]
     flags = [parameter for kind in kinds.values() for parameter in _parameters(kind)]
 
     def wrapped(**values: Any) -> None:
+        # The flags arrive one by one; each dataclass is put together again.
         for name, kind in kinds.items():
             values[name] = kind(**{f.name: values.pop(f.name) for f in dataclasses.fields(kind)})
         command(**values)
 
+    # Typer reads name, help and parameters from the function's own attributes.
     wrapped.__name__ = command.__name__
     wrapped.__doc__ = command.__doc__
     wrapped.__signature__ = inspect.Signature([*own, *flags])  # pyright: ignore[reportFunctionMemberAccess]
@@ -132,9 +171,18 @@ def _annotated(field: dataclasses.Field[Any], hints: Mapping[str, Any]) -> Any:
 
 
 def typer_annotation(declared: CommandFlag, name: str) -> Any:
-    """A flag's type with what typer is told of it."""
+    """What typer needs to know of a flag.
+
+    Args:
+        declared: The flag.
+        name: The name of its field.
+
+    Returns:
+        Its annotated type.
+    """
     spelt: Iterable[str] = declared.spelt
-    if not spelt and declared.type is bool:  # without a --no-…
+    # Typer adds a --no-… twin unless the spelling of a switch is given.
+    if not spelt and declared.type is bool:
         spelt = (f"--{name.rstrip('_').replace('_', '-')}",)
     if declared.panel == "Options":
         panel = None

@@ -37,6 +37,7 @@ def detect(
     from polydec.request.detect import detect_watermark as look
 
     lm = api.load(model, draft=None, ngrams=None)
+    # Without special tokens: no model wrote them.
     tokens = lm.checkpoint.text.encode(checked_text, special=False)
     verdict = look(tokens, lm.checkpoint.lm.vocab.size, share=share, key=key, repeats=repeats)
     if json_:

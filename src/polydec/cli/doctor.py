@@ -47,6 +47,7 @@ def doctor(
         )
     report = installation_facts() | {"model": path_of(model, threads)}
     if bench:
+        # Measuring is part of the lab, which need not be installed.
         diagnose = lab_module("diagnose", "polydec doctor --bench")
         with Console(stderr=True).status("measuring"):
             report["bench"] = diagnose.diagnose_passes(model, threads)
@@ -58,6 +59,7 @@ def doctor(
 
 def installation_facts() -> dict[str, Any]:
     """What this machine and installation have."""
+    # Imported here: `polydec --help` must not pay for it.
     import torch
 
     from polydec.request import profile
@@ -65,6 +67,7 @@ def installation_facts() -> dict[str, Any]:
     runs, why = cpu.native_step_availability()
     return {
         "machine": machine.describe_machine(),
+        # A container may give the process fewer cores than the machine has.
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
@@ -83,6 +86,7 @@ def installation_facts() -> dict[str, Any]:
                 "name": f"zoo:{e.name}",
                 "here": e.here,
                 "size": e.size,
+                # Models of a package of ours travel with it; others are fetched by name.
                 "get": None if e.here or e.package is None else f"polydec zoo install {e.name}",
             }
             for e in zoo.zoo_entries()
@@ -99,26 +103,39 @@ def installation_facts() -> dict[str, Any]:
 
 
 def total_memory_gb() -> float | None:
+    """Memory of this machine in GB; None where the system does not say."""
     try:
+        # Not every system knows these names.
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
     except (ValueError, OSError, AttributeError):
         return None
 
 
 def data_folder_facts() -> dict[str, Any]:
+    """Where training data is looked for, and whether the folder exists."""
     root = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
     return {"path": str(root), "here": root.is_dir()}
 
 
 def path_of(model: str, threads: int | None) -> dict[str, Any]:
-    """Which path `auto` takes for a model, and why not the native one."""
+    """Which path `auto` takes for a model, and why not the native one.
+
+    Args:
+        model: Name of the model, as `polydec.load` takes it.
+        threads: Processor threads; None: the usual number.
+
+    Returns:
+        Facts about the model, its draft and its profile, or the error that kept it from loading.
+    """
     from polydec.models.learned.kinds.ngrams import NGrams
     from polydec.request import profile
 
     try:
         lm = api.load(model, threads=threads)
+    # The rest of the report is still worth printing.
     except PolydecError as e:
         return {"name": model, "error": str(e)}
+    # What `polydec tune` stored for this model and machine.
     kept = profile.read_pass_profile(lm)
     table = lm.find(NGrams)
 
@@ -140,6 +157,7 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
 
 
 def print_doctor_report(report: dict[str, Any]) -> None:
+    """Print the report of `polydec doctor` for a reader."""
     out = Console(highlight=False, soft_wrap=True)
     native = report["native"]
     model = report["model"]
@@ -150,6 +168,7 @@ def print_doctor_report(report: dict[str, Any]) -> None:
     )
     out.print(
         "native step "
+        # Either the instruction sets, or why the native step does not run.
         + (
             f"runs: {', '.join(native['instruction_sets'])} (the first is used)"
             if native["runs"]
@@ -189,6 +208,7 @@ def print_doctor_report(report: dict[str, Any]) -> None:
         )
     kept = model["profile"]
     if kept:
+        # Two points of the profile are enough to see what a draft costs.
         few = [m for m in (1, 8) if m in kept["rows"]]
         out.print(
             f"profile     measured {kept['measured']}: "

@@ -43,6 +43,7 @@ def embed(
     ] = None,
 ) -> None:
     """Print a vector of each text, a JSON object a line: the state of its last token, or the mean over its tokens."""
+    # Settings are checked before the model is loaded.
     how = reading.EmbeddingSettings(
         pool, layer, normalised, template, prompt, prepend_from, prepend_to
     )
@@ -58,5 +59,6 @@ def embed(
         return
     from safetensors.torch import save
 
+    # Written as a whole or not at all.
     made = save({"embeddings": rows.contiguous()})
     replace_file_atomically(out, lambda path: path.write_bytes(made))

@@ -35,12 +35,14 @@ def explain(
     if flags.trace is not None:
         raise RequestError("trace is given: explain decodes nothing, so there is nothing to trace")
     flags.check_names()
+    # Names are checked before the model is loaded.
     steering = steered.request()
     from polydec.request.explain import explain_request as parts_of
 
     lm = flags.load()
     ask = api.Ask(text, **flags.request(lm), **steering)
     try:
+        # Planning the request is what refuses it; nothing is decoded.
         parts = parts_of(lm, ask)
     except PolydecError as why:
         print_request_alternatives(lm, ask, str(why), flags.json_)
@@ -54,7 +56,15 @@ def explain(
 
 
 def print_request_alternatives(lm: api.LoadedModel, ask: api.Ask, why: str, as_json: bool) -> None:
-    """What would run instead. The sentence itself goes to standard error, as that of every command does."""
+    """Print what would run in place of a refused request. The refusal itself goes to standard
+    error, as that of every command does.
+
+    Args:
+        lm: The loaded model.
+        ask: The request that is refused.
+        why: The refusal, a sentence.
+        as_json: Whether to print one JSON object.
+    """
     from polydec.request.explain import request_alternatives
 
     ways = request_alternatives(lm, ask)
@@ -65,7 +75,7 @@ def print_request_alternatives(lm: api.LoadedModel, ask: api.Ask, why: str, as_j
 
 
 def request_parts_table(parts: list[RequestPart]) -> Table:
-    """One row a part, in the order in which they act."""
+    """A table with one row for each part, in the order in which they act."""
     out: Any = Table(box=None, pad_edge=False)
     for column in ("part", "which", "with", "what it does", "needs"):
         out.add_column(column, no_wrap=column in ("part", "which"))

@@ -36,6 +36,7 @@ def export(
     if target is None:
         model = None
     else:
+        # Without a draft: only the layers of the target are looked at.
         model = api.load(target, draft=None, ngrams=None)
     done = write(name, out, tokens=tokens, target=None if model is None else model.checkpoint.lm)
     print(escape_control_characters(f"{out}: {done.what}"))

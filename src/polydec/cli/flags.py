@@ -44,6 +44,7 @@ def _loaded(name: str, **more: Any) -> Any:
 
 def _sampled(name: str) -> Any:
     """Not given: as the checkpoint has it, else neutral."""
+    # A checkpoint may bring its own values for these fields.
     own = name in fields.OWN
     return flag_field(
         SAMPLED[name],
@@ -63,7 +64,10 @@ def _asked(name: str, panel: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class RequestFlags:
-    """Every field is a flag; `shared` puts them into a command's signature."""
+    """The flags that commands share: every field is one.
+
+    `expand_flag_parameters` puts them into a command's signature.
+    """
 
     model: str = _loaded("name")
     draft: str | None = _loaded("draft")
@@ -167,17 +171,30 @@ class RequestFlags:
         check_flag_ranges(self)
         for text in self.stop or ():
             whole_text(text, "stop")
+        # Read now: a file that cannot be read must not surface after minutes.
         _ = self.constraint
 
     def only(self, command: str, taken: Collection[str]) -> None:
-        """Raise RequestError where a flag is given that the command, which takes these, would do nothing with."""
+        """Refuse flags that a command would do nothing with.
+
+        Args:
+            command: The command, as messages name it.
+            taken: Fields that the command reads.
+
+        Raises:
+            RequestError: Another flag is given.
+        """
         if (flag := self.beside(taken)) is not None:
             raise RequestError(
                 f"--{flag} is given, and {command} does nothing with it: leave it out"
             )
 
     def beside(self, taken: Collection[str]) -> str | None:
-        """The first flag that is given and is not one of these fields; None: there is none."""
+        """The first flag that is given and is none of these fields, without its dashes; None: there
+        is none.
+        """
+        # A flag counts as given where it differs from its default; an empty list is a repeatable
+        # flag without a value.
         used = (
             field.name
             for field in dataclasses.fields(self)
@@ -186,22 +203,30 @@ class RequestFlags:
         return next((name.rstrip("_").replace("_", "-") for name in used), None)
 
     def check_names(self) -> None:
-        """Raise RequestError for a method, an option of it or a rule of sampling that no model could honour: said before one is
-        loaded, which takes seconds."""
+        """Check method, options and rules of sampling by name, before a model is loaded, which
+        takes seconds.
+
+        Raises:
+            RequestError: No model could honour one of them.
+        """
+        # Names alone: whether the model can honour them is checked after loading.
         registry.check_names(self.method, self.options())
         if self.cache is not None:
             press.press_option_values(self.cache, split_flag_pairs("cache-set", self.cache_set))
         check_fields(self.bent)
-        if self.bent:  # what only all of them together may not be, and the rules of other packages
+        # Fields that exclude each other, and the rules of other packages.
+        if self.bent:
             from polydec.laws.shapers.sampling import Sampling
 
             Sampling(**self.bent)
 
     def load(self) -> api.LoadedModel:
+        """Load the model as the flags say."""
         settings = {
             declared.option.name: getattr(self, name)
             for name, declared in flags_of(RequestFlags, "loading").items()
         }
+        # A model that is loaded stays until the command ends.
         with pause_garbage_collection():
             return api.load(**{**settings, "trained": tuple(self.with_ or ())})
 
@@ -211,10 +236,15 @@ class RequestFlags:
 
     @cached_property
     def bent(self) -> dict[str, Any]:
-        """The fields of sampling that are given. Raises RequestError for one that is given twice."""
+        """The fields of sampling that are given.
+
+        Raises:
+            RequestError: One is given twice.
+        """
         names = flags_of(RequestFlags, "sampling")
         bent = {k: value for k in names if (value := getattr(self, k)) is not None}
         more = split_flag_pairs("sample", self.sample)
+        # Fields with a flag of their own may also be written as --sample k=v, but not both.
         if twice := next((k for k in more if k in bent), None):
             raise RequestError(
                 f"{twice} is given twice: by --sample and by --{twice.replace('_', '-')}"
@@ -222,12 +252,18 @@ class RequestFlags:
         return {**bent, **more}
 
     def sampling(self, lm: api.LoadedModel) -> Sampling:
+        """The sampling rules for a model, with its own defaults where no flag is given."""
+        # Rules of sampling act on the units of the request, tokens or bytes.
         return lm.in_units(self.units, self.covers).sampling(**self.bent)
 
     @cached_property
     def constraint(self) -> OutputConstraint | None:
-        """What the answer may be; None: anything. Files are read once, as a pipe holds its text once. Raises RequestError where
-        one cannot be read, or several are given."""
+        """What the answer may be; None: anything. Files are read once, as a pipe holds its text
+        once.
+
+        Raises:
+            RequestError: A file cannot be read, or several constraints are given.
+        """
         files = {"json_schema": self.json_schema, "grammar": self.grammar, "span_of": self.span_of}
         texts = {
             name: None if path is None else prompts.read_text(path) for name, path in files.items()
@@ -236,6 +272,7 @@ class RequestFlags:
             "constraint", [self.constraint_] if self.constraint_ is not None else []
         )
         values = {"regex": self.regex, "choice": self.choice or None, **texts}
+        # --constraint is for kinds of other packages.
         if clash := next((name for name in other if name in values), None):
             raise RequestError(
                 f"--constraint names {clash}, which has a flag of its own: --{clash.replace('_', '-')}"
@@ -249,8 +286,11 @@ class RequestFlags:
 
     @cached_property
     def written_from(self) -> str | None:
-        """What an encoder-decoder model writes from; None: nothing beside the prompt. Raises RequestError where it is given
-        twice, or holds something else than text."""
+        """What an encoder-decoder model writes from; None: the prompt alone.
+
+        Raises:
+            RequestError: It is given twice, or is not text.
+        """
         if self.source_file is None:
             if self.source is None:
                 return None
@@ -261,6 +301,7 @@ class RequestFlags:
 
     def request(self, lm: api.LoadedModel) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""
+        # Fields that flags give as they are; the others need the model, a file or a split.
         values = {
             declared.option.name: tuple(value or ()) if declared.option.kind is tuple else value
             for name, declared in flags_of(RequestFlags, "request").items()
@@ -294,25 +335,53 @@ class SteeringFlags:
     )
 
     def request(self) -> dict[str, Any]:
-        """The fields of a request that steer it. Raises RequestError for a way, or an option of it, that is not there."""
+        """The fields of a request that steer it.
+
+        Raises:
+            RequestError: The way to steer, or an option of it, is unknown.
+        """
         second = self.negative_prompt
         if second is not None:
             whole_text(second, "negative_prompt")
         options = split_flag_pairs("steer-set", self.steer_set)
+        # Raises for an unknown way or option, before a model is loaded.
         if self.steer is not None:
             steer.steering_option_values(self.steer, options)
         return {"steer": self.steer, "steer_options": options, "negative_prompt": second}
 
 
 def split_flag_pairs(flag: str, items: list[str] | None) -> dict[str, str]:
-    """k=v of a flag that may stand several times, split. Raises RequestError for one without "="."""
+    """Split the values k=v of a flag that may stand several times.
+
+    Args:
+        flag: Name of the flag, without dashes.
+        items: Its values; None: never given.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        RequestError: A value has no "=".
+    """
     return split_pairs(f"--{flag}", items)
 
 
 def split_pairs(spelt: str, items: list[str] | None) -> dict[str, str]:
-    """The same behind anything that is spelt so."""
+    """Split values of the form k=v.
+
+    Args:
+        spelt: What they follow on the line, for messages, such as "--set".
+        items: The values; None: there are none.
+
+    Returns:
+        Values by name, without spaces at their ends.
+
+    Raises:
+        RequestError: A value has no "=".
+    """
     out: dict[str, str] = {}
     for item in items or ():
+        # The first "=" parts name and value: a value may hold others.
         key, eq, value = item.partition("=")
         if not eq:
             raise RequestError(f"{spelt} {item!r} has no '=': write {spelt} name=value")

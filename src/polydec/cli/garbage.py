@@ -9,8 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """No search for garbage meanwhile, nor ever among what is made: libraries and models that stay until the command ends. The
-    search would walk over them again and again, which is a tenth of what a short answer costs."""
+    """Pause garbage collection, and exempt what is made meanwhile from it for good.
+
+    Libraries and models stay until the command ends. A collection would walk over them again and
+    again, which is a tenth of what a short answer costs.
+    """
     on = gc.isenabled()
     gc.disable()
     try:

@@ -53,6 +53,7 @@ def generate(
 ) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
     sourced = flags.written_from is not None
+    # An encoder-decoder model may write from the source alone.
     alone = sourced and prompt is None and prompt_file is None
     if alone:
         text = ""
@@ -82,16 +83,13 @@ def generate(
             max_tokens=flags.max_tokens,
             raw=flags.raw,
         )
-    from polydec.request.company import (  # behind the checks: it loads torch
-        pass_events,
-        trace_header,
-    )
+    # After the checks, as it imports torch.
+    from polydec.request.company import pass_events, trace_header
 
     engine = api.Engine(lm)
 
-    def on(
-        event: TraceEvent,
-    ) -> None:  # the request's method and guarantee stand beside its opening
+    def on(event: TraceEvent) -> None:
+        # The opening carries the request's method and guarantee as well.
         sink.write(
             json.dumps(to_json(event) | (opening if isinstance(event, OpenedEvent) else {})) + "\n"
         )
@@ -109,9 +107,11 @@ def generate(
             f"polydec: logprobs is {flags.logprobs}: they stand in the JSON object (--json)",
             file=sys.stderr,
         )
-    with ExitStack() as files:  # opened now, so that a request that is refused empties no file
+    with ExitStack() as files:
+        # Opened only now, so that a request that is refused empties no file.
         if flags.trace is not None:
             sink = files.enter_context(open_trace_file(flags.trace))
+        # Passes are known only when the answer has ended: their events come last.
         interrupted = stream_to_terminal(engine, ticket, quiet=flags.json_)
         for each in pass_events(lm, passes or ()):
             on(each)
@@ -125,13 +125,25 @@ def generate(
 
 
 def read_prompt_text(prompt: str | None, file: Path | None) -> str:
-    """The prompt: the argument, the file's text, or what is piped in. Raises RequestError where there is none, or two."""
+    """The prompt: the argument, the file's text, or what is piped in.
+
+    Args:
+        prompt: The argument; "-" or None: standard input.
+        file: The file; None: none.
+
+    Returns:
+        The text, without the line break that a shell adds.
+
+    Raises:
+        RequestError: There is no prompt, or two.
+    """
     if prompt is not None and file is not None:
         raise RequestError("prompt and --prompt-file are both given: give one of them")
     if file is not None:
         return prompts.read_text(file)
     if prompt is not None and prompt != "-":
         return whole_text(prompt, "prompt")
+    # A terminal would wait for input without a word.
     if prompt is None and (sys.stdin is None or sys.stdin.isatty()):
         raise RequestError(
             "prompt is missing: give it as an argument, with --prompt-file or on standard input"
@@ -143,25 +155,47 @@ def read_prompt_text(prompt: str | None, file: Path | None) -> str:
         line_end = "\r\n"
     else:
         line_end = "\n"
-    return text.removesuffix(line_end) or text  # what ends the line of a shell is no part of it
+    # The line break that `echo` adds is no part of the prompt, unless it is all there is.
+    return text.removesuffix(line_end) or text
 
 
 def open_trace_file(path: Path) -> NamedText:
-    """The file to write events to. Raises PolydecError where it cannot be written."""
+    """Open the file that events are written to.
+
+    Raises:
+        PolydecError: It cannot be written.
+    """
     what = f"trace {str(path)!r}"
     try:
         return NamedText(path, what)
     except UnwritableError:
         raise
-    except ValueError as error:  # a name with a zero in it
+    except ValueError as error:
+        # A name with a zero byte in it.
         raise RequestError(error_sentence(f"{what} cannot be written: {error}")) from None
 
 
 def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -> bool:
-    """Stream a ticket to the terminal; whether Ctrl-C ended it. Several choices are printed when they are done."""
+    """Decode a request and stream its text to the terminal. Several choices are printed when they
+    are done.
+
+    Args:
+        engine: The engine that runs it.
+        ticket: The request's ticket.
+        quiet: Whether nothing is printed.
+
+    Returns:
+        Whether Ctrl-C ended it.
+
+    Raises:
+        SigtermInterrupt: SIGTERM ended it.
+    """
     console = Console(highlight=False, soft_wrap=True)
+    # Pieces of several choices would be mixed up on the terminal.
     stream = not quiet and ticket.plan.request.n == 1
     interrupted = False
+    # A model that thinks aloud writes marks around it: only then must pieces be read before they
+    # are shown.
     thinking = ticket.plan.thinking
     if thinking is None:
         reader = None
@@ -180,7 +214,8 @@ def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -
     except KeyboardInterrupt as stop:
         interrupted = True
         engine.cancel(ticket)
-        if isinstance(stop, SigtermInterrupt):  # a chat would ask for the next line
+        # SIGTERM must end the command; after Ctrl-C a chat asks for the next line.
+        if isinstance(stop, SigtermInterrupt):
             raise
     if stream:
         if apart is not None:
@@ -198,7 +233,13 @@ def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -
 
 
 def print_piece(console: Console, piece: api.Piece) -> None:
-    """One piece: accepted drafts in colour on a terminal, plain text elsewhere."""
+    """Print one piece: in green on a terminal where it is an accepted draft, as plain text
+    elsewhere.
+
+    Args:
+        console: Standard output.
+        piece: The piece of text.
+    """
     if console.is_terminal:
         console.print(
             Styled(escape_control_characters(piece.text), style="green" if piece.drafted else ""),
@@ -210,7 +251,7 @@ def print_piece(console: Console, piece: api.Piece) -> None:
 
 
 class ThinkingPrinter:
-    """Shows an answer piece by piece, and what was thought before it in grey on standard error."""
+    """Print an answer piece by piece, and the thinking before it in grey on standard error."""
 
     def __init__(self, reader: ThinkingReader, console: Console) -> None:
         self._reader = reader
@@ -220,11 +261,12 @@ class ThinkingPrinter:
         self._thinks = False
 
     def take(self, piece: api.Piece) -> None:
+        """Print what a piece completes."""
         self._state, segments = self._reader.step(self._state, piece.text)
         self._show(segments, piece)
 
     def end(self, finish_reason: str) -> None:
-        """What was held back."""
+        """Print what was held back, as it might have been the beginning of a mark."""
         rest = self._reader.end(self._state, cut=finish_reason != "stop")
         self._show(rest, api.Piece("", 0, False))
 
@@ -233,6 +275,7 @@ class ThinkingPrinter:
             if kind is ThinkingSegmentKind.THINKING:
                 self._aside.print(Styled(escape_control_characters(text), style="dim"), end="")
             elif kind is ThinkingSegmentKind.ANSWER:
+                # A line break between the thinking and the answer, on the stream of the thinking.
                 if self._thinks:
                     self._aside.print()
                 print_piece(self._console, replace(piece, text=text))
@@ -241,7 +284,13 @@ class ThinkingPrinter:
 
 
 def print_unused_settings(lm: api.LoadedModel, ask: api.Ask, made: RequestPlan) -> None:
-    """Say what was given and does nothing, on standard error."""
+    """Print on standard error what was given and does nothing.
+
+    Args:
+        lm: The loaded model.
+        ask: The request as it was asked.
+        made: The plan that was made of it.
+    """
     from polydec.request.explain import describe_unused_settings
 
     for line in describe_unused_settings(lm, ask, made):
@@ -260,9 +309,8 @@ def print_completion_figures(answer: api.Completion) -> None:
         ended = f" ({m['steered_tokens']} tokens to end in time)"
     else:
         ended = ""
-    each = (
-        f"{m['tokens_per_pass']:.2f} {unit} a pass, " if m["tokens_per_pass"] else ""
-    )  # of some passes
+    # Some requests take no pass at all.
+    each = f"{m['tokens_per_pass']:.2f} {unit} a pass, " if m["tokens_per_pass"] else ""
     cache = answer.method.get("cache")
     if cache is None:
         towards = ""

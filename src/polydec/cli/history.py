@@ -1,4 +1,5 @@
-"""What was typed in earlier chats, for the arrow keys: one bounded file, a line each, that only its owner can read."""
+"""What was typed in earlier chats, for the arrow keys: one bounded file, a line each, that only its
+owner can read."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ LONGEST = 4096
 
 
 def history_path() -> Path:
-    """$XDG_STATE_HOME/polydec/chat_history. Raises RequestError where there is no home to put it in."""
+    """The history's file, $XDG_STATE_HOME/polydec/chat_history.
+
+    Raises:
+        RequestError: There is no home folder to put it in.
+    """
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError:
@@ -27,9 +32,11 @@ def history_path() -> Path:
 
 
 def filter_history_lines(lines: Iterable[str]) -> tuple[str, ...]:
-    """Of these lines those that a history holds: the last of them, none that is empty, too long, no whole text, or the same
-    as the one before."""
+    """The lines that a history holds: the last LINES of them, none that is empty, too long, with
+    control characters, or equal to the one before.
+    """
     out = list[str]()
+    # An equal neighbour would only lengthen the way back with the arrow keys.
     for line in lines:
         if line.strip() and len(line) <= LONGEST and _plain(line) and out[-1:] != [line]:
             out.append(line)
@@ -42,25 +49,38 @@ def _plain(line: str) -> bool:
 
 
 def read_history(at: Path) -> tuple[str, ...]:
-    """The lines of a history, oldest first; none where there is no such file or it is no text of ours."""
-    with suppress(ValueError):  # not there, or not to be read; a byte that is no UTF-8
+    """The lines of a history, oldest first; none where there is no such file, or it is no text of
+    ours.
+    """
+    # The file is not there or cannot be read, or a byte is no UTF-8.
+    with suppress(ValueError):
         text = read_bytes(at, most=4 * LINES * (LONGEST + 1)).decode("utf-8")
         return filter_history_lines(text.split("\n"))
     return ()
 
 
 def append_history_line(at: Path, line: str) -> None:
-    """Put a line behind the others, those of a chat that runs beside this one included. Raises OSError or ValueError where
-    the file cannot be written."""
+    """Add a line to a history, after those that another chat has written meanwhile.
+
+    Args:
+        at: The history's file.
+        line: The line; one that a history does not hold is left out.
+
+    Raises:
+        OSError: The file cannot be written.
+        ValueError: The file cannot be written.
+    """
     if not filter_history_lines([line]):
         return
     with files.hold_file_lock(at, wait=1.0):
+        # Read again under the lock: another chat may have written since.
         files.replace_file_atomically(
             at, lambda new: _write(new, filter_history_lines([*read_history(at), line])), mode=0o600
         )
 
 
 def _write(at: Path, lines: Sequence[str]) -> None:
+    # Readable by its owner alone, from the first byte on.
     with open(os.open(at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
 
@@ -68,8 +88,20 @@ def _write(at: Path, lines: Sequence[str]) -> None:
 def readline_line_reader(
     readline: Any, prompt: str, tell: Callable[[str], None]
 ) -> Callable[[], str]:
-    """What asks for a line with the editing of Python's readline. What is typed is remembered until a file for it cannot be
-    written, which is told once; the arrow keys bring it back all the same."""
+    """Make the function that asks for a line with the editing of Python's readline.
+
+    Lines are written to the history until that fails once, which is reported; the arrow keys bring
+    them back all the same.
+
+    Args:
+        readline: Python's module of that name.
+        prompt: What stands before the line.
+        tell: Called with a notice for the user.
+
+    Returns:
+        The function.
+    """
+    # Readline would remember lines that a history does not hold.
     readline.set_auto_history(False)
     at: Path | None = None
     try:

@@ -1,4 +1,5 @@
-"""Commands that the lab brings. The engine runs without it: what an entry point of ours names is imported, nothing else."""
+"""Commands that the lab brings. The engine runs without it: what an entry point of ours names is
+imported, nothing else."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from types import ModuleType
 from polydec.base.errors import MissingError
 
 GROUP = "polydec.commands"
-"""Entry points. Each names a package whose COMMANDS says, by the name of a command, what a list says of it: its module there is
-imported when it is called."""
+"""Entry points. Each names a package whose COMMANDS says, by the name of a command, what a list
+says of it: its module there is imported when it is called."""
 LAB_COMMANDS = ("bench", "demo", "harness", "train", "verify")
 """What is missing where the lab is."""
 NEEDS_LAB = "{} needs the lab, which is not here: pip install 'polydec[lab]'"

@@ -20,7 +20,8 @@ from polydec.base.interrupts import sigterm_raised
 from polydec.cli.lab_commands import lab_commands, require_lab
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
-"""What typer raises for wrong usage. Some versions carry a click of their own, so the class is found by its name."""
+"""What typer raises for wrong usage. Some versions carry a click of their own, so the class is
+found by its name."""
 
 COMMANDS = {
     "generate": "Decode one prompt.",
@@ -40,14 +41,16 @@ COMMANDS = {
     "zoo": "Embedded models: what is here, what each is, how to get it.",
     "trace": "Read traces that --trace wrote.",
 }
-"""Every command of the engine and what a list says of it: its module in this folder, which holds a function of that name or
-an `app`, is imported when it is called."""
+"""Every command of the engine and what a list says of it: its module in this folder, which holds a
+function of that name or an `app`, is imported when it is called."""
 
 _LOOK: Any = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
 
 
 class LazyCommandGroup(TyperGroup):
-    """Commands that are imported when one of them is called: what they import takes seconds, and a list of them needs none."""
+    """A group whose commands are imported when one of them is called: their imports take seconds,
+    and a list of them needs none.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "commands": _listed_commands(COMMANDS)})
@@ -57,10 +60,21 @@ class LazyCommandGroup(TyperGroup):
         return super().list_commands(ctx)
 
     def _add_lab_commands(self) -> None:
-        """Only a list, or a name that is not the engine's, asks for them: nothing else imports a part of the lab."""
+        """Only a list, or a name that is not the engine's, asks for them: nothing else imports a
+        part of the lab."""
         self.commands.update(_listed_commands(every_command()))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that a command line means, and import it.
+
+        Args:
+            ctx: The context of the command line.
+            args: The words after `polydec`, at least one.
+
+        Returns:
+            Its name, the command, and the words after it.
+        """
+        # Not a command of the engine: the lab may have it, if it is installed.
         if args[0] not in COMMANDS:
             require_lab(args[0])
             self._add_lab_commands()
@@ -69,6 +83,7 @@ class LazyCommandGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
+            # Caught here: further out it would become an Abort without its message.
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             if str(stop):  # what is kept, and how to go on
@@ -89,19 +104,22 @@ def every_command() -> dict[str, str]:
 
 @cache
 def load_command(name: str) -> Any:
-    """A command or group with all its flags."""
+    """Import a command or a group of commands, with all its flags."""
     if name in COMMANDS:
         package = "polydec.cli"
     else:
+        # An entry point names the package that holds the command.
         package = lab_commands()[name].__name__
     module = import_module(f"{package}.{name}")
     alone = typer.Typer(add_completion=False, **_LOOK)
     if hasattr(module, "app"):
         alone.add_typer(module.app, name=name)
     else:
-        settings = getattr(module, "SETTINGS", None)  # of one that hands its flags on
+        # Only a command that hands its flags on has settings.
+        settings = getattr(module, "SETTINGS", None)
         alone.command(name, context_settings=settings)(getattr(module, name))
-        alone.callback()(lambda: None)  # so that it stays a group, of one command
+        # Typer makes a lone command the whole application; with a callback it stays a group.
+        alone.callback()(lambda: None)
     tree: Any = typer.main.get_command(alone)
     return tree.commands[name]
 
@@ -135,7 +153,8 @@ def _command(
 
 
 def main() -> None:
-    """Entry point. Bad input: one sentence on standard error, exit code 2. A fault of the program: exit code 1. Ctrl-C: 130."""
+    """Entry point. Bad input: one sentence on standard error, exit code 2. A fault of the program:
+    exit code 1. Ctrl-C: 130."""
     warnings.showwarning = _warn
     try:
         with sigterm_raised():
@@ -146,7 +165,8 @@ def main() -> None:
         code = 130
     except Misuse as error:
         code = _fail(error.format_message())
-    except BrokenPipeError:  # who reads has seen enough, as in `polydec methods | head`
+    except BrokenPipeError:
+        # The reader has seen enough, as in `polydec methods | head`.
         code = _unread()
     except MemoryError:
         code = _fail("there is not enough memory for this")
@@ -158,6 +178,7 @@ def main() -> None:
         else:
             code = _fault(error)
     try:
+        # A full disk or a closed pipe may show only when the buffer is written.
         sys.stdout.flush()
     except BrokenPipeError:
         code = _unread()
@@ -167,13 +188,15 @@ def main() -> None:
 
 
 def _unread(code: int = 0) -> int:
-    """Let what is left in standard output go nowhere, as the interpreter would try once more to write it when it ends."""
+    """Let what is left in standard output go nowhere, as the interpreter would try once more to
+    write it when it ends."""
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     return code
 
 
 def _warn(message: Warning | str, category: type[Warning], *where: object) -> None:
     """Our own warnings as one sentence; those of libraries are not for users of a command."""
+    # Libraries warn by categories of their own.
     if category is UserWarning:
         print(f"polydec: {error_sentence(message)}", file=sys.stderr)
 

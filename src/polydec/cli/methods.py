@@ -34,6 +34,7 @@ def methods(
     whose name, title, paper or summary holds them all, and what else speaks of them (ways to steer, rules of sampling,
     systems that have a command or a benchmark of their own)."""
     names, beside = find_methods_by_words(" ".join(words or ()))
+    # One method and nothing else: it is printed in full.
     whole = len(names) == 1 and not beside
     rows = [registry.describe_method(n) for n in names]
     if json_:
@@ -58,7 +59,12 @@ def methods(
 
 
 def in_full(r: Mapping[str, Any], flag: str) -> None:
-    """Print all that is known of one method, or of one way to steer; flag: what sets its options."""
+    """Print all that is known of one method, one way to steer or one press.
+
+    Args:
+        r: Its description.
+        flag: The flag that sets its options.
+    """
     console = Console(highlight=False)
     console.print(f"[bold]{r['name']}[/bold]: {r['title']}")
     console.print(r["summary"])
@@ -76,6 +82,7 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
         "arxiv",
         "published",
     ):
+        # Descriptions of steerings and presses lack some of these keys.
         if value := r.get(key):
             if isinstance(value, list):
                 shown = ", ".join(map(str, value))
@@ -89,8 +96,9 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
 
 
 def search_other_features(words: str) -> list[dict[str, str]]:
-    """What is no method and speaks of these words: ways to steer, ways to keep a cache, rules of sampling, systems that are
-    always on or have a command of their own."""
+    """What is no method and speaks of these words: ways to steer, presses, rules of sampling,
+    systems that are always on or have a command of their own.
+    """
     ways = [
         {
             "name": name,
@@ -110,7 +118,9 @@ def search_other_features(words: str) -> list[dict[str, str]]:
         for name in press.PRESSES.search(words)
     ]
     shapers = registry.mechanism_classes("shapers")
+    # Rules of sampling have no cards: their docstrings, and their modules', are searched.
     pages = {key: inspect.getdoc(inspect.getmodule(kind)) or "" for key, kind in shapers.items()}
+    # Key, module's docstring and class's docstring of each rule.
     told = {key: (key, pages[key], inspect.getdoc(kind) or "") for key, kind in shapers.items()}
     rules = [
         {
@@ -136,15 +146,20 @@ def search_other_features(words: str) -> list[dict[str, str]]:
 
 
 def find_methods_by_words(words: str) -> tuple[list[str], list[dict[str, str]]]:
-    """The methods that these words mean, and what else speaks of them, unless they are a method's name. Raises RequestError
-    where nothing does."""
+    """The methods that words mean, and what else speaks of them, unless they are a method's name.
+
+    Raises:
+        RequestError: Nothing speaks of them.
+    """
     if not words.strip():
         return sorted(registry.recipe_modules()), []
     try:
+        # A name, an alias or an arXiv number means one method exactly.
         return [registry.find_method(words)], []
     except PolydecError:
         names = registry.search_methods(words[:LONGEST])
         beside = search_other_features(words[:LONGEST])
+        # The sentence of `find_method` names the nearest one.
         if not names and not beside:
             raise
         return names, beside

@@ -18,7 +18,15 @@ from polydec.cli.flags import split_pairs
 
 @dataclass(frozen=True)
 class ChatConversation:
-    """A conversation and how it is answered. over: nothing more will be said."""
+    """A conversation and how it is answered.
+
+    Attributes:
+        method: Name of the method.
+        options: Its options.
+        system: The system message; None: none.
+        turns: Messages so far, with "role" and "content".
+        over: Whether nothing more will be said.
+    """
 
     method: str
     options: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -28,7 +36,8 @@ class ChatConversation:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """All that the model is shown."""
+        """All messages that the model sees, the system message first."""
+        # A template may add a system message of its own where there is none.
         if self.system is None:
             system = []
         else:
@@ -41,6 +50,15 @@ class ChatConversation:
         return " ".join((self.method, *(f"{k}={v}" for k, v in self.options.items())))
 
     def with_turn(self, role: str, content: str) -> ChatConversation:
+        """The conversation with one message more.
+
+        Args:
+            role: Who speaks: "user" or "assistant".
+            content: The message.
+
+        Returns:
+            A new conversation.
+        """
         return replace(self, turns=(*self.turns, {"role": role, "content": content}))
 
 
@@ -49,27 +67,62 @@ Check = Callable[[ChatConversation], None]
 
 
 class ChatAction(Protocol):
-    """What a line means."""
+    """What a typed line means."""
 
     def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
-        """The chat afterwards, and what the user is told. Raises RequestError, and leaves the chat as it is, where it cannot be
-        done."""
+        """Carry the action out.
+
+        Args:
+            chat: The chat as it is.
+            check: Raises RequestError where the model cannot answer a changed chat.
+
+        Returns:
+            The chat afterwards, and what the user is told; "" for nothing.
+
+        Raises:
+            RequestError: It cannot be done; the chat stays as it is.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class SendMessageAction:
-    """A line for the model, who answers it."""
+    """Send a message to the model, which answers it.
+
+    Attributes:
+        text: The message.
+    """
 
     text: str
 
     def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+        """Add the user's message.
+
+        Args:
+            chat: The chat as it is.
+            check: Unused: a message is checked when it is submitted.
+
+        Returns:
+            The chat with one turn more, and no notice.
+        """
         return chat.with_turn("user", self.text), ""
 
 
 @dataclass(frozen=True)
 class ShowHelpAction:
+    """List everything that can be typed."""
+
     def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+        """Make the list of orders.
+
+        Args:
+            chat: The chat as it is.
+            check: Unused: nothing changes.
+
+        Returns:
+            The same chat, and the list.
+        """
+        # Explanations begin in one column, behind the longest order.
         longest = max(len(o.usage) for o in ORDERS.values())
         lines = [f"{o.usage:<{longest}}  {o.help}" for o in ORDERS.values()]
         escape = f"{'//…':<{longest}}  a message that begins with a slash"
@@ -78,48 +131,104 @@ class ShowHelpAction:
 
 @dataclass(frozen=True)
 class SwitchMethodAction:
-    """name: None asks for the present one."""
+    """Answer by another method from here on.
+
+    Attributes:
+        name: Name of the method; None asks for the present one.
+        options: Its options.
+    """
 
     name: str | None
     options: Mapping[str, str]
 
     def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+        """Switch the method, or say which one it is.
+
+        Args:
+            chat: The chat as it is.
+            check: Raises RequestError where the model cannot be decoded by the method.
+
+        Returns:
+            The chat with the method, and a notice.
+
+        Raises:
+            RequestError: The method or an option of it cannot be used.
+        """
         if self.name is None:
             return chat, f"method {chat.decoded_by}"
         chat = replace(chat, method=self.name, options=self.options)
+        # Checked on the changed chat: a method that cannot be used leaves the old one in place.
         check(chat)
         return chat, f"method {chat.decoded_by} from here on"
 
 
 @dataclass(frozen=True)
 class SystemPromptAction:
-    """text: None asks for the present one."""
+    """Change the system message.
+
+    Attributes:
+        text: The new message; None asks for the present one.
+    """
 
     text: str | None
 
     def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+        """Change the system message, or say what it is.
+
+        Args:
+            chat: The chat as it is.
+            check: Raises RequestError where the model takes no such message.
+
+        Returns:
+            The chat with the message, and a notice.
+
+        Raises:
+            RequestError: The message is no whole text, or the model does not take it.
+        """
         if self.text is None:
             return chat, f"system message: {'none' if chat.system is None else chat.system}"
         chat = replace(chat, system=whole_text(self.text, "system"))
+        # A chat template may refuse system messages.
         check(chat)
         return chat, "the model is told this from here on"
 
 
 @dataclass(frozen=True)
 class SaveChatAction:
+    """Write the conversation to a file.
+
+    Attributes:
+        path: The file, which must be new and end in .jsonl.
+    """
+
     path: Path
 
     def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+        """Write the conversation as one JSON line.
+
+        Args:
+            chat: The chat as it is.
+            check: Unused: nothing changes.
+
+        Returns:
+            The same chat, and a notice.
+
+        Raises:
+            RequestError: Nothing has been said, or the file exists or cannot be written.
+        """
         if not chat.turns:
             raise RequestError("nothing has been said yet: there is nothing to save")
         what = f"chat cannot be saved in {str(self.path)!r}"
         folder = self.path.parent
         text = json.dumps({"messages": chat.messages}, ensure_ascii=False) + "\n"
+        # By this ending other commands know that the file holds JSON lines.
         if self.path.suffix != ".jsonl":
             raise RequestError(f"{what}: its name must end in .jsonl, by which it is known again")
         try:
+            # A dangling link exists too: it must not be written through.
             if os.path.lexists(self.path):
                 raise RequestError(f"{what}: it is there already, so name another file")
+            # A missing folder is rather a typing error than a wish.
             if not folder.is_dir():
                 raise RequestError(f"{what}: there is no folder {str(folder)!r}")
             files.replace_file_atomically(
@@ -132,13 +241,30 @@ class SaveChatAction:
 
 @dataclass(frozen=True)
 class QuitChatAction:
+    """End the chat."""
+
     def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+        """Mark the chat as over.
+
+        Args:
+            chat: The chat as it is.
+            check: Unused: nothing is answered any more.
+
+        Returns:
+            The chat that is over, and no notice.
+        """
         return replace(chat, over=True), ""
 
 
 @dataclass(frozen=True)
 class ChatCommand:
-    """How an order is written, what it does, and what stands behind its word."""
+    """An order that can be typed.
+
+    Attributes:
+        usage: How it is written.
+        help: What it does.
+        read: Makes an action of what follows its word.
+    """
 
     usage: str
     help: str
@@ -156,11 +282,13 @@ def _quit(rest: str) -> QuitChatAction:
 
 
 def _nothing(word: str, rest: str) -> None:
+    # A word behind such an order is a mistake that must not pass in silence.
     if rest:
         raise RequestError(f"{word} stands alone: leave {rest!r} out")
 
 
 def _method(rest: str) -> SwitchMethodAction:
+    # Without words the order asks which method is in use.
     name, *options = rest.split() or [None]
     return SwitchMethodAction(
         name, split_pairs(f"/method {name}", [o for o in options if o is not None])
@@ -170,11 +298,13 @@ def _method(rest: str) -> SwitchMethodAction:
 def _save(rest: str) -> SaveChatAction:
     if not rest:
         raise RequestError("/save needs the name of a file: /save FILE.jsonl")
+    # The system would cut the name there, or refuse it with an obscure message.
     if "\0" in rest:
         raise RequestError("the name of a file holds no zero byte")
     try:
         return SaveChatAction(Path(whole_text(rest, "FILE")).expanduser())
-    except RuntimeError:  # ~name, and nobody is called so
+    except RuntimeError:
+        # ~name, and there is no user of that name.
         raise RequestError(f"file {rest!r} lies in the folder of a user who is not there") from None
 
 
@@ -201,14 +331,20 @@ ORDERS = {
 
 
 def parse_chat_line(line: str) -> ChatAction:
-    """What a line means: a line that begins with a slash is an order, one that begins with two of them a message without the
-    first. Raises RequestError with one sentence for an order that is not there or is not written so."""
+    """What a line means: with a slash it is an order, with two slashes a message that begins with
+    one.
+
+    Raises:
+        RequestError: The order is unknown or is not written so.
+    """
     if not line.startswith("/"):
         return SendMessageAction(line)
     if line.startswith("//"):
         return SendMessageAction(line[1:])
+    # Only the first space parts the order from its text, which may have spaces of its own.
     word, *rest = line.split(maxsplit=1)
     if word not in ORDERS:
+        # A cutoff of 0: some order is always the nearest.
         near = get_close_matches(word[:100], ORDERS, 1, 0.0)[0]
         raise RequestError(
             f"there is no command {escape_control_characters(word[:60])}: the nearest is {near} "
@@ -218,7 +354,16 @@ def parse_chat_line(line: str) -> ChatAction:
 
 
 def run_chat_line(line: str, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
-    """`parse` and do it. Whatever is wrong becomes the sentence that the user is told, and the chat stays as it was."""
+    """Parse a line and carry it out. Whatever is wrong becomes a sentence for the user.
+
+    Args:
+        line: The line as it is typed.
+        chat: The chat as it is.
+        check: Raises RequestError where the model cannot answer a changed chat.
+
+    Returns:
+        The chat afterwards, unchanged where something is wrong, and what the user is told.
+    """
     try:
         return parse_chat_line(line).act(chat, check)
     except PolydecError as error:

@@ -1,4 +1,5 @@
-"""What pages of ours have in common: one file, light and dark, no scripts, nothing from elsewhere; and figures drawn as SVG."""
+"""What pages of ours have in common: one file, light and dark, no scripts, nothing from elsewhere;
+and figures drawn as SVG."""
 
 from __future__ import annotations
 
@@ -26,12 +27,30 @@ INKS = tuple(f"var(--{x})" for x in "abcdefgh")
 
 
 def escape_html(text: object, longest: int = 400) -> str:
-    """A text that may come from anywhere, as a page may have it."""
+    """Escape a text that may come from anywhere, without control characters.
+
+    Args:
+        text: The text.
+        longest: Characters that stay. Default 400.
+
+    Returns:
+        HTML.
+    """
+    # Cut first: the text may be megabytes long.
     return html.escape(escape_control_characters(str(text)[:longest]))
 
 
 def html_document(title: str, style: str, body: str) -> str:
-    """One HTML page of these parts."""
+    """Put one HTML page together.
+
+    Args:
+        title: Title and first heading, as text.
+        style: CSS besides `STYLE`.
+        body: HTML below the heading.
+
+    Returns:
+        The page.
+    """
     name = escape_html(title)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -41,7 +60,14 @@ def html_document(title: str, style: str, body: str) -> str:
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """Points of one thing, from left to right. spread: of each point the lower and upper end of its interval, or nothing."""
+    """Points of one thing, from left to right.
+
+    Attributes:
+        name: Its name in the legend.
+        points: Pairs (x, y).
+        ink: Its colour, as CSS.
+        spread: Of each point the lower and upper end of its interval; empty: none.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -69,32 +95,57 @@ def svg_chart(
     percent: bool = False,
     whole: bool = False,
 ) -> str:
-    """Lines (or points alone) over an axis, with a legend below. low: where the axes begin, None: at the smallest; most: where
-    the upright one ends; percent: it shows shares; whole: only whole numbers stand
-    below."""
+    """Draw lines, or points alone, over two axes, with a legend below.
+
+    Args:
+        lines: What is drawn.
+        across: Label of the horizontal axis.
+        up: Label of the upright axis.
+        joined: Whether points are joined by lines. Default true.
+        low: Where the horizontal and the upright axis begin; None: at the smallest value.
+        most: Where the upright axis ends; None: at the largest value or end of an interval.
+        percent: Whether y are shares, shown in percent. Default false.
+        whole: Whether only whole numbers stand at the horizontal axis. Default false.
+
+    Returns:
+        HTML with the figure, or a note where there is no point.
+    """
     points = [(x, y) for line in lines for x, y in line.points]
     if not points:
         return '<p class="note">Nothing was measured here.</p>'
+    # Intervals may reach above the highest point.
     tops = [y for _, y in points] + [b for line in lines for _, b in line.spread]
     if low[0] is None:
         x0 = min(x for x, _ in points)
     else:
         x0 = low[0]
+    # Single points need room for their circle at the right end.
     x1 = max(x for x, _ in points) * (1.0 if joined else 1.08)
     if low[1] is None:
         y0 = min(y for _, y in points)
     else:
         y0 = low[1]
     y1 = max(tops) if most is None else most
+    # An axis of no length would divide by zero.
     x1 = x1 if x1 > x0 else x0 + 1
     y1 = y1 if y1 > y0 else y0 + 1
 
     def at(x: float, y: float) -> tuple[float, float]:
+        """The pixel of a point; y grows downwards in SVG.
+
+        Args:
+            x: Value on the horizontal axis.
+            y: Value on the upright axis.
+
+        Returns:
+            Pixels from the left and from the top.
+        """
         return (
             LEFT + (WIDE - LEFT - RIGHT) * (x - x0) / (x1 - x0),
             HIGH - BOTTOM - (HIGH - TOP - BOTTOM) * (y - y0) / (y1 - y0),
         )
 
+    # Grid and labels first, so that the lines lie above them.
     out = list[str]()
     for y in axis_ticks(y0, y1):
         _, h = at(x0, y)
@@ -112,6 +163,7 @@ def svg_chart(
         if joined and len(places) > 1:
             path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
             out.append(f'<path class="line" style="stroke:{line.ink}" d="M{path}"/>')
+        # Intervals as upright strokes, cut at the lower end of the axis.
         for (x, _), (a, b) in zip(line.points, line.spread, strict=False):
             w, down = at(x, max(a, y0))
             _, above = at(x, b)
@@ -120,6 +172,7 @@ def svg_chart(
             )
         for (x, y), (w, h) in zip(line.points, places, strict=True):
             if percent:
+                # Shown when the pointer rests on the point.
                 told = f"{100 * y:.1f} %"
             else:
                 told = f"{y:.4g}"
@@ -141,17 +194,27 @@ def svg_chart(
 
 
 def colour_dot_html(ink: str) -> str:
-    """A dot of a colour."""
+    """A dot of a colour, for legends."""
     return f'<i class="dot" style="background:{ink}"></i>'
 
 
 def axis_ticks(low: float, high: float) -> list[float]:
-    """Round numbers from low to high, four to eight of them."""
+    """Round numbers along an axis, four to eight of them.
+
+    Args:
+        low: Where the axis begins.
+        high: Where it ends, above `low`.
+
+    Returns:
+        The numbers, ascending.
+    """
     size = 10.0 ** ceil(log10(high - low))
+    # The largest round step that still gives nearly four spaces.
     step = next(s for p in (1, 2, 2.5, 5, 10, 20, 25, 50) if (high - low) / (s := size / p) >= 3.9)
     if low >= 0:
         first = int(low / step)
     else:
+        # `int` rounds towards 0, so a negative start needs one step more.
         first = int(low / step) - 1
     marks = [round(step * i, 9) for i in range(first, first + 20)]
     return [x for x in marks if low - 1e-9 <= x <= high + 1e-9]

@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptRow:
-    """A prompt to decode: its first user turn, the workload that it belongs to, and the answer that is wanted, where a file
-    says it."""
+    """A prompt to decode.
+
+    Attributes:
+        prompt: Text, chat messages or token ids.
+        workload: Name of the workload that it belongs to.
+        raw: Whether it goes in without the chat template. Default false.
+        answer: The answer that is wanted, or its check; None: unknown.
+    """
 
     prompt: Prompt
     workload: str
@@ -43,8 +49,11 @@ class PromptRow:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, of a .gz, or of standard input (`-`). Raises RequestError with one sentence where it cannot be
-    read."""
+    """Read the text of a file, of a .gz, or of standard input (`-`).
+
+    Raises:
+        RequestError: It cannot be read.
+    """
     if str(path) == "-":
         return standard_input()
     from polydec.models.formats.text_rows import whole_file
@@ -53,8 +62,13 @@ def read_text(path: Path) -> str:
 
 
 def standard_input() -> str:
-    """All of standard input. Raises RequestError where it is closed, no UTF-8 or without end."""
+    """Read all of standard input.
+
+    Raises:
+        RequestError: It is closed, no UTF-8, or has no end.
+    """
     try:
+        # Bytes where there are some: decoding is ours then, and the size is bounded.
         raw = getattr(sys.stdin, "buffer", None)
         if raw is None:
             return sys.stdin.read().removeprefix("\ufeff")
@@ -68,13 +82,30 @@ def standard_input() -> str:
 def read_prompt_rows(
     path: Path, lm: LoadedModel | None = None, prompt_tokens: int | None = None
 ) -> list[PromptRow]:
-    """Rows of a JSON-lines file: `prompt` or `question`, or `turns` (Spec-Bench; the first one), or `messages` (up to the last
-    one of a user), or `text`, of which the first `prompt_tokens` tokens are the prompt; `category` names the workload, else
-    the file does. Any other text file: one prompt a line."""
+    """Read prompts from a file.
+
+    A JSON-lines file has `prompt` or `question`, or `turns` (Spec-Bench; the first one), or
+    `messages` (up to the last one of a user), or `text`; `category` names the workload, else the
+    file does. Any other text file holds one prompt a line.
+
+    Args:
+        path: The file; "-" for standard input.
+        lm: The model whose tokenizer cuts running text; None: files hold none.
+        prompt_tokens: How many first tokens of a `text` are the prompt, 1 or more; None: files hold
+            none.
+
+    Returns:
+        The prompts, at least one.
+
+    Raises:
+        RequestError: The file cannot be read, holds no prompt, or has a wrong line.
+    """
     if prompt_tokens is not None:
         require_integer("prompt_tokens", prompt_tokens, 1, 1_000_000)
     text = read_text(path)
+    # The name without any ending, as in `questions.jsonl.gz`.
     workload = path.name.split(".")[0]
+    # A file is JSON lines by its name, or where its first line begins an object.
     if ".jsonl" not in path.name and not text.lstrip().startswith("{"):
         rows = [PromptRow(line.strip(), workload) for line in text.split("\n") if line.strip()]
     else:
@@ -89,21 +120,49 @@ def read_prompt_rows(
 
 
 def first_prompt_rows(rows: Sequence[PromptRow], limit: int | None) -> list[PromptRow]:
-    """The first `limit` rows, 1 and more; all of them where that is None."""
+    """The first rows.
+
+    Args:
+        rows: All rows.
+        limit: How many, 1 or more; None: all.
+
+    Returns:
+        The rows, in order.
+
+    Raises:
+        RequestError: The limit is below 1.
+    """
     if limit is not None:
         require_integer("limit", limit, 1, sys.maxsize)
+    # A slice up to None takes all rows.
     return list(rows[:limit])
 
 
 def parse_prompt_row(
     line: str, i: int, path: Path, workload: str, lm: LoadedModel | None, prompt_tokens: int | None
 ) -> PromptRow:
-    """The prompt of line i. Raises RequestError with one sentence where there is none."""
+    """Read the prompt of one JSON line.
+
+    Args:
+        line: The line.
+        i: Its number, for messages.
+        path: Its file, for messages.
+        workload: The workload where the line names none.
+        lm: The model whose tokenizer cuts running text; None: there is none.
+        prompt_tokens: Tokens of a prompt of running text; None: there is none.
+
+    Returns:
+        The prompt.
+
+    Raises:
+        RequestError: The line holds none, or is of another form.
+    """
     from polydec.models.formats.text_rows import NAMES, TextRowRecord
 
     what = f"line {i} of {str(path)!r}"
     j = validate_record(TextRowRecord, parse_object(line, what), what)
     if j.category is not None:
+        # The row's own category goes before the file's name.
         workload = whole_text(str(j.category), f"{what}: category")
     if j.asked is not None:
         if j.answer is None:
@@ -114,6 +173,7 @@ def parse_prompt_row(
     if j.turns is not None:
         return PromptRow(_prompt(j.turns[0], f"{what}: the first turn"), workload)
     if j.messages is not None:
+        # The prompt ends with the last message of a user: what follows is an answer.
         last = max(
             (
                 n
@@ -129,7 +189,10 @@ def parse_prompt_row(
                 f"{str(path)!r} holds running text: say with --prompt-tokens where its prompts end"
             )
         return PromptRow(
-            lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens], workload, raw=True
+            # Running text is cut by tokens, and goes in without a chat template.
+            lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens],
+            workload,
+            raw=True,
         )
     raise RequestError(error_sentence(f"{what} has none of the fields {NAMES}"))
 
@@ -138,11 +201,13 @@ def _prompt(value: Any, what: str) -> Prompt:
     """Text, messages or ids. Raises RequestError with one sentence for anything else."""
     if isinstance(value, str):
         return whole_text(value, what)
+    # `type(x) is int`, as a bool is no token id.
     if isinstance(value, list) and value and all(type(x) is int for x in value):
         return value
     if isinstance(value, list) and value and all(isinstance(x, dict) for x in value):
         from polydec.cli.lines import ChatMessageRecord
 
+        # Fields besides role and content are refused.
         messages = [validate_record(ChatMessageRecord, x, what) for x in value]
         return [
             {"role": whole_text(m.role, what), "content": whole_text(m.content, what)}

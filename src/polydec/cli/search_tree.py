@@ -1,4 +1,5 @@
-"""The texts that a search tried, as one tree: what it kept, what it gave up, and what they were worth."""
+"""The texts that a search tried, as one tree: what it kept, what it gave up, and what they were
+worth."""
 
 from __future__ import annotations
 
@@ -20,8 +21,16 @@ WIDTH = 7.3
 
 @dataclass
 class SearchTreeNode:
-    """Tokens that all texts of this part share. scores: what branches that end here were ranked by, the last one counts;
-    pruned: whether such a branch was given up; chosen: whether it belongs to the answer."""
+    """Tokens that all texts of this part share.
+
+    Attributes:
+        tokens: Their ids.
+        pieces: Their texts.
+        kids: Parts that follow.
+        score: What the last branch that ends here was ranked by; None: none was.
+        pruned: Whether such a branch was given up.
+        chosen: Whether it belongs to the answer.
+    """
 
     tokens: list[int]
     pieces: list[str]
@@ -33,7 +42,8 @@ class SearchTreeNode:
 
 @dataclass
 class _SearchBranch:
-    """Its tokens with what each reads as; weighed: by how many tokens stood, the score; given up at the end or not."""
+    """Its tokens with what each reads as; weighed: by how many tokens stood, the score; given up at
+    the end or not."""
 
     tokens: list[int]
     pieces: list[str]
@@ -44,12 +54,20 @@ class _SearchBranch:
 def build_search_tree(
     events: Iterable[TraceEvent], answer: Sequence[int] = ()
 ) -> SearchTreeNode | None:
-    """The tree of these events' branches, whose root is the prompt; answer: the tokens that came out. None: no branch
-    was begun, or none was written to."""
+    """Build the tree of a search's branches, whose root is the prompt.
+
+    Args:
+        events: Events of the trace, in order.
+        answer: Tokens of the answer, to mark its path. Default: none.
+
+    Returns:
+        The root; None where no branch was begun, or none was written to.
+    """
     branches = dict[int, _SearchBranch]()
     for event in events:
         match event:
             case BranchedEvent():
+                # A new branch begins as a copy of its parent's first tokens.
                 above = branches.get(event.parent, _SearchBranch([], []))
                 branches[event.branch] = _SearchBranch(
                     above.tokens[: event.at], above.pieces[: event.at]
@@ -64,6 +82,7 @@ def build_search_tree(
                 branches[event.branch].pruned = True
             case _:
                 pass
+    # A trie of all branches: shared beginnings become one node.
     root = SearchTreeNode([], [], chosen=True)
     for branch in branches.values():
         _put(root, branch)
@@ -77,6 +96,7 @@ def _put(root: SearchTreeNode, branch: _SearchBranch) -> None:
     """Lay a branch into the tree, splitting nodes where it leaves them or where it was weighed."""
     node = root
     at = 0
+    # A node must end wherever the branch was weighed, so that the score has a place.
     stops = sorted({*branch.weighed, len(branch.tokens)})
     for stop in stops:
         node, at = _reach(node, branch, at, stop)
@@ -95,6 +115,7 @@ def _reach(
             kid = SearchTreeNode(branch.tokens[at:stop], branch.pieces[at:stop])
             node.kids.append(kid)
             return kid, stop
+        # How many tokens the child shares with the branch; it is split where they part.
         same = 0
         while (
             same < len(kid.tokens)
@@ -127,6 +148,7 @@ def _choose(root: SearchTreeNode, answer: Sequence[int]) -> None:
         kid = next(
             (k for k in node.kids if k.tokens == list(answer[at : at + len(k.tokens)])), None
         )
+        # The answer may go on beyond what branches tried, such as an end token.
         if kid is None:
             return
         kid.chosen = True
@@ -135,11 +157,12 @@ def _choose(root: SearchTreeNode, answer: Sequence[int]) -> None:
 
 
 def search_tree_html(root: SearchTreeNode) -> str:
-    """The tree as part of a page."""
+    """Draw the tree as part of a page."""
     nodes = [root]
     parent = [-1]
     depth = [0]
-    for i, node in enumerate(nodes):  # it grows: level by level, until enough stand there
+    # The list grows while it is walked: level by level, until there are enough nodes.
+    for i, node in enumerate(nodes):
         for kid in sorted(node.kids, key=_rank)[: max(0, NODES - len(nodes))]:
             nodes.append(kid)
             parent.append(i)
@@ -150,12 +173,14 @@ def search_tree_html(root: SearchTreeNode) -> str:
     row = [0] * len(nodes)
     free = 0
     stack = [0]
-    # the first child beside its parent, the others below; first of them what the answer went through
+    # Rows by a walk in depth: the first child stands in its parent's row, the others below it. The
+    # answer's path comes first.
     while stack:
         i = stack.pop()
         row[i] = free
         free += not kids[i]
         stack += sorted(kids[i], key=lambda k: (nodes[k].chosen, -k))
+    # Column by depth, row by the walk above; a curve joins each node to its parent.
     column = _columns(nodes, depth)
     lines = list[str]()
     words = list[str]()
@@ -172,12 +197,14 @@ def search_tree_html(root: SearchTreeNode) -> str:
         if i:
             p = parent[i]
             begin = column[depth[p]] + 4 + WIDTH * len(_label(nodes[p]))
+            # The path's bend: a straight part from the parent, then a curve to the child.
             fy = row[p] * ROW + 12
             mark = ' class="ok"' if node.chosen else ""
             turn = f"C{x - 16:.0f} {fy} {x - 16:.0f} {y - 4} {x - 4:.0f} {y - 4}"
             lines.append(f'<path{mark} d="M{begin:.0f} {fy}H{x - 26:.0f}{turn}"/>')
     wide = column[-1]
     tall = free * ROW + 12
+    # All parts, those that are not drawn included.
     total = _count(root)
     if total > len(nodes):
         more = f" The first {len(nodes)} of {total} parts."

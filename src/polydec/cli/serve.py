@@ -48,7 +48,9 @@ def _limited(name: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class ServeFlags:
-    """Every field is a flag of `polydec serve`; what `max_` stands before is a field of Limits."""
+    """The flags of `polydec serve`: every field is one. What `max_` begins is a field of
+    `RequestLimits`.
+    """
 
     model: Annotated[
         list[str] | None,
@@ -112,7 +114,12 @@ class ServeFlags:
 
     @property
     def limits(self) -> RequestLimits:
-        """What clients may take. Raises RequestError for a value out of its range."""
+        """What clients may take.
+
+        Raises:
+            RequestError: A value is out of its range.
+        """
+        # 0: chosen by what passes cost on this machine.
         if self.max_positions == "auto":
             positions = 0
         else:
@@ -133,6 +140,7 @@ class ServeFlags:
 @expand_flag_parameters
 def serve(flags: ServeFlags) -> None:
     """Serve models over HTTP: OpenAI's API under /v1, a page at /. SIGTERM lets requests under way end."""
+    # Missing packages and wrong flags are reported before anything is imported that takes seconds.
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
         raise RequestError(f"serve needs {', '.join(missing)}: pip install 'polydec[serve]'")
@@ -145,7 +153,7 @@ def serve(flags: ServeFlags) -> None:
         raise RequestError(
             f"replicas is {flags.replicas}: that needs {', '.join(missing)}: pip install 'polydec[ray]'"
         )
-    # what computes, once nothing is wrong that can be told without it
+    # Only now, as these imports load torch.
     from polydec.serve.app import create_app
     from polydec.serve.gate import read_keys
     from polydec.serve.run import check_address, open_listening_socket
@@ -155,6 +163,7 @@ def serve(flags: ServeFlags) -> None:
     lenient = flags.unknown_fields == "ignore"
     local = not flags.without_key
     origins = _origins(flags.cors or [])
+    # Without a key only this machine may be listened on.
     keys = read_keys(flags.api_key_file, os.environ.get(KEY))
     check_address(flags.host, keys, flags.without_key)
     load = partial(_load, loading=flags.loading, keep=flags.keep, method=flags.method)
@@ -164,9 +173,8 @@ def serve(flags: ServeFlags) -> None:
     if flags.replicas == 1:
         from polydec.serve.traced import ServerTrace
 
-        sock = open_listening_socket(
-            flags.host, flags.port
-        )  # before a trace of another server is emptied
+        # Before the trace is opened: a port in use may mean that another server writes to it.
+        sock = open_listening_socket(flags.host, flags.port)
         app = create_app(
             loaders,
             limits=allowed,
@@ -179,11 +187,13 @@ def serve(flags: ServeFlags) -> None:
         )
         run(app, sock, drain=flags.drain)
         return
+    # The replicas share the processor's cores.
     each = flags.threads or max(1, (os.cpu_count() or 1) // flags.replicas)
     load = partial(load, loading={**flags.loading, "threads": each})
     from polydec.serve.replicas import create_front, fleet_of
 
-    sock = open_listening_socket(flags.host, flags.port)  # before anything is started
+    # Before any process is started: a port in use ends the command at once.
+    sock = open_listening_socket(flags.host, flags.port)
     fleet = fleet_of(
         flags.replicas,
         _loaders(names, trained, load),
@@ -197,7 +207,11 @@ def serve(flags: ServeFlags) -> None:
 
 
 def check_server_flags(flags: ServeFlags) -> None:
-    """Raise RequestError for a flag out of its range, by the flag's name."""
+    """Check that flags lie in their ranges; messages use the flags' names.
+
+    Raises:
+        RequestError: A flag is out of its range.
+    """
     for name, known in flags_of(ServeFlags).items():
         value = getattr(flags, name)
         if known.option.limits and (name, value) != ("max_positions", "auto"):
@@ -219,11 +233,12 @@ def _named(models: list[str]) -> dict[str, str]:
     """What each model is loaded from, by the name under which it is served."""
     out: dict[str, str] = {}
     for entry in models:
+        # A path may hold "=" itself: what exists is taken as it is.
         if _here(entry):
             name, _, source = ("", "", entry)
         else:
             name, _, source = entry.rpartition("=")
-        # where it lies on this machine is nothing that clients need to know
+        # Clients need not know where a model lies on this machine: its folder's name is enough.
         name = name or (Path(source).resolve().name if _here(source) else source)
         if name in out:
             raise RequestError(
@@ -237,18 +252,21 @@ def _here(name: str) -> bool:
     """Whether a file or directory of that name is there; a name that cannot be one is not."""
     try:
         return Path(name).exists()
-    except (OSError, ValueError):  # it is too long, or has a zero in it
+    except (OSError, ValueError):
+        # It is too long, or has a zero byte in it.
         return False
 
 
 def _trained(entries: list[str], names: Mapping[str, str]) -> dict[str, list[str]]:
-    """What was trained for each model, by the name under which it is served. Of a single one the name may be left out."""
+    """What was trained for each model, by the name under which it is served. Of a single one the
+    name may be left out."""
     out: dict[str, list[str]] = {name: [] for name in names}
     for entry in entries:
         if _here(entry):
             name, _, source = ("", "", entry)
         else:
             name, _, source = entry.rpartition("=")
+        # With one model it is clear which one is meant.
         if not name and len(names) == 1:
             name = next(iter(names))
         if name not in out:
@@ -273,8 +291,9 @@ def _load(
     from polydec.request.ask import plan_request
 
     lm = api.load(source, trained=trained, **loading)
-    # a request that names no method, which is checked with that
+    # A request without a method gets this one: whatever it cannot do is reported at the start.
     usual = api.Ask("x", method=method)
     print_unused_settings(lm, usual, plan_request(lm, usual, measure=PassCosts))
+    # Texts that stay cached for requests that begin alike.
     lm.keep(keep)
     return lm

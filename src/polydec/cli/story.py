@@ -18,8 +18,16 @@ Key = tuple[int, int]
 
 @dataclass
 class TraceRound:
-    """One pass: how many tokens were drafted (several for one position where the draft is a tree) and how deep, how many of
-    them were accepted, the pieces of text that it wrote, and the numbers of those that the request's rules forced."""
+    """One pass of a drafting method.
+
+    Attributes:
+        position: Position of the first token that it wrote.
+        drafted: Draft tokens; several for one position where the draft is a tree.
+        depth: Levels of the draft.
+        accepted: Draft tokens that were accepted.
+        pieces: Pieces of text that it wrote.
+        forced: Numbers of the pieces that the request's rules forced.
+    """
 
     position: int
     drafted: int = 0
@@ -31,7 +39,14 @@ class TraceRound:
 
 @dataclass(frozen=True)
 class TraceDraftTree:
-    """A draft as it was fed, and the nodes of it that were accepted."""
+    """A draft as it was fed.
+
+    Attributes:
+        parent: Parent of each node; node 0 is the root.
+        token: Token id of each node.
+        piece: Text of each node.
+        path: Nodes that were accepted.
+    """
 
     parent: tuple[int, ...]
     token: tuple[int, ...]
@@ -41,8 +56,22 @@ class TraceDraftTree:
 
 @dataclass
 class ChoiceTrace:
-    """What a trace tells of one choice. head: what its opening says of the model and the request; back: what a canvas put back,
-    by the number of its pass."""
+    """What a trace tells of one choice.
+
+    Attributes:
+        method: The method and its guarantee, in words.
+        head: What its opening says of the model and the request.
+        prompt: Tokens of the prompt.
+        rounds: Its passes, with the pieces that each wrote.
+        canvas: Its passes, for a method that fills a canvas.
+        back: What a canvas put back, by the number of its pass.
+        trees: Drafts, by the number of their round.
+        passes: Passes of all models that it took part in.
+        ids: Token ids of the prompt.
+        edits: Edits of the text, in order.
+        branches: Events of a search.
+        finish: Why it ended, in words.
+    """
 
     method: str = ""
     head: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -63,8 +92,13 @@ class ChoiceTrace:
 
     @property
     def written(self) -> list[int]:
-        """The tokens of the answer. Raises RequestError where an edit erases what was never there."""
+        """The tokens of the answer.
+
+        Raises:
+            RequestError: An edit erases what was never there.
+        """
         try:
+            # The edits applied in order give the text that the user got.
             return replay_edits(self.ids, self.edits)
         except IndexError:
             raise RequestError("a trace erases a position that holds nothing") from None

@@ -82,6 +82,7 @@ def show(
     if not 0 <= delay <= 60:
         raise RequestError(f"delay is {delay}: it must lie in 0 to 60 seconds")
     stories = read_choice_traces(file)
+    # Only canvases can be played or made a page here; `trace html` makes one of everything.
     if page is not None or watch:
         _canvases(stories, file, page, delay)
         return
@@ -147,6 +148,7 @@ def write_trace_page(
         )
         for key, s in stories.items()
     ]
+    # One lane a request; a single request has its own time line.
     together = [
         (f"request {request}", s.passes)
         for (request, _), s in stories.items()
@@ -184,6 +186,7 @@ def replay(
     """Make a recorded run again under other settings without its model: the drafter works, and what the model would say is
     read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded; and with
     --against what the replay says of another run against that run itself."""
+    # Replaying is part of the lab, which need not be installed.
     trace_replay = lab_module("trace_replay", "polydec trace replay")
     if against is None:
         live = None
@@ -236,14 +239,18 @@ def _canvases(
 
 
 def trace_rounds_table(rounds: Sequence[TraceRound]) -> Table:
-    """A line a round. The bar: # accepted, - drafted in vain; text: accepted drafts in green, the pass's own token plain, what
-    was forced underlined."""
+    """A table with a line a round.
+
+    In the bar, # is an accepted draft token and - one in vain. In the text accepted drafts are
+    green, the pass's own token is plain, and what was forced is underlined.
+    """
     out = Table(box=None, pad_edge=False)
     for column in ("round", "at", "drafted", "accepted"):
         out.add_column(column, justify="right", no_wrap=True)
     out.add_column("draft", no_wrap=True, max_width=24, overflow="ellipsis")
     out.add_column("text", no_wrap=True, max_width=64, overflow="ellipsis")
     for n, r in enumerate(rounds, 1):
+        # By depth, not by drafted tokens: of a tree one path at most is accepted.
         bar = Text("#" * r.accepted, "green").append("-" * max(0, r.depth - r.accepted), "red")
         text = Text()
         for i, piece in enumerate(r.pieces):
@@ -256,6 +263,7 @@ def trace_rounds_table(rounds: Sequence[TraceRound]) -> Table:
 
 
 def choice_trace_summary(story: ChoiceTrace) -> str:
+    """One line on a choice: tokens, passes, and what became of drafts or branches."""
     if story.branches:
         tried = sum(isinstance(e, BranchedEvent) for e in story.branches)
         gone = sum(isinstance(e, PrunedEvent) for e in story.branches)
@@ -290,6 +298,7 @@ def _name(key: Key, stories: Mapping[Key, ChoiceTrace], word: str = "choice ") -
     request, choice = key
     if not _several(stories):
         return f"{word}{choice}"
+    # A request with one choice needs no number for it.
     if word and sum(r == request for r, _ in stories) == 1:
         return f"request {request}"
     if word:
@@ -298,7 +307,11 @@ def _name(key: Key, stories: Mapping[Key, ChoiceTrace], word: str = "choice ") -
 
 
 def read_choice_traces(path: Path) -> dict[Key, ChoiceTrace]:
-    """Of each choice what the file tells. Raises RequestError with one sentence where a line is no event, or there is none."""
+    """Read a trace and gather its events by request and choice.
+
+    Raises:
+        RequestError: A line is no event, or there is none.
+    """
     stories: dict[Key, ChoiceTrace] = {}
     for request, event, content in _events(path):
         story = stories.setdefault((request, event.choice), ChoiceTrace())
@@ -307,6 +320,7 @@ def read_choice_traces(path: Path) -> dict[Key, ChoiceTrace]:
         _tell(story, event)
     if not stories:
         raise RequestError(error_sentence(f"trace {str(path)!r} holds no event"))
+    # Requests that ran together wrote their events interleaved.
     return dict(sorted(stories.items()))
 
 
@@ -318,6 +332,7 @@ def _tell(story: ChoiceTrace, event: TraceEvent) -> None:
             story.passes.append(event)
         case ProposedEvent():
             story.trees[len(story.rounds)] = TraceDraftTree(event.parent, event.token, event.piece)
+            # The root is no draft token, so a draft has one node more than tokens.
             story.rounds.append(
                 TraceRound(event.position, len(event.token) - 1, _depth(event.parent))
             )
@@ -326,13 +341,16 @@ def _tell(story: ChoiceTrace, event: TraceEvent) -> None:
         case UnmaskedEvent():
             story.canvas.append(event)
         case ForcedEvent() if story.rounds:
+            # Forced positions are of the text; a round numbers its own pieces.
             last = story.rounds[-1]
             last.forced = frozenset(p - last.position for p in event.position)
         case VerifiedEvent():
+            # A pass without a draft proposes nothing: its round begins with the verdict.
             if not story.rounds or story.rounds[-1].pieces:
                 story.rounds.append(TraceRound(event.position))
             story.rounds[-1].accepted = len(event.path)
             at = len(story.rounds) - 1
+            # The verdict completes the draft that was proposed in this round.
             if at in story.trees:
                 story.trees[at] = replace(story.trees[at], path=event.path)
         case EditedEvent():
@@ -355,7 +373,8 @@ def _depth(parent: Sequence[int]) -> int:
 
 
 def _events(path: Path) -> Iterator[tuple[int, TraceEvent, Mapping[str, Any]]]:
-    """Whose event it is, the event, and its line. A last line that an interruption cut short is left out."""
+    """Whose event it is, the event, and its line. A last line that an interruption cut short is
+    left out."""
     lines = read_bytes(path).split(b"\n")
     for n, line in enumerate(lines, 1):
         if not line.strip():
@@ -363,6 +382,7 @@ def _events(path: Path) -> Iterator[tuple[int, TraceEvent, Mapping[str, Any]]]:
         what = f"line {n} of {str(path)!r}"
         try:
             content = parse_object(line, what)
+            # Only the opening of a trace carries its version.
             _known(content.get("trace"), what)
             request = require_integer("request", content.get("request", 0), 0, MOST)
             yield request, _checked(from_json(content), what), content
@@ -371,6 +391,7 @@ def _events(path: Path) -> Iterator[tuple[int, TraceEvent, Mapping[str, Any]]]:
                 error_sentence(f"{what} is no event of a trace ({type(error).__name__}: {error})")
             ) from None
         except ValueError as error:
+            # The run may have been stopped in the middle of this line.
             if n == len(lines) and n > 1:
                 continue
             raise RequestError(
@@ -379,12 +400,15 @@ def _events(path: Path) -> Iterator[tuple[int, TraceEvent, Mapping[str, Any]]]:
 
 
 def trace_heading(path: Path) -> dict[str, Any]:
-    """What the first line says of the model, the request and its method; nothing where the file is of version 1."""
+    """What the first line says of the model, the request and its method; nothing where the file is
+    of version 1.
+    """
     first = read_bytes(path).split(b"\n", 1)[0]
     return _heading(parse_object(first, f"line 1 of {str(path)!r}"))
 
 
 def _heading(opening: Mapping[str, Any]) -> dict[str, Any]:
+    # Version 1 says nothing of the model and the request.
     told = opening.get("trace")
     return {**told, "method": opening.get("method")} if isinstance(told, dict) else {}  # pyright: ignore
 
@@ -409,8 +433,18 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
         return isinstance(value, tuple) and all(type(x) is int for x in value)  # pyright: ignore[reportUnknownVariableType]
 
     def within(high: int, *values: Any) -> bool:
+        """Whether all values are whole numbers of 0 or more and below a bound.
+
+        Args:
+            high: The bound.
+            values: The values.
+
+        Returns:
+            True where they are.
+        """
         return all(type(x) is int and 0 <= x < high for x in values)
 
+    # A trace is a file from elsewhere: readers index lists by these numbers.
     good = within(MOST, event.choice)
     match event:
         case OpenedEvent():
@@ -419,6 +453,7 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
             good &= (
                 ids(event.token) and ids(event.parent) and len(event.token) == len(event.parent) > 0
             )
+            # Parents come before their children, so the walk over a tree ends.
             good = good and all(0 <= p < i for i, p in enumerate(event.parent) if i)
             good = good and within(LONGEST, event.position) and isinstance(event.piece, tuple)
             good = good and len(event.piece) in (0, len(event.token))
@@ -484,13 +519,15 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
 
 
 def _is_edit(edit: TextEdit) -> bool:
-    """Whether it holds pairs of a position and a token, and positions, none of them out of all bounds."""
+    """Whether it holds pairs of a position and a token, and positions, none of them out of all
+    bounds."""
     parts: tuple[object, ...] = (edit.write, edit.insert, edit.erase)
     if not all(isinstance(part, tuple) for part in parts):
         return False
     pairs: list[Any] = [*edit.write, *edit.insert]
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):  # pyright: ignore
         return False
+    # Erased positions, and those of pairs, must lie within bounds: they become list indices.
     positions: list[Any] = [*(pair[0] for pair in pairs), *edit.erase]
     tokens: list[Any] = [pair[1] for pair in pairs]
     return all(type(x) is int and x >= 0 for x in (*positions, *tokens)) and all(

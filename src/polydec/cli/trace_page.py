@@ -1,4 +1,5 @@
-"""A trace as a page of its own: text, time line, draft trees, canvases. No scripts, nothing from elsewhere."""
+"""A trace as a page of its own: text, time line, draft trees, canvases. No scripts, nothing from
+elsewhere."""
 
 from __future__ import annotations
 
@@ -28,13 +29,24 @@ COLUMN = 112
 Tree = tuple[int, tuple[int, ...], tuple[str, ...], tuple[int, ...]]
 """Position, parents, pieces, accepted nodes."""
 Written = tuple[int, Sequence[str], frozenset[int]]
-"""Of a pass: how many of its pieces were drafted, the pieces, and the numbers of those that the rules left no choice of."""
+"""Of a pass: how many of its pieces were drafted, the pieces, and the numbers of those that the
+rules left no choice of."""
 
 
 @dataclass(frozen=True)
 class TracePageChoice:
-    """One choice. rounds: of every pass how many of its pieces were drafted, the pieces, and which of them were forced; asked:
-    the prompt's text."""
+    """One choice of a request on a page.
+
+    Attributes:
+        title: Its heading.
+        rounds: Of every pass how many of its pieces were drafted, the pieces, and which of them
+            were forced.
+        trees: Its drafts.
+        passes: Passes that it took part in.
+        frames: Its canvas after every pass; empty for other methods.
+        search: The tree of its search; None: it is no search.
+        asked: The prompt's text.
+    """
 
     title: str
     rounds: Sequence[Written]
@@ -72,10 +84,22 @@ def trace_page_html(
     parts: Sequence[TracePageChoice],
     together: Sequence[Lane] = (),
 ) -> str:
-    """One HTML page. together: the requests that ran in company; what is told of each is folded up then."""
+    """Make one HTML page of a trace.
+
+    Args:
+        title: Title of the page.
+        head: What the trace says of model, draft and kernel.
+        parts: The choices.
+        together: Requests that ran together, each with its passes; then each choice is folded up.
+            Empty: there was one request.
+
+    Returns:
+        The page.
+    """
     about = ", ".join(
         f"{name} {head[name]}" for name in ("model", "draft", "kernel") if head.get(name)
     )
+    # Of a single request all is shown at once.
     body = "".join(_part(p) for p in parts)
     if together:
         folded = "".join(
@@ -91,9 +115,12 @@ def trace_page_html(
 
 
 def _company(lanes: Sequence[Lane]) -> str:
-    """All passes of all requests: above what each pass fed, below a lane a request with its part of it."""
+    """All passes of all requests: above what each pass fed, below a lane a request with its part of
+    it."""
     lanes = lanes[:LANES]
+    # A shared pass stands in every request that took part in it: model and start name it.
     every = {(p.model, p.start): p for _, passes in lanes for p in passes}
+    # In the order of time, the first PASSES of them.
     shown = [every[key] for key in sorted(every, key=lambda key: key[1])][:PASSES]
     last = shown[-1].start
     end = max(p.start + p.seconds for p in shown) or 1.0
@@ -104,6 +131,19 @@ def _company(lanes: Sequence[Lane]) -> str:
     row = 20
 
     def bar(p: PassedEvent, base: float, high: float, share: float, label: str) -> str:
+        # The square root keeps small passes visible next to a prompt's.
+        """Draw a pass.
+
+        Args:
+            p: The pass.
+            base: Pixels of its lower end from the top.
+            high: Pixels of the highest bar.
+            share: Its positions as a share of the largest pass, 0 to 1.
+            label: What is shown when the pointer rests on it, as HTML.
+
+        Returns:
+            SVG.
+        """
         tall = max(2.5, high * share**0.5)
         x = left + width * p.start / end
         wide = max(0.6, width * p.seconds / end - 0.4)
@@ -112,12 +152,14 @@ def _company(lanes: Sequence[Lane]) -> str:
             f"<title>{label}</title></rect>"
         )
 
+    # Heights are relative to the largest pass; below, to the largest part of one request.
     most = max(p.of for p in shown) or 1
     part = max(p.positions for _, passes in lanes for p in passes) or 1
     out = [f'<text x="0" y="{above - 4}">all of them</text>']
     for p in shown:
         label = f"{escape_html(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.of} positions of {p.queries} texts"
         out.append(bar(p, above, above - 8, p.of / most, label))
+    # Below one lane a request, drawn up to the last pass that is shown above.
     for i, (name, passes) in enumerate(lanes):
         base = above + 6 + (i + 1) * row
         out.append(
@@ -131,6 +173,7 @@ def _company(lanes: Sequence[Lane]) -> str:
         f'<text class="no" x="{left}" y="{tall - 3}">0 s</text>'
         f'<text class="no" x="{left + width}" y="{tall - 3}" text-anchor="end">{end:.2f} s</text>'
     )
+    # The share of passes that served several texts: what running together saves.
     shared = sum(p.queries > 1 for p in shown) / len(shown)
     models = ", ".join(f'<b style="color:{c}">{escape_html(m, 60)}</b>' for m, c in ink.items())
     if len(every) > PASSES:
@@ -170,16 +213,19 @@ def _part(part: TracePageChoice) -> str:
         out.append(searched(part.search))
     if part.passes:
         out.append(_timeline(part.passes))
+    # A tree of its root alone is no draft.
     if any(len(parent) > 1 for _, parent, _, _ in part.trees):
         out.append(_trees(part.trees))
     return "".join(out)
 
 
 def _text(rounds: Sequence[Written]) -> str:
-    """The answer; drafted tokens that were accepted are green, a pass's own token underlined, forced ones of another colour."""
+    """The answer; drafted tokens that were accepted are green, a pass's own token underlined,
+    forced ones of another colour."""
     out = list[str]()
     for n, (accepted, pieces, forced) in enumerate(rounds, 1):
         for i, piece in enumerate(pieces):
+            # Accepted drafts come first in a pass, its own token last.
             if i < accepted:
                 kind, what = ("d", "a draft")
             else:
@@ -208,6 +254,7 @@ def _timeline(passes: Sequence[PassedEvent]) -> str:
         base = (i + 1) * (high + 20)
         bars.append(f'<text x="0" y="{base - high - 3}">{escape_html(lane, 60)}</text>')
         for p in (p for p in shown if p.model == lane):
+            # The square root keeps single tokens visible next to a prompt.
             tall = max(3.0, high * (p.positions / most) ** 0.5)
             x = width * p.start / end
             w = max(0.6, width * p.seconds / end - 0.4)
@@ -255,13 +302,16 @@ def _tree(n: int, tree: Tree) -> str:
     position, parent, piece, path = tree
     depth = [0] * len(parent)
     row = [0.0] * len(parent)
+    # The root stands whatever was accepted.
     taken = {0, *path}
     kids = [[j for j in range(1, len(parent)) if parent[j] == i] for i in range(len(parent))]
     free = 0
     for i in range(1, len(parent)):
         depth[i] = depth[parent[i]] + 1
     stack = [(0, False)]
-    while stack:  # leaves from above to below, a node in the middle of its children
+    # Rows by a walk in depth, without recursion as a draft may be deep: leaves from above to below,
+    # each other node in the middle of its children.
+    while stack:
         i, done = stack.pop()
         if not kids[i]:
             row[i], free = float(free), free + 1
@@ -277,6 +327,7 @@ def _tree(n: int, tree: Tree) -> str:
         y = row[i] * ROW + 16
         kind = "ok" if i in taken else "no"
         shown = piece[i] if i < len(piece) else "·"
+        # An empty piece is the end of a text.
         label = _shown(shown[:LETTERS] + ("…" if len(shown) > LETTERS else "")) or "∎"
         words.append(f'<text class="{kind}" x="{x}" y="{y}" xml:space="preserve">{label}</text>')
         if i:

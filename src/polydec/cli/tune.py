@@ -1,4 +1,5 @@
-"""polydec tune: what passes cost here, kept for `--method auto`; and what that means for your prompts."""
+"""polydec tune: what passes cost here, kept for `--method auto`; and what that means for your
+prompts."""
 
 from __future__ import annotations
 
@@ -49,6 +50,7 @@ def tune(
     json_: Annotated[bool, typer.Option("--json", help="the profile as one JSON object")] = False,
 ) -> None:
     """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
+    # Everything that needs no model is checked before one is loaded.
     if not 1 <= seconds <= 100:
         raise RequestError(f"seconds is {seconds:g}: it must lie in 1 to 100")
     loading_options()["threads"].convert(threads)
@@ -62,9 +64,11 @@ def tune(
     if rows is None:
         on_prompts = None
     else:
+        # Advice on prompts is part of the lab, which need not be installed.
         on_prompts = lab_module("tune_on", "polydec tune --on")
     from polydec.request import profile
 
+    # Before half a minute of measuring whose result could not be stored.
     check_profile_folder(profile.pass_profiles_path().parent)
     lm = api.load(
         model,
@@ -75,6 +79,7 @@ def tune(
         cache_dtype=cache_dtype,
     )
     if rows is not None and on_prompts is not None:
+        # Before half a minute of measuring: prompts that are refused end the command now.
         on_prompts.require_tunable_prompts(lm, rows, max_tokens, raw)
     err = Console(stderr=True, highlight=False)
     recorded = os.environ.get("POLYDEC_PROFILE")
@@ -95,6 +100,7 @@ def tune(
         err.status(f"measuring passes for {seconds:g} seconds"),
     ):
         measured = profile.measure_pass_profile(lm, seconds=seconds)
+    # Stored before the prompts are decoded, which may be stopped.
     profile.keep_surely(lm, measured)
     advice = None
     if rows is not None and on_prompts is not None:
@@ -117,6 +123,7 @@ def tune(
         f"rows   ms behind {measured.context:4} tokens   times t(1)   ms behind {measured.far_context:4} tokens   times t(1)"
     )
     for m, t in sorted(measured.rows.items()):
+        # Far contexts are measured for fewer numbers of rows.
         if m in measured.far:
             far = f"{measured.far[m]:23.2f} {measured.far[m] / measured.far[1]:12.2f}"
         else:
@@ -137,7 +144,11 @@ def tune(
 
 
 def check_profile_folder(folder: Path) -> None:
-    """Raise RequestError where a profile could not be kept: it is what this command is for."""
+    """Check that a profile can be stored, which is what the command is for.
+
+    Raises:
+        RequestError: The folder cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):

@@ -18,6 +18,7 @@ app = typer.Typer(
 @app.callback()
 def zoo_list(context: typer.Context) -> None:
     """Embedded models: what is here, what each is, how to get it."""
+    # The group without a subcommand is the list itself.
     if context.invoked_subcommand is not None:
         return
     table = Table(box=None, pad_edge=False)

@@ -39,10 +39,25 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class LawDistance:
-    """Tokens at some positions of the answers. kl: KL(method || plain) of a token in nats; tv: total variation of a token;
-    surprise: by how many nats a token is less likely than plain decoding's law expects of a draw (greedy: than its likeliest).
-    Each with its 95 % interval. Where the method's own law is known the first two are of the laws (from plain to method's);
-    where only its texts are, they are of cells of equal weight, and the true values are at least those."""
+    """How far a method is from plain decoding's law at some positions of the answers, each figure
+    with its 95 % interval.
+
+    Where the method's own law is known, `kl` and `tv` are of the laws (from plain decoding's to the
+    method's). Where only its texts are known, they are of cells of equal weight, and the true
+    values are at least as large.
+
+    Attributes:
+        first: The first position.
+        last: The last position.
+        tokens: Tokens at these positions.
+        kl: KL divergence of a token, nats; None where it cannot be known.
+        kl_interval: Its interval; None likewise.
+        tv: Total variation of a token, 0 to 1.
+        tv_interval: Its interval.
+        surprise: By how many nats a token is less likely than plain decoding's law expects of a
+            draw (greedy: than its likeliest token).
+        surprise_interval: Its interval.
+    """
 
     first: int
     last: int
@@ -57,9 +72,18 @@ class LawDistance:
 
 @dataclass(frozen=True)
 class LawDistances:
-    """by: "laws", "samples" (at least so much) or "greedy texts"; all: of every position; positions: of some each. own: tests
-    of what was written against the law that the method decodes in the target's place, where it is known: it must keep to that
-    one; place: where it does not."""
+    """How far a method is from plain decoding's law, by position.
+
+    Attributes:
+        by: What it was measured on: "laws", "samples" (a lower bound) or "greedy texts".
+        tokens: Tokens in all.
+        texts: Texts in all.
+        all: Over every position.
+        positions: Over some positions each.
+        own: Tests of the texts against the law that the method decodes in the target's place, where
+            it is known: to that one it must keep.
+        place: Where it does not keep to it, in words; "" elsewhere.
+    """
 
     by: str
     tokens: int
@@ -81,7 +105,13 @@ class LawDistances:
 
 @dataclass(frozen=True)
 class LawPairDistance:
-    """One token's divergence and total variation, from the rows of both laws, and its fate under the method's own."""
+    """One token's distance between both laws.
+
+    Attributes:
+        kl: KL divergence of plain decoding's law to the method's, nats.
+        tv: Total variation, 0 to 1.
+        own: The token's fate under the method's own law.
+    """
 
     kl: float
     tv: float
@@ -98,8 +128,22 @@ def measure_law_distances(
     seed: int = 0,
     **request: Any,
 ) -> LawDistances:
-    """Of texts that the method writes. At temperature 0 each prompt has one."""
+    """Measure how far the texts of a method are from plain decoding's law.
+
+    Args:
+        lm: The loaded model.
+        prompts: Prompts, each with whether it goes in without the chat template.
+        method: Name of the method.
+        options: Its options.
+        samples: Texts of each prompt, at least 1; at temperature 0 each prompt has one.
+        seed: The first of the seeds. Default 0.
+        request: What else the request holds; `sampling` must be there.
+
+    Returns:
+        The distances over all positions and by position.
+    """
     greedy = not request["sampling"].temperature
+    # At temperature 0 the laws before the argmax are compared: after it they have one token each.
     ours = draw_texts(
         lm,
         prompts,
@@ -119,11 +163,22 @@ def measure_law_distances(
         by = "samples"
 
     def of(tokens: Sequence[SampledToken], first: int, last: int) -> LawDistance:
+        """The distance at the positions from `first` to `last`.
+
+        Args:
+            tokens: All tokens.
+            first: The first position.
+            last: The last position, included.
+
+        Returns:
+            Their distance.
+        """
         mine = [d for d in tokens if first <= d.at <= last]
         return law_distance(mine, first, last, greedy, rows)
 
     spans = [(a, b) for a, b in _spans(max((d.at for d in ours.drawn), default=0))]
     parts = [of(ours.drawn, a, b) for a, b in spans]
+    # The same tokens under the method's own law, where it has one.
     mine = [replace(d, fate=rows[_key(d)].own) for d in ours.drawn if rows]
     own, place = _kept(mine, greedy)
     return LawDistances(
@@ -138,7 +193,8 @@ def measure_law_distances(
 
 
 def _kept(mine: Sequence[SampledToken], greedy: bool) -> tuple[tuple[LawTest, ...], str]:
-    """Whether these tokens follow the law that their fates are of: the tests, and the place of a fault."""
+    """Whether these tokens follow the law that their fates are of: the tests, and the place of a
+    fault."""
     off = [
         d for d in mine if d.fate.chance <= 0.0 or (greedy and d.fate.surprise > d.fate.best + TIE)
     ]
@@ -153,6 +209,7 @@ def _kept(mine: Sequence[SampledToken], greedy: bool) -> tuple[tuple[LawTest, ..
             what = "not its own law's choice"
         return tuple(results), f"{describe_sampled_token(off[0])}: {what}"
     worst = min(results, key=lambda t: t.p, default=None)
+    # The tests share one chance of a false alarm.
     alarm = worst is not None and worst.p < ALARM / len(results)
     return tuple(
         results
@@ -175,9 +232,21 @@ def law_distance(
     greedy: bool,
     rows: Mapping[tuple[int, int, int, int], LawPairDistance],
 ) -> LawDistance:
-    """What these tokens say together, with intervals over texts. rows: of each token its laws' distance, empty where the
-    method's law is not known."""
+    """Sum up tokens at some positions, with intervals over texts.
+
+    Args:
+        drawn: The tokens.
+        first: The first position.
+        last: The last position; cut to the last one that has a token.
+        greedy: Whether the texts are of temperature 0.
+        rows: Distances of the two laws by prompt, seed, choice and place; empty where the method's
+            law is not known.
+
+    Returns:
+        The distance; without tokens all zeros, with the widest interval of total variation.
+    """
     last = min(last, max((d.at for d in drawn), default=first))
+    # Texts are resampled as wholes: tokens of one text depend on each other.
     groups = defaultdict[tuple[int, int, int], list[SampledToken]](list)
     for d in drawn:
         groups[d.prompt, d.seed, d.choice].append(d)
@@ -188,6 +257,7 @@ def law_distance(
     def surprise(tokens: Sequence[SampledToken]) -> float:
         return float(np.mean([_shift(d.fate, greedy) for d in tokens]))
 
+    # The surprise can be measured for every method, whatever is known of its law.
     shift, shift_interval = _interval(texts, surprise)
     if rows:
         kl, kl_i = _interval(
@@ -198,6 +268,7 @@ def law_distance(
         )
         return LawDistance(first, last, len(drawn), kl, kl_i, tv, tv_i, shift, shift_interval)
     if greedy:
+        # Without a law of its own: the share of tokens that are not plain decoding's choice.
         other = sum(d.fate.surprise > d.fate.best + 1e-9 for d in drawn)
         tv = other / len(drawn)
         tv_i = wilson_interval(other, len(drawn))
@@ -212,18 +283,22 @@ def _key(d: SampledToken) -> tuple[int, int, int, int]:
 
 
 def _shift(fate: TokenFate, greedy: bool) -> float:
+    # An impossible token has infinite surprise: 50 nats keep the mean finite.
     return min(fate.surprise, 50.0) - (fate.best if greedy else fate.entropy)
 
 
 def _cells(tokens: Sequence[SampledToken]) -> tuple[float, float]:
-    """KL and total variation between where the tokens stand in the law and an even spread, less what chance alone makes of as
-    many (Miller and Madow's term, and the mean of a multinomial's)."""
+    """KL and total variation between where the tokens stand in the law and an even spread, less
+    what chance alone makes of as many (Miller and Madow's term, and the mean of a multinomial's).
+    """
     n = len(tokens)
     cells = min(CELLS, max(2, len(tokens) // 5))
     share = np.bincount([int(d.fate.rank * cells) for d in tokens], minlength=cells) / n
     live = share[share > 0.0]
+    # Miller and Madow: chance alone adds (cells - 1) / 2n to the plug-in divergence.
     kl = float((live * np.log(live * cells)).sum()) - (cells - 1) / (2 * n)
     tv = float(np.abs(share - 1 / cells).sum()) / 2
+    # The mean total variation of as many even draws: sqrt(2 / pi) of a cell's standard deviation.
     chance = cells * np.sqrt((1 / cells) * (1 - 1 / cells) * 2 / (np.pi * n)) / 2
     return max(0.0, kl), float(max(0.0, tv**2 - chance**2) ** 0.5)
 
@@ -241,6 +316,7 @@ def _interval(
     if not resampled:
         return value, (value, value)
     low, high = np.percentile(resampled, LEVEL)
+    # The interval holds the figure itself even where resampling is biased.
     return value, (min(value, float(low)), max(value, float(high)))
 
 
@@ -253,9 +329,10 @@ def _rows(
     greedy: bool,
     request: Mapping[str, Any],
 ) -> dict[tuple[int, int, int, int], LawPairDistance]:
-    """Of every token of these texts the distance of plain decoding's law and the method's own there; none where the method
-    has no law of its own: its verifier, or a search, is what departs. Of greedy texts they are the laws before the last step,
-    which takes the likeliest token: those of temperature 1."""
+    """Of every token of these texts the distance of plain decoding's law and the method's own
+    there; none where the method has no law of its own: its verifier, or a search, is what departs.
+    Of greedy texts they are the laws before the last step, which takes the likeliest token: those
+    of temperature 1."""
     out = dict[tuple[int, int, int, int], LawPairDistance]()
     rng = np.random.default_rng(1)
     groups = defaultdict[tuple[int, int], dict[int, tuple[int, ...]]](dict)
@@ -263,6 +340,7 @@ def _rows(
         groups[prompt, seed][choice] = tokens
     for (prompt, seed), written in groups.items():
         asked, raw = prompts[prompt]
+        # A greedy request is compared at temperature 1: there its laws are the model's own.
         warm = {**request, "sampling": replace(request["sampling"], temperature=1.0)}
         made: list[Any] = [
             plan_request(
@@ -273,6 +351,7 @@ def _rows(
             )
             for m, o in (("plain", {}), (method, options))
         ]
+        # Its verifier, or a search, departs from the target's law: there is no law to compare with.
         if not _keeps_its_law(made[1].decoder):
             return {}
         laws = [m.decoder.target for m in made]
@@ -280,9 +359,12 @@ def _rows(
         p_CNV, q_CNV = (
             run_coroutines([_forced(law, ids, c, x) for c, x in written.items()]) for law in laws
         )
+        # p: plain decoding's rows, q: the method's, both along the same text.
         for (choice, tokens), p_NV, q_NV in zip(written.items(), p_CNV, q_CNV, strict=True):
             for at, (p_V, q_V) in enumerate(zip(p_NV, q_NV, strict=True)):
                 live = p_V > 0.0
+                # KL(p || q) over the tokens that p allows; q is bounded from below, so it stays
+                # finite.
                 ratio = np.log(p_V[live]) - np.log(np.maximum(q_V[live], 1e-30))
                 out[prompt, seed, choice, at] = LawPairDistance(
                     max(0.0, float((p_V[live] * ratio).sum())),
@@ -300,7 +382,8 @@ def _keeps_its_law(decoder: Any) -> bool:
 
 
 async def _forced(target: Target, prompt: Sequence[int], choice: int, tokens: Sequence[int]) -> Any:
-    """The law's rows behind a text, token by token as it is written: a law may depend on how it is fed."""
+    """The law's rows behind a text, token by token as it is written: a law may depend on how it is
+    fed."""
     base = target.open(prompt)
     session = None
     try:
@@ -308,6 +391,7 @@ async def _forced(target: Target, prompt: Sequence[int], choice: int, tokens: Se
         session = base.fork(choice)
         out = list[Any]()
         root = prompt[-1]
+        # One token a pass, as it was written: the rows are copied, since a session may reuse them.
         for x in tokens:
             scores = await session.score(Draft.chain(root), ScoreRequest())
             out.append(float64_probabilities(scores.row(0)).numpy().copy())

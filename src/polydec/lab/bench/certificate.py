@@ -1,4 +1,5 @@
-"""What a certificate says beside its evidence: on what machine, with which versions, and how to repeat it."""
+"""What a certificate says beside its evidence: on what machine, with which versions, and how to
+repeat it."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ VERSION = 1
 """Of the layout of certificates."""
 
 VERDICTS = ("keeps it", "not shown", "near-tie", "fault", "measured")
-"""Keeps its promise; nothing speaks against it, and nothing that would show it was exercised; departs where rounding may
-decide; departs; or promises nothing and was measured."""
+"""Keeps its promise; nothing speaks against it, and nothing that would show it was exercised;
+departs where rounding may decide; departs; or promises nothing and was measured."""
 
 
 def content_digest(value: object) -> str:
@@ -26,7 +27,16 @@ def content_digest(value: object) -> str:
 
 
 def certificate_head(lm: LoadedModel, flags: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
-    """What stands in every certificate; flags: what it was asked for with."""
+    """The entries that every certificate begins with: machine, versions, model, seeds and flags.
+
+    Args:
+        lm: The loaded model.
+        flags: The command's flags by name, with which the certificate can be asked for again.
+        seeds: Seeds of all draws.
+
+    Returns:
+        The entries, ready for JSON.
+    """
     vocab = lm.checkpoint.lm.vocab
     return {
         "certificate": VERSION,
@@ -41,8 +51,13 @@ def certificate_head(lm: LoadedModel, flags: Mapping[str, Any], seeds: list[int]
 
 
 def read_certificate(path: Path) -> dict[str, Any]:
-    """A certificate from a file. Raises RequestError with one sentence where it is none, or of a later version."""
+    """Read a certificate from a file.
+
+    Raises:
+        RequestError: The file is no certificate, or one of a later version.
+    """
     content = read_json(path)
+    # `bool` is an `int` too, so `isinstance` would not do.
     if type(content.get("certificate")) is not int:
         raise RequestError(
             error_sentence(
@@ -56,6 +71,7 @@ def read_certificate(path: Path) -> dict[str, Any]:
                 f"those up to {VERSION}"
             )
         )
+    # Only the fields that a repetition reads: the evidence itself is not checked.
     for name, kind in (("flags", dict), ("asked", list), ("verdict", str), ("machine", str)):
         if not isinstance(content.get(name), kind):
             raise RequestError(

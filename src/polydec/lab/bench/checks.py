@@ -15,7 +15,11 @@ from polydec.lab.bench import answers
 
 @dataclass(frozen=True)
 class WordsCheck:
-    """The number that a text must end with, or words that must stand in it (see `answers.right`)."""
+    """Check an answer for a number that it must end with, or for words that must stand in it.
+
+    Attributes:
+        words: The number or the words; see `answers.has_right_answer`.
+    """
 
     words: str
 
@@ -25,13 +29,20 @@ class WordsCheck:
 
 @dataclass(frozen=True)
 class BoxedFormulaCheck:
-    """A formula: what the last \\boxed{} of a text holds, spaces and how fractions are set left out. A text without a box is
-    right where it ends with the same number."""
+    r"""Check the formula in the last \boxed{} of a text, whatever its spaces and how fractions are
+    set.
+
+    A text without a box is right where it ends with the same number.
+
+    Attributes:
+        formula: The formula, as LaTeX.
+    """
 
     formula: str
 
     def right(self, text: str) -> bool:
         boxed = last_box(text)
+        # Only a plain number can be recognised outside a box.
         if boxed is None:
             wanted = answers.wanted_answer(self.formula)
             return (
@@ -44,8 +55,13 @@ class BoxedFormulaCheck:
 
 @dataclass(frozen=True)
 class UnitTestCheck:
-    """Unit tests of a Python program, run in a process of its own with limits on time and memory. begin: stands before an
-    answer that does not define `name` itself; after: behind it."""
+    """Run a Python program's unit tests, in a process of its own with limits on time and memory.
+
+    Attributes:
+        tests: The tests, as Python source.
+        begin: What is put before an answer that does not define `name` itself.
+        name: Name of the function that the tests call; "" for none.
+    """
 
     tests: str
     begin: str = ""
@@ -53,6 +69,7 @@ class UnitTestCheck:
 
     def right(self, text: str) -> bool:
         code = last_code(text)
+        # Models answer with the whole function, or with its body alone.
         if self.name and not re.search(rf"^def {re.escape(self.name)}\b", code, re.MULTILINE):
             code = self.begin + code
         asked = json.dumps({"program": code, "tests": self.tests}).encode() + b"\n"
@@ -64,7 +81,11 @@ class UnitTestCheck:
 
 @dataclass(frozen=True)
 class JsonSchemaCheck:
-    """A JSON schema: the first JSON value of a text must be valid."""
+    """Check that the first JSON value of a text is valid under a schema.
+
+    Attributes:
+        schema: The schema, as JSON.
+    """
 
     schema: str
 
@@ -74,6 +95,7 @@ class JsonSchemaCheck:
 
         code = last_code(text).strip()
         try:
+            # The value alone: what follows it, such as an explanation, is not judged.
             _, end = json.JSONDecoder().raw_decode(code)
         except (ValueError, RecursionError):
             return False
@@ -81,7 +103,7 @@ class JsonSchemaCheck:
 
 
 def check_of(answer: str | AnswerCheck | None) -> AnswerCheck | None:
-    """The check of a row's answer; None where there is nothing that a text could be held against."""
+    """The check of a row's answer; None where there is nothing that a text could be compared with."""
     if not isinstance(answer, str):
         return answer
     words = answers.wanted_answer(answer)
@@ -95,6 +117,7 @@ def last_box(text: str) -> str | None:
     begin = text.rfind("\\boxed{")
     if begin < 0:
         return None
+    # Braces may nest: the box ends where its own brace closes.
     depth = 0
     first = begin + len("\\boxed")
     for i in range(first, len(text)):
@@ -104,6 +127,8 @@ def last_box(text: str) -> str | None:
     return None
 
 
+# In order: spacing, variants of fractions, text, fractions without braces, units, thousands, a full
+# stop.
 _SETTING: tuple[tuple[str, str], ...] = (
     (r"\\left|\\right|\\!|\\,|\\;|\\ |\\\$|\$|\s", ""),
     (r"\\[dt]frac", r"\\frac"),
@@ -116,7 +141,7 @@ _SETTING: tuple[tuple[str, str], ...] = (
 
 
 def bare_formula(formula: str) -> str:
-    """A formula without what only sets it."""
+    """A formula without spacing, units and variants of notation that do not change its value."""
     for old, new in _SETTING:
         formula = re.sub(old, new, formula)
     return formula
@@ -126,7 +151,7 @@ _BLOCK = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def last_code(text: str) -> str:
-    """The last block of code of a text; where there is none, the text."""
+    """The last fenced code block of a text; the text itself where there is none."""
     blocks = _BLOCK.findall(text)
     if blocks:
         return blocks[-1]

@@ -25,10 +25,17 @@ STALE = 1e-4
 
 @dataclass(frozen=True)
 class CacheDrift:
-    """Over the laws that a method looked at: nats is the divergence KL(uncached || cached), its mean and largest value; moved:
-    the share of laws whose likeliest token was another; rows: how many laws; passes: of the method, without those that
-    compare; stale: the first pass (from 1) that fed everything and yet gave laws of something kept, against every cache's own
-    definition."""
+    """How far cached laws are from uncached ones, over the laws that a method looked at.
+
+    Attributes:
+        rows: How many laws were compared.
+        nats: Mean of the divergence KL(uncached || cached).
+        most: The largest divergence, nats.
+        moved: Share of laws whose likeliest token is another one.
+        passes: Passes of the method, without those that compare.
+        stale: The first pass (from 1) that fed everything and yet gave laws of cached states, which
+            no cache may do; None: there is none.
+    """
 
     rows: int
     nats: float
@@ -49,9 +56,27 @@ def measure_cache_drift(
     raw: bool = False,
     seed: int = 0,
 ) -> CacheDrift:
-    """Of one answer of a masked-diffusion model: every pass is followed by one that keeps nothing. Raises RequestError for a
-    method or options that cannot decode the model."""
+    """Measure the drift of a cache over one answer of a masked-diffusion model: each pass is
+    followed by one without a cache.
+
+    Args:
+        lm: The loaded model.
+        prompt: Text, chat messages or token ids.
+        method: Name of a method that fills a canvas.
+        options: Its options, a cache among them.
+        sampling: Sampling rules of the answer.
+        max_tokens: Positions of the answer.
+        raw: Whether the prompt goes in without the chat template. Default false.
+        seed: Names the randomness. Default 0.
+
+    Returns:
+        The drift over all passes.
+
+    Raises:
+        RequestError: The method or its options cannot decode the model.
+    """
     watched = WatchedDenoiser(lm.checkpoint.lm)
+    # The method sees the watched model in the model's place; all else is as in a request.
     kit = replace(
         lm.kit(), target=watched, shapers=build_shapers(sampling, order="vllm", seed=seed, choice=0)
     )
@@ -64,6 +89,7 @@ def measure_cache_drift(
         float(nats_N.max()),
         float(torch.cat(watched.moved).double().mean()),
         len(watched.nats),
+        # A pass that feeds everything recomputes every state: only rounding may remain.
         next(
             (
                 i
@@ -77,8 +103,16 @@ def measure_cache_drift(
 
 @dataclass(frozen=True)
 class WatchedDenoiser:
-    """A denoiser whose boards compare each pass with one that feeds everything; nats, moved: what was found, pass by
-    pass; whole: whether a pass fed everything."""
+    """A denoiser whose canvases compare each pass with one that feeds everything.
+
+    Attributes:
+        denoiser: The model under watch.
+        nats: Divergences of each pass, one tensor [R] a pass.
+        moved: Whether the likeliest token is another one, one tensor [R] a pass.
+        whole: Whether each pass fed everything.
+        family: The family of models that a method sees.
+        layers: 0: no part of the layers can run alone.
+    """
 
     denoiser: Denoiser
     nats: list[Tensor] = field(default_factory=list[Tensor])
@@ -107,14 +141,33 @@ class WatchedDenoiser:
         return self.denoiser.embed(canvas)
 
     def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        """Log-weights at some positions, as the watched model gives them.
+
+        Args:
+            state_RH: States of these positions, shape ``[R, H]``.
+            rows: The positions, ascending.
+
+        Returns:
+            Log-weights, shape ``[R, V]``.
+        """
         return self.denoiser.laws(state_RH, rows)
 
     def open(self, length: int, prompt: int = 0) -> WatchedBoard:
+        """Open a canvas whose passes are compared.
+
+        Args:
+            length: Positions of the canvas.
+            prompt: How many of its first positions are the prompt. Default 0.
+
+        Returns:
+            The canvas under watch.
+        """
+        # The model's own canvas still does the work of the method.
         return WatchedBoard(self, self.denoiser.open(length, prompt), prompt)
 
 
 class WatchedBoard:
-    """A board, and a fresh one beside it for each pass."""
+    """A canvas under watch, and a fresh one for each pass to compare it with."""
 
     def __init__(self, watched: WatchedDenoiser, board: CanvasSession, prompt: int) -> None:
         self._watched = watched
@@ -122,13 +175,32 @@ class WatchedBoard:
         self._prompt = prompt
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+        """Run a pass and compare its laws with those of a pass without a cache.
+
+        Args:
+            canvas: Token ids by position, None for a gap.
+            rows: Positions whose laws are wanted, ascending, all in `feed`.
+            feed: Positions that run in this pass, ascending.
+
+        Returns:
+            Log-weights as the cached pass gives them, shape ``[R, V]``.
+        """
         got_RV = await self._board.score(canvas, rows, feed)
         await self._compare(got_RV, canvas, rows, feed)
         return got_RV
 
     async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
-        """What is compared are the laws of the gaps that were fed."""
+        """Run a pass for states; the laws of the gaps that it fed are compared.
+
+        Args:
+            canvas: Token ids by position, None for a gap.
+            feed: Positions that run in this pass, ascending.
+
+        Returns:
+            The state of each fed position, shape ``[F, H]``.
+        """
         state_FH = await self._board.read(canvas, feed)
+        # Only gaps have a law of their own; states of known tokens are fed for the cache.
         index = [i for i, at in enumerate(feed) if canvas[at] is None]
         rows = [feed[i] for i in index]
         await self._compare(self._watched.laws(state_FH[index], rows), canvas, rows, feed)
@@ -137,7 +209,10 @@ class WatchedBoard:
     async def _compare(
         self, got_RV: Tensor, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]
     ) -> None:
+        # A canvas of its own for every pass: nothing can be left over in it.
         fresh = self._watched.denoiser.open(len(canvas), self._prompt)
+        # A block-causal model sees up to the end of the last fed block; any other one sees the
+        # whole canvas.
         own = self._watched.block
         if own:
             stop = min(len(canvas), -(-(feed[-1] + 1) // own) * own)
@@ -147,10 +222,12 @@ class WatchedBoard:
             true_RV = normalise_log_weights(await fresh.score(canvas, rows, range(stop)))
         finally:
             fresh.close()
+        # KL(uncached || cached) by row; 0 * -inf at impossible tokens would be NaN.
         terms_RV = true_RV.exp() * (true_RV - normalise_log_weights(got_RV))
         self._watched.nats.append(
             terms_RV.masked_fill(true_RV == float("-inf"), 0.0).sum(-1).clamp(min=0.0)
         )
+        # Such a pass recomputes every state, so any difference beyond rounding is a stale cache.
         self._watched.whole.append(list(feed) == list(range(stop)))
         self._watched.moved.append(true_RV.argmax(-1) != got_RV.argmax(-1))
 

@@ -1,4 +1,5 @@
-"""The output law of a method on toy models, with every draw enumerated: exact to rounding, where samples only bound."""
+"""The output law of a method on toy models, with every draw enumerated: exact to rounding, where
+samples only bound."""
 
 from __future__ import annotations
 
@@ -41,13 +42,16 @@ from polydec.methods.speculative.policies.fixed import FixedPolicy
 from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 LAWS = 8
-"""Random laws that are enumerated at least, bare and under sampling rules: of twelve those of four tokens may be left out."""
+"""Random laws that are enumerated at least, bare and under sampling rules: of twelve those of four
+tokens may be left out."""
 LENGTH = 2
-"""Tokens of an answer. The first two laws, which cost the most, have a token more: there a pass accepts two drafts."""
+"""Tokens of an answer. The first two laws, which cost the most, have a token more: there a pass
+accepts two drafts."""
 TOLERANCE = 1e-9
 """Total variation that rounding may leave."""
 MOST = 2_000
-"""Ways for draws to fall that are followed in one law: some seconds of a core. A law with more of them is left out."""
+"""Ways for draws to fall that are followed in one law: some seconds of a core. A law with more of
+them is left out."""
 RULES = {"plain": "without rules", "shaped": "under penalties, a temperature and top-p"}
 """Which of the examples' shapings are enumerated, in words."""
 PROMPT = (0, 1, 0)
@@ -57,10 +61,19 @@ CANVAS = 3
 
 @dataclass(frozen=True)
 class LawEnumeration:
-    """laws: random laws whose every draw was followed; ways: in how many ways these fell, together; apart: the largest total
-    variation between what a method writes and the law; place: of the first law that is off; unknown: why nothing could be
-    enumerated, "" where it was; exercised: what happened in all of this; missing: what never did ("drafted", "accepted",
-    "rejected", of a canvas "edited") and should have, so that nothing is shown by the rest."""
+    """What an enumeration of every draw has found.
+
+    Attributes:
+        laws: Random laws whose every draw was followed.
+        ways: In how many ways the draws fell, over all laws.
+        apart: The largest total variation between what the method writes and the law it promises, 0
+            to 1.
+        place: The first law that is off, and where, in words; "" where none is.
+        unknown: Why nothing could be enumerated; "" where it was.
+        exercised: What happened in all of the runs, counted.
+        missing: What never happened and should have ("drafted", "accepted", "rejected", of a canvas
+            "edited"): without it the rest shows nothing.
+    """
 
     laws: int = 0
     ways: int = 0
@@ -85,6 +98,7 @@ class LawEnumeration:
             return ""
         if not self.laws:
             return f"no law was enumerated: {self.unknown}"
+        # Where nothing was drafted, nothing could be accepted or rejected either.
         if "drafted" in self.missing:
             never = self.missing[:1]
         else:
@@ -97,7 +111,15 @@ class LawEnumeration:
 
 @dataclass(frozen=True)
 class ToyCase:
-    """One law: its number, what it is called, the decoder over it, what is asked, and what an answer's law must be."""
+    """One toy law and a decoder over it.
+
+    Attributes:
+        number: The number of the law: the same law in longer answers has the same one.
+        called: Its name in messages.
+        decoder: The decoder under test.
+        request: What is asked of the decoder.
+        law: The law of answers that the decoder must have.
+    """
 
     number: int
     called: str
@@ -107,14 +129,20 @@ class ToyCase:
 
 
 Growing = Iterator[ToyCase]
-"""One law in answers of growing length: the next one is for methods that have drafted nothing in those before."""
+"""One law in answers of growing length: the next one is for methods that have drafted nothing in
+those before."""
 
 
 @dataclass(frozen=True)
 class ToyFamily:
-    """What enumerations of a family run over. groups: of a method and its options the laws, one after the other; the next
-    group follows where the ones before it have not brought about all that is wanted; wanted: counts that must not be 0; grows:
-    the count that ends the growing of an answer."""
+    """What enumerations run over for one family of models.
+
+    Attributes:
+        groups: Each makes the laws of a group, one after the other, for a method and its options.
+            The next group follows where the ones before have not brought about all that is wanted.
+        wanted: Names of counts that must not be 0.
+        grows: The count that ends the growing of an answer once it is not 0.
+    """
 
     groups: Sequence[Callable[[str, Mapping[str, Any]], Iterator[Growing]]]
     wanted: tuple[str, ...]
@@ -124,7 +152,17 @@ class ToyFamily:
 def enumerate_output_laws(
     method: str, options: Mapping[str, Any], family: str = "ar"
 ) -> LawEnumeration:
-    """Of a method that promises a law, with these options: its output over random laws of three or four tokens."""
+    """Compare the exact output law of a method with the law that it promises, on random toy laws of
+    three or four tokens.
+
+    Args:
+        method: Name of a method that promises a law.
+        options: Its options, as a request has them.
+        family: Family of models that it decodes, a key of `FAMILIES`: "ar" or "diffusion".
+
+    Returns:
+        What was found; the enumeration ends at the first law that is off.
+    """
     toys = FAMILIES[family]
     reasons = registry.get_recipe_module(method).CARD.unexercised
     found = LawEnumeration(missing=toys.wanted)
@@ -132,6 +170,8 @@ def enumerate_output_laws(
     try:
         for group in toys.groups:
             for growing in group(method, options):
+                # The card gives a reason why the method never drafts: growing its answers would not
+                # change that.
                 if toys.grows in reasons:
                     some = islice(growing, 1)
                 else:
@@ -141,11 +181,13 @@ def enumerate_output_laws(
                     return found
             missing = missing_kinds(found.exercised, toys.wanted, reasons)
             found = replace(found, missing=missing)
+            # Further groups are for methods that the usual laws do not exercise.
             if not missing:
                 break
     except PolydecError as error:
         return replace(found, unknown=str(error))
     if len(numbers) < LAWS:
+        # Some laws were left out: the rest may be too few.
         few = f"its draws fall in over {MOST} ways"
     else:
         few = ""
@@ -155,7 +197,8 @@ def enumerate_output_laws(
 def _grown(
     found: LawEnumeration, growing: Growing, grows: str, numbers: set[int]
 ) -> LawEnumeration:
-    """What is found with one law more, in answers that grow until there is something of what is wanted first."""
+    """What is found with one law more, in answers that grow until there is something of what is
+    wanted first."""
     for toy in growing:
         collector = ExercisedCollector()
         try:
@@ -164,6 +207,7 @@ def _grown(
             return found
         except DrawnTwice as error:
             return replace(found, place=f"randomness: {toy.called}: {error}")
+        # A law counts once, however many lengths of its answers are enumerated.
         numbers.add(toy.number)
         off = text_law_distance(law, toy.law)
         exercised = found.exercised + collector.counts + ExercisedCounts(laws=1)
@@ -188,6 +232,7 @@ def _usual_texts(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
 
 def _texts(laws: Iterable[ToyLaw], method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
     for one in laws:
+        # One decoder serves all lengths of a law: only the request and the expected law change.
         made = example_decoder(method, one.target, one.draft, options)
         yield (
             ToyCase(one.number, one.called, made, one.request(length), one.law(length))
@@ -202,9 +247,11 @@ def _further_texts(
 
 
 def _canvases(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
-    """Toys that fill a canvas, whose conditionals agree; in every second one a token ends the answer."""
+    """Toys that fill a canvas, whose conditionals agree; in every second one a token ends the
+    answer."""
     for seed in range(LAWS):
         chain = MarkovChainNetwork(seed)
+        # -1 is no token: the answers of every second law never end early.
         eos = 2 if seed % 2 else -1
         denoiser: Any = ToyDenoiser(chain, eos)
         kit = Kit(denoiser, None, example_artefacts(denoiser.vocab))
@@ -232,6 +279,8 @@ def _where(toy: ToyCase, law: Law) -> str:
     """Which token of the answer is off first, by how much, and where most."""
     for length in range(1, toy.request.max_tokens + 1):
         ours, right = (_beginnings(chances, length) for chances in (law, toy.law))
+        # The marginal law of the first `length` tokens: the shortest beginning that differs names
+        # the token that is off.
         off = text_law_distance(ours, right)
         if off > TOLERANCE:
             worst = max(
@@ -265,22 +314,35 @@ class WatchedVerifier:
         return getattr(self.verifier, name)
 
     def verify(self, draft: Draft, *rest: Any) -> Any:
+        """Note the draft if it is the answer's first, then verify it.
+
+        Args:
+            draft: The draft of this round, as the wrapped verifier takes it.
+            rest: The verifier's further arguments, passed on unchanged.
+
+        Returns:
+            What the wrapped verifier returns.
+        """
         if not self.first:
             self.first.append(draft)
         return self.verifier.verify(draft, *rest)
 
 
 def _part(toy: ToyCase) -> str:
-    """Which part of the method is off: "law" where plain decoding of the same is off as well, "draft" where nodes are drawn
-    from other laws than they say, else "verdict"; of a canvas "unmasking"."""
+    """Which part of the method is off: "law" where plain decoding of the same is off as well,
+    "draft" where nodes are drawn from other laws than they say, else "verdict"; of a canvas
+    "unmasking"."""
     owner: Any = toy.decoder
     if hasattr(owner, "unmasker"):
         return "unmasking"
+    # Plain decoding under the same rules: where it is off too, the rules are what is wrong, not the
+    # method.
     plain = SpeculativeDecoder(owner.target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
     if text_law_distance(_law(toy, plain)[0], toy.law) > TOLERANCE:
         return "law"
     if not _verifies(owner):
         return "verdict"
+    # All executions again, each with its probability p, now with the first draft of each noted.
     first = list[Draft]()
     made: Any = replace(owner, verifier=WatchedVerifier(owner.verifier, first))
     seen = defaultdict[Any, defaultdict[int, float]](lambda: defaultdict(float))
@@ -290,6 +352,7 @@ def _part(toy: ToyCase) -> str:
     ):
         if first:
             _noted(first.pop(), p, seen, laws)
+    # A draft that draws as it says leaves only the verifier's decision to blame.
     if any(_off(got, laws[key], key[1]) for key, got in seen.items()):
         return "draft"
     return "verdict"
@@ -297,6 +360,7 @@ def _part(toy: ToyCase) -> str:
 
 def _verifies(decoder: Any) -> bool:
     """Whether a decoder has a verifier that can be watched."""
+    # `replace` below needs a dataclass with that field.
     return is_dataclass(decoder) and "verifier" in {f.name for f in fields(decoder)}
 
 
@@ -309,6 +373,8 @@ def _noted(draft: Draft, p: float, seen: Any, laws: dict[Any, Any]) -> None:
             law_V = draft.law[c]
             if law_V is None:
                 continue
+            # Siblings that are drawn without replacement have a law that depends on the siblings
+            # before.
             if draft.draw[c] is DrawKind.WITHOUT:
                 known = before
             else:
@@ -321,6 +387,7 @@ def _noted(draft: Draft, p: float, seen: Any, laws: dict[Any, Any]) -> None:
 
 def _off(got: Mapping[int, float], law_V: Any, before: tuple[int, ...]) -> bool:
     want_V = float64_probabilities(law_V)
+    # The law of a later sibling: the node's law without the earlier ones, normalised again.
     for x in before:
         want_V = exclude_token(want_V, x)
     total = sum(got.values())

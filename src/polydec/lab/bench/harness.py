@@ -1,7 +1,8 @@
 """Polydec as a model of lm-evaluation-harness: `--model polydec`, any method on any task.
 
-Importing this registers it. `polydec harness` is the harness's own command line with this model in it; in Python,
-`import polydec.lab.bench.harness` and then `lm_eval.simple_evaluate(model="polydec", ...)`.
+Importing this registers it. `polydec harness` is the harness's own command line with this model in
+it; in Python, `import polydec.lab.bench.harness` and then `lm_eval.simple_evaluate(model="polydec",
+...)`.
 """
 
 from __future__ import annotations
@@ -41,13 +42,7 @@ SETTLED = ("do_sample", "until", "max_gen_toks", "max_tokens", "max_new_tokens",
 
 @register_model("polydec")
 class HarnessModel(TemplateLM):
-    """A model that is loaded here, and the method that decodes what a task lets it write.
-
-    model: as `polydec.load` takes it; method: a name with its options behind it, as in "draft-model:depth=3"; batch_size:
-    requests that share passes, at least 1; draws: canvases for each likelihood under a masked-diffusion model, at least 2;
-    max_length: tokens of a context and what is behind it, None for the model's own; seed: names the randomness. Further
-    arguments are those of `polydec.load`. Raises RequestError for a name that is unknown and for a value out of range.
-    """
+    """A model that is loaded here, and the method that decodes what a task lets it write."""
 
     def __init__(
         self,
@@ -61,6 +56,23 @@ class HarnessModel(TemplateLM):
         max_batch_size: int | None = None,
         **loading: Any,
     ) -> None:
+        """Load the model and check the method.
+
+        Args:
+            model: The model, as `polydec.load` takes it.
+            method: A method's name with its options, as in "draft-model:depth=3".
+            batch_size: Requests that share passes, at least 1; "auto" is 8.
+            draws: Canvases for each likelihood under a masked-diffusion model, at least 2. Default
+                128.
+            max_length: Tokens of a context and its continuation; None: the model's own context.
+            seed: Names the randomness. Default 0.
+            device: The device, as `polydec.load` takes it; None: the default.
+            max_batch_size: Ignored: the harness passes it to every model.
+            loading: Further arguments of `polydec.load`.
+
+        Raises:
+            RequestError: A name is unknown, or a value is out of range.
+        """
         super().__init__()
         for name in loading:
             if name not in loading_options():
@@ -75,12 +87,13 @@ class HarnessModel(TemplateLM):
                 ]
                 nearest = name_suggestion(name, known, "its arguments", most=1)
                 raise RequestError(f"model_args has {short_repr(name)}: {nearest}")
+        # The harness names its own default device even where the user names none.
         if device not in (None, UNSAID):
             loading["device"] = device
         chosen = parse_method_setting(str(method))
         self.method = chosen.name
         self.options = chosen.options
-        # a batch is what requests share, so there is nothing to find out where the harness is told "auto"
+        # Requests share passes up to this number, so "auto" needs no search for a batch that fits.
         if batch_size == "auto":
             self.batch_size = 8
         else:
@@ -88,6 +101,7 @@ class HarnessModel(TemplateLM):
         if self.batch_size < 1:
             raise RequestError(f"batch_size is {batch_size}: it must be at least 1")
         self.lm: LoadedModel = load(model, **loading)
+        # Refused now, not in the middle of a task.
         self.lm.check(self.method, self.options)
         context = int(self.lm.checkpoint.lm.context)
         if max_length is not None and not 2 <= max_length <= context:
@@ -102,12 +116,14 @@ class HarnessModel(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """What ends a text."""
+        """The token that ends a text, the lowest id where there are several."""
         return min(self.lm.checkpoint.text.eos or self.lm.checkpoint.lm.vocab.eos)
 
     @property
     def prefix_token_id(self) -> int:
-        """What a text without a context stands behind: the tokenizer's own mark, or the end of another text."""
+        """The context of a text without one: the tokenizer's own first mark, or the end of another
+        text.
+        """
         before = self.lm.checkpoint.text.encode("")
         if before:
             return before[0]
@@ -120,9 +136,21 @@ class HarnessModel(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
+        """Encode a text.
+
+        Args:
+            string: The text.
+            add_special_tokens: Whether the tokenizer's own marks are added; None: unless a chat
+                template has put the first one there.
+            kwargs: Ignored.
+
+        Returns:
+            Token ids.
+        """
         text = self.lm.checkpoint.text
         mark = text.names.get("bos_token", "")
-        marked = bool(mark) and string.startswith(mark)  # by a chat template
+        # A chat template may have written the mark: a second one would change every likelihood.
+        marked = bool(mark) and string.startswith(mark)
         if add_special_tokens is None:
             special = not marked
         else:
@@ -132,9 +160,23 @@ class HarnessModel(TemplateLM):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
+        """Render messages by the model's chat template.
+
+        Args:
+            chat_history: Messages, each with "role" and "content".
+            add_generation_prompt: Whether the text ends with the opening of a reply. Default true.
+
+        Returns:
+            The text.
+        """
         return self.lm.checkpoint.text.render(chat_history, reply=add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The source of the chat template, for the harness's log; None where it asks for none.
+
+        Raises:
+            RequestError: A template is named, or the model has none.
+        """
         if not chat_template:
             return None
         if isinstance(chat_template, str):
@@ -163,7 +205,16 @@ class HarnessModel(TemplateLM):
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
-        """Each token of a text is told once, behind as much as there is room for."""
+        """Log-likelihoods of whole texts: each token once, after as long a context as there is room
+        for.
+
+        Args:
+            requests: The harness's requests, each with one text.
+            disable_tqdm: Ignored: no progress is printed.
+
+        Returns:
+            The log-probability of each text, nats.
+        """
         sums: list[float] = []
         for request in requests:
             (string,) = request.args
@@ -172,6 +223,7 @@ class HarnessModel(TemplateLM):
                 for window in get_rolling_token_windows(
                     token_list=self.tok_encode(string, add_special_tokens=False),
                     prefix_token=self.prefix_token_id,
+                    # Room for the token before the window and for the one that a pass writes.
                     max_seq_len=self.max_length - 2,
                     context_len=1,
                 )
@@ -194,13 +246,26 @@ class HarnessModel(TemplateLM):
         return scored
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """The answers, by the method; a context that leaves no room for them loses its beginning."""
+        """Write the answers by the method. A context that leaves no room for its answer loses its
+        beginning.
+
+        Args:
+            requests: The harness's requests, each with a context and settings of its answer.
+            disable_tqdm: Ignored: no progress is printed.
+
+        Returns:
+            The text of each answer, in order.
+
+        Raises:
+            RequestError: A setting is unknown or out of range.
+        """
         engine = Engine(self.lm, max_running=self.batch_size)
         tickets = [engine.submit(**self._request(*request.args)) for request in requests]
         engine.run(tickets)
         texts: list[str] = []
         for request, ticket in zip(requests, tickets, strict=True):
             done = ticket.completion()
+            # For the tokens a pass that stand with the results.
             self._counts["tokens"] += done.usage["completion_tokens"]
             self._counts["target_passes"] += done.metrics["target_passes"]
             texts.append(done.text)
@@ -215,6 +280,7 @@ class HarnessModel(TemplateLM):
                 raise RequestError(f"generation_kwargs has {short_repr(name)}: {nearest}")
         until = settings.get("until") or []
         stop = [s for s in ([until] if isinstance(until, str) else until) if s]
+        # The limit goes by several names: the first one that is set counts.
         most = next(
             (int(settings[k]) for k in SETTLED[2:5] if settings.get(k) is not None), WRITTEN
         )
@@ -223,6 +289,7 @@ class HarnessModel(TemplateLM):
                 f"max_gen_toks is {most}: it must lie in 1 to {self.max_length - 1}, the context"
             )
         sampled = {k: settings[k] for k in SAMPLED if settings.get(k) is not None}
+        # Without `do_sample` a temperature above 0 means sampling; with it false, greedy decoding.
         if not settings.get("do_sample", float(sampled.get("temperature", 0.0)) > 0.0):
             sampled["temperature"] = 0.0
         ids = self.tok_encode(context) or [self.prefix_token_id]
@@ -237,7 +304,9 @@ class HarnessModel(TemplateLM):
         }
 
     def get_model_info(self) -> dict[str, Any]:
-        """What stands beside the results: what decoded, how many tokens a pass, and how sure likelihoods are."""
+        """What is stored with the results: model, method, tokens a pass, and the median error of
+        likelihoods.
+        """
         passes = self._counts["target_passes"]
         tokens = self._counts["tokens"]
         drawn = [e for e in self._errors if e > 0.0]
@@ -256,6 +325,7 @@ def main(arguments: Sequence[str]) -> None:
     from lm_eval.__main__ import cli_evaluate  # pyright: ignore[reportMissingImports]
 
     words = list(arguments)
+    # The harness has subcommands; options alone mean "run".
     if words[:1] not in (["run"], ["ls"], ["validate"]):
         words = ["run", *words]
     if words[0] == "run" and not any(w.split("=")[0] in ("--model", "-M") for w in words):

@@ -1,6 +1,8 @@
-"""How likely a model finds a text behind another: exactly where it continues texts, by draws where it fills canvases.
+"""How likely a model finds a text behind another: exactly where it continues texts, by draws where
+it fills canvases.
 
-Source of the estimate for masked diffusion: LLaDA (Nie et al. 2025), whose evaluation draws a number of masks, then the places.
+Source of the estimate for masked diffusion: LLaDA (Nie et al. 2025), whose evaluation draws a
+number of masks, then the places.
 """
 
 from __future__ import annotations
@@ -27,9 +29,15 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True)
 class TextLikelihood:
-    """logp: of the text behind its context, in nats. Of a masked-diffusion model the mean over all orders in which the text may
-    be written, a lower bound of what the model says. greedy: whether the model at temperature 0 writes this text; error: the
-    standard error of logp, 0 where nothing was drawn; passes: forward passes of one text each that it took."""
+    """How likely a model finds a text after a context.
+
+    Attributes:
+        logp: Log-probability of the text in nats. Under a masked-diffusion model it is the mean
+            over all orders in which the text may be written, a lower bound of the model's own.
+        greedy: Whether the model at temperature 0 writes this text.
+        error: Standard error of `logp`; 0 where nothing was drawn.
+        passes: Forward passes that it took, counted for each text alone.
+    """
 
     logp: float
     greedy: bool
@@ -46,18 +54,30 @@ def text_likelihoods(
     at_once: int = 16,
     most: int | None = None,
 ) -> list[TextLikelihood]:
-    """Of each pair, in order. A context that is too long loses its beginning.
+    """Score texts after their contexts. A context that is too long loses its beginning.
 
-    draws: canvases for each text under a masked-diffusion model, at least 2; where a text has no more sets of gaps than this,
-    all are taken and nothing is drawn. at_once: texts, or canvases of one text, whose passes are merged, at least 1. most:
-    tokens of a context and its text together, None for what the model has room for. Raises RequestError for a number out of
-    range, an empty text, a text longer than that, and a model that writes in another way.
+    Args:
+        lm: An autoregressive or masked-diffusion model.
+        pairs: Token ids of context and text, each of at least one token.
+        draws: Canvases for each text under a masked-diffusion model, at least 2. A text with no
+            more sets of gaps than this is scored over all of them, without draws. Default 128.
+        seed: Names the randomness. Default 0.
+        at_once: Texts, or canvases of one text, whose passes are merged, at least 1. Default 16.
+        most: Tokens of a context and its text together; None: as many as the model has room for.
+
+    Returns:
+        The likelihood of each pair, in order.
+
+    Raises:
+        RequestError: A number is out of range, a text is empty or too long, or the model writes in
+            another way.
     """
     for name, value, least in (("draws", draws, 2), ("at_once", at_once, 1)):
         if value < least:
             raise RequestError(f"{name} is {value}: it must be at least {least}")
     family = family_of(lm.checkpoint.lm)
     law = lm.checkpoint.lm
+    # An encoder-decoder model writes from another text: context and text do not follow each other.
     if family not in ("ar", "diffusion") or hasattr(law, "encoder"):
         if hasattr(law, "encoder"):
             kind = "an encoder-decoder"
@@ -66,11 +86,12 @@ def text_likelihoods(
         raise RequestError(
             f"{lm.name} is {kind} model: texts are scored under models that continue texts or fill canvases"
         )
-    room = law.context if family == "diffusion" else law.context - 1  # a pass writes one more token
+    # An autoregressive pass writes one more token.
+    room = law.context if family == "diffusion" else law.context - 1
     cut = [_fitting(pair, room if most is None else min(most, room)) for pair in pairs]
     if family == "ar":
         return _continued(lm, cut, at_once)
-    # draws hang on the text alone, so it has the same likelihood in any company
+    # The draws depend on context and text alone, so the likelihood is the same in any batch.
     named = [Rng.of(seed).at("likelihood", *context, "then", *text) for context, text in cut]
     return [
         run_coroutines([_masked(law, context, text, draws, at_once, rng)])[0]
@@ -91,6 +112,7 @@ def _continued(lm: LoadedModel, pairs: Sequence[Pair], at_once: int) -> list[Tex
     """One pass a text tells all of its laws."""
     engine = Engine(lm, max_running=at_once)
     tickets = [
+        # The text goes in as part of the prompt, whose log-probabilities one pass gives.
         engine.submit(Ask((*context, *text), method="plain", max_tokens=1, prompt_logprobs=0))
         for context, text in pairs
     ]
@@ -111,18 +133,21 @@ async def _masked(
     at_once: int,
     rng: Rng,
 ) -> TextLikelihood:
-    """Block by block under a block-causal model, whose later blocks are not seen by the earlier ones."""
+    """Block by block under a block-causal model, whose later blocks are not seen by the earlier
+    ones."""
     whole = (*context, *text)
     start = len(context)
     logp = 0.0
     variance = 0.0
     passes = 0
     for number, places in enumerate(_parts(start, len(whole), law.block)):
+        # Few positions: all nonempty sets of gaps are scored, and the mean is exact.
         if 2 ** len(places) - 1 <= draws:
             sets = list(_all_sets(places))
         else:
             sets = None
         chosen = sets or [_drawn(places, rng.at("set", number, draw)) for draw in range(draws)]
+        # Each value estimates the log-probability of all positions of this block.
         values: list[float] = []
         for at in range(0, len(chosen), at_once):
             group = chosen[at : at + at_once]
@@ -130,10 +155,12 @@ async def _masked(
                 *(_filled_in(law, whole, places, gaps) for gaps in group)
             )
         passes += len(chosen)
-        if sets:  # the mean over how many gaps there are, then over the sets of so many
+        if sets:
+            # The mean over the number of gaps, then over the sets of that many gaps.
             weights = [1.0 / (len(places) * comb(len(places), len(gaps))) for gaps in sets]
             logp += fsum(w * x for w, x in zip(weights, values, strict=True))
         else:
+            # The variance of the block's mean; blocks are drawn independently, so variances add.
             mean = fsum(values) / draws
             logp += mean
             variance += fsum((x - mean) ** 2 for x in values) / (draws - 1) / draws
@@ -179,6 +206,7 @@ async def _filled_in(
     law: Any, whole: tuple[int, ...], places: range, gaps: tuple[int, ...]
 ) -> float:
     """What one set of gaps says of all places: each of its gaps stands for as many places."""
+    # Under a block-causal model later blocks are not part of what the canvas sees.
     if law.block:
         stop = places.stop
     else:
@@ -192,6 +220,7 @@ async def _is_greedy(law: Any, whole: tuple[int, ...], start: int) -> tuple[bool
     passes = 0
     for places in _parts(start, len(whole), law.block):
         gaps = tuple(places)
+        # Fill the surest gap first, as greedy decoding does, one pass a gap.
         while gaps:
             if law.block:
                 stop = places.stop

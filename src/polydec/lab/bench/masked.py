@@ -1,4 +1,5 @@
-"""Constraints: every finished answer is valid, and the law that was drawn from is the model's under the mask."""
+"""Constraints: every finished answer is valid, and the law that was drawn from is the model's under
+the mask."""
 
 from __future__ import annotations
 
@@ -23,9 +24,19 @@ CLOSE = 1e-4
 
 @dataclass(frozen=True)
 class ConstraintFindings:
-    """Of answers under a constraint. finished: that came to an end by themselves; valid, invalid, unjudged: of these, as others
-    judge them; rows: laws that were computed again from the model's bare rows and the mask; apart: the largest difference of a
-    log-probability; outside: weight that a law leaves outside its mask, at most; place: of the first thing that is wrong."""
+    """What was found of answers under a constraint.
+
+    Attributes:
+        answers: Answers in all.
+        finished: Answers that came to an end by themselves.
+        valid: Finished answers that the constraint allows, by an independent judge.
+        invalid: Finished answers that it does not allow.
+        unjudged: Finished answers that no judge here can decide.
+        rows: Laws that were computed again from the model's bare rows and the mask.
+        apart: The largest difference of a log-probability, nats.
+        outside: The largest weight that a law leaves outside its mask, 0 to 1.
+        place: The first thing that is wrong, in words; "" where nothing is.
+    """
 
     answers: int
     finished: int
@@ -57,7 +68,21 @@ def judge_constrained(
     seed: int = 0,
     **request: Any,
 ) -> ConstraintFindings:
-    """Answers by the method, each judged, and the laws behind the first of each prompt computed again."""
+    """Judge a method's answers under a constraint, and compute the laws of the first answer to each
+    prompt again.
+
+    Args:
+        lm: The loaded model.
+        prompts: Prompts, each with whether it goes in without the chat template.
+        method: Name of the method.
+        options: Its options.
+        samples: Answers to each prompt; 1 at temperature 0.
+        seed: Names the randomness. Default 0.
+        request: What else the request holds; `sampling` and `constraint` must be there.
+
+    Returns:
+        What was found over all prompts.
+    """
     counts: dict[str, int] = dict.fromkeys(("answers", "finished", "yes", "no", "unknown"), 0)
     rows = 0
     furthest = 0.0
@@ -79,6 +104,7 @@ def judge_constrained(
         )
         for choice, answer in enumerate(completion.choices):
             counts["answers"] += 1
+            # An answer that was cut off at its length need not be complete.
             if answer.finish_reason != "stop":
                 continue
             counts["finished"] += 1
@@ -89,6 +115,7 @@ def judge_constrained(
                     f"a finished answer that the constraint does not allow, {answer.text[:80]!r}"
                 )
                 place = f"prompt {at + 1}, answer {choice}: {wrong}"
+        # Other rules bend the law as well: then the model's row and the mask do not give it.
         if _is_bare(request["sampling"]):
             again = _again(lm, prompt, raw, seed, completion.choices[0].token_ids, request)
             for i, (gap, more) in enumerate(again):
@@ -126,18 +153,20 @@ def _again(
     tokens: Sequence[int],
     request: Mapping[str, Any],
 ) -> list[tuple[float, float]]:
-    """Of every token's law under the constraint: how far its log-probabilities are from the model's own row, divided by the
-    temperature, cut by the mask and normalised here; and what weight it has outside the mask. At temperature 0 both are of
-    temperature 1."""
+    """Of every token's law under the constraint: how far its log-probabilities are from the model's
+    own row, divided by the temperature, cut by the mask and normalised here; and what weight it has
+    outside the mask. At temperature 0 both are of temperature 1."""
     sampling = request["sampling"]
     if sampling.temperature:
         warm = sampling
     else:
         warm = Sampling(temperature=1.0)
     asked = {**request, "sampling": warm}
+    # Plain decoding's target under the same constraint: its rows are what the method drew from.
     made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **asked))
     decoder: Any = made.decoder
     vocab = lm.checkpoint.lm.vocab
+    # The language must know which tokens end an answer, as the request's own does.
     if request.get("ignore_eos"):
         eos = frozenset[int]()
     else:
@@ -145,6 +174,7 @@ def _again(
     language = request["constraint"].language(vocab, eos | made.request.stop_ids)
 
     async def ask() -> list[tuple[float, float]]:
+        # The whole answer as one draft: row i is the law of token i.
         session = decoder.target.open(made.request.prompt)
         try:
             await session.prefill(ScoreRequest())
@@ -159,7 +189,10 @@ def _again(
                     own_V.masked_fill(~mask_V[: len(own_V)].cpu(), float("-inf"))
                 ).numpy()
                 got_V = normalise_log_weights(scores.weights(i).double().cpu()).numpy()
+                # Very small probabilities differ by rounding alone: they are left out of the
+                # comparison.
                 live = np.isfinite(want_V) & (want_V > -30.0)
+                # Weight on tokens that the mask forbids; it must be 0.
                 stray = float(np.exp(got_V[~np.isfinite(want_V)]).sum())
                 out.append((float(np.abs(got_V[live] - want_V[live]).max()), stray))
                 state = language.step(state, x)

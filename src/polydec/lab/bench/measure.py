@@ -25,6 +25,13 @@ from polydec.methods.speculative.loop.stats import DraftStats
 
 @dataclass(frozen=True)
 class MethodSetting:
+    """A method and its options as they are written on a command line.
+
+    Attributes:
+        name: Name of the method.
+        options: Values by option, as text.
+    """
+
     name: str
     options: Mapping[str, str]
 
@@ -34,8 +41,13 @@ class MethodSetting:
 
 
 def parse_method_setting(item: str) -> MethodSetting:
-    """`name:option=value:option=value`. Raises RequestError for a method that is unknown and for options in another form."""
+    """Parse `name:option=value:option=value`.
+
+    Raises:
+        RequestError: The method is unknown, or the options have another form.
+    """
     name, *pairs = item.strip().split(":")
+    # Raises RequestError for an unknown name.
     registry.get_recipe_module(name)
     options: dict[str, str] = {}
     for pair in pairs:
@@ -49,14 +61,25 @@ def parse_method_setting(item: str) -> MethodSetting:
 
 
 def spelt_all(items: str) -> list[MethodSetting]:
-    """Several with commas between them; a comma before a digit belongs to an option. Raises RequestError as `spelt` does."""
+    """Parse several settings with commas between them; a comma before a digit belongs to an option.
+
+    Raises:
+        RequestError: As `parse_method_setting` does.
+    """
     return [parse_method_setting(item) for item in re.split(r",(?!\s*\d)", items)]
 
 
 @dataclass(frozen=True)
 class BenchTask:
-    """Requests that run together (one where the batch is 1). wanted: of each prompt what its answer is held against, None where
-    nobody says it; none at all where no prompt has one."""
+    """Requests that run together.
+
+    Attributes:
+        workload: Name of the workload.
+        prompts: Their prompts; one where the batch is 1.
+        raw: Whether prompts go in without the chat template. Default false.
+        wanted: Of each prompt the check of its answer, None where it has none; empty where no
+            prompt has one.
+    """
 
     workload: str
     prompts: tuple[Prompt, ...]
@@ -66,12 +89,31 @@ class BenchTask:
 
 @dataclass(frozen=True)
 class BenchRun:
-    """One task by one method. tokens and seconds count decoding only: without the first pass of each request.
+    """One task by one method. `tokens` and `seconds` count decoding only: without the first pass of
+    each request.
 
-    firsts: of each request the seconds to its first token; gaps: seconds between two moments at which tokens of a request came;
-    accepted_at, tried_at: as in DraftStats; target_seconds: in passes of the target, other_seconds: of all other models;
-    cache_bytes: of all caches, at their largest; joules: of the processor, None where the machine does not tell; right: of
-    each request whether its answer is the one that is wanted, None where nobody says which.
+    Attributes:
+        task: Number of the task.
+        repeat: Number of the repetition.
+        tokens: Tokens after the first pass of each request.
+        seconds: Seconds from the first token to the last.
+        whole_seconds: Seconds from the first request's start to the last token.
+        generated: Tokens in all.
+        passes: Passes of the model.
+        positions: Positions that all models were fed.
+        drafts: Drafts that were verified.
+        accepted: Draft tokens that were accepted.
+        ids: Token ids of each answer.
+        distinct: Mean share of different 4-grams of an answer.
+        firsts: Seconds to the first token of each request.
+        gaps: Seconds between two moments at which tokens of a request came.
+        accepted_at: As in `DraftStats`.
+        tried_at: As in `DraftStats`.
+        target_seconds: Seconds in passes of the target.
+        other_seconds: Seconds in passes of all other models.
+        cache_bytes: Bytes of all caches at their largest.
+        joules: Energy of the processor; None where the machine does not say.
+        right: Of each request whether its answer is right; None where it has no check.
     """
 
     task: int
@@ -99,7 +141,14 @@ class BenchRun:
 
 @dataclass
 class TokenArrivals:
-    """An observer of one request: when tokens of it came, and how large the engine's caches were then."""
+    """An observer of one request: when its tokens came, and how large the engine's caches were
+    then.
+
+    Attributes:
+        engine: The engine that runs the request.
+        at: Moments of arrival, seconds of `time.perf_counter`.
+        cached: The largest size of the caches seen, bytes.
+    """
 
     kinds = (EditedEvent,)
     engine: Engine
@@ -109,6 +158,7 @@ class TokenArrivals:
     def __call__(self, event: TraceEvent) -> None:
         if isinstance(event, EditedEvent) and event.tokens:
             self.at.append(time.perf_counter())
+            # The first arrival and every LOOK-th after it.
             if len(self.at) % LOOK == 1:
                 self.cached = max(self.cached, self.engine.cached)
 
@@ -119,11 +169,14 @@ class TokenArrivals:
 
 
 LOOK = 16
-"""Of so many arrivals one looks how large the caches are, the first among them: it takes a while to add them up."""
+"""Of so many arrivals one looks how large the caches are, the first among them: it takes a while to
+add them up."""
 
 
 def distinct_4grams(ids: Sequence[int]) -> float:
-    """The share of different ones among the 4-grams of a text: low where it loops. 1 for shorter texts."""
+    """The share of different 4-grams of a text: low where it loops. 1 for texts of less than four
+    tokens.
+    """
     grams = [tuple(ids[i : i + 4]) for i in range(len(ids) - 3)]
     if grams:
         return len(set(grams)) / len(grams)
@@ -133,12 +186,27 @@ def distinct_4grams(ids: Sequence[int]) -> float:
 def run_task(
     lm: LoadedModel, method: MethodSetting, task: BenchTask, at: int, repeat: int, **request: Any
 ) -> BenchRun:
+    """Run one task by one method and measure it.
+
+    Args:
+        lm: The loaded model.
+        method: The method and its options.
+        task: The requests, which run together.
+        at: Number of the task.
+        repeat: Number of the repetition.
+        request: What else the requests hold, such as `sampling` and `max_tokens`.
+
+    Returns:
+        What was measured.
+    """
     engine = Engine(lm)
+    # One observer for each request, as gaps between arrivals are a request's own.
     watching = [TokenArrivals(engine) for _ in task.prompts]
     tickets = [
         engine.submit(p, method=method.name, options=method.options, raw=task.raw, on=on, **request)
         for p, on in zip(task.prompts, watching, strict=True)
     ]
+    # Submitting is left out of the energy.
     before = energy.read_energy_counters()
     answers = engine.run(tickets)
     after = energy.read_energy_counters()
@@ -158,12 +226,28 @@ def summarise_run(
     joules: float | None = None,
     wanted: Sequence[AnswerCheck | None] = (),
 ) -> BenchRun:
+    """Sum up finished requests that ran together.
+
+    Args:
+        tickets: Their tickets, at least one.
+        answers: Their answers, in the same order.
+        at: Number of the task.
+        repeat: Number of the repetition.
+        watching: Observers of the requests; empty: none.
+        joules: Energy of the processor; None: unknown.
+        wanted: The check of each answer; empty: none.
+
+    Returns:
+        What was measured.
+    """
     watches = [t.watch for t in tickets]
     stats: list[Any] = [r.stats for ticket in tickets for r in ticket.results]
     begun = min(w.opened for w in watches)
     ended = max(w.last for w in watches)
+    # Answers of all requests, in order of submission: texts of two methods are compared by them.
     ids = tuple(c.token_ids for a in answers for c in a.choices)
     generated = sum(map(len, ids))
+    # Decoding begins where the first request has its first token: prompts are fed before.
     first = min(w.first or w.last for w in watches)
     drafted = [s for s in stats if isinstance(s, DraftStats)]
     used = [u for t in tickets if t.task is not None for u in t.task.usage.items()]
@@ -172,11 +256,13 @@ def summarise_run(
         counted = drafted[0]
     else:
         counted = DraftStats()
+    # Counts of all requests together; methods without drafts have none.
     for further in drafted[1:]:
         counted = counted.plus(further)
     return BenchRun(
         at,
         repeat,
+        # What the first pass of each request gave is not in the time of decoding.
         generated - sum(s.first for s in stats),
         ended - first,
         ended - begun,
@@ -215,30 +301,50 @@ def measure_methods(
     into: dict[str, list[BenchRun]] | None = None,
     keep: Callable[[str, BenchRun], None] = lambda label, run: None,
 ) -> dict[str, list[BenchRun]]:
-    """Every method on every task, `repeats` times, methods side by side in turn; their order moves on by one each time.
+    """Run every method on every task `repeats` times, in turns: their order rotates by one each
+    turn.
 
-    The first task is run once by the first method before anything is counted (caches, lazy initialisation). into: what is
-    filled run by run and returned, so that whoever has it keeps what was measured before a failure; a turn (a task's
-    repetition) that stands there already by all methods is not run again. keep: is told of every run as soon as it is measured.
+    The first task is run once by the first method before anything is counted (caches, lazy
+    initialisation).
+
+    Args:
+        lm: The loaded model.
+        methods: The methods, with different labels.
+        tasks: The tasks.
+        sampling: Sampling rules of all requests.
+        max_tokens: Tokens of an answer at most.
+        repeats: Repetitions of every task, at least 1.
+        seed: Names the randomness. Default 0.
+        tick: Called with a label before each run, for a progress line.
+        into: Filled run by run and returned, so that what was measured before a failure is not
+            lost. A turn that all methods have there already is not run again. None: an empty one.
+        keep: Called with each run as soon as it is measured.
+
+    Returns:
+        Runs by label of the method.
     """
     runs = {} if into is None else into
     for m in methods:
         runs.setdefault(m.label, [])
+    # A turn counts as done only where every method has it: runs of one turn are compared.
     done = set.intersection(*({(r.task, r.repeat) for r in runs[m.label]} for m in methods))
     turns = [(n, at) for n in range(repeats) for at in range(len(tasks)) if (at, n) not in done]
     if not turns:
         return runs
+    # A run that warms up: caches of the processor, imports, lazily made tables. It is not counted.
     run_task(
         lm, methods[0], tasks[0], 0, 0, sampling=sampling, max_tokens=min(16, max_tokens), seed=seed
     )
     for repeat, at in turns:
         task = tasks[at]
+        # The order rotates, so that no method always runs on the coolest, or warmest, machine.
         turn = (repeat + at) % len(methods)
         for m in [*methods[turn:], *methods[:turn]]:
             tick(f"{m.label}: {task.workload}")
             run = run_task(
                 lm, m, task, at, repeat, sampling=sampling, max_tokens=max_tokens, seed=seed
             )
+            # Stored before anything else can fail.
             keep(m.label, run)
             runs[m.label].append(run)
     return runs
@@ -248,6 +354,7 @@ def median_speed(runs: Sequence[BenchRun]) -> float:
     """Tokens per second over all tasks, each counted with the median of its seconds."""
     tokens = seconds = 0.0
     for at in {r.task for r in runs}:
+        # The median over repetitions, task by task: one slow repetition does not count.
         mine = [r for r in runs if r.task == at]
         tokens += statistics.median(r.tokens for r in mine)
         seconds += statistics.median(r.seconds for r in mine)
@@ -259,7 +366,18 @@ def median_speed(runs: Sequence[BenchRun]) -> float:
 def speed_ratio_interval(
     ours: Sequence[BenchRun], plain: Sequence[BenchRun], draws: int = 2000
 ) -> tuple[float, float]:
-    """95 % bootstrap interval of the ratio of speeds, over pairs (task, repeat) that ran side by side."""
+    """The 95 % bootstrap interval of a ratio of speeds.
+
+    Pairs of runs of one task and repetition are resampled, as they ran one after the other.
+
+    Args:
+        ours: Runs of the method.
+        plain: Runs of the other side.
+        draws: Bootstrap samples. Default 2000.
+
+    Returns:
+        Lower and upper end; NaN where there is no pair, or no time was measured.
+    """
     base = {(r.task, r.repeat): r for r in plain}
     rows = np.array(
         [
@@ -271,7 +389,9 @@ def speed_ratio_interval(
     if not len(rows):
         return (float("nan"), float("nan"))
     at = np.random.default_rng(0).integers(0, len(rows), (draws, len(rows)))
+    # Sums of tokens and seconds of both sides over each resample's pairs.
     t1, s1, t0, s0 = np.moveaxis(rows[at].sum(1), -1, 0)
+    # A resample without measured time has no ratio.
     ok = (t0 > 0) & (s1 > 0) & (s0 > 0)
     if not ok.any():
         return (float("nan"), float("nan"))
@@ -285,8 +405,20 @@ def bench_table_rows(
     tasks: Sequence[BenchTask],
     plain: str = "plain",
 ) -> list[dict[str, Any]]:
-    """One row per method and workload, and per method over all ("all") where there are several."""
+    """Make the table: one row for each method and workload, and for each method over all ("all")
+    where there are several.
+
+    Args:
+        lm: The loaded model.
+        runs: Runs by label of the method.
+        tasks: The tasks that the runs number.
+        plain: Label of the method that others are compared with. Default "plain".
+
+    Returns:
+        The rows, ready for JSON.
+    """
     workloads = list(dict.fromkeys(t.workload for t in tasks))
+    # Tasks of each workload, and all of them where there are several workloads.
     groups = [
         *((w, {i for i, t in enumerate(tasks) if t.workload == w}) for w in workloads),
         *([("all", set(range(len(tasks))))] if len(workloads) > 1 else []),
@@ -296,8 +428,10 @@ def bench_table_rows(
         for workload, among in groups:
             ours = [r for r in mine if r.task in among]
             base = [r for r in runs.get(plain, ()) if r.task in among]
-            if not ours:  # a run that ended early has not come to it
+            # A bench that ended early has not come to this workload.
+            if not ours:
                 continue
+            # A pair without a partner counts as identical: there is nothing to compare it with.
             same = {(r.task, r.repeat): r.ids for r in base}
             passes = sum(r.passes for r in ours)
             drafts = sum(r.drafts for r in ours)
@@ -331,15 +465,19 @@ def bench_table_rows(
 
 
 def further_figures(runs: Sequence[BenchRun]) -> dict[str, Any]:
-    """What a reader of figures asks beside speed: waiting, depth, where the time went, memory, energy, right answers.
+    """Figures besides speed: waiting, depth of drafts, shares of the time, memory, energy, right
+    answers.
 
-    accepted_at[d]: of all drafts, how many had d + 1 levels accepted; of_those_tried[d]: of those that were so deep. A share
-    is one of the whole time, the prompt's pass included."""
+    `accepted_at[d]` is the share of all drafts that had d + 1 levels accepted, `of_those_tried[d]`
+    the share of those that were so deep. Shares of time are of the whole time, the prompt's pass
+    included.
+    """
     firsts = [x for r in runs for x in r.firsts]
     gaps = [x for r in runs for x in r.gaps]
     drafts = sum(r.drafts for r in runs)
     whole = sum(r.whole_seconds for r in runs)
     deep = max((len(r.tried_at) for r in runs), default=0)
+    # Sums over runs, level by level; a run with shallower drafts has nothing at the deeper ones.
     accepted, tried = (
         [sum(levels[d] for levels in counts if d < len(levels)) for d in range(deep)]
         for counts in ([r.accepted_at for r in runs], [r.tried_at for r in runs])
@@ -348,9 +486,10 @@ def further_figures(runs: Sequence[BenchRun]) -> dict[str, Any]:
         sum(x) / whole if whole else 0.0
         for x in ([r.target_seconds for r in runs], [r.other_seconds for r in runs])
     )
+    # Energy is reported only where every run has it: a share of the runs would mislead.
     joules = [r.joules for r in runs if r.joules is not None]
     first = min((r.repeat for r in runs), default=0)
-    # a text is the same in every repetition: each answer counts once
+    # A text is the same in every repetition: each answer counts once.
     judged = [x for r in runs if r.repeat == first for x in r.right if x is not None]
     return {
         "time_to_first_token": statistics.median(firsts) if firsts else None,

@@ -1,7 +1,9 @@
-"""ParallelBench's tasks of writing: sentences of given words, paraphrases and summaries, judged without another model.
+"""ParallelBench's tasks of writing: sentences of given words, paraphrases and summaries, judged
+without another model.
 
-Source: ParallelBench (Kang et al., 2025). Sentences and conversations are made here, of slots whose synonyms are known, so that
-it can be counted what of a meaning is kept; there a language model and a grammar checker judge, which have no part here.
+Source: ParallelBench (Kang et al., 2025). Sentences and conversations are made here, of slots whose
+synonyms are known, so that it can be counted what of a meaning is kept; there a language model and
+a grammar checker judge, which have no part here.
 """
 
 from __future__ import annotations
@@ -44,9 +46,20 @@ PLACES = ("station", "park", "library", "harbour", "museum", "school")
 
 
 def words_to_sentence(level: str, seed: int, number: int) -> BenchProblem:
-    """Four words that a sentence must hold: of one theme, of two or of four. Whether it is grammatical is not judged."""
+    """Make a problem: one sentence that holds four given words. Whether it is grammatical is not
+    judged.
+
+    Args:
+        level: A key of `MIXED`: "easy" for words of one theme, "medium" of two, "hard" of four.
+        seed: Names the randomness.
+        number: Number of the problem under this seed.
+
+    Returns:
+        The problem, right where every word stands in the answer.
+    """
     r = random.Random(f"parallelbench words {level} {seed} {number}")
     counts = MIXED[level]
+    # The more themes, the less the words suggest each other.
     words = [
         w
         for theme, count in zip(r.sample(sorted(THEMES), len(counts)), counts, strict=True)
@@ -62,20 +75,33 @@ def words_to_sentence(level: str, seed: int, number: int) -> BenchProblem:
         f"words_to_sentence_{level}",
         f"Write one sentence with these words: {', '.join(words)}.",
         right,
+        # As asked: the answer ends like a sentence.
         lambda answer: right(answer) and answer.strip().endswith("."),
     )
 
 
 def paraphrase_problem(seed: int, number: int) -> BenchProblem:
-    """A sentence to be said in other words. An answer has the share of its six meanings that are there in any of their words,
-    times one less its BLEU against the sentence: nothing for a copy, nothing for another sentence."""
+    """Make a problem: say a sentence in other words.
+
+    An answer scores the share of the six meanings that it still has, times one less its BLEU
+    against the sentence: nothing for a copy, nothing for a sentence about something else.
+
+    Args:
+        seed: Names the randomness.
+        number: Number of the problem under this seed.
+
+    Returns:
+        The problem.
+    """
     r = random.Random(f"parallelbench paraphrase {seed} {number}")
     meanings = [r.choice(place) for place in SLOTS]
     a, b, c, d, e, f = (words[0] for words in meanings)
     source = f"The {a} {b} {c} the {d} {e} {f}."
 
     def right(answer: str) -> float:
+        # Spaces on both sides, so that a meaning of several words matches at word boundaries only.
         spaced = f" {' '.join(lower_case_words(answer))} "
+        # A meaning counts once, by any of its words.
         kept = sum(any(f" {w} " in spaced for w in words) for words in meanings)
         return (
             kept
@@ -92,7 +118,17 @@ def paraphrase_problem(seed: int, number: int) -> BenchProblem:
 
 
 def summary_problem(seed: int, number: int) -> BenchProblem:
-    """A conversation to be told in one sentence. An answer has its ROUGE-L against a sentence that tells all of it."""
+    """Make a problem: sum up a conversation in one sentence.
+
+    An answer scores its ROUGE-L against a sentence that holds all facts.
+
+    Args:
+        seed: Names the randomness.
+        number: Number of the problem under this seed.
+
+    Returns:
+        The problem.
+    """
     r = random.Random(f"parallelbench summary {seed} {number}")
     (a, b), thing, day, place = (
         r.sample(NAMES, 2),
@@ -118,14 +154,25 @@ def summary_problem(seed: int, number: int) -> BenchProblem:
 
 
 def lower_case_words(text: str) -> list[str]:
-    """Its words, in small letters."""
+    """The words of a text in lower case, without punctuation."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
 def bleu_score(written: Sequence[str], meant: Sequence[str], most: int = 4) -> float:
-    """Of one sentence against another: the geometric mean of the shares of its n-grams (n up to `most`, or as long as it is)
-    that the other has, as often at most, times the penalty of a shorter one. From two words on one is added to both counts of
-    a share, so that a single sentence is not 0 for want of four words in a row."""
+    """BLEU of one sentence against another.
+
+    The geometric mean of the n-gram precisions, times the brevity penalty. From n = 2 on one is
+    added to both counts of a precision, so that a single sentence without four matching words in a
+    row does not score 0.
+
+    Args:
+        written: Words of the sentence that is judged.
+        meant: Words of the reference.
+        most: The longest n-gram; shorter sentences use as many words as they have. Default 4.
+
+    Returns:
+        The score, 0 to 1.
+    """
     total = 0.0
     longest = min(most, len(written))
     if not longest:
@@ -139,20 +186,34 @@ def bleu_score(written: Sequence[str], meant: Sequence[str], most: int = 4) -> f
         hits = sum((mine & theirs).values()) + more
         if not hits:
             return 0.0
+        # The weighted log precision; `&` above clips each n-gram's count to the reference's.
         total += log(hits / (sum(mine.values()) + more)) / longest
     return min(1.0, exp(1 - len(meant) / len(written))) * exp(total)
 
 
 def rouge_l(written: Sequence[str], meant: Sequence[str]) -> float:
-    """The harmonic mean of the shares that the longest common subsequence has of each of them."""
+    """ROUGE-L of one sentence against another.
+
+    The harmonic mean of precision and recall of their longest common subsequence.
+
+    Args:
+        written: Words of the sentence that is judged.
+        meant: Words of the reference.
+
+    Returns:
+        The score, 0 to 1.
+    """
+    # row[j]: length of the longest common subsequence of the words so far and of meant[:j].
     row = [0] * (len(meant) + 1)
     for x in written:
         before = row[:]
         for j, y in enumerate(meant, 1):
             if x == y:
+                # The usual recurrence, one row at a time.
                 row[j] = before[j - 1] + 1
             else:
                 row[j] = max(row[j - 1], before[j])
     if row[-1]:
+        # 2PR / (P + R) with P = L / |written| and R = L / |meant|.
         return 2 * row[-1] / (len(written) + len(meant))
     return 0.0

@@ -1,7 +1,8 @@
-"""Tasks that show what decoding in parallel loses: lists and small puzzles whose tokens depend on each other, or do not.
+"""Tasks that show what decoding in parallel loses: lists and small puzzles whose tokens depend on
+each other, or do not.
 
-Source: ParallelBench (Kang et al., 2025). The questions are worded here; tasks of writing stand in parallel_texts.py.
-Closed forms follow from its definitions.
+Source: ParallelBench (Kang et al., 2025). The questions are worded here; tasks of writing stand in
+parallel_texts.py. Closed forms follow from its definitions.
 """
 
 from __future__ import annotations
@@ -73,8 +74,13 @@ LAST = (
 
 @dataclass(frozen=True)
 class ListTask:
-    """ask: how it is said of a list, `{at}` and `{new}` standing for a place and a name; change: what becomes of a list at a
-    place with a new item, one right answer of possibly several; right: of a list, its answer, the place and the new item."""
+    """An operation on a list of names.
+
+    Attributes:
+        ask: How it is asked, with `{at}` and `{new}` for a place and a name.
+        change: Makes one right answer of a list, a place and a new item.
+        right: Judges a list, its answer, the place and the new item.
+    """
 
     ask: str
     change: Callable[[list[str], int, str], list[str]]
@@ -101,6 +107,7 @@ def _sort(items: list[str], at: int, new: str) -> list[str]:
 
 
 def _shuffle(items: list[str], at: int, new: str) -> list[str]:
+    # One right answer of many, for the solved example: every name changes its place.
     return items[1:] + items[:1]
 
 
@@ -117,14 +124,17 @@ def _replace(items: list[str], at: int, new: str) -> list[str]:
 
 
 def _shuffled(items: list[str], answer: list[str], at: int, new: str) -> bool:
+    # Any order but the given one is right: the same names, each as often.
     return Counter(answer) == Counter(items) and answer != items
 
 
 def _inserted(items: list[str], answer: list[str], at: int, new: str) -> bool:
+    # Without the new name the line must be what it was, wherever the name went in.
     return answer.count(new) == 1 and [x for x in answer if x != new] == items
 
 
 def _removed(items: list[str], answer: list[str], at: int, new: str) -> bool:
+    # Some one person is missing and nothing else has changed.
     return any(answer == _remove(items, i, new) for i in range(len(items)))
 
 
@@ -166,24 +176,37 @@ LISTS: Mapping[str, ListTask] = {
         "Put {new} in the place of any one person of the waiting line.", _replace, _replaced
     ),
 }
-"""The operations on a waiting line. Of those with `random` in their name, and of shuffle, several answers are right, and their
-tokens depend on each other."""
+"""The operations on a waiting line. Of those with `random` in their name, and of shuffle, several
+answers are right, and their tokens depend on each other."""
 
 DIGITS = ("copy", "slots", "fill", "shuffle", "pick", "count", "replace")
 """Tasks of the models that `polydec train diffusion` makes."""
 
 SUITES = ("parallelbench", "parallelbench-15", "parallelbench-digits")
-"""In words, for models that follow instructions; the waiting lines alone, of 15 people; and as the models ask that `polydec
-train diffusion` makes."""
+"""In words, for models that follow instructions; the waiting lines alone, of 15 people; and as the
+models ask that `polydec train diffusion` makes."""
 
 LONG_LINE = 15
 """People of the second suite's lines."""
 
 
 def suite_problems(suite: str, each: int, seed: int = 0) -> Iterator[BenchProblem]:
-    """`each` problems of every task of a suite, always the same for a seed. Raises RequestError for a suite that is unknown."""
+    """Make the problems of a suite, the same ones for a seed.
+
+    Args:
+        suite: One of `SUITES`.
+        each: Problems of every task.
+        seed: Names the randomness. Default 0.
+
+    Yields:
+        The problems, those of one task one after the other.
+
+    Raises:
+        RequestError: The suite is unknown.
+    """
     if suite not in SUITES:
         raise RequestError(f"suite is {suite!r}: it must be one of {', '.join(SUITES)}")
+    # Questions that the embedded models were not trained on, as far as there are enough of them.
     if suite == "parallelbench-digits":
         yield from (
             of_digits(name, t) for name in DIGITS for t in fresh_held_out_tasks(name, seed, each)
@@ -192,6 +215,7 @@ def suite_problems(suite: str, each: int, seed: int = 0) -> Iterator[BenchProble
     if suite == "parallelbench-15":
         yield from (of_names(name, seed, i, LONG_LINE) for name in LISTS for i in range(each))
         return
+    # The whole suite: lists, then writing, then puzzles.
     yield from (of_names(name, seed, i) for name in LISTS for i in range(each))
     for level in parallel_texts.MIXED:
         yield from (parallel_texts.words_to_sentence(level, seed, i) for i in range(each))
@@ -202,11 +226,20 @@ def suite_problems(suite: str, each: int, seed: int = 0) -> Iterator[BenchProble
 
 
 def of_digits(name: str, task: digits.SyntheticTask) -> BenchProblem:
-    """A task of lab/train/tasks.py; of a list it is known how many gaps its answer has."""
+    """Turn a task of digits into a problem. Of a list it is known how many gaps its answer has.
+
+    Args:
+        name: Name of the task, one of `DIGITS`.
+        task: The task with its question.
+
+    Returns:
+        The problem.
+    """
 
     def right(answer: str) -> bool:
         return digits.is_right_task_answer(name, task.question, answer)
 
+    # Every other task answers with a list of known length, so its gaps can be given in advance.
     if name == "slots":
         items = 0
     else:
@@ -217,11 +250,23 @@ def of_digits(name: str, task: digits.SyntheticTask) -> BenchProblem:
 
 
 def of_names(name: str, seed: int, number: int, people: int | None = None) -> BenchProblem:
-    """An operation on a waiting line of so many people (None: 3 to 6), with one solved before it."""
+    """Make a problem: an operation on a waiting line, after one that is solved as an example.
+
+    Args:
+        name: Name of the operation, a key of `LISTS`.
+        seed: Names the randomness.
+        number: Number of the problem under this seed.
+        people: Length of the line; None: 3 to 6, by `number`.
+
+    Returns:
+        The problem.
+    """
+    # Named by task, seed and number: a problem does not depend on how many others are made.
     r = random.Random(f"parallelbench {name} {seed} {number}")
     task = LISTS[name]
 
     def line(count: int) -> tuple[list[str], int, str]:
+        # One name more than the line has: it is the new person of some operations.
         all_of = [
             f"{a} {b}"
             for a, b in zip(r.sample(FIRST, count + 1), r.sample(LAST, count + 1), strict=True)
@@ -229,8 +274,20 @@ def of_names(name: str, seed: int, number: int, people: int | None = None) -> Be
         return all_of[1:], r.randrange(count), all_of[0]
 
     def asked(items: list[str], at: int, new: str) -> str:
+        """Word the question about one waiting line.
+
+        Args:
+            items: People of the line, in order.
+            at: The place that the operation names.
+            new: The new person.
+
+        Returns:
+            The line and the operation, in words.
+        """
+        # The same wording for the example and for the question.
         return f"Waiting line: {_written(items)}\n{task.ask.format(at=at, new=new)}"
 
+    # A line of three people for the example, so that its length cannot be copied.
     example, (items, at, new) = line(3), line(people or 3 + number % 4)
     question = (
         "Here is a waiting line, as a list. Answer with the new list alone, written in the same way.\n\n"
@@ -238,6 +295,7 @@ def of_names(name: str, seed: int, number: int, people: int | None = None) -> Be
     )
 
     def right(answer: str) -> bool:
+        # The last list counts: models often repeat the question's list first.
         names_listed = parse_last_list(answer)
         return names_listed is not None and task.right(items, names_listed, at, new)
 
@@ -256,7 +314,7 @@ def _written(items: Sequence[str]) -> str:
 
 
 def parse_last_list(answer: str) -> list[str] | None:
-    """The items of the last list in an answer, with quotes or without; None where there is none."""
+    """The items of the last list in an answer, with or without quotes; None where there is no list."""
     lists = re.findall(r"\[([^\[\]]*)\]", answer)
     if not lists:
         return None
@@ -271,12 +329,21 @@ def _as_asked(answer: str) -> bool:
 
 
 def latin_square(seed: int, number: int) -> BenchProblem:
-    """Four rows of four symbols, none twice in a row or a column."""
+    """Make a problem: four rows of four symbols, none twice in a row or a column.
+
+    Args:
+        seed: Names the randomness.
+        number: Number of the problem under this seed.
+
+    Returns:
+        The problem; any Latin square of the symbols is right.
+    """
     symbols = random.Random(f"parallelbench latin {seed} {number}").sample(
         "ABCDEFGHJKLMNPRSTUVWXYZ123456789", 4
     )
 
     def right(answer: str) -> bool:
+        # Lines of other symbols, such as a repeated question, are passed over.
         return _is_latin([row for row in _rows(answer) if set(row) == set(symbols)][:4])
 
     return BenchProblem(
@@ -289,9 +356,18 @@ def latin_square(seed: int, number: int) -> BenchProblem:
 
 
 def sudoku_problem(seed: int, number: int) -> BenchProblem:
-    """A Latin square whose 2 x 2 boxes hold every symbol, too, of which twelve places are given."""
+    """Make a problem: a 4 x 4 sudoku of which twelve places are given.
+
+    Args:
+        seed: Names the randomness.
+        number: Number of the problem under this seed.
+
+    Returns:
+        The problem; an answer is right where it is a valid sudoku that keeps the given places.
+    """
     r = random.Random(f"parallelbench sudoku {seed} {number}")
     a, b, c, d = r.sample("1234", 4)
+    # A valid square for any order of the digits: all rows, columns and boxes hold each once.
     square = [[a, b, c, d], [c, d, a, b], [b, a, d, c], [d, c, b, a]]
     hidden = set(r.sample(range(16), 4))
     shown = [
@@ -302,6 +378,7 @@ def sudoku_problem(seed: int, number: int) -> BenchProblem:
     def right(answer: str) -> bool:
         rows = [row for row in _rows(answer) if set(row) == set("1234")][:4]
         if len(rows) == 4:
+            # The four 2 x 2 boxes by their upper left corners.
             boxes = [
                 {rows[i][j], rows[i][j + 1], rows[i + 1][j], rows[i + 1][j + 1]}
                 for i in (0, 2)
@@ -309,6 +386,7 @@ def sudoku_problem(seed: int, number: int) -> BenchProblem:
             ]
         else:
             boxes = []
+        # A gap takes any digit; a given place must have its own.
         kept = all(
             x in ("_", y) for shown_row, row in zip(shown, rows) for x, y in zip(shown_row, row)
         )
@@ -335,27 +413,51 @@ def _is_latin(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def pass_group_sizes(items: int, passes: int) -> tuple[int, ...]:
-    """How many of so many items each pass fills, as evenly as can be; at most one pass an item."""
+    """Spread items over passes as evenly as can be, at most one pass an item.
+
+    Args:
+        items: Items in all.
+        passes: Passes, at least 1 where there are items.
+
+    Returns:
+        How many items each pass fills; their sum is `items`.
+    """
     passes = min(passes, items)
+    # The remainder goes to the first passes, one item each.
     return tuple(items // passes + (i < items % passes) for i in range(passes))
 
 
 def closed_form_accuracy(task: str, sizes: Sequence[int]) -> float | None:
-    """The chance of a right answer where the items are drawn in groups of these sizes, each from its exact law given the groups
-    before, the items of a group independently; None for a task without a closed form."""
+    """The probability of a right answer where groups of items are drawn in parallel.
+
+    Each item is drawn from its exact law given the groups before; items of one group are drawn
+    independently.
+
+    Args:
+        task: Name of the task.
+        sizes: Items of each group, in order.
+
+    Returns:
+        The probability; None for a task without a closed form.
+    """
     left = sum(sizes)
     right = 1.0
     still = 1.0
+    # Every item is determined by the question: independence costs nothing.
     if task in ("copy", "replace_index", "fill"):
         return 1.0
     if task == "shuffle":
-        for k in sizes:  # another item each: left! / ((left - k)! left^k)
+        # A group must draw k different items of those that are left: left! / ((left - k)! left^k).
+        for k in sizes:
+            # Of left^k equally likely ways to draw k items, _falling(left, k) repeat none.
             right *= _falling(left, k) / left**k
             left -= k
         return right
     if task in ("replace", "replace_random"):
         right = 0.0
-        for k in sizes:  # `still`: nothing was replaced so far
+        # Right: exactly one item is replaced. `still` is the chance that none was so far.
+        for k in sizes:
+            # Exactly one of the group's k items replaced, each with probability 1 / left.
             right += still * k / left * (1 - 1 / left) ** (k - 1)
             still *= (1 - 1 / left) ** k
             left -= k
@@ -364,17 +466,31 @@ def closed_form_accuracy(task: str, sizes: Sequence[int]) -> float | None:
 
 
 def divergence_floor(task: str, sizes: Sequence[int]) -> float | None:
-    """The least divergence, in nats, between what is drawn so and the task's own law of right answers (all of them equally
-    likely): the expected total correlation within the groups; None for a task without a closed form."""
+    """The least divergence between parallel draws and the task's own law of right answers, all of
+    them equally likely.
+
+    It is the expected total correlation within the groups: the sum of the items' entropies less the
+    entropy of the group.
+
+    Args:
+        task: Name of the task.
+        sizes: Items of each group, in order.
+
+    Returns:
+        Nats; None for a task without a closed form.
+    """
     left = sum(sizes)
     out = 0.0
     if task in ("copy", "replace_index", "fill"):
         return 0.0
     for k in sizes:
+        # k items with log(left) each, less the entropy of drawing k of them without repetition.
         if task == "shuffle":
             out += k * log(left) - log(_falling(left, k))
         elif task in ("replace", "replace_random"):
+            # Only where the one replacement is still to come does a group have any entropy.
             share = left / sum(sizes)
+            # The group as a whole: one of its k items is replaced, or none is.
             none = 1 - k / left
             if left > 1:
                 each = -log(1 / left) / left - (1 - 1 / left) * log(1 - 1 / left)
@@ -398,10 +514,21 @@ def _falling(n: int, k: int) -> float:
 
 @dataclass(frozen=True)
 class ParallelBenchScore:
-    """A method on a task: of n answers how many were right, and written as asked (in tasks of writing the sum of how right they
-    were); passes and tokens of all of them, EOS left
-    out. closed, floor: the closed forms, where the method fills a fixed number of gaps a pass and the task has them; known: of
-    how many questions an embedded model knew the answer from its training."""
+    """A method's score on a task.
+
+    Attributes:
+        task: Name of the task.
+        method: Label of the method.
+        n: Answers.
+        right: Answers that are right; in tasks of writing the sum of how right they are.
+        strict: The same of answers that are written as asked for.
+        passes: Passes of all answers.
+        tokens: Tokens of all answers, without end tokens.
+        closed: Closed form of the accuracy; None where the method does not fill a fixed number of
+            gaps a pass, or the task has none.
+        floor: Closed form of the divergence, nats; None as above.
+        known: How many questions an embedded model was trained on.
+    """
 
     task: str
     method: str
@@ -415,7 +542,7 @@ class ParallelBenchScore:
     known: int = 0
 
     def row(self) -> dict[str, float | str | int | None]:
-        """What `polydec bench --json` says."""
+        """The row of `polydec bench --json`."""
         low, high = wilson_interval(self.right, self.n)
         return {
             "task": self.task,
@@ -440,8 +567,23 @@ def score_method(
     sampling: Sampling,
     seed: int = 0,
 ) -> ParallelBenchScore:
-    """A method on problems of one task, all at once: no answer depends on its company. The seed of the i-th is `seed` + i."""
+    """Score a method on problems of one task.
+
+    All answers are decoded at once; none depends on the others. The seed of the i-th one is `seed`
+    + i.
+
+    Args:
+        lm: The loaded model.
+        method: The method and its options.
+        problems: Problems of one task, at least one.
+        sampling: Sampling rules.
+        seed: Seed of the first answer. Default 0.
+
+    Returns:
+        The score.
+    """
     engine = Engine(lm)
+    # Only a masked-diffusion model can be given the gaps; others write the list by themselves.
     asked = [
         engine.submit(
             p.question,
@@ -455,8 +597,10 @@ def score_method(
         for i, p in enumerate(problems)
     ]
     done = engine.run(asked)
+    # Without `steps` the method takes one pass an item.
     passes = int(method.options.get("steps", 0))
     sizes = {pass_group_sizes(p.items, passes or p.items) for p in problems}
+    # Closed forms hold where every pass fills a fixed number of gaps of a known list.
     fixed = len(sizes) == 1 and method.name in ("mdlm", "llada") and all(p.infill for p in problems)
     size = next(iter(sizes)) if fixed else ()
     ends = lm.checkpoint.lm.vocab.eos
@@ -467,6 +611,7 @@ def score_method(
         sum(p.right(a.text) for p, a in zip(problems, done, strict=True)),
         sum(p.strict(a.text) for p, a in zip(problems, done, strict=True)),
         sum(a.metrics["target_passes"] for a in done),
+        # An end token is no part of the answer that a pass is credited with.
         sum(len([x for x in a.token_ids if x not in ends]) for a in done),
         closed_form_accuracy(problems[0].task, size) if fixed else None,
         divergence_floor(problems[0].task, size) if fixed else None,
@@ -475,8 +620,11 @@ def score_method(
 
 
 def default_suite_methods(lm: LoadedModel) -> list[MethodSetting]:
-    """Of a masked-diffusion model random order at 6, 3, 2 and 1 passes a list of six, and the surest gaps; of an insertion
-    model a token a pass, of an autoregressive one plain decoding."""
+    """The methods that are compared where the user names none.
+
+    For a masked-diffusion model random order at 6, 3, 2 and 1 passes a list of six, and the surest
+    gaps; for an autoregressive model plain decoding, else the family's default method.
+    """
     family = family_of(lm.checkpoint.lm)
     if family != "diffusion":
         return [MethodSetting("plain" if family == "ar" else DEFAULTS[family], {})]

@@ -11,8 +11,13 @@ from polydec.core.trace import EditedEvent, OpenedEvent, TraceEvent
 
 @dataclass(frozen=True)
 class TokenPlace:
-    """One token of an answer. step: the pass that gave it, from 1; depth: its place among that pass's tokens, from 1;
-    drafted: whether it was an accepted draft, else it is the pass's own."""
+    """Where in a run one token of an answer was written.
+
+    Attributes:
+        step: The pass that gave it, from 1.
+        depth: Its place among that pass's tokens, from 1.
+        drafted: Whether it was an accepted draft token; else the pass's own.
+    """
 
     step: int
     depth: int
@@ -28,7 +33,13 @@ class TokenPlace:
 
 @dataclass
 class TokenPlaceObserver:
-    """An observer that notes the place of every token, by choice."""
+    """An observer that notes the place of every token, by choice.
+
+    Attributes:
+        of: Places of each choice's tokens, in order.
+        steps: Passes of each choice so far.
+        kinds: The events that it listens to.
+    """
 
     of: defaultdict[int, list[TokenPlace]] = field(
         default_factory=lambda: defaultdict[int, list[TokenPlace]](list)
@@ -40,13 +51,23 @@ class TokenPlaceObserver:
         if not isinstance(event, EditedEvent) or not event.tokens:
             return
         self.steps[event.choice] += 1
+        # Accepted draft tokens come first, then the pass's own.
         self.of[event.choice] += [
             TokenPlace(self.steps[event.choice], depth, depth <= event.accepted)
             for depth in range(1, len(event.tokens) + 1)
         ]
 
     def at(self, choice: int, token: int) -> TokenPlace | None:
-        """The place of a choice's token; None where it was not written."""
+        """The place of a token.
+
+        Args:
+            choice: Number of the answer, from 0.
+            token: Position in the answer, from 0.
+
+        Returns:
+            Its place; None where it was not written.
+        """
+        # `get`, as indexing a defaultdict would make an entry.
         mine = self.of.get(choice, [])
         if token < len(mine):
             return mine[token]

@@ -1,4 +1,5 @@
-"""What methods would take on prompts that were decoded plainly: replayed without the model, priced by what passes cost here."""
+"""What methods would take on prompts that were decoded plainly: replayed without the model, priced
+by what passes cost here."""
 
 from __future__ import annotations
 
@@ -20,15 +21,24 @@ COPIES = (
     MethodSetting("token-recycling", {}),
     MethodSetting("auto", {}),
 )
-"""What needs nothing but the model. Token Recycling, and auto that may weigh it, read other candidates of the model too, which
-no record has: they come out a few per cent off."""
+"""What needs nothing but the model. Token Recycling, and auto that may weigh it, read other
+candidates of the model too, which no record has: they come out a few per cent off."""
 DRAFTED = tuple(MethodSetting("draft-model", {"depth": str(depth)}) for depth in (1, 2, 4))
 """What asks a draft model."""
 
 
 @dataclass(frozen=True)
 class MethodPrediction:
-    """What a method would take for all texts together. tokens: of the texts; passes: of the model."""
+    """What a method would take for all texts together.
+
+    Attributes:
+        method: The method and its options.
+        tokens: Tokens of the texts.
+        passes: Passes of the model.
+        drafted: Draft tokens that were proposed.
+        accepted: Draft tokens that the model accepted.
+        seconds: Predicted time of all passes, those of a draft model included.
+    """
 
     method: MethodSetting
     tokens: int
@@ -51,8 +61,17 @@ class MethodPrediction:
 
 
 def predict_plain_decoding(texts: Sequence[RecordedAnswer], costs: PassCosts) -> MethodPrediction:
-    """A token a pass."""
+    """Predict plain decoding: one token a pass.
+
+    Args:
+        texts: Answers that were recorded.
+        costs: What passes of the model take on this machine.
+
+    Returns:
+        The prediction for all texts together.
+    """
     count = sum(len(text.tokens) for text in texts)
+    # A pass over one row at each position: its cost grows with the cached context.
     ms = sum(
         costs.share(1, 1, len(text.prompt) + i) for text in texts for i in range(len(text.tokens))
     )
@@ -66,16 +85,30 @@ def predict_method(
     draft: Target | None = None,
     artefacts: Sequence[ModelArtefact] = (),
 ) -> MethodPrediction | None:
-    """One method; None where it reads more of the model than a record has, or needs what is not there. artefacts: what was
-    trained for the model."""
+    """Predict a method by replaying recorded answers without the model.
+
+    Args:
+        texts: Answers that were recorded under plain decoding.
+        method: The method and its options.
+        costs: What passes of the model, and of a draft model, take on this machine.
+        draft: The draft model's law, for methods that draft with one; None: there is none.
+        artefacts: What was trained for the model, such as a table of n-grams.
+
+    Returns:
+        The prediction for all texts together; None where the method reads more of the model than a
+        record has, or needs what is not there.
+    """
     count = passes = drafted = accepted = 0
     ms = 0.0
     for text in texts:
         try:
             again = replay_run(text, method.name, method.options, draft, costs, artefacts)
+        # A record has tokens and nothing else: methods that read states or laws refuse it.
         except PolydecError:
             return None
+        # A round's pass feeds the pending root and the draft: drafted + 1 rows.
         ms += sum(costs.share(r.drafted + 1, 1, r.position) for r in again.rounds)
+        # Passes of a draft model, each at its own cost.
         ms += again.others * costs.draft_ms
         count += len(text.tokens)
         passes += len(again.rounds)
@@ -85,8 +118,21 @@ def predict_method(
 
 
 def with_draft(costs: PassCosts, right: float, part: float, most: int = 8) -> tuple[int, float]:
-    """What a draft model would bring that is right so often (0 to 1) and takes so large a part of a pass for a token: the best
-    length of a draft up to `most`, and the tokens a second over plain's. A length of 0: it would not pay."""
+    """Predict what a draft model of a given accuracy and cost would bring.
+
+    The expected tokens of a round with k draft tokens are 1 + right + … + right^k, as a draft
+    counts up to its first rejected token.
+
+    Args:
+        costs: What passes of the model take on this machine.
+        right: Probability that a draft token is accepted, 0 to 1.
+        part: Cost of a draft token as a share of a pass of the model over one row.
+        most: The longest draft that is tried, tokens. Default 8.
+
+    Returns:
+        The best draft length, 0 where drafting does not pay, and its tokens a second as a multiple
+        of plain decoding's.
+    """
     single = costs.share(1)
 
     def speed(k: int) -> float:

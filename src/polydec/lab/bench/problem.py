@@ -8,9 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BenchProblem:
-    """A question. right: how right an answer is, 0 to 1, however it is written; strict: the same of one that is written as
-    asked for, else 0; length: tokens that an answer may take; items: of the list that is asked about, 0 where there is none;
-    infill: the gaps that the answer fills where its length is known; known: whether an embedded model was trained on it."""
+    """A question of a suite.
+
+    Attributes:
+        task: Name of the task that it belongs to.
+        question: What the model is asked.
+        right: How right an answer is, 0 to 1, however it is written.
+        strict: The same of an answer that is written as asked for, else 0.
+        length: Tokens that an answer may take.
+        items: Items of the list in question; 0 where there is none.
+        infill: The gaps that the answer fills where its length is known; None elsewhere.
+        known: Whether an embedded model was trained on it.
+    """
 
     task: str
     question: str

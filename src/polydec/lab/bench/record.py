@@ -1,4 +1,5 @@
-"""A bench's record: every run is written down as soon as it is measured, and what stands there is not measured again."""
+"""A bench's record: every run is written down as soon as it is measured, and what stands there is
+not measured again."""
 
 from __future__ import annotations
 
@@ -22,12 +23,19 @@ VERSION = 1
 """Of the layout of records."""
 
 Identity = Mapping[str, Any]
-"""What runs must have in common to be held against one another: machine, versions, models, settings, prompts, methods."""
+"""What runs must have in common to be held against one another: machine, versions, models,
+settings, prompts, methods."""
 
 
 @dataclass(frozen=True)
 class BenchCell:
-    """Runs that stand side by side: of one model, so many requests at once, at one temperature."""
+    """Runs that are compared with one another.
+
+    Attributes:
+        model: Name of the model.
+        batch: Requests that run at once, at least 1.
+        temperature: Sampling temperature, 0 is greedy.
+    """
 
     model: str
     batch: int
@@ -82,26 +90,47 @@ class _BenchLineRecord(Checked):
 
 
 class BenchRecord:
-    """The runs that a file holds, and the file that takes further ones. Without a file it holds nothing and keeps nothing."""
+    """The runs that a file holds, and the file that takes further ones. Without a file it holds
+    nothing and keeps nothing."""
 
     def __init__(self, lines: Sequence[_BenchLineRecord] = (), into: TextIO | None = None) -> None:
+        """Read the runs of a file's lines.
+
+        Args:
+            lines: Lines of the file after its first.
+            into: The file, open for appending; None: nothing is written.
+        """
         self._into = into
         self._found = defaultdict[BenchCell, dict[tuple[str, int, int], BenchRun]](dict)
-        for (
-            line
-        ) in lines:  # of two runs of one turn the later one counts: the first turn was cut short
+        for line in lines:
+            # Of two runs of one turn the later one counts: the first turn was cut short.
             at = (line.method, line.run.task, line.run.repeat)
             self._found[BenchCell(line.model, line.batch, line.temperature)][at] = line.run.run
 
     def runs(self, cell: BenchCell, methods: Sequence[str]) -> dict[str, list[BenchRun]]:
-        """By method the runs of all turns that are whole, as a method is held against others of its own turn."""
+        """Runs of all complete turns: a method is compared with others of its own turn only.
+
+        Args:
+            cell: Model, batch and temperature.
+            methods: Labels of the methods that a complete turn must have.
+
+        Returns:
+            By method its runs, in the same order of turns for every method.
+        """
         mine = self._found[cell]
+        # A turn is one repetition of one task, run by each method.
         turns = dict.fromkeys((task, repeat) for _, task, repeat in mine)
         whole = [t for t in turns if all((m, *t) in mine for m in methods)]
         return {m: [mine[m, *t] for t in whole] for m in methods}
 
     def keep(self, cell: BenchCell, method: str, run: BenchRun) -> None:
-        """Write a run down, at once."""
+        """Write a run to the file at once, so that a failure later does not lose it.
+
+        Args:
+            cell: Model, batch and temperature of the run.
+            method: Label of the method.
+            run: What was measured.
+        """
         if self._into is not None:
             line = {**asdict(cell), "method": method, "run": asdict(run)}
             self._into.write(json.dumps(line) + "\n")
@@ -110,8 +139,19 @@ class BenchRecord:
 
 @contextmanager
 def open_bench_record(path: Path | None, identity: Identity) -> Iterator[BenchRecord]:
-    """The record in a file, made where there is none. Raises FileError with one sentence where the file is no record, holds
-    runs that must not be mixed with these, or another process writes to it."""
+    """Open the record in a file, which is made where there is none, and hold its lock.
+
+    Args:
+        path: The file; None: a record that holds nothing and writes nothing.
+        identity: What all runs of the file must have in common.
+
+    Yields:
+        The record. The file stays locked and open until the context ends.
+
+    Raises:
+        FileError: The file is no record, holds runs of another identity, cannot be written, or
+            another process writes to it.
+    """
     if path is None:
         yield BenchRecord()
         return
@@ -119,6 +159,8 @@ def open_bench_record(path: Path | None, identity: Identity) -> Iterator[BenchRe
         with files.hold_file_lock(path, wait=0.0):
             lines = list[_BenchLineRecord]()
             if path.exists() and path.stat().st_size:
+                # A process that was killed may have left half a line: it is cut off, as its run is
+                # measured again.
                 files.end_last_line(path, lambda text: False)
                 lines = read_bench_lines(path, identity)
             with path.open("a", encoding="utf-8") as into:
@@ -135,7 +177,20 @@ def open_bench_record(path: Path | None, identity: Identity) -> Iterator[BenchRe
 
 
 def read_bench_lines(path: Path, identity: Identity) -> list[_BenchLineRecord]:
-    """The lines of a record of this identity. Raises FileError with one sentence."""
+    """Read the lines of a record after its first one.
+
+    Args:
+        path: The record's file.
+        identity: The identity that the file must have.
+
+    Returns:
+        The checked lines, in order.
+
+    Raises:
+        FileError: The file is no record of a bench, is of another version or identity, or has a
+            damaged line.
+    """
+    # The first line names the layout and the identity, each further one holds a run.
     first, *rest = read_bytes(path).split(b"\n")
     what = f"record {str(path)!r}"
     try:
@@ -151,6 +206,8 @@ def read_bench_lines(path: Path, identity: Identity) -> list[_BenchLineRecord]:
                 f"{what} is of version {head['bench']}: this polydec goes on with {VERSION}"
             )
         )
+    # Through JSON, so that tuples and lists, and keys of other types, compare as they do in the
+    # file.
     now: Any = json.loads(json.dumps(dict(identity)))
     if other := first_identity_difference(known, now):  # pyright: ignore[reportUnknownArgumentType]
         raise FileError(
@@ -171,7 +228,15 @@ def read_bench_lines(path: Path, identity: Identity) -> list[_BenchLineRecord]:
 
 
 def first_identity_difference(known: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first thing in which two identities differ, in words; None: they are alike."""
+    """The first entry in which two identities differ, in words.
+
+    Args:
+        known: Identity of the record.
+        now: Identity of the present run.
+
+    Returns:
+        A clause for a message; None where they are alike.
+    """
     for name in [*now, *known]:
         if known.get(name) != now.get(name):
             return f"{name} was {_short(known.get(name))}, now it is {_short(now.get(name))}"

@@ -1,5 +1,5 @@
-"""Does a method that draws keep the target's law, on the real model? By laws at shared prefixes and by seeds, with what the
-tests would have caught."""
+"""Does a method that draws keep the target's law, on the real model? By laws at shared prefixes and
+by seeds, with what the tests would have caught."""
 
 from __future__ import annotations
 
@@ -44,8 +44,19 @@ SHUFFLES = 400
 
 @dataclass(frozen=True)
 class SampledToken:
-    """A token that was drawn: of which prompt, seed and choice, at which place of the answer, in which pass, its fate under the
-    law, the tokens before it, and what the method itself says of its log-probability, where it was asked."""
+    """A token that a method drew.
+
+    Attributes:
+        prompt: Number of its prompt, from 0.
+        seed: Seed of its answer.
+        choice: Number of its answer under that seed.
+        at: Its place in the answer, from 0.
+        token: Its id.
+        place: The pass that wrote it; None where the trace does not say.
+        fate: What plain decoding's law says of it.
+        before: Tokens of the answer before it.
+        told: What the method itself says of its log-probability; None where it was not asked.
+    """
 
     prompt: int
     seed: int
@@ -60,8 +71,14 @@ class SampledToken:
 
 @dataclass(frozen=True)
 class LawTest:
-    """One test of a law. name: what it looks at; p: how probable a result as far off is where the law is kept; off: the
-    deviation, in units of its own noise where it is a z; where: the place at which it is largest."""
+    """The result of one test of a law.
+
+    Attributes:
+        name: What it looks at.
+        p: The probability of a result as far off where the law is kept.
+        off: The deviation; in units of its own noise where it is a z.
+        where: The place at which it is largest, in words.
+    """
 
     name: str
     p: float
@@ -71,9 +88,13 @@ class LawTest:
 
 @dataclass(frozen=True)
 class DetectionPower:
-    """What would have been caught with probability 0.9 (each 1 where nothing could be): a temperature that is off by this
-    share; this share of tokens written as the likeliest one in place of a draw; any law whose cells of equal weight are off by
-    this total variation."""
+    """What the tests would have caught with probability 0.9; each 1 where nothing could be caught.
+
+    Attributes:
+        temperature: A temperature that is off by this share.
+        likeliest: This share of tokens written as the likeliest one in place of a draw.
+        variation: Any law whose cells of equal weight are off by this total variation.
+    """
 
     temperature: float
     likeliest: float
@@ -88,7 +109,15 @@ class DetectionPower:
 
 @dataclass(frozen=True)
 class MethodSample:
-    """What one side drew: its tokens, the passes and positions that it took, and its seconds."""
+    """What one side drew.
+
+    Attributes:
+        drawn: Its tokens.
+        passes: Passes that it took.
+        positions: Positions that were fed.
+        seconds: Seconds in models.
+        texts: Token ids by prompt, seed and choice.
+    """
 
     drawn: tuple[SampledToken, ...]
     passes: int
@@ -103,8 +132,19 @@ class MethodSample:
 
 @dataclass(frozen=True)
 class SamplingFindings:
-    """The tests of a method's draws, of plain decoding's own under them (the control), what they would have caught,
-    and what each side took. digest: of the method's texts."""
+    """What the tests of a method's draws come to.
+
+    Attributes:
+        verdict: "keeps it", "near-tie" or "fault".
+        place: The test that alarms and where, in words; "" where none does.
+        tests: The tests of the method's draws.
+        control: The same tests of plain decoding's own draws.
+        power: What the tests would have caught.
+        tokens: Tokens that were tested.
+        texts: Texts that were drawn.
+        digest: A digest of the method's texts, for whoever repeats the test.
+        cost: Passes, positions and seconds of each side.
+    """
 
     verdict: str
     place: str
@@ -132,9 +172,27 @@ def draw_texts(
     told: bool = False,
     **request: Any,
 ) -> MethodSample:
-    """So many texts of each (prompt, raw) by a method, spread over seeds, all in company, and the fate of each token under
-    plain decoding's law of the same request. law: what is made of that law first; told: ask for log-probabilities too."""
+    """Draw texts by a method, and compute the fate of each token under plain decoding's law of the
+    same request.
+
+    Texts are spread over seeds and decoded together.
+
+    Args:
+        lm: The loaded model.
+        prompts: Prompts, each with whether it goes in without the chat template.
+        method: Name of the method.
+        options: Its options.
+        samples: Texts of each prompt, at least 1.
+        seed: The first of the seeds. Default 0.
+        law: Applied to plain decoding's law before fates are computed; None: the law itself.
+        told: Whether the method is asked for log-probabilities as well. Default false.
+        request: What else the request holds, such as `sampling` and `max_tokens`.
+
+    Returns:
+        The tokens with their fates, and what they cost.
+    """
     asked: dict[str, Any] = {"logprobs": 0} if told else {}
+    # First stage: all texts of all prompts and seeds in one engine, where they share passes.
     engine = Engine(lm)
     jobs = list[tuple[int, int, Any, TokenPlaceObserver]]()
     for at, (prompt, raw) in enumerate(prompts):
@@ -153,6 +211,7 @@ def draw_texts(
             )
             jobs.append((at, seed + i, ticket, watch))
     answers = engine.run([ticket for _, _, ticket, _ in jobs])
+    # Second stage: plain decoding's law at every token, teacher-forced on the texts.
     rng = np.random.default_rng(seed)
     drawn = list[SampledToken]()
     texts = {}
@@ -166,6 +225,7 @@ def draw_texts(
             target = law(plain.target)
         written = {c: x.token_ids for c, x in enumerate(answer.choices)}
         notes = [x.logprobs or () for x in answer.choices]
+        # A lean towards the draft's law is tested only where the method has a draft.
         beside = _draft(lm, method, target)
         fates_of = answer_token_fates(target, made.request.prompt, written, rng, beside, told)
         for c, tokens in written.items():
@@ -185,12 +245,14 @@ def draw_texts(
 
 
 def _draft(lm: LoadedModel, method: str, target: Target) -> Target | None:
-    """The draft's law under the same rules, for a method that draws from one with the target's tokens; else None."""
+    """The draft's law under the same rules, for a method that draws from one with the target's
+    tokens; else None."""
     needs = registry.get_recipe_module(registry.of_model(method, "ar")).CARD.needs
     if DRAFT in needs:
         draft = lm.small()
     else:
         draft = None
+    # The draft model draws under the request's rules too.
     if draft is None or not isinstance(target, ShapedTarget):
         return draft
     return ShapedTarget(draft, *target.shapers)
@@ -203,14 +265,18 @@ def _nth(notes: Sequence[TokenLogprob], i: int) -> TokenLogprob | None:
 
 
 def spread_over(samples: int) -> list[int]:
-    """How many answers each seed is asked for, of so many samples."""
+    """How many answers each seed is asked for."""
+    # Several seeds, so that a fault in one stream of randomness cannot hide.
     seeds = min(SEEDS, samples)
     return [samples // seeds + (i < samples % seeds) for i in range(seeds)]
 
 
 def run_law_tests(drawn: Sequence[SampledToken]) -> list[LawTest]:
-    """Every test of these draws against the laws behind them; impossible tokens are left to `impossible`."""
+    """Run every test of these draws against the laws they were drawn under. Impossible tokens are
+    left to `find_impossible_tokens`.
+    """
     possible = [d for d in drawn if d.fate.chance > 0.0]
+    # Only a method with a draft can lean towards its law.
     if any(d.fate.lean_variance for d in possible):
         more = [draft_lean_test(possible)]
     else:
@@ -227,13 +293,19 @@ def run_law_tests(drawn: Sequence[SampledToken]) -> list[LawTest]:
 
 
 def surprise_test(drawn: Sequence[SampledToken]) -> LawTest:
-    """Whether the tokens are as surprising as the laws expect: the test that sees a temperature best. Each token's surprise
-    less its law's entropy is a martingale's step, whatever was written before."""
+    """Test whether the tokens are as surprising as the laws expect: the most sensitive test of a
+    temperature.
+
+    Each token's surprise less its law's entropy is a martingale's step, whatever was written
+    before.
+    """
+    # Shift over its standard deviation: the martingale's central limit makes it a z.
     z = _z(drawn)
     return LawTest("surprise", two_sided(z), z, _largest(drawn, _z))
 
 
 def _z(drawn: Sequence[SampledToken]) -> float:
+    # Steps of a martingale: variances add, and the sum is near normal.
     variance = sum(d.fate.variance for d in drawn)
     shift = sum(d.fate.surprise - d.fate.entropy for d in drawn)
     if variance > 1e-9:
@@ -242,9 +314,12 @@ def _z(drawn: Sequence[SampledToken]) -> float:
 
 
 def rank_cells_test(drawn: Sequence[SampledToken]) -> LawTest:
-    """Whether the ranks are even, in cells of equal weight: any law that is off in what it prefers shows here."""
+    """Test whether the ranks are even, in cells of equal weight: any law with other preferences
+    shows here.
+    """
 
     def excess(tokens: Sequence[SampledToken]) -> float:
+        # Ranks are even under the law, whatever its shape, so all tokens share one table.
         return _even([int(d.fate.rank * CELLS) for d in tokens], CELLS)
 
     x = excess(drawn)
@@ -257,8 +332,9 @@ def rank_cells_test(drawn: Sequence[SampledToken]) -> LawTest:
 
 
 def draft_lean_test(drawn: Sequence[SampledToken]) -> LawTest:
-    """Whether the tokens lie nearer to the draft's law than draws of the target's do: the test that sees best what acceptance
-    or its residual has wrong."""
+    """Test whether the tokens lie nearer to the draft's law than draws of the target's do: the most
+    sensitive test of an acceptance rule or its residual.
+    """
     z = _side(drawn)
     return LawTest("draft", two_sided(z), z, _largest(drawn, _side))
 
@@ -271,27 +347,35 @@ def _side(drawn: Sequence[SampledToken]) -> float:
 
 
 def neighbour_rank_test(drawn: Sequence[SampledToken]) -> LawTest:
-    """Whether a token's rank tells of the next one's: randomness that is used twice shows here. Pairs share no token."""
+    """Test whether a token's rank says something of the next one's, as where randomness is used
+    twice. Pairs share no token.
+    """
     by_text = defaultdict[tuple[int, int, int], dict[int, SampledToken]](dict)
     for d in drawn:
         by_text[d.prompt, d.seed, d.choice][d.at] = d
     corners = list[int]()
     for (_, _, choice), mine in by_text.items():
+        # Disjoint pairs; they begin at an odd place in every second choice, so that all neighbours
+        # are seen.
         for at in range(choice % 2, max(mine) if mine else 0, 2):
             if at in mine and at + 1 in mine:
+                # A table of 4 × 4 cells of two ranks, even where they are independent.
                 corners.append(int(mine[at].fate.rank * 4) * 4 + int(mine[at + 1].fate.rank * 4))
     x = _even(corners, 16)
     return LawTest("pairs", chi_square_tail(x, 15), x, "ranks of neighbouring tokens")
 
 
 def shared_randomness_test(drawn: Sequence[SampledToken]) -> LawTest:
-    """Whether texts that are the same so far go on alike more often than draws do: streams that share randomness.
+    """Test whether equal texts continue alike more often than draws do, as where streams share
+    randomness.
 
-    Draws behind one text are looked at one after another: each repeats one of those before it with the chance that the law
-    gives to these together. So the test holds for a handful of texts as well, and for laws in which a repetition is rare.
+    Draws after one text are looked at one after another: each repeats one of those before it with
+    the probability that the law gives to these together. So the test holds for a handful of texts
+    as well, and for laws in which a repetition is rare.
     """
     groups = defaultdict[tuple[int, tuple[int, ...]], list[SampledToken]](list)
     for d in drawn:
+        # Draws of one law: same prompt, same tokens before.
         groups[d.prompt, d.before].append(d)
     steps = list[tuple[bool, float]]()
     worst = (0.0, "")
@@ -299,6 +383,7 @@ def shared_randomness_test(drawn: Sequence[SampledToken]) -> LawTest:
         seen = dict[int, float]()
         off = 0.0
         for d in mine:
+            # The chance to repeat any of the earlier draws: their tokens' probabilities together.
             chance = min(1.0, sum(seen.values()))
             if seen:
                 steps.append((d.token in seen, chance))
@@ -306,6 +391,7 @@ def shared_randomness_test(drawn: Sequence[SampledToken]) -> LawTest:
             seen[d.token] = d.fate.chance
         if abs(off) > worst[0]:
             worst = abs(off), f"prompt {mine[0].prompt + 1}, token {mine[0].at}"
+    # Bernoulli steps whose chances are known beforehand: their variances add.
     variance = sum(q * (1.0 - q) for _, q in steps)
     if variance > 1e-9:
         z = sum(did - q for did, q in steps) / sqrt(variance)
@@ -317,14 +403,16 @@ def shared_randomness_test(drawn: Sequence[SampledToken]) -> LawTest:
 def _even(values: Sequence[int], count: int) -> float:
     """Chi-square of counts that should be even; 0 where there are too few of them."""
     each = len(values) / count
+    # The usual rule for a chi-square test: at least five expected in each cell.
     if each < 5.0:
         return 0.0
     return float(((np.bincount(values, minlength=count) - each) ** 2).sum() / each)
 
 
 def _largest(drawn: Sequence[SampledToken], by: Any) -> str:
-    """Where the deviation is largest: at which place among the tokens of a pass, and at which token of the answers. (Only
-    places tell without bias: whether a draft was accepted depends on the token.)"""
+    """Where the deviation is largest: at which place among the tokens of a pass, and at which token
+    of the answers. (Only places tell without bias: whether a draft was accepted depends on the
+    token.)"""
     places = defaultdict[int, list[SampledToken]](list)
     positions = defaultdict[int, list[SampledToken]](list)
     for d in drawn:
@@ -333,26 +421,39 @@ def _largest(drawn: Sequence[SampledToken], by: Any) -> str:
             places[d.place.depth].append(d)
     if not places:
         return ""
+    # For messages only: the group with the largest deviation.
     depth, at = (max(g, key=lambda k, g=g: abs(by(g[k]))) for g in (places, positions))
     return f"place {depth} among the tokens of a pass, most at token {at} of the answers"
 
 
 LAWFUL = 1e-3
 FAR = 0.5
-"""Nats by which a method's own log-probabilities may differ from those of a fresh pass, however little plain decoding's do; and
-from where on they are off however much plain decoding's are."""
+"""Nats by which a method's own log-probabilities may differ from those of a fresh pass, however
+little plain decoding's do; and from where on they are off however much plain decoding's are."""
 
 
 def fresh_law_tests(
     ours: Sequence[SampledToken], plain: Sequence[SampledToken], rules: str = "law"
 ) -> list[LawTest]:
-    """Whether a method saw the laws that a fresh pass gives behind the same text: the model's own rows ("cache"), and what the
-    rules of the request make of them. What plain decoding's own passes differ by is noise. rules: what these are called."""
+    """Test whether a method saw the laws that a fresh pass gives after the same text.
+
+    First the model's own rows ("cache"), then what the request's rules make of them. The largest
+    difference in plain decoding's own passes is taken as noise.
+
+    Args:
+        ours: Tokens that the method drew, with its reported log-probabilities.
+        plain: Tokens that plain decoding drew, likewise.
+        rules: Name of the test of the rules. Default "law".
+
+    Returns:
+        The tests; p is 0 where a difference is too large, else 1.
+    """
     out = list[LawTest]()
     for name, far in (("cache", _own_off), (rules, _shaped_off)):
         noise = max((far(d) for d in plain), default=0.0)
         worst = max(ours, key=far, default=None)
         off = 0.0 if worst is None else far(worst)
+        # At least LAWFUL, at most FAR, in between four times plain decoding's own noise.
         wrong = worst is not None and off > max(LAWFUL, min(FAR, 4.0 * noise))
         out.append(
             LawTest(
@@ -363,7 +464,8 @@ def fresh_law_tests(
             )
         )
         if wrong:
-            return out  # a rule over wrong rows gives wrong laws
+            # Rules over wrong rows give wrong laws: a second alarm would say nothing more.
+            return out
     return out
 
 
@@ -387,7 +489,17 @@ def find_impossible_tokens(
     drawn: Sequence[SampledToken],
     request: Mapping[str, Any],
 ) -> tuple[list[SampledToken], list[SampledToken]]:
-    """Tokens to which the law gives nothing: those that no shape of passes allows, and those that another shape does."""
+    """Look at tokens to which the law gives no probability, at most 16 of them.
+
+    Args:
+        lm: The loaded model.
+        prompts: Prompts, each with whether it goes in without the chat template.
+        drawn: Tokens that the method drew.
+        request: What else the request holds.
+
+    Returns:
+        Tokens that no shape of passes allows, and those that another shape allows.
+    """
     never = list[SampledToken]()
     ties = list[SampledToken]()
     for d in [d for d in drawn if d.fate.chance <= 0.0][:16]:
@@ -400,8 +512,20 @@ def find_impossible_tokens(
 
 
 def seeds_apart(ours: MethodSample, plain: MethodSample, seed: int = 0) -> LawTest:
-    """Two samples by seeds: at each place of the answers, how far apart are the counts of their tokens, against the same with
-    the names of the two sides shuffled (within a prompt, whole texts at a time)."""
+    """Compare two samples by their seeds alone, without the laws.
+
+    At each place of the answers the counts of tokens are compared, and the difference is held
+    against the same with the names of the two sides shuffled (within a prompt, whole texts at a
+    time).
+
+    Args:
+        ours: What the method drew.
+        plain: What plain decoding drew under other seeds.
+        seed: Names the shuffles. Default 0.
+
+    Returns:
+        A one-sided test; p = 1 where no prompt has texts of both sides.
+    """
     sides = [[(k, t) for k, t in s.texts.items()] for s in (ours, plain)]
     rng = np.random.default_rng(seed)
     by_prompt = defaultdict[int, tuple[list[Any], list[Any]]](lambda: ([], []))
@@ -412,6 +536,7 @@ def seeds_apart(ours: MethodSample, plain: MethodSample, seed: int = 0) -> LawTe
     if not counted:
         return LawTest("seeds", 1.0, 0.0)
     real = sum(_apart(table_NW, first) for table_NW, first in counted)
+    # A permutation test: whole texts change sides, as tokens of one text depend on each other.
     mixed = list[float]()
     for _ in range(SHUFFLES):
         mixed.append(sum(_apart(table_NW, rng.permutation(first)) for table_NW, first in counted))
@@ -424,8 +549,10 @@ def seeds_apart(ours: MethodSample, plain: MethodSample, seed: int = 0) -> LawTe
 
 
 def _tables(ours: Sequence[Any], plain: Sequence[Any]) -> tuple[Any, Any]:
-    """Which (place, token) each text holds, as a table of texts × those, and which of the texts are ours."""
+    """Which (place, token) each text holds, as a table of texts × those, and which of the texts are
+    ours."""
     texts = [*ours, *plain]
+    # One column for each pair of place and token that occurs.
     names = {
         x: i for i, x in enumerate(sorted({(at, t) for text in texts for at, t in enumerate(text)}))
     }
@@ -437,26 +564,42 @@ def _tables(ours: Sequence[Any], plain: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _apart(table_NW: Any, ours_N: Any) -> float:
-    """Squared difference of the two sides' shares, each divided by what the token's own share makes likely."""
+    """Squared difference of the two sides' shares, each divided by what the token's own share makes
+    likely."""
+    # Shares, not counts, as the sides may have different numbers of texts.
     a = int(ours_N.sum())
     b = int((~ours_N).sum())
     total = table_NW.sum(0)
     gap = table_NW[ours_N].sum(0) / a - table_NW[~ours_N].sum(0) / b
+    # Divided by the token's count, as its variance grows with it.
     return float((gap**2 / np.maximum(total, 1.0)).sum())
 
 
 def detection_power(drawn: Sequence[SampledToken], count: int) -> DetectionPower:
-    """What so many tests, which share the alarm, would have caught of deviations from the laws behind these draws."""
+    """What a number of tests, which share the alarm, would have caught of deviations from these
+    laws.
+
+    Args:
+        drawn: The tokens with their fates.
+        count: How many tests share the alarm, at least 1.
+
+    Returns:
+        The smallest deviations that are caught with probability POWER.
+    """
     if not drawn:
         return DetectionPower(1.0, 1.0, 1.0)
+    # Each test alarms at its share of the total chance of a false alarm.
     alpha = ALARM / count
+    # Standard deviations by which a fault must shift a two-sided test at level alpha.
     far = NORMAL.inv_cdf(1.0 - alpha / 2.0) + NORMAL.inv_cdf(POWER)
     deviation = sqrt(sum(d.fate.variance for d in drawn))
+    # By how much surprise falls if every token were the likeliest one.
     lower = sum(d.fate.entropy - d.fate.best for d in drawn)
     more = chi_square_noncentrality(alpha, POWER, CELLS - 1)
     edges = np.arange(CELLS) / CELLS
     likeliest_C = np.zeros(CELLS)
-    for d in drawn:  # the likeliest token fills the law from its beginning
+    # The likeliest token fills the cells from the first one on: its ranks lie in [0, p_max).
+    for d in drawn:
         wide = float(np.exp(-d.fate.best))
         likeliest_C += np.clip(wide - edges, 0.0, 1 / CELLS) / wide
     uneven = CELLS * float(((likeliest_C / len(drawn) - 1 / CELLS) ** 2).sum())
@@ -468,6 +611,7 @@ def detection_power(drawn: Sequence[SampledToken], count: int) -> DetectionPower
         by_cells = sqrt(more / (len(drawn) * uneven))
     else:
         by_cells = 1.0
+    # A temperature off by a share t shifts a token's surprise by about t times its variance.
     return DetectionPower(
         min(1.0, far / deviation) if deviation > 0 else 1.0,
         min(1.0, by_surprise, by_cells),
@@ -486,8 +630,23 @@ def sample_against_law(
     plain: MethodSample | None = None,
     **request: Any,
 ) -> SamplingFindings:
-    """Draw by the method and by plain decoding, and hold both against the laws, and against each other. plain: what plain
-    decoding drew before for the same request under other seeds, in place of drawing again."""
+    """Draw by the method and by plain decoding, and test both against the laws and against each
+    other.
+
+    Args:
+        lm: The loaded model.
+        prompts: Prompts, each with whether it goes in without the chat template.
+        method: Name of the method.
+        options: Its options.
+        samples: Texts of each prompt, at least 1.
+        seed: The first of the method's seeds. Default 0.
+        plain: What plain decoding drew before for the same request under other seeds; None: it
+            draws now.
+        request: What else the request holds, such as `sampling` and `max_tokens`.
+
+    Returns:
+        The tests and what they come to.
+    """
     asked = {"samples": samples, **request}
     ours = draw_texts(lm, prompts, method, options, seed=seed, told=True, **asked)
     if plain is None:
@@ -498,6 +657,7 @@ def sample_against_law(
         rules = "law"
     laws = fresh_law_tests(ours.drawn, plain.drawn, rules)
     results = [*laws, *run_law_tests(ours.drawn), seeds_apart(ours, plain, seed)]
+    # The same tests of plain decoding: an alarm here would be one of the tests, not of the method.
     control = run_law_tests(plain.drawn)
     never, ties = find_impossible_tokens(lm, prompts, ours.drawn, request)
     if never or ties:
@@ -523,7 +683,19 @@ def conclude_law_tests(
     cost: Mapping[str, Mapping[str, float]],
     tie: str = "",
 ) -> SamplingFindings:
-    """What these tests come to together. tie: where rounding may have decided."""
+    """Draw the conclusion from all tests.
+
+    Args:
+        results: Tests of the method's draws, at least one.
+        control: The same tests of plain decoding's draws.
+        ours: What the method drew.
+        cost: Passes, positions and seconds of each side.
+        tie: Where rounding may have decided, in words; "" where it did not. Default "".
+
+    Returns:
+        The verdict: a fault where a test alarms at ALARM, shared by all tests (Bonferroni).
+    """
+    # The least probable result decides; all others are in the certificate.
     worst = min(results, key=lambda t: t.p)
     fault = worst.p < ALARM / max(1, len(results))
     return SamplingFindings(

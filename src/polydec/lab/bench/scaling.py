@@ -1,4 +1,5 @@
-"""How acceptance grows with what a drafter has read and with its size, and how wide a draft pays at which batch (Scylla)."""
+"""How acceptance grows with what a drafter has read and with its size, and how wide a draft pays at
+which batch (Scylla)."""
 
 from __future__ import annotations
 
@@ -36,13 +37,19 @@ from polydec.models.learned.kinds.eagle import EagleModel
 LEAST = 5
 """Points that a law is fitted to, at least."""
 FULL = 0.8
-"""Share of the drafted tokens and the one behind them from which on a count of accepted ones is near its end."""
+"""Share of the drafted tokens and the one behind them from which on a count of accepted ones is
+near its end."""
 
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """One drafter: tokens it was trained on and its capacity (any unit), both above 0; accepted: drafted tokens that a pass of
-    the target accepted, a mean."""
+    """One drafter as a point that a law is fitted to.
+
+    Attributes:
+        tokens: Tokens that it was trained on, above 0, in any unit.
+        capacity: Its capacity, above 0, in any unit.
+        accepted: Mean number of draft tokens that a pass of the target accepted.
+    """
 
     tokens: float
     capacity: float
@@ -58,20 +65,27 @@ Terms = Callable[[ScalingPoint], tuple[float, ...]]
 
 
 def additive_terms(p: ScalingPoint) -> tuple[float, ...]:
-    """Of a law that adds what each doubling brings."""
+    """Terms of a law that adds what each doubling brings: 1, log2 tokens, log2 capacity."""
     return 1.0, log2(p.tokens), log2(p.capacity)
 
 
 def product_terms(p: ScalingPoint) -> tuple[float, ...]:
-    """Of a law in which a doubling of one changes what a doubling of the other brings."""
+    """Terms of a law in which a doubling of one changes what a doubling of the other brings."""
     return *additive_terms(p), log2(p.tokens) * log2(p.capacity)
 
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """accepted = the sum of factors times terms: a constant, what a doubling of the tokens brings, what one of the capacity
-    brings, and perhaps their product. errors: standard errors of the factors; explained: R²; left_out: root mean square error
-    at points that it was not fitted to, each left out in turn."""
+    """A fitted law: accepted = the sum of factors times terms.
+
+    Attributes:
+        terms: The terms of a point: a constant, log2 tokens, log2 capacity, perhaps their product.
+        factors: Factors of the terms: what a doubling brings.
+        errors: Standard errors of the factors.
+        explained: R squared.
+        left_out: Root mean square error at points that the law was not fitted to, each left out in
+            turn.
+    """
 
     terms: Terms
     factors: tuple[float, ...]
@@ -80,21 +94,25 @@ class ScalingLaw:
     left_out: float
 
     def at(self, point: ScalingPoint) -> float:
-        """What it says of a drafter of these tokens and this capacity."""
+        """The predicted number of accepted draft tokens of a drafter."""
         return float(np.dot(self.terms(point), self.factors))
 
 
 def fit_scaling_law(points: Sequence[ScalingPoint]) -> ScalingLaw:
-    """The law of least squares; the product is kept where it brings points that were left out nearer. Raises RequestError for
-    fewer than LEAST points, or where one of the two never changes.
+    """Fit a law by least squares. The product term stays where it brings points that were left out
+    nearer.
 
     Source: Scaling Laws for Speculative Decoding (2025); the joint form is ours.
+
+    Raises:
+        RequestError: There are fewer than LEAST points, or tokens or capacity never change.
     """
     if len(points) < LEAST:
         raise RequestError(f"points has {len(points)}: a law needs {LEAST}")
     for name in ("tokens", "capacity"):
         if len({getattr(p, name) for p in points}) < 2:
             raise RequestError(f"{name} is the same at all points: it must change")
+    # Leave-one-out error decides, as more terms always fit the points themselves better.
     plain = _fitted(points, additive_terms)
     if len(points) > LEAST:
         product = _fitted(points, product_terms)
@@ -109,9 +127,9 @@ def _fitted(points: Sequence[ScalingPoint], terms: Terms) -> ScalingLaw:
     x = np.array([terms(p) for p in points])
     y = np.array([p.accepted for p in points])
     factors, inverse, off, errors = _least(x, y)
-    share = np.clip(
-        1 - np.einsum("ij,jk,ik->i", x, inverse, x), 1e-9, None
-    )  # of its error that a point has left out
+    # 1 - h_ii with the leverage h: the error of a left-out point is its residual divided by this.
+    share = np.clip(1 - np.einsum("ij,jk,ik->i", x, inverse, x), 1e-9, None)
+    # Sum of squares around the mean: R squared is 1 less the residuals' share of it.
     spread = float(((y - y.mean()) ** 2).sum())
     return ScalingLaw(
         terms,
@@ -123,9 +141,12 @@ def _fitted(points: Sequence[ScalingPoint], terms: Terms) -> ScalingLaw:
 
 
 def _least(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
-    """Factors of least squares, the inverse of the terms' products, what is left at each point, and standard errors."""
+    """Factors of least squares, the inverse of the terms' products, what is left at each point, and
+    standard errors."""
+    # The pseudo-inverse: terms may be collinear where there are few points.
     inverse = np.linalg.pinv(x.T @ x)
     factors = inverse @ x.T @ y
+    # Standard errors from the residual variance, with n - p degrees of freedom.
     off = y - x @ factors
     return (
         factors,
@@ -136,21 +157,34 @@ def _least(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def extrapolation_error(points: Sequence[ScalingPoint]) -> float:
-    """Root mean square error at the points of most tokens, of a law fitted to all others: whether it may be extended."""
+    """Root mean square error at the points of most tokens, of a law fitted to all others.
+
+    It says whether the law may be extended to more tokens.
+    """
     most = max(p.tokens for p in points)
     law = fit_scaling_law([p for p in points if p.tokens < most])
+    # The points that are held out are those that an extension of the law would reach for.
     far = [p for p in points if p.tokens == most]
     return float(np.sqrt(np.mean([(law.at(p) - p.accepted) ** 2 for p in far])))
 
 
 def is_near_depth_limit(accepted: float, depth: int) -> bool:
-    """Whether so many accepted tokens, and the one behind them, are near the most that drafts of this depth can bring: there no
-    law can go on growing."""
+    """Whether acceptance is near the most that drafts of this depth can bring, where no law can go
+    on growing.
+
+    Args:
+        accepted: Accepted draft tokens a pass, a mean.
+        depth: Draft tokens a pass.
+
+    Returns:
+        True where accepted + 1 lies above a share FULL of depth + 1, the most that a pass can write.
+    """
     return accepted + 1 > FULL * (depth + 1)
 
 
 def doubling_slope(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Of pairs (x, y), x above 0: what a doubling of x adds to y, and its standard error."""
+    """What a doubling of x adds to y, and its standard error, of pairs (x, y) with x above 0."""
+    # A straight line in log2 x: its slope is the gain of a doubling.
     factors, _, _, errors = _least(
         np.array([(1.0, log2(x)) for x, _ in pairs]), np.array([y for _, y in pairs])
     )
@@ -170,7 +204,13 @@ MADE_BY = "polydec train eagle --layers N --steps M --out"
 
 
 class DrafterTrainingRecord(StrictRecord):
-    """What training.json says of a drafter: tokens of the steps it was trained for, layers, parameters."""
+    """What training.json says of a drafter.
+
+    Attributes:
+        tokens: Tokens of all the steps that it was trained for.
+        layers: Its layers.
+        parameters: Its parameters.
+    """
 
     tokens: Annotated[int, Field(ge=1)]
     layers: Annotated[int, Field(ge=1, le=64)]
@@ -179,7 +219,13 @@ class DrafterTrainingRecord(StrictRecord):
 
 @dataclass(frozen=True)
 class TrainedEagle:
-    """A trained one of a folder."""
+    """A trained EAGLE drafter in a folder.
+
+    Attributes:
+        name: Name of its folder.
+        said: What its training record says.
+        eagle: The drafter itself.
+    """
 
     name: str
     said: DrafterTrainingRecord
@@ -187,8 +233,18 @@ class TrainedEagle:
 
 
 def drafters_of(at: Path, lm: LoadedModel) -> list[TrainedEagle]:
-    """The EAGLE drafters in the folders of a folder, by name. Raises RequestError where there is none, or one is damaged or was
-    made for another model."""
+    """Load the EAGLE drafters in the subfolders of a folder, by name.
+
+    Args:
+        at: The folder.
+        lm: The model that they draft for.
+
+    Returns:
+        The drafters; other trained things are passed over.
+
+    Raises:
+        RequestError: There is none, or one is damaged or was made for another model.
+    """
     if at.is_dir():
         places = sorted(p for p in at.iterdir() if p.is_dir())
     else:
@@ -196,8 +252,10 @@ def drafters_of(at: Path, lm: LoadedModel) -> list[TrainedEagle]:
     out = list[TrainedEagle]()
     for place in (p for p in places if (p / RESULT).is_file()):
         content = read_json(place / RESULT)
+        # Other kinds of training may lie in the same folder.
         if content.get("kind") != "eagle":
             continue
+        # A training record holds more than is read here.
         known = {k: v for k, v in content.items() if k in DrafterTrainingRecord.model_fields}
         said = validate_record(
             DrafterTrainingRecord, known, f"{place / RESULT} is not what `{MADE_BY}` wrote"
@@ -210,7 +268,19 @@ def drafters_of(at: Path, lm: LoadedModel) -> list[TrainedEagle]:
 
 
 def prompts_of(at: Path, size: int, each: int) -> list[tuple[int, ...]]:
-    """The first so many held-out prompts that lie with one of a folder's drafters. Raises RequestError where there are none."""
+    """The first held-out prompts that are stored with one of a folder's drafters.
+
+    Args:
+        at: The folder of the drafters.
+        size: Size of the vocabulary, which ids must lie in.
+        each: How many prompts at most.
+
+    Returns:
+        Token ids of each prompt.
+
+    Raises:
+        RequestError: No drafter has held-out prompts.
+    """
     files = sorted(at.glob("*/held.jsonl"))
     if not files:
         raise RequestError(
@@ -222,10 +292,25 @@ def prompts_of(at: Path, size: int, each: int) -> list[tuple[int, ...]]:
 def count_chain_acceptance(
     lm: LoadedModel, eagle: EagleModel, law: str, prompts: Sequence[tuple[int, ...]], most: int = 48
 ) -> list[tuple[int, int]]:
-    """Of each prompt how many tokens chains of DEPTH wrote in how many passes, at most `most`."""
+    """Decode prompts with chains of DEPTH draft tokens and count.
+
+    Args:
+        lm: The model.
+        eagle: The drafter.
+        law: A key of `LAWS`: the sampling rule of the model.
+        prompts: Token ids of each prompt.
+        most: Tokens of an answer at most. Default 48.
+
+    Returns:
+        For each prompt its tokens and its passes.
+    """
     target = ShapedTarget(lm.checkpoint.lm, LAWS[law]())
     decoder = SpeculativeDecoder(
-        target, EagleDrafter(eagle, BestFirstTree(1)), MatchVerifier(), FixedPolicy(DEPTH, DEPTH)
+        # A tree of width 1 is a chain; the fixed policy drafts DEPTH tokens every round.
+        target,
+        EagleDrafter(eagle, BestFirstTree(1)),
+        MatchVerifier(),
+        FixedPolicy(DEPTH, DEPTH),
     )
     asked = [Request(p, max_tokens=most, seed=i) for i, p in enumerate(prompts)]
     found = run_coroutines([answer_one(decoder, r) for r in asked])
@@ -235,8 +320,19 @@ def count_chain_acceptance(
 def bootstrap_acceptance(
     counts: Sequence[tuple[int, int]], draws: int = 2000
 ) -> tuple[float, float, float]:
-    """Accepted tokens a pass, and their 95 % interval by drawing prompts with replacement."""
+    """Accepted draft tokens a pass, with a 95 % bootstrap interval over prompts.
+
+    Args:
+        counts: Tokens and passes of each prompt.
+        draws: Bootstrap samples. Default 2000.
+
+    Returns:
+        The mean, and the interval's lower and upper end.
+    """
+    # A pass writes its accepted tokens and one of its own: tokens / passes - 1 are accepted.
     of = np.array(counts, float)
+    # Resampled sums, shape [draws, 2]: prompts are drawn as wholes, tokens of one prompt depend on
+    # each other.
     some = of[np.random.default_rng(0).integers(len(of), size=(draws, len(of)))].sum(1)
     low, high = np.quantile(some[:, 0] / some[:, 1] - 1, (0.025, 0.975))
     return float(of[:, 0].sum() / of[:, 1].sum() - 1), float(low), float(high)
@@ -245,7 +341,16 @@ def bootstrap_acceptance(
 def scaling_rows(
     lm: LoadedModel, drafters: Sequence[TrainedEagle], prompts: Sequence[tuple[int, ...]]
 ) -> Iterator[dict[str, Any]]:
-    """Of each law and drafter what a pass accepts."""
+    """Measure what a pass accepts with each drafter under each law of `LAWS`.
+
+    Args:
+        lm: The model.
+        drafters: Drafters of several sizes and lengths of training.
+        prompts: Token ids of each prompt.
+
+    Yields:
+        A row for each law and drafter.
+    """
     for law in LAWS:
         for one in drafters:
             mean, low, high = bootstrap_acceptance(
@@ -265,7 +370,15 @@ def scaling_rows(
 
 
 def scaling_points(found: Sequence[Mapping[str, Any]], law: str) -> list[ScalingPoint]:
-    """Of one law the points of all rows, by their parameters."""
+    """The points of one law.
+
+    Args:
+        found: Rows of `scaling_rows`.
+        law: The law whose rows are taken.
+
+    Returns:
+        One point a row, with its parameters as capacity.
+    """
     return [
         ScalingPoint(r["tokens"], r["parameters"], r["accepted"]) for r in found if r["law"] == law
     ]
@@ -274,7 +387,18 @@ def scaling_points(found: Sequence[Mapping[str, Any]], law: str) -> list[Scaling
 def scylla_tree_widths(
     lm: LoadedModel, drafters: Sequence[TrainedEagle], nodes: int = 16
 ) -> tuple[tuple[int, int], ...]:
-    """How wide a tree of the likeliest drafter pays from which number of sequences on, by the costs of this machine: what
-    `--method scylla` looks up."""
+    """How wide a tree of the likeliest drafter pays, by the number of sequences, at the costs of
+    this machine.
+
+    Args:
+        lm: The model, with its measured costs.
+        drafters: The drafters; the one whose first token is right most often is taken.
+        nodes: Nodes of a tree at most. Default 16.
+
+    Returns:
+        Pairs of a number of sequences and the width that pays from there on, as `--method scylla`
+        looks them up.
+    """
+    # rates[0][0]: how often the likeliest first token was right on held-out text.
     best = max(drafters, key=lambda one: one.eagle.rates[0][0]).eagle
     return widths_for("", best.rates, best.share, lm.costs, nodes, DEPTH)

@@ -1,4 +1,5 @@
-"""Searches and rollouts: what they say of their answers, computed again; and their ledger against the passes that ran."""
+"""Searches and rollouts: what they say of their answers, computed again; and their ledger against
+the passes that ran."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from polydec.methods.search.loop.arbitrage import ArbitrageSearch
 from polydec.request.ask import plan_request
 
 CLOSE = 2e-3
-"""Nats a token by which a score computed again may differ: passes of other shapes round otherwise."""
+"""Nats a token by which a score computed again may differ: passes of other shapes round otherwise.
+"""
 
 
 def _mean_power(total: float, length: int, options: Mapping[str, Any]) -> float:
@@ -41,9 +43,17 @@ SCORES: Mapping[str, Callable[[float, int, Mapping[str, Any]], float]] = {
 
 @dataclass(frozen=True)
 class SearchAudit:
-    """answers: how many; scored: scores that were computed again; apart: the largest difference a token, of a score or of a
-    log-probability that was reported; booked and ran: passes and positions by the method's ledger and by the scheduler's
-    record; place: of the first thing that is wrong."""
+    """What an audit of a search's answers has found.
+
+    Attributes:
+        answers: How many answers were audited.
+        scored: Scores that were computed again.
+        logprobs: Log-probabilities of tokens that were computed again.
+        apart: The largest difference a token, of a score or of a reported log-probability, nats.
+        booked: Passes and positions by the method's own counts.
+        ran: Passes and positions by the scheduler's record.
+        place: The first thing that is wrong, in words; "" where nothing is.
+    """
 
     answers: int
     scored: int
@@ -72,8 +82,22 @@ def audit_search(
     seed: int = 0,
     **request: Any,
 ) -> SearchAudit:
-    """One answer to each prompt. Scores are computed again where their definition is known (beam, exact-extract); the
-    log-probabilities of the answer's tokens wherever the method reports them; the ledger always."""
+    """Audit one answer to each prompt.
+
+    Scores are computed again where their definition is known (`SCORES`), the log-probabilities of
+    the answer's tokens wherever the method reports them, the counts of passes and positions always.
+
+    Args:
+        lm: The loaded model.
+        prompts: Prompts, each with whether it goes in without the chat template.
+        method: Name of a search or rollout method.
+        options: Its options.
+        seed: Names the randomness. Default 0.
+        request: What else the request holds, such as `sampling` and `max_tokens`.
+
+    Returns:
+        What was found over all prompts.
+    """
     answers = scored = noted = 0
     furthest = 0.0
     place = ""
@@ -97,8 +121,10 @@ def audit_search(
         made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
         plain: Any = made.decoder
         answer = completion.choices[0]
+        # Ranks are not used here, so the generator does not matter.
         rng = np.random.default_rng(0)
         asked = Ask(prompt, method=method, options=options, raw=raw, seed=seed, **request)
+        # A search scores by the law before the argmax; some steps may be another model's.
         laws = [drop_greedy_rule(plain.target), *_second_law(plan_request(lm, asked).decoder)]
         mine, *others = (
             answer_token_fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0]
@@ -109,6 +135,7 @@ def audit_search(
         own = [t for t in answer.logprobs or () if t.logp < 0.0]
         if own and len(own) == len(mine):
             noted += len(own)
+            # A token may come from either law: the nearer one counts.
             gaps = [
                 min(abs(t.logp + f.surprise) for f in by_law)
                 for t, *by_law in zip(own, mine, *others, strict=True)
@@ -119,16 +146,20 @@ def audit_search(
                 place = (
                     f"prompt {at + 1}, token {wrong}: its log-probability is {gaps[wrong]:.1e} off"
                 )
+        # The score is defined on the text's total log-probability, which was computed above.
         define = SCORES.get(completion.method["name"])
         if define is not None and answer.score is not None:
             scored += 1
             right = define(total, length, completion.method["options"])
+            # Scaled to nats a token: |score / total| * length undoes the method's own
+            # normalisation.
             gap = abs(answer.score - right) / max(1.0, abs(right) / abs(total or 1.0) * length)
             furthest = max(furthest, gap)
             if gap > CLOSE and not place:
                 place = (
                     f"prompt {at + 1}: the score is {answer.score:.4f}, computed again {right:.4f}"
                 )
+        # Passes of draft models have counts of their own.
         mine_of = [p for p in passes if p.model is lm.network]
         metrics = completion.metrics
         books = {
@@ -138,6 +169,7 @@ def audit_search(
         real = {"passes": len(mine_of), "positions": sum(p.positions for p in mine_of)}
         booked = {k: booked[k] + books[k] for k in booked}
         ran = {k: ran[k] + real[k] for k in ran}
+        # Positions that another text's cache held were scored without being fed.
         read = real["positions"] + lm.checkpoint.lm.shared - shared
         place = place or _ledger(at, books, real, metrics, len(answer.token_ids), read)
     return SearchAudit(answers, scored, noted, furthest, booked, ran, place)
@@ -146,7 +178,8 @@ def audit_search(
 # On toys, where a text soon says a token again: rules that missed one show whatever is asked of the model
 
 TOYS = 16
-"""Random laws of three or four tokens, in every second one of them an answer does not end before its longest."""
+"""Random laws of three or four tokens, in every second one of them an answer does not end before
+its longest."""
 LONG = 8
 """Tokens of an answer at most."""
 EXACT = 1e-6
@@ -156,8 +189,15 @@ PROMPT = (0, 1, 0)
 
 @dataclass(frozen=True)
 class ToyAudit:
-    """laws: toys; tokens: those whose log-probability was computed again, at most `apart` nats off; place: of the first that is
-    wrong; unknown: why the method cannot run on a toy, "" where it did."""
+    """What an audit on toy laws has found.
+
+    Attributes:
+        laws: Toy laws that were used.
+        tokens: Tokens whose log-probability was computed again.
+        apart: The largest difference, nats.
+        place: The first thing that is wrong, in words; "" where nothing is.
+        unknown: Why the method cannot run on a toy; "" where it did.
+    """
 
     laws: int
     tokens: int
@@ -176,14 +216,23 @@ class ToyAudit:
 
 
 def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
-    """One answer over each of some random laws under penalties, a temperature and top-p: its log-probabilities computed
-    again by telling the rules of every token."""
+    """Audit a method's reported log-probabilities on random toy laws under penalties, a temperature
+    and top-p.
+
+    Args:
+        method: Name of the method.
+        options: Its options.
+
+    Returns:
+        What was found; the audit ends at the first law that is off.
+    """
     laws = 0
     tokens = 0
     furthest = 0.0
     why = ""
     for i, models in enumerate(target_draft_pairs(TOYS), 1):
         target, draft = (bend_target(model, SHAPERS["shaped"]) for model in models)
+        # Every second answer runs to its longest, where penalties have the most text to count.
         request = Request(PROMPT, LONG, logprobs=0, ignore_eos=i % 2 == 0)
         try:
             made = example_decoder(method, target, draft, options)
@@ -203,21 +252,23 @@ def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
 
 
 def _second_law(decoder: Any) -> tuple[Target, ...]:
-    """The law of the model that writes some steps in the target's place: there a token may be of either."""
+    """The law of the model that writes some steps in the target's place: there a token may be of
+    either."""
     if isinstance(decoder, ArbitrageSearch):
         return (decoder.small.target,)
     return ()
 
 
 def _gaps(answer: Result, laws: Sequence[Target]) -> list[float]:
-    """By how many nats each token's log-probability differs from that of the nearest of these laws; none where the method tells
-    none."""
+    """By how many nats each token's log-probability differs from that of the nearest of these laws;
+    none where the method tells none."""
     told = answer.logprobs or ()
     rng = np.random.default_rng(0)
     if len(told) != len(answer.token_ids):
         return []
     by_law = [answer_token_fates(law, PROMPT, {0: answer.token_ids}, rng)[0] for law in laws]
     return [
+        # Two infinities of one sign are equal, but their difference is not a number.
         min(0.0 if t.logp == -f.surprise else abs(t.logp + f.surprise) for f in mine)
         for t, *mine in zip(told, *by_law, strict=True)
     ]
@@ -231,12 +282,13 @@ def _ledger(
     length: int,
     read: int,
 ) -> str:
-    """What in a ledger cannot be; nothing: "". read: positions that were fed, and those of further prompts that another text's
-    cache held."""
+    """What in a ledger cannot be; nothing: "". read: positions that were fed, and those of further
+    prompts that another text's cache held."""
     if books["positions"] != real["positions"]:
         return f"prompt {at + 1}: {books['positions']} positions are booked and {real['positions']} were fed"
     if books["passes"] > real["passes"]:
         return f"prompt {at + 1}: {books['passes']} passes are booked and {real['passes']} ran"
+    # A search writes at least the tokens of its answer, and scores no more than it has read.
     written = metrics.get("tokens_written")
     if written is not None and written < length:
         return f"prompt {at + 1}: {written} tokens are booked as written and the answer alone has {length}"

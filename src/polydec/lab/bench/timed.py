@@ -1,9 +1,10 @@
 """How long a run would take that was made again without its model.
 
-A pass costs what passes of the record cost, another one what the table of costs says of it on a machine as quick as then.
-What stands between passes is what stood there in the record, and what this run's drafter needs more than the record's, which
-ran again just now. A pass of another model costs what it cost in the record, or what the table says: in a replay its weights
-lie in the processor's caches, where a larger model empties them.
+A pass costs what passes of the record cost, another one what the table of costs says of it on a
+machine as quick as then. What stands between passes is what stood there in the record, and what
+this run's drafter needs more than the record's, which ran again just now. A pass of another model
+costs what it cost in the record, or what the table says: in a replay its weights lie in the
+processor's caches, where a larger model empties them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,14 @@ ENOUGH = 5
 
 @dataclass(frozen=True)
 class RecordClock:
-    """What a record says of time, behind its first round, whose pass fed the end of the prompt as well. passes: of the model,
-    one a round, in order; rounds: what each of them was; others: passes of other models between them."""
+    """What a record says of time, from its second round on: the pass of the first one fed the end
+    of the prompt as well.
+
+    Attributes:
+        passes: Passes of the model, one a round, in order.
+        rounds: What each of these rounds drafted and accepted.
+        others: Passes of other models between them.
+    """
 
     passes: tuple[PassedEvent, ...]
     rounds: tuple[ReplayRound, ...]
@@ -37,11 +44,20 @@ class RecordClock:
     def of(
         rounds: Sequence[ReplayRound], passes: Sequence[PassedEvent], target: str
     ) -> RecordClock | None:
-        """The clock of an answer that was alone in its passes; None where it was not, or where its passes are not told.
+        """Build the clock of an answer that was alone in its passes.
 
-        passes: of all models; target: the name of the one that was decoded. Passes that fed the prompt come before the others.
+        Args:
+            rounds: The rounds of the recorded answer, in order.
+            passes: The recorded passes of all models, in order; those that fed the prompt come
+                first.
+            target: Name of the model that was decoded.
+
+        Returns:
+            The clock; None where the answer shared its passes, or where the record does not have
+            them.
         """
         mine = [p for p in passes if p.model == target]
+        # The last passes of the model belong to the rounds; the first round is left out.
         if len(rounds) > 1:
             last = mine[len(mine) - len(rounds) + 1 :]
         else:
@@ -58,7 +74,9 @@ class RecordClock:
 
     @property
     def between(self) -> float:
-        """Seconds between two passes, in the middle, without passes of other models: Python and sampling."""
+        """Seconds between two passes, in the middle, without passes of other models: Python and
+        sampling."""
+        # From the end of one pass to the start of the next, without passes of a draft model in it.
         gaps = [
             b.start
             - a.start
@@ -71,14 +89,22 @@ class RecordClock:
         return 0.0
 
     def predict(self, own: ReplayRun, other: ReplayRun, costs: PassCosts | None) -> float:
-        """Seconds of decoding of another run.
+        """Predict the seconds of decoding of another run.
 
-        own: the recorded setting, made again; other: the run in question, made again on the same machine; costs: what passes
-        cost, as the record has them, None: nobody knows, and a pass of more rows than were recorded counts as the largest.
+        Args:
+            own: The recorded setting, replayed on this machine.
+            other: The run in question, replayed on the same machine.
+            costs: What passes cost, as the record has it; None: unknown, and a pass of more rows
+                than were recorded costs as much as the largest recorded one.
+
+        Returns:
+            Seconds from the second round's pass to the end of the last.
         """
         behind = other.rounds[1:]
+        # The two replays differ in their drafters alone: so does the time between passes, a round.
         drafting = other.seconds / len(other.rounds) - own.seconds / len(own.rounds)
-        if tuple(behind) == self.rounds:  # the very passes that were recorded
+        # These very passes were recorded: only the time between them may differ.
+        if tuple(behind) == self.rounds:
             return max(0.0, self.seconds + drafting * (len(self.rounds) - 1))
         rest = max(0.0, self.between + drafting)
         drafts = other.others * self._draft(costs)
@@ -93,9 +119,12 @@ class RecordClock:
     def _passes(self, rounds: Sequence[ReplayRound], costs: PassCosts | None) -> float:
         if costs is None:
             return self._drawn(rounds)
+        # By number of rows the ratio of recorded to tabled time: how much slower this machine was
+        # then.
         slower = defaultdict[int, list[float]](list)
         for p, r in zip(self.passes, self.rounds, strict=True):
             slower[r.drafted + 1].append(p.seconds / costs.share(r.drafted + 1, 1, r.position))
+        # Rows with few recorded passes take the average ratio.
         usual = fmean(x for every in slower.values() for x in every)
         known = {rows: fmean(every) for rows, every in slower.items() if len(every) >= ENOUGH}
         return sum(
@@ -108,6 +137,7 @@ class RecordClock:
         rows = defaultdict[int, list[float]](list)
         for p, r in zip(self.passes, self.rounds, strict=True):
             rows[r.drafted + 1].append(p.seconds)
+        # `np.interp` is level outside the recorded numbers of rows.
         at = sorted(rows)
         took = np.interp([r.drafted + 1 for r in rounds], at, [median(rows[n]) for n in at])
         return float(took.sum())

@@ -1,4 +1,5 @@
-"""Does a method that fills a canvas by draws keep the law of its schedule? Every token against a pass that keeps nothing."""
+"""Does a method that fills a canvas by draws keep the law of its schedule? Every token against a
+pass that keeps nothing."""
 
 from __future__ import annotations
 
@@ -38,15 +39,22 @@ from polydec.methods.diffusion.loop.types import UnmaskerView, canvas_with_edit,
 from polydec.methods.registry import registry
 
 CLOSE = 1e-3
-"""By how much a probability may differ between a method's pass and a fresh one: their shapes round otherwise."""
+"""By how much a probability may differ between a method's pass and a fresh one: their shapes round
+otherwise."""
 GAP = -1
 """What stands for a gap in the text before a token."""
 
 
 @dataclass(frozen=True)
 class CanvasWrite:
-    """What one pass wrote into one canvas: the canvas before, the positions that could be filled, the tokens by position, and
-    how likely the method's own pass found each."""
+    """What one pass wrote into one canvas.
+
+    Attributes:
+        canvas: The canvas before the pass, None for a gap.
+        block: Positions that could be filled.
+        write: Position and token id of each gap that was filled, in the order of writing.
+        sure: How likely the method's own pass found each token, by position.
+    """
 
     canvas: Canvas
     block: range
@@ -56,7 +64,15 @@ class CanvasWrite:
 
 @dataclass
 class CanvasWriteObserver:
-    """An observer that notes every pass of every choice, of canvases that begin as this one."""
+    """An observer that notes every pass of every choice.
+
+    Attributes:
+        begin: The canvas that every choice starts from.
+        passes: What the passes of each choice wrote, in order.
+        now: The present canvas of each choice.
+        new: Writes of each choice that no pass has claimed yet.
+        kinds: The events that it listens to.
+    """
 
     begin: Canvas
     passes: defaultdict[int, list[CanvasWrite]] = field(
@@ -75,6 +91,7 @@ class CanvasWriteObserver:
             canvas = self.now.get(event.choice, self.begin)
             write = self.new.pop(event.choice, [])
             sure = dict(zip(event.position, event.confidence, strict=True))
+            # Tokens that the request gave are written as well: no pass has a confidence for them.
             mine = tuple((p, x) for p, x in write if p in sure)
             self.passes[event.choice].append(CanvasWrite(canvas, range(*event.block), mine, sure))
             self.now[event.choice] = canvas_with_edit(canvas, TextEdit(write=mine))
@@ -91,8 +108,22 @@ def sample_canvas_law(
     sampling: Sampling,
     max_tokens: int,
 ) -> SamplingFindings:
-    """Draw so many texts behind each prompt, and hold every token against the law that a fresh pass over the same canvas gives
-    its position, and every position against the order that the method promises."""
+    """Draw texts and test every token against the law that a fresh pass over the same canvas gives
+    its position, and every position against the order that the method promises.
+
+    Args:
+        lm: A masked-diffusion model.
+        prompts: Prompts, each with whether it goes in without the chat template.
+        method: Name of a method that fills a canvas by draws.
+        options: Its options.
+        samples: Texts for each prompt, at least 1.
+        seed: The first of the seeds over which they are spread. Default 0.
+        sampling: Sampling rules.
+        max_tokens: Positions of an answer.
+
+    Returns:
+        The tests and what they come to.
+    """
     denoiser: Denoiser = lm.checkpoint.lm
     rng = np.random.default_rng(seed)
     drawn = list[SampledToken]()
@@ -123,13 +154,17 @@ def sample_canvas_law(
             seconds += sum(usage["seconds"] for usage in completion.metrics["models"])
             for choice, answer in enumerate(completion.choices):
                 texts[at, seed + i, choice] = answer.token_ids
+                # The same rules as the method's, in the stream of this choice.
                 shapers = build_shapers(sampling, order="vllm", seed=seed + i, choice=choice)
                 count = 0
+                # Each pass of the method against a fresh one over the canvas as it was then.
                 for step, written in enumerate(watch.passes[choice], 1):
                     where = f"prompt {at + 1}, seed {seed + i}, answer {choice}, pass {step}"
                     fresh += 1
                     look = _look(denoiser, first, written, shapers)
                     for depth, (p, token) in enumerate(written.write, 1):
+                        # The method's own confidence shows whether its pass saw the law that a
+                        # fresh pass gives.
                         row = look.rows.index(p)
                         off = abs(float(look.logp_RV[row, token].exp()) - written.sure[p])
                         if off > max(CLOSE, stale.off):
@@ -137,6 +172,8 @@ def sample_canvas_law(
                             stale = LawTest("cache", 0.0, off, what)
                         law_V = float64_probabilities(look.shaped_RV[row]).cpu().numpy()
                         mine: TokenFate = token_fate(law_V, token, rng.random())
+                        # Draws of equal canvases and position are compared with each other:
+                        # together they name the law.
                         before = tuple(GAP if x is None else x for x in written.canvas[first:])
                         place = TokenPlace(step, depth, False)
                         drawn.append(
@@ -149,6 +186,7 @@ def sample_canvas_law(
     ours = MethodSample(
         tuple(drawn), totals["target_passes"], totals["positions_fed"], seconds, texts
     )
+    # Tests need finite surprises; impossible tokens are a fault of their own, reported below.
     possible = [d for d in drawn if d.fate.chance > 0.0]
     never = [d for d in drawn if d.fate.chance <= 0.0]
     tests = [
@@ -173,6 +211,7 @@ def sample_canvas_law(
 def _look(denoiser: Denoiser, begin: int, written: CanvasWrite, shapers: Any) -> UnmaskerView:
     """What a pass that keeps nothing sees at the positions that were written."""
     rows = tuple(sorted(p for p, _ in written.write))
+    # A block-causal model sees up to the end of the block that is filled.
     own = denoiser.block
     if own:
         stop = min(len(written.canvas), -(-written.block.stop // own) * own)
@@ -192,7 +231,8 @@ def _look(denoiser: Denoiser, begin: int, written: CanvasWrite, shapers: Any) ->
 # In which order the gaps are filled
 
 Turn = tuple[int, int]
-"""Of a position that was filled: which of its block's gaps it was, from the left, and of how many."""
+"""Of a position that was filled: which of its block's gaps it was, from the left, and of how many.
+"""
 
 
 def _turns(written: CanvasWrite) -> list[Turn]:
@@ -200,6 +240,7 @@ def _turns(written: CanvasWrite) -> list[Turn]:
     left = list(gap_positions(written.canvas, written.block.start, written.block.stop))
     out = list[Turn]()
     for p, _ in written.write:
+        # The last gap of a block leaves no choice and tells nothing of the order.
         if len(left) > 1:
             out.append((left.index(p), len(left)))
         left.remove(p)
@@ -207,7 +248,17 @@ def _turns(written: CanvasWrite) -> list[Turn]:
 
 
 def any_gap(turns: Sequence[Turn], rng: np.random.Generator) -> LawTest:
-    """Whether every gap is as likely as the others to be filled next."""
+    """Test whether every gap is as likely as the others to be filled next.
+
+    Args:
+        turns: Of each filled position its number among the gaps from the left, and how many gaps
+            there were.
+        rng: Spreads each turn evenly over its gap's share, so that blocks of any number of gaps
+            fill the same cells.
+
+    Returns:
+        A chi-square test of even cells; with p = 1 where there are too few turns.
+    """
     each = len(turns) / CELLS
     if each < 5.0:
         return LawTest("order", 1.0, 0.0)
@@ -219,7 +270,16 @@ def any_gap(turns: Sequence[Turn], rng: np.random.Generator) -> LawTest:
 
 
 def first_gap(turns: Sequence[Turn], rng: np.random.Generator) -> LawTest:
-    """Whether the leftmost gap is the one that is filled."""
+    """Test whether the leftmost gap is always the one that is filled.
+
+    Args:
+        turns: Of each filled position its number among the gaps from the left, and how many gaps
+            there were.
+        rng: Unused; it is there as all tests of an order are called alike.
+
+    Returns:
+        A test with p = 0 where any other gap was filled, else 1.
+    """
     wrong = sum(i > 0 for i, _ in turns)
     if wrong:
         what = f"{wrong} times a gap was filled that is not the leftmost"

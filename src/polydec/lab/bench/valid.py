@@ -1,4 +1,5 @@
-"""Is an answer under a constraint what it should be? Judged by other means than those that kept the answer to it."""
+"""Is an answer under a constraint what it should be? Judged by other means than those that kept the
+answer to it."""
 
 from __future__ import annotations
 
@@ -14,8 +15,17 @@ from polydec.laws.constraints.span_of import SpanOf
 
 
 def is_valid_text(constraint: Any, text: str) -> bool | None:
-    """Whether a finished text is one that the constraint allows; None where nothing here can say (a grammar, a plug-in's kind,
-    a pattern that Python reads otherwise, a schema without the package jsonschema)."""
+    """Whether a constraint allows a finished text, judged by other means than the constraint's own
+    machine.
+
+    Args:
+        constraint: The request's constraint.
+        text: The finished text.
+
+    Returns:
+        None where nothing here can say: a grammar, a plug-in's kind, a pattern that Python reads in
+        another way, or a schema without the package jsonschema.
+    """
     judge = _JUDGES.get(type(constraint))
     if judge is None:
         return None
@@ -25,12 +35,14 @@ def is_valid_text(constraint: Any, text: str) -> bool | None:
 def _matches(constraint: Regex, text: str) -> bool | None:
     try:
         return re.fullmatch(constraint.pattern, text) is not None
+    # A pattern of the constraint's own dialect, or one that Python's engine cannot follow.
     except (re.error, RecursionError):
         return None
 
 
 def _follows(constraint: JsonSchema, text: str) -> bool | None:
     try:
+        # A finished answer that is no JSON is invalid, whatever the schema says.
         value = json.loads(text)
     except ValueError:
         return False

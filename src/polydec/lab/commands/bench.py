@@ -118,33 +118,47 @@ def bench(
         )
     flags.only("bench", {*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"})
     elsewhere = (data, prompt_tokens, limit, flags.max_tokens, record_, models, temperatures)
+    # Suites that measure something else than speed have flags of their own.
     if suite is not None and suite in studies.SUITES:
         _alone(elsewhere, "or --record")
         for name, path in (("html", html), ("csv", csv_)):
             _ready(name, path)
         with said_when_stopped(lambda: NOTHING_MEASURED):
             return studies.carry_out(suite, flags, methods, from_, each, html, csv_)
+    # Then suites whose answers are scored at each degree of parallelism.
     each = 25 if each is None else each
     questions = _questions(suite, from_, each, (data, prompt_tokens, limit))
     if suite is not None and from_ is None:
         _alone((*elsewhere, html, csv_), "--record, --html or --csv")
         with said_when_stopped(lambda: NOTHING_MEASURED):
             return compare_on_suite(flags, suite, methods, require_integer("each", each, 1, 10_000))
+    # What is left is the timing of methods: everything is checked before the first model is loaded.
     for name, path in (("html", html), ("csv", csv_)):
         _ready(name, path)
     if methods not in (None, "all"):
-        parse_methods(methods)  # what no model could honour is said before one is loaded
+        # What no model could honour is refused before one is loaded.
+        parse_methods(methods)
     heats = _temperatures(flags, temperatures)
     each_flags = _each_model(flags, models)
 
     def choose(lm: api.LoadedModel, family: str) -> list[measure.MethodSetting]:
+        """The methods to measure on a model.
+
+        Args:
+            lm: The loaded model.
+            family: Its family, a key of `USUAL`.
+
+        Returns:
+            Those of --methods, or the usual ones of the family.
+        """
         if methods is None:
             return parse_methods(USUAL[family])
         if methods == "all":
             return methods_for_model(lm, family)
         return parse_methods(methods)
 
-    from polydec.lab.commands import bench_run  # behind the checks: it loads torch
+    # After the checks, as it imports torch.
+    from polydec.lab.commands import bench_run
 
     every = [
         bench_run.BenchModel(model_flags, choose, heats, len(each_flags) == 1)
@@ -152,7 +166,9 @@ def bench(
     ]
     for side in every:
         side.prepare(data, prompt_tokens, limit, questions)
+    # The identity holds all that must be alike for runs of one record.
     measured = bench_run.BenchFindings(bench_run.record_identity(every, _settings(flags)))
+    # Before and after: load that comes in the middle spoils figures as well.
     if (busy := machine.relative_cpu_load()) > BUSY:
         measured.doubts.append(
             f"the machine is busy (load {busy:.1f} of its cores): figures are doubtful"
@@ -161,7 +177,8 @@ def bench(
     try:
         with said_when_stopped(lambda: _stopped(record_)):
             bench_run.measure_all_cells(every, batches, repeat, record_, html is not None, measured)
-    finally:  # also of what was measured before a failure or Ctrl-C
+    finally:
+        # Also what was measured before a failure or Ctrl-C.
         measured.rows += measured.partly
         if not measured.doubts and machine.relative_cpu_load() > BUSY:
             measured.doubts.append("the machine became busy meanwhile: figures are doubtful")
@@ -211,6 +228,7 @@ def _each_model(flags: RequestFlags, models: str | None) -> list[RequestFlags]:
     """The flags for each model. Raises RequestError where they are named twice."""
     if models is None:
         return [flags]
+    # Empty names, as behind a last comma, are passed over.
     names = [name for name in map(str.strip, models.split(",")) if name]
     if flags.beside({*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"} - {"model"}):
         raise RequestError("model is given twice: by --model and by --models")
@@ -240,6 +258,7 @@ def _numbers(name: str, text: str, kind: type[Any]) -> list[Any]:
         raise RequestError(
             f"{name} is {text!r}: it must be {wanted} with commas between them"
         ) from None
+    # The same number twice would measure one cell twice.
     if len(set(out)) < len(out):
         raise RequestError(f"{name} is {text!r}: each number may stand there once")
     return out
@@ -251,6 +270,7 @@ def _ready(name: str, path: Path | None) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # The only sure test of a folder is to write into it.
         with TemporaryFile(dir=path.parent):
             folder = path.is_dir()
     except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
@@ -267,6 +287,7 @@ def _ready(name: str, path: Path | None) -> None:
 
 def _settings(flags: RequestFlags) -> dict[str, Any]:
     """What decides a run beside its cell."""
+    # Model and temperature belong to the cell; a flag at its default does not change the identity.
     names = {*LOADED, *BENT, "max_tokens", "seed", "raw"} - {"model", "temperature"}
     return {
         f.name: value
@@ -276,7 +297,18 @@ def _settings(flags: RequestFlags) -> dict[str, Any]:
 
 
 def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each: int) -> None:
-    """A suite's tasks by several methods: how often the answer is right, passes, closed forms."""
+    """Answer a suite's tasks by several methods; print how often the answer is right, passes and
+    closed forms.
+
+    Args:
+        flags: The command's flags.
+        suite: A suite of `parallelbench.SUITES`.
+        methods: Methods as they are typed, with commas between them; None: the suite's own.
+        each: Problems of every task.
+
+    Raises:
+        RequestError: The suite or a method is unknown, or the model cannot be decoded by one.
+    """
     from polydec.lab.bench import parallelbench
 
     problems = list(parallelbench.suite_problems(suite, each, flags.seed))
@@ -286,6 +318,7 @@ def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each:
     else:
         chosen = parallelbench.default_suite_methods(lm)
     sampling = flags.sampling(lm)
+    # Every method is checked before the first answer, as answers take minutes.
     for m in chosen:
         lm.check(m.name, m.options)
     scores = list[dict[str, Any]]()
@@ -294,6 +327,7 @@ def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each:
         bar = progress.add_task("answering", total=len(tasks) * len(chosen))
         for task in tasks:
             for m in chosen:
+                # Task by task, so that each row of the table has one task and one method.
                 mine = [p for p in problems if p.task == task]
                 scores.append(parallelbench.score_method(lm, m, mine, sampling, flags.seed).row())
                 progress.update(
@@ -317,7 +351,12 @@ def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each:
 
 
 def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
-    """A line for each task and method."""
+    """Print a line for each task and method.
+
+    Args:
+        rows: Rows of `ParallelBenchScore.row`.
+        out: Where to print.
+    """
     table = Table(box=None, pad_edge=False)
     for column in (
         "task",
@@ -358,7 +397,15 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
 def publish_bench(
     measured: BenchFindings, as_json: bool, html: Path | None, table: Path | None
 ) -> None:
-    """The table, or its JSON, on standard output; a page and a file of figures where they are asked for."""
+    """Print the table, or its JSON, and write a page and a file of figures where they are asked
+    for.
+
+    Args:
+        measured: What was measured.
+        as_json: Whether standard output gets JSON in place of the table.
+        html: The page's file; None: none.
+        table: The CSV file; None: none.
+    """
     command = f"polydec {shlex.join(sys.argv[1:])}"
     told = {
         "machine": measured.machine,
@@ -368,6 +415,7 @@ def publish_bench(
         "doubts": measured.doubts,
         "rows": measured.rows,
     }
+    # Files first: they are written even where standard output cannot be.
     if html is not None:
         from polydec.lab.commands import bench_page
 
@@ -387,6 +435,7 @@ def publish_bench(
     def draw(out: Console) -> None:
         show_bench_rows(measured.rows, out)
         for m in measured.identity["models"]:
+            # The first method of a model is the one that ratios are taken to.
             base = m["methods"][0]
             out.print(
                 f"{escape_control_characters(m['name'])}, {m['kernel']}, {m['template']}, decoding only (the prompt left out), "
@@ -400,20 +449,33 @@ def publish_bench(
 
 
 def parse_methods(methods: str) -> list[measure.MethodSetting]:
-    """`a,b:k=v:k=2,1,1`. Raises RequestError for an unknown method or option."""
+    """Parse methods as they are typed, `a,b:k=v:k=2,1,1`.
+
+    Raises:
+        RequestError: A method is unknown, or its options are written in another form.
+    """
     from polydec.lab.bench.measure import spelt_all
 
     return spelt_all(methods)
 
 
 def methods_for_model(lm: api.LoadedModel, family: str) -> list[measure.MethodSetting]:
-    """All methods that can decode this model."""
+    """All methods that can decode a model.
+
+    Args:
+        lm: The loaded model.
+        family: Its family.
+
+    Returns:
+        The methods by name, with their default options.
+    """
     from polydec.lab.bench.measure import MethodSetting
 
     kit = lm.kit()
     return [
         MethodSetting(name, {})
         for name in sorted(registry.of_family(family))
+        # Methods that need a draft, or something trained, which the model lacks are left out.
         if registry.can_use_method(name, kit)
     ]
 
@@ -426,7 +488,14 @@ def _end(name: str, longest: int = 40) -> str:
 
 
 def show_bench_rows(rows: list[dict[str, Any]], out: Console) -> None:
-    """A line for each method and workload; model, batch and temperature stand there where there are several."""
+    """Print a line for each method and workload; model, batch and temperature have columns where
+    there are several.
+
+    Args:
+        rows: Rows of `measure.bench_table_rows`, with batch and temperature.
+        out: Where to print.
+    """
+    # A column whose value never changes says nothing.
     apart = [k for k in ("model", "batch", "temperature") if len({r.get(k) for r in rows}) > 1]
     judged = any(r["judged"] for r in rows)
     figures: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
@@ -439,6 +508,7 @@ def show_bench_rows(rows: list[dict[str, Any]], out: Console) -> None:
         ("gap 99 % ms", lambda r: f"{1000 * (r['gap_99'] or NAN):.0f}"),
         ("identical", lambda r: "yes" if r["identical"] else "no"),
         ("4-grams", lambda r: f"{r['distinct_4grams']:.2f}"),
+        # Only where some prompt has a known answer.
         *([("right", lambda r: "-" if r["right"] is None else f"{r['right']:.0%}")] * judged),
     ]
     table = Table(box=None, pad_edge=False)
@@ -446,6 +516,7 @@ def show_bench_rows(rows: list[dict[str, Any]], out: Console) -> None:
         table.add_column(column, no_wrap=True)
     for column, _ in figures:
         table.add_column(column, no_wrap=True, justify="right")
+    # Cells stay in the order in which they were measured; in each cell "all" comes last.
     order = {
         name: i
         for i, name in enumerate(

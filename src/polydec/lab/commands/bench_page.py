@@ -1,4 +1,5 @@
-"""A bench as a page that one can send: speed-ups by kind of work, where drafts are right, where time goes, what passes cost."""
+"""A bench as a page that one can send: speed-ups by kind of work, where drafts are right, where
+time goes, what passes cost."""
 
 from __future__ import annotations
 
@@ -54,13 +55,26 @@ def render_bench_page(
     command: str,
     doubts: Sequence[str] = (),
 ) -> str:
-    """One HTML page. doubts: why its figures are to be read with care."""
+    """Make the report of a bench: one HTML page that needs no network.
+
+    Args:
+        identity: What all runs have in common: models, machine, versions.
+        rows: Rows of the table.
+        curves: By model's name what its passes cost; empty: not measured.
+        command: The command line that measured it.
+        doubts: Why its figures are to be read with care.
+
+    Returns:
+        The page.
+    """
     cells = list(dict.fromkeys(_cell(r) for r in rows))
     methods = list(dict.fromkeys(r["method"] for r in rows))
+    # A method has one colour on the whole page.
     ink = {m: INKS[i % len(INKS)] for i, m in enumerate(methods)}
     models = ", ".join(dict.fromkeys(m["name"] for m in identity["models"]))
     body = [_head(identity, command)]
     body += [f'<p class="doubt"><b>Mind:</b> {escape_html(doubt)}.</p>' for doubt in doubts]
+    # One part for each model, batch and temperature.
     for at in cells:
         mine = [r for r in rows if _cell(r) == at]
         body.append(_of_cell(mine, ink, _title(at)))
@@ -107,12 +121,14 @@ def _head(identity: Mapping[str, Any], command: str) -> str:
 def _of_cell(rows: Sequence[Row], ink: Mapping[str, str], title: str) -> str:
     """All that there is to see of one model, batch and temperature."""
     names = list(dict.fromkeys(r["workload"] for r in rows))
+    # With a single workload there is no row "all".
     if len(names) > 1:
         overall = "all"
     else:
         overall = names[0]
     total = [r for r in rows if r["workload"] == overall]
     others = [n for n in names if n != overall]
+    # All bars of a cell share one scale, with room for the longest interval.
     top = max([1.2, *((r["ratio_interval"] or [0, 0])[1] for r in rows), *map(_ratio, rows)])
     cards = [_speed("All prompts" if others else overall, total, ink, top)]
     cards += [_speed(n, [r for r in rows if r["workload"] == n], ink, top) for n in others]
@@ -134,6 +150,7 @@ def _ratio(r: Row) -> float:
 def _verdict(rows: Sequence[Row]) -> str:
     """What a reader takes home."""
     base, *others = rows
+    # Faster beyond chance: the whole 95 % interval lies above 1.
     sure = [r for r in others if r["ratio_interval"] and r["ratio_interval"][0] > 1]
     if sure:
         best = max(sure, key=_ratio)
@@ -148,6 +165,7 @@ def _verdict(rows: Sequence[Row]) -> str:
 
 
 def _overview(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
+    # A row a method, each with the colour that it has in the figures.
     columns = _columns(rows)
     head = "".join(f"<th>{escape_html(name)}</th>" for name, _ in columns)
     lines = "".join(
@@ -161,6 +179,7 @@ def _overview(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
 
 def _columns(rows: Sequence[Row]) -> list[tuple[str, Any]]:
     """What the table shows; what nobody measured has no column."""
+    # Most machines do not say their energy, and most prompts have no known answer.
     energy = any(r["joules_per_token"] is not None for r in rows)
     judged = any(r["judged"] for r in rows)
     return [
@@ -203,6 +222,7 @@ def _speed(name: str, rows: Sequence[Row], ink: Mapping[str, str], top: float) -
         ratio = _ratio(r)
         interval = r["ratio_interval"]
         stroke = ""
+        # Percent of the track's width; a stroke thinner than 0.4 would not be seen.
         if interval and interval[1] > interval[0]:
             low, high = (100 * x / top for x in interval)
             stroke = f'<u style="left:{low:.2f}%;width:{max(0.4, high - low):.2f}%"></u>'
@@ -227,6 +247,7 @@ def _time(rows: Sequence[Row]) -> str:
     for r in rows:
         left = 0.0
         parts = list[str]()
+        # Parts of one bar, side by side: each begins where the last one ends.
         for key, colour in PARTS:
             parts.append(
                 f'<i style="left:{100 * left:.2f}%;width:{100 * r[key]:.2f}%;background:{colour}"></i>'
@@ -252,6 +273,7 @@ def _depth(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
     lines = [
         ChartSeries(
             r["method"],
+            # Depth from 1: the first drafted token after the pending one.
             [(d, a) for d, a in enumerate(r["accepted_at"][:DEEP], 1)],
             ink[r["method"]],
         )
@@ -282,6 +304,7 @@ def _quality(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
             r["method"],
             [(r["tokens_per_second"], r["right"])],
             ink[r["method"]],
+            # The upright stroke of the point: the interval of its share of right answers.
             [tuple(r["right_interval"])],
         )
         for r in rows
@@ -311,6 +334,7 @@ def _passes(name: str, curve: PassProfile) -> str:
         )
     ]
     first = curve.rows[1]
+    # A quick profile may have no pass over eight rows.
     eight = curve.rows.get(8)
     if eight:
         cost = f" A pass over eight rows costs {eight / first:.1f} times as much as one over a single row."
@@ -329,11 +353,13 @@ ROWS = 32
 
 
 def _points(table: Mapping[int, float]) -> list[tuple[float, float]]:
+    # The profile reaches to rows that only prompts feed.
     return [(m, t) for m, t in sorted(table.items()) if m <= ROWS]
 
 
 def _figures(rows: Sequence[Row]) -> str:
     """Every row, folded away."""
+    # The overview's columns once more, now for every cell and workload.
     columns = _columns(rows)
     head = "".join(f"<th>{escape_html(name)}</th>" for name, _ in columns)
     lines = "".join(

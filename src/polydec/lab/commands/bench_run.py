@@ -29,8 +29,15 @@ BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-m
 
 @dataclass
 class BenchFindings:
-    """What a bench has to tell. partly: rows of a cell that was left half-way; curves: by model what its passes cost; doubts:
-    why its figures are to be read with care."""
+    """What a bench has measured.
+
+    Attributes:
+        identity: What all runs have in common.
+        rows: Rows of the cells that were measured to their end.
+        partly: Rows of a cell that was left half-way.
+        curves: By model what its passes cost.
+        doubts: Why the figures are to be read with care, a sentence each.
+    """
 
     identity: dict[str, Any]
     rows: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
@@ -44,8 +51,7 @@ class BenchFindings:
 
 
 class BenchModel:
-    """One model of a bench: how it is loaded, its methods and prompts. choose: says the methods for a model of a family; alone:
-    whether it is the only one."""
+    """One model of a bench: how it is loaded, its methods and its prompts."""
 
     def __init__(
         self,
@@ -54,10 +60,19 @@ class BenchModel:
         heats: Sequence[float | None],
         alone: bool = True,
     ) -> None:
+        """Note how to load and what to measure; nothing is loaded yet.
+
+        Args:
+            flags: The command's flags, with this model's name.
+            choose: Gives the methods for a model of a family.
+            heats: Temperatures; None in it stands for the checkpoint's own.
+            alone: Whether it is the only model of the bench, so that it stays loaded. Default true.
+        """
         self.flags = flags
         self._choose = choose
         self._heats = heats
         self._alone = alone
+        # Filled by `prepare`, which knows the model.
         self.base = "plain"
         self.chosen = list[measure.MethodSetting]()
         self.rows = list[prompts.PromptRow]()
@@ -65,7 +80,9 @@ class BenchModel:
         self._lm: api.LoadedModel | None = None
 
     def load(self) -> api.LoadedModel:
-        """The model; where it is not alone, it is not held: it is loaded anew when its turn comes."""
+        """The model. One of several is loaded anew when its turn comes, so that only one is in
+        memory.
+        """
         lm = self._lm or self.flags.load()
         self._lm = lm if self._alone else None
         return lm
@@ -77,12 +94,22 @@ class BenchModel:
         limit: int | None,
         suite: Sequence[prompts.PromptRow] = (),
     ) -> None:
-        """Check every prompt by every method at every temperature. suite: rows in place of files. Raises RequestError; nothing
-        is decoded."""
+        """Check every prompt by every method at every temperature; nothing is decoded.
+
+        Args:
+            data: Files of prompts; None: the built-in ones.
+            prompt_tokens: Tokens of a prompt of running text; None: files hold none.
+            limit: How many prompts of each file are used; None: all.
+            suite: Rows of published suites, which replace files; empty: none.
+
+        Raises:
+            RequestError: A prompt or a method cannot be used.
+        """
         lm = self.load()
         family = family_of(lm.checkpoint.lm)
         methods = self._choose(lm, family)
         self.base = BASES[family]
+        # The base method runs first: all others are compared with it.
         self.chosen = [
             measure.MethodSetting(self.base, {}),
             *(m for m in methods if m.label != self.base),
@@ -93,6 +120,7 @@ class BenchModel:
             for read in files_of or [prompts.BUILT_IN]
             for row in prompts.first_prompt_rows(read, limit)
         ]
+        # A refusal must come now, not after hours of measuring.
         for request in self._requests(lm):
             asking.check_requests(
                 lm,
@@ -101,6 +129,7 @@ class BenchModel:
                 **request,
             )
         point = lm.checkpoint
+        # What the record's identity and the report say of this model.
         self.described = {
             "name": lm.name,
             "kernel": point.kernel,
@@ -114,6 +143,7 @@ class BenchModel:
     def _requests(self, lm: api.LoadedModel) -> Iterator[dict[str, Any]]:
         """A request for each temperature."""
         for heat in self._heats:
+            # Without a temperature of its own a request takes the flags', or the checkpoint's.
             if heat is None:
                 bent = self.flags.bent
             else:
@@ -127,7 +157,15 @@ class BenchModel:
     def cells(
         self, lm: api.LoadedModel, batches: Sequence[int]
     ) -> Iterator[tuple[BenchCell, dict[str, Any], list[measure.BenchTask]]]:
-        """What is measured, cell by cell: temperatures within batches."""
+        """What is measured, cell by cell: temperatures within batches.
+
+        Args:
+            lm: The loaded model.
+            batches: Numbers of requests at once.
+
+        Yields:
+            The cell, what its requests hold, and its tasks.
+        """
         for size in batches:
             for request in self._requests(lm):
                 at = BenchCell(lm.name, size, float(request["sampling"].temperature))
@@ -137,6 +175,8 @@ class BenchModel:
         out = list[measure.BenchTask]()
         for workload in dict.fromkeys(r.workload for r in self.rows):
             mine = [r for r in self.rows if r.workload == workload]
+            # A task is a batch of prompts of one workload, so workloads can be told apart in the
+            # table.
             for i in range(0, len(mine), size):
                 rows = mine[i : i + size]
                 wanted = tuple(check_of(r.answer) for r in rows)
@@ -162,7 +202,23 @@ def measure_cell(
     tick: Callable[[str], None],
     partly: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """The rows of a cell; where it is left half-way, those of what was measured stand in `partly`."""
+    """Measure one cell.
+
+    Args:
+        lm: The loaded model.
+        side: The model's methods and prompts.
+        at: Model, batch and temperature.
+        request: What the requests hold.
+        tasks: The cell's tasks.
+        repeat: Repetitions of every task.
+        kept: The record that holds earlier runs and takes new ones.
+        tick: Called with a label before each run.
+        partly: Gets the rows of what was measured where the cell is left half-way.
+
+    Returns:
+        The cell's rows.
+    """
+    # Complete turns of an earlier run of the same command are not measured again.
     runs = kept.runs(at, [m.label for m in side.chosen])
 
     def rows() -> list[dict[str, Any]]:
@@ -182,6 +238,7 @@ def measure_cell(
             tick=tick,
             keep=lambda label, run: kept.keep(at, label, run),
         )
+    # Ctrl-C as well: what was measured must not be lost.
     except BaseException:
         if any(runs.values()):
             partly += rows()
@@ -192,7 +249,15 @@ def measure_cell(
 
 
 def record_identity(every: Sequence[BenchModel], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the runs of a record have in common."""
+    """What the runs of a record must have in common.
+
+    Args:
+        every: The models, prepared.
+        settings: Flags that change what is measured.
+
+    Returns:
+        The identity, ready for JSON; prompts stand in it as a digest.
+    """
     return {
         "models": [side.described for side in every],
         "versions": machine.package_versions(),
@@ -209,11 +274,21 @@ def measure_all_cells(
     curves: bool,
     measured_cells: BenchFindings,
 ) -> None:
-    """Fill `measured_cells`, run by run. into: the record; curves: whether to say what passes cost."""
+    """Measure every cell of every model, and add the rows run by run.
+
+    Args:
+        every: The models, prepared.
+        batches: Numbers of requests at once.
+        repeat: Repetitions of every task.
+        into: File of the record; None: no record.
+        curves: Whether the cost of passes is measured for the report.
+        measured_cells: Gets rows and curves.
+    """
     with (
         record.open_bench_record(into, measured_cells.identity) as kept,
         Progress(console=Console(stderr=True), transient=True) as progress,
     ):
+        # Its length is unknown: a record may hold some of the runs.
         bar = progress.add_task("measuring", total=None)
 
         def tick(label: str) -> None:
@@ -221,6 +296,7 @@ def measure_all_cells(
 
         for side in every:
             lm = side.load()
+            # A profile of this machine is used where there is one; measuring it takes a while.
             if curves and family_of(lm.checkpoint.lm) == "ar":
                 measured_cells.curves[lm.name] = profile.read_pass_profile(
                     lm

@@ -35,21 +35,25 @@ def demo(
     ASK["max_tokens"].convert(max_tokens)
     if repeat is not None:
         require_integer("repeat", repeat, 1, 1000)
-    from polydec.lab.bench import measure  # behind the checks: it loads torch
+    # After the checks, as it imports torch.
+    from polydec.lab.bench import measure
 
     if prompt_file:
         rows = prompts.read_prompt_rows(prompt_file)
     else:
         rows = list(prompts.BUILT_IN)
     lm = api.load(model)
+    # Without a draft model there is nothing to draft with.
     methods = [
         measure.MethodSetting(m, {}) for m in METHODS if m != "draft-model" or lm.draft is not None
     ]
     request: dict[str, Any] = {"sampling": lm.sampling(temperature=0.0), "max_tokens": max_tokens}
+    # Every prompt and method is checked before the first answer.
     asking.check_requests(
         lm, ((r.prompt, r.raw) for r in rows), ((m.name, m.options) for m in methods), **request
     )
     tasks = [measure.BenchTask(r.workload, (r.prompt,), r.raw) for r in rows]
+    # With --json standard output holds the JSON object alone.
     out = Console(stderr=json_, highlight=False, soft_wrap=True)
     out.print(
         f"{escape_control_characters(model)}, {lm.checkpoint.kernel}; {machine.describe_machine(lm.network)}",
@@ -65,6 +69,7 @@ def demo(
             repeats=repeat or (3 if len(rows) <= 8 else 1),
             tick=lambda label: status.update(escape(escape_control_characters(label))),
         )
+    # First each prompt with its text and speeds, then all prompts together.
     for at, r in enumerate(rows):
         base = [x for x in runs["plain"] if x.task == at]
         out.print(f"\n[bold]{escape(escape_control_characters(r.workload))}[/bold]", end=" ")
@@ -88,6 +93,7 @@ def demo(
                 style="dim" if m.name == "plain" else "",
             )
     out.print("\n[bold]over all prompts[/bold]")
+    # One workload for all prompts: their rows are summed up.
     table = measure.bench_table_rows(
         lm, runs, [measure.BenchTask("all", t.prompts, t.raw) for t in tasks]
     )
@@ -97,6 +103,7 @@ def demo(
             f"  {r['method']:16} {r['tokens_per_second']:7.1f} tokens/s  {r['tokens_per_pass']:5.2f} tokens/pass  "
             f"identical: {'yes' if r['identical'] else 'no':3}  {r['ratio_to_plain']:5.2f}x ({low:.2f} to {high:.2f})"
         )
+    # How much dearer more rows are decides what drafting can bring on this machine.
     two, eight = (lm.costs.pass_ms(n) / lm.costs.pass_ms(1) for n in (2, 8))
     expect = describe_expected_gain(two, eight)
     out.print(f"what rows cost here: {expect}")
@@ -120,8 +127,17 @@ def demo(
 
 
 def describe_expected_gain(two: float, eight: float) -> str:
-    """What passes over two and eight rows cost, in passes of one, and what gain over plain decoding was measured at such costs
-    with zoo:smollm2 (README.md has the table)."""
+    """Say what drafting can bring at the cost of rows on this machine.
+
+    The gains are those measured at such costs with zoo:smollm2 (README.md has the table).
+
+    Args:
+        two: Cost of a pass over two rows, in passes over one row.
+        eight: Cost of a pass over eight rows, in passes over one row.
+
+    Returns:
+        A sentence.
+    """
     gain = next(gain for most, gain in GAINS if eight <= most)
     return (
         f"a pass over two rows takes {two:.2f} times one over one row, over eight {eight:.1f} times; "

@@ -1,4 +1,5 @@
-"""Published sets of questions as prompts of a bench: what a row asks, and what its answer is held against."""
+"""Published sets of questions as prompts of a bench: what a row asks, and what its answer is held
+against."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ Asked = tuple[str, AnswerCheck | None]
 
 @dataclass(frozen=True)
 class PromptSuite:
-    """folders: names under which its folder is looked for; asked: of a row of its file."""
+    """A published set of questions.
+
+    Attributes:
+        folders: Names under which its folder is looked for.
+        asked: Makes the prompt and the check of its answer from a row of its file.
+    """
 
     folders: tuple[str, ...]
     asked: Callable[[Mapping[str, Any]], Asked]
@@ -29,11 +35,13 @@ class PromptSuite:
 
 def _gsm8k(row: Mapping[str, Any]) -> Asked:
     text = f"{_text(row, 'question')}\nThink step by step, and end with the answer as a number."
+    # The file's answers end with "#### NUMBER" after their reasoning.
     return text, WordsCheck(_text(row, "answer").rpartition("####")[2].strip())
 
 
 def _svamp(row: Mapping[str, Any]) -> Asked:
     text = f"{_text(row, 'Body')} {_text(row, 'Question')}\nEnd with the answer as a number."
+    # "8.0" in the file is "8" in an answer.
     return text, WordsCheck(f"{float(row['Answer']):g}")
 
 
@@ -44,6 +52,7 @@ def _math(row: Mapping[str, Any]) -> Asked:
 
 def _mbpp(row: Mapping[str, Any]) -> Asked:
     tests = [_only_text(x, "test_list") for x in row["test_list"]]
+    # One test shows the function's name and its arguments, as the text does not say them.
     text = f"{_text(row, 'text')} Answer with the code alone. It must pass this test:\n{tests[0]}"
     return text, UnitTestCheck("\n".join([row.get("test_setup_code") or "", *tests]))
 
@@ -51,15 +60,18 @@ def _mbpp(row: Mapping[str, Any]) -> Asked:
 def _humaneval(row: Mapping[str, Any]) -> Asked:
     begin = _text(row, "prompt")
     name = _text(row, "entry_point")
+    # The begun function goes to the check as well, for answers that are its body alone.
     text = f"Complete this function, and answer with the whole code alone.\n```python\n{begin}```"
     return text, UnitTestCheck(f"{_text(row, 'test')}\ncheck({name})\n", begin, name)
 
 
 def _turns(row: Mapping[str, Any]) -> Asked:
+    # The first turn of a conversation; no text can be compared with an open answer.
     return _only_text(row["turns"][0], "turns"), None
 
 
 def _schemas(row: Mapping[str, Any]) -> Asked:
+    # The schema stands in the question as it stands in the check.
     schema = json.dumps(row["schema"])
     return (
         f"Write one JSON value that this JSON schema allows, and nothing else.\n{schema}",
@@ -92,8 +104,20 @@ LONGEST = 4000
 
 
 def read_suite_rows(names: str, at: Path, each: int) -> list[PromptRow]:
-    """So many rows of each suite, spread evenly over its file. at: its file, or a folder that holds a folder for each. Raises
-    RequestError with one sentence."""
+    """Read rows of each suite, spread evenly over its file.
+
+    Args:
+        names: Names of suites with commas between them.
+        at: The suite's file, or a folder that holds a folder for each.
+        each: Rows of each suite at most.
+
+    Returns:
+        Prompts with the checks of their answers.
+
+    Raises:
+        RequestError: A suite is unknown or named twice, a file is missing, or a row is of another
+            form.
+    """
     chosen = [name.strip() for name in names.split(",")]
     for name in chosen:
         if name not in SUITES:
@@ -112,6 +136,7 @@ def _file(name: str, at: Path) -> Path:
     """The suite's file: the first one of its folder."""
     if at.is_file():
         return at
+    # The folder itself comes last, for a user who names the suite's own folder.
     for folder in (*SUITES[name].folders, "."):
         files = sorted(p for p in (at / folder).glob("*.jsonl*") if p.is_file())
         if files:
@@ -136,6 +161,7 @@ def _row(name: str, path: Path, i: int, line: str) -> PromptRow | None:
     content = parse_object(line, what)
     try:
         text, check = SUITES[name].asked(content)
+    # A suite's file comes from elsewhere: whatever is wrong with a row becomes one sentence.
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise RequestError(
             error_sentence(f"{what} is no row of {name} ({type(error).__name__}: {error})")
@@ -146,7 +172,15 @@ def _row(name: str, path: Path, i: int, line: str) -> PromptRow | None:
 
 
 def evenly_spaced_rows(rows: Sequence[PromptRow], count: int) -> list[PromptRow]:
-    """So many of them at most, at even distances."""
+    """Some of the rows, at even distances.
+
+    Args:
+        rows: All rows.
+        count: How many at most, at least 1.
+
+    Returns:
+        The rows, in order.
+    """
     if len(rows) <= count:
         return list(rows)
     return [rows[i * len(rows) // count] for i in range(count)]

@@ -1,4 +1,5 @@
-"""polydec trace replay: a recorded run made again under other settings, and how far that is from what was run live."""
+"""polydec trace replay: a recorded run made again under other settings, and how far that is from
+what was run live."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ LONGEST = 1 << 24
 
 @dataclass(frozen=True)
 class TraceSetting:
-    """A method as a trace names it."""
+    """A method as a trace names it.
+
+    Attributes:
+        name: Name of the method.
+        options: Its options.
+    """
 
     name: str
     options: Mapping[str, Any]
@@ -38,8 +44,16 @@ class TraceSetting:
 
 @dataclass(frozen=True)
 class TraceOpening:
-    """What the opening of an answer says beside its prompt: the method, the size of the vocabulary, the ids that end an answer,
-    the model's name, what the method was told of the costs of passes, and the model's own table of n-grams where it had one."""
+    """What the opening of an answer says, the prompt left out.
+
+    Attributes:
+        setting: The method and its options.
+        size: Size of the vocabulary.
+        ends: Token ids that end an answer.
+        model: Name of the model.
+        costs: What the method knew of the cost of passes; None: the trace does not say.
+        tables: The model's own table of n-grams, where the run had it.
+    """
 
     setting: TraceSetting
     size: int
@@ -51,8 +65,14 @@ class TraceOpening:
 
 @dataclass(frozen=True)
 class ReplayFigures:
-    """Of a run, or of several together. seconds: of decoding behind the first pass, None where nobody knows; timed: the tokens
-    that were written in these."""
+    """Figures of a run, or of several together.
+
+    Attributes:
+        tokens: Tokens that were written.
+        passes: Passes of the model.
+        seconds: Seconds of decoding after the first pass; None: unknown.
+        timed: Tokens that were written in these seconds.
+    """
 
     tokens: int
     passes: int
@@ -63,7 +83,17 @@ class ReplayFigures:
     def of(
         tokens: Sequence[int], rounds: Sequence[ReplayRound], seconds: float | None
     ) -> ReplayFigures:
-        """Of one answer."""
+        """The figures of one answer.
+
+        Args:
+            tokens: Its token ids.
+            rounds: Its rounds.
+            seconds: Seconds after the first pass; None: unknown.
+
+        Returns:
+            The figures.
+        """
+        # The first round's tokens are not in the time: its pass fed the end of the prompt as well.
         if rounds:
             first = rounds[0].accepted + 1
         else:
@@ -101,12 +131,24 @@ def made_again(
     live: Mapping[Key, ChoiceTrace] | None = None,
     live_file: Path | None = None,
 ) -> dict[str, Any]:
-    """Every answer of a trace under another setting: a row each under "choices", and all together under "total".
+    """Replay every answer of a trace under another setting.
 
-    method, changed: the other setting (default: the recorded one); draft: the draft model of a method that needs one; live: the
-    same prompts under the other setting, which is read from there.
+    Args:
+        file: The trace's file, for messages.
+        stories: Its answers.
+        method: The other method; None: the recorded one.
+        changed: Options that differ from the recorded ones.
+        draft: The draft model of a method that needs one; None: none.
+        live: A trace of the same prompts under another setting, which is read from there; None:
+            none.
+        live_file: Its file, for messages.
 
-    Raises RequestError for a trace that cannot be replayed, and for a live one of other prompts or with a setting beside it.
+    Returns:
+        A row for each answer under "choices", and all together under "total".
+
+    Raises:
+        RequestError: The trace cannot be replayed, or the live one has other prompts or comes with
+            a setting.
     """
     if draft is None:
         law = None
@@ -118,6 +160,7 @@ def made_again(
         small = ShapedTarget(law, GreedyRule())
     if live is not None and (method is not None or changed):
         raise RequestError("against is a run of one setting: give no --method or --set beside it")
+    # Both traces must have the same requests and choices, as they are compared one by one.
     if live is not None and live.keys() != stories.keys():
         raise RequestError(error_sentence(f"against {str(live_file)!r}: its answers are others"))
     rows = list[dict[str, Any]]()
@@ -143,6 +186,7 @@ def made_again(
 
 def _changed(was: TraceSetting, method: str | None, changed: Mapping[str, Any]) -> TraceSetting:
     name = method or was.name
+    # Options of the recorded method mean nothing to another one.
     options = {**(was.options if name == was.name else {}), **changed}
     registry.check_names(name, options)
     return TraceSetting(name, options)
@@ -160,6 +204,7 @@ def _answer(
     """The row of one answer, and its figures by whose they are."""
     request, choice = key
     tokens = tuple(story.written)
+    # Canvases and ids outside the vocabulary cannot be replayed as drafts.
     if not tokens or story.canvas or max((*story.ids, *tokens)) >= known.size:
         raise RequestError(
             error_sentence(
@@ -167,6 +212,7 @@ def _answer(
             )
         )
     rounds = _rounds(story)
+    # A limit out of range says nothing: the answer's own length serves then.
     limit: Any = story.head.get("max_tokens")
     recorded = RecordedAnswer(
         story.ids,
@@ -180,9 +226,12 @@ def _answer(
     def again(how: TraceSetting) -> ReplayRun:
         return replay_run(recorded, how.name, how.options, draft, known.costs, known.tables)
 
-    again(known.setting)  # the first run of a process also pays for what is imported then
+    # The first run of a process also pays for what it imports: its time is thrown away.
+    again(known.setting)
     own = again(known.setting)
     other = again(setting)
+    # The recorded setting is replayed as well: its error shows how far the prediction can be
+    # trusted.
     clock = RecordClock.of(rounds, story.passes, known.model)
     if clock is None:
         predicted = None
@@ -201,6 +250,7 @@ def _answer(
         "tokens": len(tokens),
         "equal": own.rounds == rounds,
     }
+    # The same figures of a run that took place, so that the replay's error can be read.
     if live is not None:
         ran = _rounds(live)
         time = RecordClock.of(ran, live.passes, known.model)
@@ -223,6 +273,7 @@ def _rounds(story: ChoiceTrace) -> list[ReplayRound]:
 
 def _company(story: ChoiceTrace, model: str) -> tuple[tuple[int, int], ...]:
     """From which position on how many requests shared the passes that wrote this answer."""
+    # The last passes belong to the rounds; those before fed the prompt.
     mine = [p for p in story.passes if p.model == model]
     last = mine[max(0, len(mine) - len(story.rounds)) :]
     if len(last) != len(story.rounds):
@@ -232,6 +283,7 @@ def _company(story: ChoiceTrace, model: str) -> tuple[tuple[int, int], ...]:
 
 def describe_replay(found: Mapping[str, Any]) -> str:
     """A line an answer; where there are several, one of all together behind them."""
+    # Choices are named without their request where there is only one.
     rows: Sequence[Mapping[str, Any]] = found["choices"]
     several = len({r["request"] for r in rows}) > 1
     names = [
@@ -277,11 +329,13 @@ def _off(of: Mapping[str, Any], than: Mapping[str, Any], figure: str, words: str
 
 
 def _known(story: ChoiceTrace, path: Path) -> TraceOpening:
-    """What the opening of an answer says. Raises RequestError where it does not say its method and vocabulary."""
+    """What the opening of an answer says. Raises RequestError where it does not say its method and
+    vocabulary."""
     head = story.head
     was = head.get("method")
     size = head.get("vocabulary")
     ends = head.get("ends")
+    # An old trace, or a damaged one, lacks these fields.
     if (
         not isinstance(was, dict)
         or type(size) is not int
@@ -314,6 +368,7 @@ def _table(name: str) -> ModelArtefact:
 def _tables(model: str, trained: Any) -> tuple[ModelArtefact, ...]:
     """The table of n-grams that travels with the model, where the run had it."""
     name = zoo.default_ngrams(model)
+    # A run without the table must not be replayed with it.
     had = isinstance(trained, list) and NGrams.kind in trained
     if had and name is not None:
         return (_table(name),)
@@ -336,6 +391,7 @@ def _costs(told: Any, path: Path) -> PassCosts | None:
         raise RequestError(
             error_sentence(f"trace {str(path)!r}: its costs cannot be read ({error})")
         ) from None
+    # A trace is a file from elsewhere: odd numbers must not reach the cost model.
     numbers = (x for v in vars(costs).values() for x in (v if isinstance(v, tuple) else (v,)))
     if not all(x is None or (isinstance(x, float) and 0 <= x < 1e9) for x in numbers):
         raise RequestError(

@@ -1,4 +1,5 @@
-"""Commands of `polydec train` that are made of what a kind of training declares (polydec/lab/train/specs)."""
+"""Commands of `polydec train` that are made of what a kind of training declares
+(polydec/lab/train/specs)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ BESIDE = ("command", "fields", "states")
 
 
 def training_commands() -> tuple[TrainingCommand, ...]:
-    """What the files of polydec/lab/train/specs call COMMAND, by name, and those of other packages (`plugins.py`)."""
+    """What the files of polydec/lab/train/specs call COMMAND, by name, and those of other packages
+    (`plugins.py`)."""
+    # Packages cannot replace our own commands: taken names are refused.
     every = {name: _own(name) for name in _names()} | _brought()
     return tuple(every[name] for name in sorted(every))
 
@@ -54,10 +57,14 @@ def _brought(only: str | None = None) -> dict[str, TrainingCommand]:
 
 
 class TrainingCommandGroup(TyperGroup):
-    """A group of all these commands. One is made when somebody asks for it; another package's is not even imported for the
-    list, which shows its name and package."""
+    """A group of all training commands.
+
+    A command is built when somebody asks for it. One of another package is not even imported for
+    the list, which shows its name and package.
+    """
 
     def __init__(self, **settings: Any) -> None:
+        # Empty commands, for the list alone: the real one is made in `get_command`.
         own = {name: TyperCommand(name) for name in _names()}
         self._others = plugins.plugin_packages("training", list(own))
         others = {
@@ -68,13 +75,35 @@ class TrainingCommandGroup(TyperGroup):
         super().__init__(**{**settings, "commands": {**settings["commands"], **listed}})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, with its flags.
+
+        Args:
+            ctx: The context of the command line.
+            cmd_name: The name as it is typed.
+
+        Returns:
+            The command; None where there is none.
+        """
         known = super().get_command(ctx, cmd_name)
         if cmd_name in _names():
             return _typed(_own(cmd_name))
         return known
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that a command line means; one of another package is imported here.
+
+        Args:
+            ctx: The context of the command line.
+            args: The words after the group's name.
+
+        Returns:
+            Its name, the command, and the words after it.
+
+        Raises:
+            RequestError: The package that brings the command cannot be used.
+        """
         name, known, rest = super().resolve_command(ctx, args)
+        # Only now is code of another package imported: the user has asked for it.
         if name in self._others:
             brought = _brought(name)
             if name not in brought:
@@ -93,7 +122,7 @@ def _typed(command: TrainingCommand) -> Any:
 
 
 def training_flag_tables() -> str:
-    """For the docs: of each command what it does, and its flags."""
+    """What each command does and its flags, as Markdown for the docs."""
     return "\n\n".join(_table(command) for command in training_commands())
 
 
@@ -111,7 +140,9 @@ def _table(command: TrainingCommand) -> str:
 
 
 def make_training_function(command: TrainingCommand) -> Callable[..., None]:
-    """The function that typer makes a command of."""
+    """Make the function that typer turns into a command: one keyword parameter for each field of
+    the training.
+    """
     options = command.options()
     parameters = [_parameter(option, command) for option in options]
     if command.sentence is not None:
@@ -120,14 +151,23 @@ def make_training_function(command: TrainingCommand) -> Callable[..., None]:
         )
 
     def run(*, json_: bool = True, **flags: Any) -> None:
+        """Train, and print what was measured.
+
+        Args:
+            json_: Whether to print one JSON object in place of a sentence.
+            flags: Values of the training's fields by name.
+        """
+        # Typer gives text for tuples and paths; the training wants the field's own type.
         values = {option.name: _value(option, flags[option.name], command) for option in options}
         with said_when_stopped(lambda: _stopped(values.get("out"))):
             result = command.train(values)
         if json_ or command.sentence is None:
+            # The curve of losses stands in the training's own files.
             print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
         else:
             print(command.sentence({**result, "out": values["out"]}))
 
+    # Typer reads name, help and flags from the function's own attributes.
     run.__name__ = command.name
     run.__doc__ = command.summary
     run.__signature__ = Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
@@ -136,7 +176,8 @@ def make_training_function(command: TrainingCommand) -> Callable[..., None]:
 
 
 def _stopped(out: Any) -> str:
-    """What is said where a training was stopped outside of its steps: while it gathers, measures or saves."""
+    """What is said where a training was stopped outside of its steps: while it gathers, measures or
+    saves."""
     where = None if out is None else Path(out)
     if where is not None and where.is_dir() and any(where.iterdir()):
         return f"stopped: {str(where)!r} keeps what was made until then, and the same command goes on from there"
@@ -146,14 +187,17 @@ def _stopped(out: Any) -> str:
 def _parameter(option: Option, command: TrainingCommand) -> Parameter:
     default = command.default(option)
     flag = command.flag(option)
+    # A switch that is on by default needs a way to turn it off.
     if default is True:
         names = [f"{flag}/--no-{option.name}"]
     else:
         names = [flag]
+    # Without a default typer demands the flag.
     if default is REQUIRED:
         shown = Parameter.empty
         kind = _type(option)
     else:
+        # A default of several values is shown, and typed, as text with commas.
         if option.kind is tuple:
             shown = as_text(default)
         else:

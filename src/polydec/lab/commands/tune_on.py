@@ -36,7 +36,16 @@ SECOND = 1.0
 
 @dataclass(frozen=True)
 class TunedSetting:
-    """A method on these prompts. measured: tokens a second, None where it was not measured; interval: of its ratio to plain."""
+    """A method on these prompts.
+
+    Attributes:
+        method: The method and its options.
+        predicted: What it would take.
+        measured: Tokens a second; None where it was not measured.
+        ratio: Its speed as a multiple of plain decoding's; None likewise.
+        interval: The ratio's 95 % interval; None likewise.
+        identical: Whether it wrote plain decoding's texts; None likewise.
+    """
 
     method: MethodSetting
     predicted: MethodPrediction
@@ -47,7 +56,7 @@ class TunedSetting:
 
     @property
     def error(self) -> float | None:
-        """By which part the prediction missed what was measured."""
+        """By which share the prediction missed what was measured; None where it was not measured."""
         if not self.measured:
             return None
         return self.predicted.tokens_per_second / self.measured - 1
@@ -67,8 +76,16 @@ class TunedSetting:
 
 @dataclass(frozen=True)
 class TuningAdvice:
-    """What a user should know. settings: plain first, then from the fastest that was predicted; left_out: what a record cannot
-    tell of; buy: a sentence each."""
+    """What a user should know.
+
+    Attributes:
+        prompts: How many prompts were decoded.
+        tokens: Tokens of their answers.
+        settings: Plain decoding first, then the others, the fastest by prediction first.
+        left_out: Methods that a record cannot predict.
+        choose: Which method to choose, a sentence.
+        buy: What would make decoding faster, a sentence each.
+    """
 
     prompts: int
     tokens: int
@@ -91,7 +108,17 @@ def _request(lm: api.LoadedModel, max_tokens: int) -> dict[str, Any]:
 def require_tunable_prompts(
     lm: api.LoadedModel, rows: Sequence[prompts.PromptRow], max_tokens: int, raw: bool
 ) -> None:
-    """Raise RequestError where these prompts cannot be decoded; nothing is."""
+    """Check that prompts can be decoded; nothing is decoded.
+
+    Args:
+        lm: The loaded model.
+        rows: The prompts.
+        max_tokens: Tokens of an answer at most.
+        raw: Whether prompts go in without the chat template.
+
+    Raises:
+        RequestError: A prompt is refused, or the model does not continue texts.
+    """
     if family_of(lm.checkpoint.lm) != "ar":
         raise RequestError(
             "on is given, and the model fills canvases: `polydec bench` compares methods for it"
@@ -113,10 +140,25 @@ def advise_settings(
     best: int,
     say: Callable[[str], None],
 ) -> TuningAdvice:
-    """Decode plainly, replay and price every method, measure the `best` of them, and say what follows."""
+    """Find the fastest method for prompts: decode them plainly, predict every method by a replay,
+    and measure the best ones.
+
+    Args:
+        lm: The loaded model.
+        rows: The prompts.
+        measured: What passes cost on this machine.
+        max_tokens: Tokens of an answer at most.
+        raw: Whether prompts go in without the chat template.
+        best: How many methods are measured.
+        say: Called with what is done now, for a status line.
+
+    Returns:
+        The predictions, the measurements and what follows.
+    """
     request = _request(lm, max_tokens)
     costs = measured.costs
     vocab = lm.checkpoint.lm.vocab
+    # First stage: record what plain decoding writes.
     texts = list[RecordedAnswer]()
     for n, r in enumerate(rows, 1):
         say(f"decoding prompt {n} of {len(rows)}")
@@ -124,21 +166,25 @@ def advise_settings(
         ids = lm.ids(r.prompt, raw=raw or r.raw)
         texts.append(RecordedAnswer(ids, answer.token_ids, vocab.size, vocab.eos))
     plain = predicted.predict_plain_decoding(texts, costs)
+    # Greedy drafts: the replay compares their tokens with a greedy text.
     small = lm.small()
     if small is None:
         draft = None
     else:
         draft = ShapedTarget(small, GreedyRule())
+    # Second stage: replay the records under every method; greedy texts are the same under each.
     guesses = list[MethodPrediction]()
     left_out = list[str]()
     for method in (*predicted.COPIES, *(predicted.DRAFTED if draft is not None else ())):
         say(f"replaying {method.label}")
+        # None: the method reads more of the model than tokens, so only a measurement could tell.
         guess = predicted.predict_method(texts, method, costs, draft, lm.artefacts)
         if guess is None:
             left_out.append(method.label)
         else:
             guesses.append(guess)
     guesses.sort(key=lambda g: -g.tokens_per_second)
+    # Third stage: measure the best predictions against plain decoding.
     tried = guesses[:best]
     tasks = [BenchTask("all", (r.prompt,), raw or r.raw) for r in rows]
     runs = measure.measure_methods(
@@ -149,6 +195,7 @@ def advise_settings(
         repeats=REPEATS,
         tick=lambda label: say(f"measuring {label}"),
     )
+    # Measured rows by label; most predictions have none.
     told = {r["method"]: r for r in measure.bench_table_rows(lm, runs, tasks)}
     settings = tuple(_setting(g, told.get(g.method.label)) for g in (plain, *guesses))
     return TuningAdvice(
@@ -176,6 +223,7 @@ def _setting(guess: MethodPrediction, row: dict[str, Any] | None) -> TunedSettin
 
 def _choose(settings: Sequence[TunedSetting]) -> str:
     """The fastest whose interval lies above plain's."""
+    # Faster beyond chance only: the whole interval lies above 1.
     sure = [s for s in settings[1:] if s.interval is not None and s.interval[0] > 1]
     if not sure:
         return "plain: no method that was measured is faster beyond chance (--method plain)"
@@ -190,6 +238,7 @@ def _buy(
     """What would make passes cheaper, or fewer of them."""
     out = list[str]()
     if not drafted:
+        # What a draft model could bring, for several assumed acceptances.
         gains = [(right, *predicted.with_draft(measured.costs, right, PART)) for right in RIGHT]
         out.append(
             f"a draft model that takes {PART:.0%} of a pass: "
@@ -200,6 +249,7 @@ def _buy(
                 for right, k, gain in gains
             )
         )
+    # Only some networks have a number of threads of their own.
     threads = getattr(lm.network, "threads", None)
     cores = os.cpu_count() or 1
     if threads is not None and threads < cores:
@@ -222,11 +272,13 @@ def _other(
     say(f"timing {what}")
     try:
         other = api.load(lm.name, draft=None, **how)
+    # Not every kernel supports every number type.
     except PolydecError as error:
         return f"{what}: not for this model ({error})"
     ms = passes.measure_pass_times(passes.PassTimer(other.network, measured.context), (1,), SECOND)[
         1
     ]
+    # Timed again next to the other one, as the machine may be slower now than at tuning.
     here = passes.measure_pass_times(passes.PassTimer(lm.network, measured.context), (1,), SECOND)[
         1
     ]
@@ -234,7 +286,7 @@ def _other(
 
 
 def show_advice(advice: TuningAdvice) -> None:
-    """The table, then what to choose and what to buy."""
+    """Print the table of methods, then what to choose and what to buy."""
 
     def draw(out: Console) -> None:
         out.print(f"on {advice.prompts} prompts, {advice.tokens} tokens, greedy:", style="bold")
@@ -251,6 +303,7 @@ def show_advice(advice: TuningAdvice) -> None:
         ):
             table.add_column(column, justify="right", no_wrap=True)
         for s in advice.settings:
+            # Predicted methods that were not measured have dashes.
             known = s.measured is not None
             low, high = s.interval or (0.0, 0.0)
             table.add_row(

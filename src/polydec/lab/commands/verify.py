@@ -95,6 +95,7 @@ def verify(
     law is measured; a search's scores and ledger are computed again; of a constraint every answer and the masked law; of a
     masked-diffusion model the laws of a kept cache. Exit code 1 where a fault is found. Where no law was enumerated, or nothing
     was drafted, the verdict says that nothing is shown."""
+    # A repetition takes everything from the certificate.
     if repeat is not None:
         others = (data, prompt_tokens, limit, samples)
         if any(x is not None for x in others):
@@ -111,6 +112,7 @@ def verify(
                 done = run_verification(was.flags, was.rows, was.samples, was.steered)
             finish_verification(done, was.flags, certificate_, old)
         return
+    # Whatever can be refused without the model is refused before it is loaded.
     registry.get_recipe_module(flags.method)
     flags.only("verify", {*TAKEN, *ENDED})
     if samples is not None:
@@ -131,7 +133,14 @@ def verify(
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """What a certificate says was asked for."""
+    """What a certificate says was asked for.
+
+    Attributes:
+        flags: The command's flags.
+        rows: The prompts.
+        samples: Texts of each prompt; None: the usual number.
+        steered: The flags of steering.
+    """
 
     flags: RequestFlags
     rows: Sequence[prompts.PromptRow]
@@ -141,7 +150,14 @@ class VerifyRequest:
 
 @dataclass(frozen=True)
 class VerifyOutcome:
-    """What was found: a certificate's own fields, and the lines that say it."""
+    """What was found.
+
+    Attributes:
+        verdict: One of the verdicts of a certificate.
+        place: Where a fault lies, in words; "" where there is none.
+        content: The certificate's own fields.
+        lines: The lines that say it to a reader.
+    """
 
     verdict: str
     place: str
@@ -156,17 +172,33 @@ def run_verification(
     steered: SteeringFlags,
     lm: api.LoadedModel | None = None,
 ) -> VerifyOutcome:
-    """Check all of the request, then gather the evidence that the method's promise asks for."""
+    """Check all of a request, then gather the evidence that the method's promise asks for.
+
+    Args:
+        flags: The command's flags.
+        rows: The prompts.
+        samples: Texts of each prompt above temperature 0; None: the usual number.
+        steered: The flags of steering.
+        lm: The loaded model; None: it is loaded here.
+
+    Returns:
+        What was found, as a whole certificate.
+
+    Raises:
+        RequestError: The request is refused, or verify has no check for the model.
+    """
     from polydec.lab.bench import certificate
     from polydec.lab.bench.sampled import SEEDS
 
     lm = flags.load() if lm is None else lm
     drawn = bool(flags.temperature)
+    # Drawn texts are short by default: every token is tested, and there are many texts.
     request: dict[str, Any] = {k: v for k, v in flags.request(lm).items() if k not in APART} | {
         "sampling": replace(flags.sampling(lm), temperature=flags.temperature or 0.0),
         "max_tokens": flags.max_tokens or (16 if drawn else 128),
     }
     family = family_of(lm.checkpoint.lm)
+    # No law is known that an insertion model's texts could be tested against.
     if family == "insertion":
         raise RequestError(
             f"model is {flags.model}: verify has no check for insertion models, only for autoregressive and "
@@ -177,6 +209,7 @@ def run_verification(
         outcome = verify_filled_canvas(lm, flags, rows, request, samples or SAMPLES, drawn)
     else:
         request |= steered.request()
+        # Plain decoding must take the request as well, as the method is compared with it.
         asking.check_requests(
             lm,
             ((r.prompt, flags.raw or r.raw) for r in rows),
@@ -184,6 +217,7 @@ def run_verification(
             **request,
         )
         outcome = verify_continuation(lm, flags, rows, request, samples or SAMPLES, drawn)
+    # The seeds over which `spread_over` spreads the samples; greedy texts have one.
     seeds = [flags.seed + i for i in range(min(SEEDS, samples or SAMPLES) if drawn else 1)]
     asked = [{"prompt": r.prompt, "raw": r.raw, "workload": r.workload} for r in rows]
     head = certificate.certificate_head(lm, flags_for_certificate(flags, steered), seeds)
@@ -206,7 +240,20 @@ def verify_continuation(
     samples: int,
     drawn: bool,
 ) -> VerifyOutcome:
-    """Of a model that continues texts: by what the method promises, and by what of."""
+    """Verify a method on a model that continues texts, by the kind of evidence that its promise
+    asks for.
+
+    Args:
+        lm: The loaded model.
+        flags: The command's flags.
+        rows: The prompts.
+        request: What all requests hold.
+        samples: Texts of each prompt where texts are drawn.
+        drawn: Whether the temperature is above 0.
+
+    Returns:
+        What was found.
+    """
     from polydec.lab.bench.apart import measure_law_distances
     from polydec.lab.bench.enumerated import enumerate_output_laws
     from polydec.lab.bench.masked import judge_constrained
@@ -217,11 +264,13 @@ def verify_continuation(
     method = flags.method
     options = flags.options()
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
+    # `auto` decides by the request: planning one says which method decodes, and what it promises.
     first = api.Ask(pairs[0][0], method=method, options=options, raw=pairs[0][1], **request)
     made = plan_request(lm, first)
     promise = made.decoder.exactness
     kind = made.card.kind
     about = {"method": method, "decodes": made.method, "promise": promise.value}
+    # A search promises no law: its scores and its ledger are computed again.
     if kind in SEARCHES:
         audited = audit_search(lm, pairs, method, options, seed=flags.seed, **request)
         toys = on_toys(method, options)
@@ -231,11 +280,13 @@ def verify_continuation(
             {"search": audited.to_json(), "toys": toys.to_json()},
             [*_on_toys(toys), *_audited(audited)],
         )
+    # Nothing is promised here, so the distance is measured.
     elif promise is Exactness.APPROXIMATE or (drawn and promise is Exactness.ARGMAX):
         far = measure_law_distances(
             lm, pairs, method, options, samples=samples, seed=flags.seed, **request
         )
         done = VerifyOutcome(far.verdict, far.place, {"distance": far.to_json()}, _distances(far))
+    # A promised law: tests on this model, and every draw enumerated on toys.
     elif drawn:
         tested = sample_against_law(
             lm, pairs, method, options, samples=samples, seed=flags.seed, **request
@@ -243,12 +294,14 @@ def verify_continuation(
         done = promised_law_outcome(tested, enumerate_output_laws(method, options))
     else:
         done = verify_greedy_text(lm, flags, rows, request)
+    # A constraint is judged on top of whatever else was found.
     if request.get("constraint") is not None:
         inside = judge_constrained(
             lm, pairs, method, options, samples=samples, seed=flags.seed, **request
         )
         done = VerifyOutcome(
             _worse(done.verdict, inside.verdict),
+            # A fault of the method itself is named before one of the constraint.
             done.place if done.verdict == "fault" else inside.place or done.place,
             {**done.content, "constraint": inside.to_json()},
             [*done.lines, *_held(inside)],
@@ -257,7 +310,15 @@ def verify_continuation(
 
 
 def promised_law_outcome(tested: SamplingFindings, exact: LawEnumeration) -> VerifyOutcome:
-    """What a promised law is held to: its draws here, and all draws on toys."""
+    """Join the tests of a promised law on this model with the enumeration on toys.
+
+    Args:
+        tested: Tests of what was drawn on this model.
+        exact: The enumeration of every draw on toy laws.
+
+    Returns:
+        The worse verdict of the two, with the lines of both.
+    """
     return VerifyOutcome(
         _worse(tested.verdict, exact.verdict),
         "; ".join(p for p in (tested.place, exact.place or exact.why) if p),
@@ -267,6 +328,7 @@ def promised_law_outcome(tested: SamplingFindings, exact: LawEnumeration) -> Ver
 
 
 def _worse(first: str, other: str) -> str:
+    # From the best to the worst.
     order = ("measured", "keeps it", "not shown", "near-tie", "fault")
     return max(first, other, key=order.index)
 
@@ -277,10 +339,22 @@ def verify_greedy_text(
     rows: Sequence[prompts.PromptRow],
     request: Mapping[str, Any],
 ) -> VerifyOutcome:
-    """The greedy text against plain decoding's, prompt by prompt; each is shown as it is compared."""
+    """Compare greedy texts with plain decoding's, prompt by prompt; each line is printed as soon as
+    it is known.
+
+    Args:
+        lm: The loaded model.
+        flags: The command's flags.
+        rows: The prompts.
+        request: What all requests hold.
+
+    Returns:
+        What was found.
+    """
     from polydec.lab.bench.certify import compare_greedy_texts
 
     compared: list[GreedyComparison] = []
+    # The head of the table comes at once, as each comparison takes a while.
     if not flags.json_:
         print_result(LINE.format("prompt", "verdict", "tokens", "gap", "first divergence").rstrip())
     try:
@@ -293,7 +367,8 @@ def verify_greedy_text(
             )
             if not flags.json_:
                 print_result(comparison_line(lm, r, compared[-1]))
-    except BaseException:  # what was compared before a failure or Ctrl-C is said all the same
+    except BaseException:
+        # What was compared before a failure or Ctrl-C is printed all the same.
         if compared:
             done = _compared(lm, flags, rows, compared)
             print_result(json.dumps(done.content) if flags.json_ else "\n".join(done.lines))
@@ -310,6 +385,7 @@ def _compared(
     from polydec.lab.testing.exercised import DRAFT_KINDS
 
     counts = {v: sum(c.verdict == v for c in compared) for v in ("equal", "near-tie", "fault")}
+    # One fault among all prompts decides, then one near-tie.
     verdict = next((v for v in ("fault", "near-tie") if counts[v]), "keeps it")
     worst = [(i, c) for i, c in enumerate(compared, 1) if c.verdict == verdict]
     if verdict == "keeps it":
@@ -319,6 +395,7 @@ def _compared(
     if place and worst[0][1].place:
         place += f", {worst[0][1].place}"
     exercised = {name: sum(getattr(c, name) for c in compared) for name in DRAFT_KINDS}
+    # Equal texts of a method that never drafted show nothing of its drafting.
     if verdict == "keeps it" and not exercised["drafted"] and _drafts(flags.method, lm):
         verdict = "not shown"
         place = "nothing was drafted in these texts"
@@ -339,6 +416,7 @@ def _compared(
 
 def _drafts(method: str, lm: api.LoadedModel) -> bool:
     """Whether a method is one that drafts."""
+    # The card gives a reason where a method never drafts on this kind of model.
     card = registry.get_recipe_module(registry.of_model(method, family_of(lm.checkpoint.lm))).CARD
     return card.kind == "draft-and-verify" and not card.unexercised.get("drafted")
 
@@ -351,7 +429,20 @@ def verify_filled_canvas(
     samples: int,
     drawn: bool,
 ) -> VerifyOutcome:
-    """Of a masked-diffusion model: what is drawn against the law where the method promises it, else the laws of its cache."""
+    """Verify a method on a masked-diffusion model: its draws against the law where it promises one,
+    else the laws of its cache.
+
+    Args:
+        lm: The loaded model.
+        flags: The command's flags.
+        rows: The prompts.
+        request: What all requests hold.
+        samples: Texts of each prompt where texts are drawn.
+        drawn: Whether the temperature is above 0.
+
+    Returns:
+        What was found.
+    """
     from polydec.lab.bench.enumerated import enumerate_output_laws
     from polydec.lab.bench.unmasked import sample_canvas_law
 
@@ -360,6 +451,7 @@ def verify_filled_canvas(
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
     asking.check_requests(lm, pairs, ((name, options),), **common)
+    # The promise depends on the options as well.
     promise = registry.build(name, lm.kit(), options)[0].exactness
     if drawn and promise is Exactness.LAW:
         tested = sample_canvas_law(
@@ -379,7 +471,18 @@ def verify_cache_drift(
     name: str,
     common: Mapping[str, Any],
 ) -> VerifyOutcome:
-    """How far the laws of a masked-diffusion model's cache are from those without one."""
+    """Measure how far the laws of a masked-diffusion model's cache are from those without one.
+
+    Args:
+        lm: The loaded model.
+        flags: The command's flags.
+        rows: The prompts.
+        name: Name of the method that decodes.
+        common: What all requests hold.
+
+    Returns:
+        A fault where a pass that fed everything used cached states, else the distance.
+    """
     from polydec.lab.bench.drift import measure_cache_drift
 
     distances = [
@@ -391,6 +494,7 @@ def verify_cache_drift(
     stale = next((i for i, d in enumerate(distances, 1) if d.stale is not None), None)
     if stale:
         verdict = "fault"
+    # No cache, or one that changes nothing beyond rounding.
     elif all(d.most < 1e-6 for d in distances):
         verdict = "keeps it"
     else:
@@ -413,7 +517,17 @@ def finish_verification(
     path: Path | None,
     old: Mapping[str, Any] | None = None,
 ) -> None:
-    """Say what was found, write it where that is asked for, and end with the exit code."""
+    """Print what was found, write the certificate where it is asked for, and end the command.
+
+    Args:
+        done: What was found.
+        flags: The command's flags.
+        path: The certificate's file; None: none.
+        old: The certificate that was repeated; None: none.
+
+    Raises:
+        typer.Exit: Always: code 1 for a fault, else 0.
+    """
     content = dict(done.content)
     lines = list(done.lines)
     lines.append(
@@ -421,6 +535,7 @@ def finish_verification(
         + (f" ({escape_control_characters(done.place)})" if done.place else "")
     )
     if old is not None:
+        # Another machine may round differently: equal texts are reported apart from equal verdicts.
         same = old["verdict"] == done.verdict
         content["repeats"] = {
             "machine": old["machine"],
@@ -437,6 +552,7 @@ def finish_verification(
             f"(it is of {escape_control_characters(str(old['machine']))[:200]})"
         )
     if path is not None:
+        # A reader never sees half a certificate.
         files.replace_file_atomically(
             path, lambda at: Path(at).write_text(json.dumps(content) + "\n", "utf-8")
         )
@@ -445,6 +561,7 @@ def finish_verification(
 
 
 def _digests(content: Mapping[str, Any]) -> list[Any]:
+    # Drawn texts have one digest in all, greedy ones one for each prompt.
     law = content.get("law")
     rows = content.get("prompts")
     if isinstance(law, dict):
@@ -458,13 +575,23 @@ def _digests(content: Mapping[str, Any]) -> list[Any]:
 
 
 def flags_for_certificate(flags: RequestFlags, steered: SteeringFlags) -> dict[str, Any]:
-    """The flags that are not at their defaults, files as their texts."""
+    """The flags that are not at their defaults, with the texts of files in place of their names.
+
+    Args:
+        flags: The command's flags.
+        steered: The flags of steering.
+
+    Returns:
+        Values by flag, ready for JSON.
+    """
     out = dict[str, Any]()
     for group in (flags, steered):
         for field in dataclasses.fields(group):
             value = getattr(group, field.name)
+            # How the result is printed is no part of what was asked.
             if value not in (field.default, []) and field.name != "json_":
                 out[field.name] = value
+    # A certificate must be repeatable where these files do not exist.
     for name in IN_FILES:
         if name in out:
             out[name] = prompts.read_text(out[name])
@@ -472,10 +599,23 @@ def flags_for_certificate(flags: RequestFlags, steered: SteeringFlags) -> dict[s
 
 
 def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) -> VerifyRequest:
-    """What a certificate asks for. Raises RequestError with one sentence where it asks for what `verify` does not take."""
+    """Turn a certificate back into a request.
+
+    Args:
+        old: The certificate.
+        folder: An existing folder, for the files that flags name.
+        json_: Whether the command prints JSON.
+
+    Returns:
+        The request.
+
+    Raises:
+        RequestError: The certificate asks for what `verify` does not take.
+    """
     what = "certificate: flags"
     flags = dict(old["flags"])
     mine = {f.name for f in dataclasses.fields(SteeringFlags)}
+    # A certificate may come from anywhere: unknown flags and odd values are refused.
     for name, value in flags.items():
         if name not in {*TAKEN, *ENDED, *mine} - {"json_"}:
             raise RequestError(error_sentence(f"{what} has {name!r}, which verify does not take"))
@@ -484,9 +624,11 @@ def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) 
             raise RequestError(error_sentence(f"{what}: {name} is a {type(value).__name__}"))
     for name in IN_FILES:
         if name in flags:
+            # Flags name files, so the texts become files again.
             at = folder / name
             at.write_text(str(flags[name]), "utf-8")
             flags[name] = at
+    # Prompts pass the same checks as those of a file; rows of another kind fail them.
     rows = [
         prompts.parse_prompt_row(
             json.dumps({"prompt": r.get("prompt"), "category": r.get("workload")}),
@@ -500,6 +642,7 @@ def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) 
         else prompts.PromptRow("", "")
         for i, r in enumerate(old["asked"], 1)
     ]
+    # `parse_prompt_row` reads no `raw`, so it is put back here.
     rows = [
         replace(row, raw=bool(r["raw"])) if isinstance(r, dict) and r.get("raw") else row
         for row, r in zip(rows, old["asked"])
@@ -514,6 +657,7 @@ def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) 
     try:
         made = RequestFlags(**{k: v for k, v in flags.items() if k not in mine}, json_=json_)
         steered = SteeringFlags(**{k: v for k, v in flags.items() if k in mine})
+    # Values of the wrong type reach the range checks of the flags.
     except (TypeError, AttributeError) as error:
         raise RequestError(error_sentence(f"{what} cannot be read: {error}")) from None
     return VerifyRequest(made, rows, samples, steered)
@@ -530,7 +674,16 @@ LINE = "{:60}  {:8}  {:>6}  {:>7}  {}"
 
 
 def comparison_line(lm: api.LoadedModel, row: prompts.PromptRow, c: GreedyComparison) -> str:
-    """What was found of one prompt."""
+    """The line of one prompt's comparison.
+
+    Args:
+        lm: The loaded model, whose tokenizer spells tokens.
+        row: The prompt.
+        c: What was found.
+
+    Returns:
+        The line.
+    """
     if c.equal:
         where = ""
     else:
@@ -570,6 +723,7 @@ def _enumerated(found: LawEnumeration) -> list[str]:
         f"{found.apart:.1e}",
         f"{found.laws} laws enumerated, {found.exercised.tokens}",
     ]
+    # Some laws have too many ways for draws to fall.
     if found.unknown:
         lines.append(f"not all of them: {found.unknown}")
     if found.missing:

@@ -14,7 +14,8 @@ from polydec.lab.bench.trust.protocols import JudgedRow, TrustPerspective, Trust
 
 
 class FairnessRowRecord(StrictRecord):
-    """prompt: a record and a question that yes or no answers; group: 0 or 1; answer: what is true of the record."""
+    """prompt: a record and a question that yes or no answers; group: 0 or 1; answer: what is true
+    of the record."""
 
     prompt: Annotated[str, Field(min_length=1, max_length=8000)]
     group: Annotated[int, Field(ge=0, le=1)]
@@ -35,12 +36,14 @@ def demographic_parity_difference(judged: Sequence[JudgedRow]) -> float:
 
 
 def equalised_odds_difference(judged: Sequence[JudgedRow]) -> float:
-    """Equalised odds difference, 0 to 1: the larger one of the differences among records of which yes is true, and no."""
+    """Equalised odds difference, 0 to 1: the larger one of the differences among records of which
+    yes is true, and no."""
     return max(_difference([j for j in judged if j.row.answer == true]) for true in (True, False))
 
 
 def _difference(judged: Sequence[JudgedRow]) -> float:
     """Between the groups' shares of yes; 0 where a group has no record."""
+    # Shares of yes in both groups.
     groups = [[says_yes(j) for j in judged if j.row.group == g] for g in (0, 1)]
     if all(groups):
         return abs(fmean(groups[0]) - fmean(groups[1]))

@@ -1,4 +1,5 @@
-"""Rows of a file asked by several methods: each perspective's score, and how far it is from plain decoding's."""
+"""Rows of a file asked by several methods: each perspective's score, and how far it is from plain
+decoding's."""
 
 from __future__ import annotations
 
@@ -26,14 +27,30 @@ DRAWS = 1000
 
 @dataclass(frozen=True)
 class PerspectiveRow:
-    """A row of a file, and its perspective."""
+    """A row of a file.
+
+    Attributes:
+        perspective: Name of its perspective.
+        row: Its content, as the perspective defines it.
+    """
 
     perspective: str
     row: Any
 
 
 def read_perspective_rows(path: Path, each: int) -> list[PerspectiveRow]:
-    """At most `each` rows of every perspective, at even distances. Raises RequestError with one sentence."""
+    """Read rows of a file, at even distances.
+
+    Args:
+        path: The file, one JSON object a line.
+        each: Rows of every perspective at most.
+
+    Returns:
+        The rows, by perspective.
+
+    Raises:
+        RequestError: The file holds no row, or a damaged one.
+    """
     read = [
         _line(text, f"line {i} of {str(path)!r}")
         for i, text in enumerate(whole_file(path).split("\n"), 1)
@@ -43,6 +60,7 @@ def read_perspective_rows(path: Path, each: int) -> list[PerspectiveRow]:
         raise RequestError(error_sentence(f"file {str(path)!r} holds no row"))
     out = list[PerspectiveRow]()
     for name in PERSPECTIVES:
+        # Perspectives in one fixed order, whatever that of the file.
         mine = [x for x in read if x.perspective == name]
         many = min(each, len(mine))
         out += [mine[i * len(mine) // many] for i in range(many)]
@@ -63,9 +81,21 @@ def _line(text: str, what: str) -> PerspectiveRow:
 def answer_perspective_rows(
     lm: LoadedModel, methods: Sequence[MethodSetting], asked: Sequence[PerspectiveRow], seed: int
 ) -> list[list[JudgedRow]]:
-    """Of each method what it answers to every question of every row, all at once: no answer depends on its company. Whatever a
-    method cannot do is said before the first one runs."""
+    """Let methods answer every question of every row, all at once: no answer depends on the others.
+
+    Whatever a method cannot do is refused before the first one runs.
+
+    Args:
+        lm: The loaded model.
+        methods: The methods and their options.
+        asked: The rows.
+        seed: Names the randomness.
+
+    Returns:
+        For each method the rows with its answers.
+    """
     engines = [Engine(lm) for _ in methods]
+    # Submitting checks every request of every method; running comes after.
     tickets = [
         [_asked(engine, method, i, x, seed) for i, x in enumerate(asked)]
         for engine, method in zip(engines, methods, strict=True)
@@ -93,6 +123,8 @@ def _asked(
                 options=method.options,
                 sampling=engine.model.sampling(temperature=q.temperature),
                 max_tokens=q.most,
+                # Seeds of rows do not overlap as long as a question is drawn less than a thousand
+                # times.
                 seed=seed + 1000 * i + draw,
             )
             for draw in range(q.draws)
@@ -102,7 +134,16 @@ def _asked(
 
 
 def question_prompt(lm: LoadedModel, question: TrustQuestion) -> Any:
-    """Chat messages; for a model without a template the same as running text."""
+    """A question as chat messages; as running text for a model without a chat template.
+
+    Args:
+        lm: The loaded model.
+        question: The question.
+
+    Returns:
+        A prompt.
+    """
+    # A base model continues text: the question is its beginning.
     if not lm.checkpoint.text.has_chat:
         return f"{question.system}\n\n{question.prompt}\n".lstrip()
     if question.system:
@@ -115,8 +156,18 @@ def question_prompt(lm: LoadedModel, question: TrustQuestion) -> Any:
 def bootstrap_figure_interval(
     figure: Callable[[Sequence[int]], float], rows: int, seed: int
 ) -> tuple[float, float]:
-    """The 95 % interval of a figure of rows, by drawing rows with replacement."""
+    """The 95 % interval of a figure, by drawing rows with replacement.
+
+    Args:
+        figure: The figure of some rows, given by their indices.
+        rows: How many rows there are, at least 1.
+        seed: Names the randomness.
+
+    Returns:
+        Lower and upper end.
+    """
     r = Random(f"trust {seed}")
+    # Percentile bootstrap: 2.5 % of the samples lie outside at each end.
     drawn = sorted(figure([r.randrange(rows) for _ in range(rows)]) for _ in range(DRAWS))
     return drawn[DRAWS // 40], drawn[-DRAWS // 40]
 
@@ -124,12 +175,23 @@ def bootstrap_figure_interval(
 def perspective_score_rows(
     lm: LoadedModel, methods: Sequence[MethodSetting], asked: Sequence[PerspectiveRow], seed: int
 ) -> Iterator[Mapping[str, Any]]:
-    """A row for each perspective and method. The first method is what the others are held against."""
+    """Score methods on each perspective. The first method is what the others are compared with.
+
+    Args:
+        lm: The loaded model.
+        methods: The methods and their options, at least one.
+        asked: The rows.
+        seed: Names the randomness.
+
+    Yields:
+        A row for each perspective and method.
+    """
     judged = answer_perspective_rows(lm, methods, asked, seed)
     for name in PERSPECTIVES:
         at = [i for i, x in enumerate(asked) if x.perspective == name]
         for method, every in zip(methods, judged, strict=True):
             if at:
+                # The first method is compared with itself too: its row shows a difference of 0.
                 beside = compare_perspective_answers(
                     name, [every[i] for i in at], [judged[0][i] for i in at], seed
                 )
@@ -139,16 +201,28 @@ def perspective_score_rows(
 def compare_perspective_answers(
     name: str, mine: Sequence[JudgedRow], first: Sequence[JudgedRow], seed: int
 ) -> dict[str, Any]:
-    """The score of a perspective's answers, and how far it is from that of other answers to the same rows."""
+    """Score a perspective's answers, and their distance from other answers to the same rows.
+
+    Args:
+        name: Name of the perspective.
+        mine: Rows with the answers that are scored.
+        first: The same rows with the answers that they are compared with.
+        seed: Names the randomness of the intervals.
+
+    Returns:
+        Score, difference and their 95 % intervals, the share of equal texts, and further figures.
+    """
     perspective = PERSPECTIVES[name]
     everything = range(len(mine))
 
     def scored(drawn: Sequence[int]) -> float:
         return perspective.score([mine[i] for i in drawn])
 
+    # Paired: both sides are scored on the same drawn rows, so what is hard for both cancels.
     def apart(drawn: Sequence[int]) -> float:
         return scored(drawn) - perspective.score([first[i] for i in drawn])
 
+    # Every answer and its counterpart of the same row, question and draw.
     pairs = [
         (x, y)
         for a, b in zip(mine, first, strict=True)

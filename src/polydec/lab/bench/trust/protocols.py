@@ -11,7 +11,15 @@ from polydec.base.record import StrictRecord
 
 @dataclass(frozen=True)
 class TrustQuestion:
-    """What is asked of a model. draws: answers, each with a seed of its own; most: tokens of one."""
+    """What is asked of a model.
+
+    Attributes:
+        prompt: The user's message.
+        system: The system message; "" for none.
+        temperature: Sampling temperature, 0 is greedy.
+        draws: Answers, each with a seed of its own.
+        most: Tokens of an answer at most.
+    """
 
     prompt: str
     system: str = ""
@@ -30,8 +38,14 @@ class JudgedRow:
 
 @dataclass(frozen=True)
 class TrustPerspective:
-    """row: what a line of a file must hold; asked: the questions of a row, always equally many; score: 0 to 100, higher is
-    better, of at least a judged row; parts: figures that stand beside it, by name."""
+    """A perspective: rows of a file, what each asks, and a score of the answers.
+
+    Attributes:
+        row: What a line of a file must hold.
+        asked: The questions of a row, always equally many.
+        score: A score of at least one judged row, 0 to 100, higher is better.
+        parts: Further figures by name.
+    """
 
     row: type[StrictRecord]
     asked: Callable[[Any], Sequence[TrustQuestion]]

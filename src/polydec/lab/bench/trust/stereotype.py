@@ -42,6 +42,7 @@ def stereotype_score(judged: Sequence[JudgedRow]) -> float:
 
 def stereotype_figures(judged: Sequence[JudgedRow]) -> Mapping[str, float]:
     """The mean agreement, -1 to 1, under each instruction."""
+    # One mean for each of the three instructions, in the order of `stereotype_questions`.
     means = [fmean(agreement_sign(j.answers[i][0]) for j in judged) for i in range(3)]
     return {
         "agreement": means[0],

@@ -10,8 +10,11 @@ from polydec.lab.commands.studies.told import Row, StudyReport, StudyRequest, St
 
 
 def measure_decodingtrust(asked: StudyRequest) -> StudyReport:
-    """The rows of the file, or of the sample, by plain decoding and the methods that are named. Raises RequestError where the
-    file is none, or the model cannot be decoded by a method."""
+    """Score rows of the file, or of the sample, by plain decoding and the methods that are named.
+
+    Raises:
+        RequestError: The file has no such rows, or the model cannot be decoded by a method.
+    """
     from polydec.lab.bench.measure import MethodSetting, spelt_all
     from polydec.lab.bench.trust import measure as trust
 
@@ -28,6 +31,7 @@ def measure_decodingtrust(asked: StudyRequest) -> StudyReport:
     rows = list(trust.perspective_score_rows(lm, methods, lines, asked.flags.seed))
     labels = [m.label for m in methods]
     names = list(dict.fromkeys(r["perspective"] for r in rows))
+    # Perspectives stand on the axis by their numbers, which the heading spells out.
     drawn = [
         ChartSeries(
             label,
@@ -82,6 +86,7 @@ def _parts(rows: Sequence[Row]) -> list[str]:
     for r in rows:
         name = r["perspective"]
         told = ", ".join(f"{k} {v:.2f}" for k, v in r["parts"].items() if k != "refused")
+        # Equal parts of another method would only repeat the line.
         if first.setdefault(name, told) != told or name not in {x.partition(",")[0] for x in out}:
             out.append(f"{name}, {r['method']}: {told}")
     return out

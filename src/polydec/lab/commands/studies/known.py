@@ -28,9 +28,24 @@ def carry_out(
     html: Path | None,
     table: Path | None,
 ) -> None:
-    """Measure a suite and publish what it tells. Raises RequestError for flags that it does nothing with."""
+    """Measure a suite and publish its report.
+
+    Args:
+        name: Name of the suite, a key of `SUITES`.
+        flags: The command's flags.
+        methods: Methods as they are typed; None: the suite's own.
+        from_: Where its questions or models are; None: not given.
+        each: Problems of each task; None: the suite's own number.
+        html: The page's file; None: none.
+        table: The CSV file; None: none.
+
+    Raises:
+        RequestError: A flag is given that the suite does nothing with, or the suite cannot be
+            measured.
+    """
     suite = SUITES[name]
     flags.only(f"bench --suite {name}", {*suite.takes, "json_"})
+    # `RequestFlags` does not hold these two, so `only` cannot check them.
     for flag, value, taken in (
         ("methods", methods, suite.methods),
         ("from", from_, suite.from_),

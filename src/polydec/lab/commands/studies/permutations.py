@@ -19,7 +19,7 @@ WIDTH = 4096
 
 
 def measure_permutations(asked: StudyRequest) -> StudyReport:
-    """`each` networks a seed, three seeds, each with a permutation of its own."""
+    """Measure `each` networks a seed, over three seeds, each with a permutation of its own."""
     from polydec.lab.bench import permutations
 
     seed = asked.flags.seed
@@ -35,11 +35,13 @@ def measure_permutations(asked: StudyRequest) -> StudyReport:
         for k, ink in zip(SIZES, INKS)
     ]
     every = [
+        # Without intervals: they are in the table.
         ChartSeries(
             f"{k} bits", [(float(r["votes"]), r["all_right"]) for r in rows if r["bits"] == k], i
         )
         for k, i in zip(SIZES, INKS)
     ]
+    # The paper's bound grows with the square of the bits.
     told = "; ".join(
         f"{k} bits: {needed.get(k, 'more')} votes (bits squared: {k * k})" for k in SIZES
     )

@@ -1,4 +1,5 @@
-"""`polydec bench --suite scaling`: how acceptance grows with a drafter's training and size, and how wide a tree pays."""
+"""`polydec bench --suite scaling`: how acceptance grows with a drafter's training and size, and how
+wide a tree pays."""
 
 from __future__ import annotations
 
@@ -11,7 +12,11 @@ from polydec.lab.commands.studies.told import Row, StudyReport, StudyRequest, St
 
 
 def measure_scaling(asked: StudyRequest) -> StudyReport:
-    """Every drafter of the folder on held-out prompts. Raises RequestError where no folder, or no drafter, is named."""
+    """Measure every drafter of the folder on held-out prompts.
+
+    Raises:
+        RequestError: No folder is named, or it holds no drafter.
+    """
     from polydec.lab.bench import scaling
 
     if asked.from_ is None:
@@ -56,6 +61,7 @@ def _law(rows: Sequence[Row], name: str) -> str:
         law = scaling.fit_scaling_law(scaling.scaling_points(rows, name))
     except RequestError as why:
         return f"{name}: no law is fitted ({why})"
+    # Without the constant; an additive law has no factor for the product.
     said = ", ".join(
         f"{what} {factor:+.3f} ± {error:.3f}"
         for what, factor, error in zip(
@@ -77,6 +83,7 @@ def _drawn(rows: Sequence[Row], law: str) -> str:
             ink,
             [(r["low"], r["high"]) for r in mine if r["layers"] == n],
         )
+        # One line for each number of layers: its points differ in training alone.
         for n, ink in zip(sorted({r["layers"] for r in mine}), INKS)
     ]
     return svg_chart(lines, "tokens of training", "accepted tokens a pass")

@@ -17,7 +17,11 @@ from polydec.lab.commands.studies.told import (
 
 
 def measure_steps(asked: StudyRequest) -> StudyReport:
-    """Every model of the folder on the words of its task. Raises RequestError where no folder, or no model, is named."""
+    """Measure every model of the folder on the words of its task.
+
+    Raises:
+        RequestError: No folder is named, or it holds no model.
+    """
     from polydec.lab.bench import steps
     from polydec.lab.bench.measure import MethodSetting, parse_method_setting
 
@@ -30,6 +34,7 @@ def measure_steps(asked: StudyRequest) -> StudyReport:
     else:
         method = parse_method_setting(asked.methods)
     rows = list(steps.steps_accuracy_rows(steps.models_of(asked.from_), method, asked.each))
+    # Models of one task differ in their seeds alone.
     seeds = max(len(r["each_seed"]) for r in rows)
     return StudyReport(
         "What written steps buy: word problems of automata",
@@ -63,6 +68,7 @@ def _drawn(task: str, rows: Sequence[Row]) -> list[tuple[str, str]]:
         _line(budget, [r for r in mine if r["budget"] == budget], "length", ink)
         for budget, ink in zip(budgets, INKS)
     ]
+    # The accuracy of guessing, as a line to compare with.
     chance = [(float(n), next(r["chance"] for r in mine if r["length"] == n)) for n in lengths]
     by_length.append(ChartSeries("chance", chance, "var(--soft)"))
     by_steps = [

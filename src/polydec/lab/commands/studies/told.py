@@ -25,8 +25,14 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What the command line asks. methods: as they are typed, None: the suite's own; from_: where
-    its questions or models are."""
+    """What the command line asks of a suite.
+
+    Attributes:
+        flags: The command's flags.
+        methods: Methods as they are typed; None: the suite's own.
+        from_: Where its questions or models are; None: not given.
+        each: Problems of each task.
+    """
 
     flags: RequestFlags
     methods: str | None
@@ -36,8 +42,16 @@ class StudyRequest:
 
 @dataclass(frozen=True)
 class StudyReport:
-    """title: of the page; columns: of the table, a head and what stands there of a row; notes: below it, a sentence each;
-    figures: a heading and an SVG figure each; rows: all that was measured."""
+    """What a suite has measured, and how it is shown.
+
+    Attributes:
+        title: Title of the page.
+        rows: All that was measured.
+        columns: Columns of the table: a head, and the cell of a row.
+        notes: Sentences below the table.
+        figures: Headings and SVG figures.
+        words: Heads of columns that hold words, which stand on the left.
+    """
 
     title: str
     rows: Sequence[Row]
@@ -51,8 +65,13 @@ class StudyReport:
 class StudySuite:
     """A suite that measures by itself.
 
-    measure: what it tells; each: what `--each` is where it is left out; takes: fields of
-    `RequestFlags` that it reads; methods, from_: whether it reads `--methods` and `--from`."""
+    Attributes:
+        measure: Makes its report.
+        each: What `--each` is where it is left out.
+        takes: Fields of `RequestFlags` that it reads.
+        methods: Whether it reads `--methods`.
+        from_: Whether it reads `--from`.
+    """
 
     measure: Callable[[StudyRequest], StudyReport]
     each: int
@@ -66,13 +85,32 @@ def format_percent(share: float) -> str:
 
 
 def format_percent_range(low: float, high: float) -> str:
+    """A range of shares in percent.
+
+    Args:
+        low: Lower end, 0 to 1.
+        high: Upper end, 0 to 1.
+
+    Returns:
+        The range with one digit after the point.
+    """
     return f"{low:.1%}-{high:.1%}"
 
 
 def publish_study(told: StudyReport, as_json: bool, html: Path | None, table: Path | None) -> None:
-    """The table, or its JSON, on standard output; a page and a file of figures where they are asked for."""
+    """Print a report's table, or its JSON, and write a page and a file of figures where they are
+    asked for.
+
+    Args:
+        told: The report.
+        as_json: Whether standard output gets JSON in place of the table.
+        html: The page's file; None: none.
+        table: The CSV file; None: none.
+    """
     command = f"polydec {shlex.join(sys.argv[1:])}"
+    # Figures mean little without the machine: it stands in all forms of the report.
     where = machine.describe_machine()
+    # Files first: they are written even where standard output cannot be.
     if html is not None:
         text = _page(told, command, where)
         files.replace_file_atomically(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
@@ -82,12 +120,14 @@ def publish_study(told: StudyReport, as_json: bool, html: Path | None, table: Pa
             table, lambda at: Path(at).write_text(sheet, encoding="utf-8")
         )
     if as_json:
+        # Rows may be any mapping: JSON needs dicts.
         rows = [dict(r) for r in told.rows]
         print_result(json.dumps({"machine": where, "command": command, "rows": rows}))
         return
 
     def draw(out: Console) -> None:
         shown = Table(box=None, pad_edge=False)
+        # Words stand on the left, figures on the right.
         for name, _ in told.columns:
             if name in told.words:
                 side = "left"
@@ -116,10 +156,12 @@ th.l,td.l{text-align:left}tr+tr td{border-top:1px solid var(--faint)}
 
 
 def _page(told: StudyReport, command: str, where: str) -> str:
+    # Figures first, then the table with every row.
     cards = "".join(
         f'<div class="card"><h3>{escape_html(heading)}</h3>{drawn}</div>'
         for heading, drawn in told.figures
     )
+    # The style of each column, as in the table on the terminal.
     sides = ['class="l"' if name in told.words else "" for name, _ in told.columns]
     head = "".join(f"<th {side}>{escape_html(n)}</th>" for side, (n, _) in zip(sides, told.columns))
     lines = "".join(
