@@ -40,7 +40,8 @@ def exercised_by(names: Sequence[str]) -> Iterator[tuple[str, ExercisedCounts]]:
         The method, and what was exercised.
 
     Raises:
-        AssertionError: A law is another one, or something never happened without a reason on the method's card.
+        AssertionError: A law is another one, or something never happened without a reason on the
+            method's card.
         RequestError: A method is unknown.
     """
     for name in names:
