@@ -47,7 +47,14 @@ class BatchCounts(ContractCounts):
 
     @classmethod
     def of_answers(cls, texts: Sequence[tuple[int, ...]]) -> Self:
-        """The counts of answers that were written one by one; at least one answer."""
+        """Count the answers that differ.
+
+        Args:
+            texts: Token ids of answers that were written one by one, at least one answer.
+
+        Returns:
+            The counts, with nothing shared.
+        """
         longest = max(texts, key=len)
         return cls(distinct=sum(text != longest[: len(text)] for text in texts))
 
@@ -143,11 +150,15 @@ class ExercisedCollector:
         edit = event.edit
         changed = len(edit.write) + len(edit.insert) + len(edit.erase)
         self.counts += ExercisedCounts(edited=changed)
+        # An edit ends the round of its choice: what was proposed and verified before it belongs to
+        # it.
         proposed = self._proposed.pop(event.choice, None)
         verified = self._verified.pop(event.choice, None)
         if proposed is None or verified is None:
             return
         path = verified.path
+        # Some verifiers take their bonus from the draft: it counts as accepted, though it is not in
+        # the path.
         if event.accepted > len(
             path
         ):  # all was accepted, and the token that ends the round as well
@@ -159,6 +170,7 @@ class ExercisedCollector:
         self, parent: tuple[int, ...], probes: tuple[int, ...], path: tuple[int, ...]
     ) -> None:
         nodes = [i for i in range(1, len(parent)) if i not in probes]
+        # Only children of the last accepted node were tested and found wrong.
         last = path[-1] if path else 0
         refused = sum(parent[i] == last for i in nodes)
         self.counts += ExercisedCounts(len(nodes), len(path), refused)
@@ -255,5 +267,7 @@ def require_mechanism_exercised(
     else:
         names = wanted
     declared = declared_unexercised(checked).items()
+    # A mechanism may declare counts of several contracts in one mapping: those of another one are
+    # left out.
     reasons = {name: why for name, why in declared if hasattr(counts, name)}
     require_exercised(counts, type(checked).__name__, names, reasons)

@@ -41,8 +41,8 @@ def build(
         The decoder, and all options of the recipe with the values they have.
 
     Raises:
-        RequestError: The recipe is unknown, an option has no such value, or something it needs is
-            missing.
+        RequestError: The recipe is unknown, or an option has no such value.
+        MissingError: Something that the recipe needs is not there.
     """
     shapers = getattr(target, "shapers", ())
     # A constraint is compiled into a shaper; a recipe that jumps over forced tokens needs its

@@ -114,6 +114,7 @@ def toy_laws(
     Yields:
         The laws, each under all shapings before the next one.
     """
+    # The draft keeps its spread: sharper targets are then hit more often, and missed for certain.
     for i, (target, draft) in enumerate(target_draft_pairs(count)):
         if sharp is None:
             bare = target
@@ -135,6 +136,7 @@ def toy_laws(
 
 def _constrained_laws(shapings: Sequence[str]) -> Iterator[ToyLaw]:
     """Laws under a constraint that leaves few choices."""
+    # Pieces a, b, ab and an end: a text such as aab can be spelled in several ways.
     ends = frozenset({len(SPELLED)})
     vocab = TokenVocabulary(len(SPELLED) + 1, ends, words=ToyWords((*SPELLED, "."), ends))
     language = ALLOWED.language(vocab, ends)
