@@ -17,7 +17,9 @@ COLUMNS = "{:34}  {:>6}  {:>8}  {:>9}  {:>9}  {:>8}"
 LAWS = 8
 LENGTH = 2
 LONGER = 1
-"""As the contract test enumerates them: random laws, tokens of an answer, and how many of the laws have a token more."""
+"""As the contract test enumerates them: random laws, tokens of an answer, and how many of the laws
+have a token more.
+"""
 
 
 def lossless_methods() -> tuple[str, ...]:

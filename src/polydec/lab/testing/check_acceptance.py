@@ -32,11 +32,13 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 class AcceptanceCounts(ContractCounts):
     """What a check saw of drafts that the target's own law had made.
 
-    Args:
+    Attributes:
         drafted: Drafted tokens.
         accepted: Those that were accepted.
-        greedy: Accepted tokens under a greedy law, where the right one must be among the children of a node.
-        sampled: Accepted tokens that had been drawn, or stood beside drawn ones, under a law that is drawn from.
+        greedy: Accepted tokens under a greedy law, where the right one must be among the children
+            of a node.
+        sampled: Accepted tokens that had been drawn, or stood beside drawn ones, under a law that
+            is drawn from.
     """
 
     drafted: int = 0
@@ -49,7 +51,7 @@ class AcceptanceCounts(ContractCounts):
 class BestTreeCounts(ContractCounts):
     """What a check saw a tree choose.
 
-    Args:
+    Attributes:
         nodes: Nodes of all trees.
         left_out: Paths that were there to choose from, and are in no tree.
         distinct: Laws under which the tree's paths were others than under the first one.

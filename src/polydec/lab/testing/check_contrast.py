@@ -20,9 +20,10 @@ from polydec.laws.targets.contrast import ContrastRule
 class ContrastCounts(ContractCounts):
     """What a check saw a contrast do.
 
-    Args:
+    Attributes:
         changed: Rows of several laws whose mixture was another law than the first.
-        followed: Those whose mixture was another one than that of the same first row with other laws beside it.
+        followed: Those whose mixture was another one than that of the same first row with other
+            laws beside it.
         excluded: Those in which the first law rules a token out to which another gives weight.
         closed: Those of a gated rule at which the other laws are not asked.
     """

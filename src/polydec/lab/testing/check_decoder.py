@@ -1,4 +1,6 @@
-"""The contract of decoders of the draft-and-verify family: recipes, and whatever is composed by hand."""
+"""The contract of decoders of the draft-and-verify family: recipes, and whatever is composed by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ Make = Callable[[Target, Target], Decoder]
 
 PROMPT = (0, 1, 0)
 MOST_WAYS = 300
-"""Ways for draws to fall that are followed in an answer that is a token longer than the others: half a second of a core."""
+"""Ways for draws to fall that are followed in an answer that is a token longer than the others:
+half a second of a core.
+"""
 
 
 def check_decoder(

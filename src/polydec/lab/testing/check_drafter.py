@@ -183,7 +183,9 @@ def _law(
     tolerance: float,
     counts: DrafterCounts,
 ) -> None:
-    """The law of answers of a length under exact verification is that of the target; rounds are counted."""
+    """The law of answers of a length under exact verification is that of the target; rounds are
+    counted.
+    """
     request = Request(prompt, max_tokens=length)
     decoder = SpeculativeDecoder(
         bend_target(bare, shapers),
@@ -292,7 +294,9 @@ BUDGETS = (
 
 
 async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> None:
-    """One guess is forked in every round and its twin goes another way, one is never forked, and one never learns."""
+    """One guess is forked in every round and its twin goes another way, one is never forked, and
+    one never learns.
+    """
     # The three see the same rounds; all that differs is whether the guess is forked, and whether it
     # learns.
     forked, alone, untaught = [await DrafterRun.open(drafter, target, TEXT) for _ in range(3)]

@@ -29,10 +29,10 @@ SIZE = 7
 class InformedCounts(ContractCounts):
     """What a check saw a drafter make of states.
 
-    Args:
+    Attributes:
         drafted: Drafted tokens that the text holds.
-        informed: Rounds in which other tokens were drafted than in an earlier one behind the same token, on the same text or
-            another: the states alone can have told which.
+        informed: Rounds in which other tokens were drafted than in an earlier one behind the same
+            token, on the same text or another: the states alone can have told which.
         middle: Rounds whose last state that counts was that of a node with others behind it.
     """
 

@@ -43,7 +43,7 @@ SHORT = [text for n in range(4) for text in product(range(2), repeat=n)]
 class InsertionCounts(ContractCounts):
     """What a check saw a decoder of the insertion family do.
 
-    Args:
+    Attributes:
         answers: Answers whose traces were read. 0 or more, like all of these.
         inserted: Tokens that were put before one that stood.
     """
@@ -182,7 +182,9 @@ def check_law(make: Make, *, laws: int = 2, tolerance: float = 1e-12) -> None:
 
 
 def check_ends(make: Make) -> None:
-    """An answer ends with EOS, or at max_tokens, or at a stop id, which it holds. With ignore_eos only the last two."""
+    """An answer ends with EOS, or at max_tokens, or at a stop id, which it holds. With ignore_eos
+    only the last two.
+    """
     for seed in range(20):
         model = last_slot_inserter(seed, 4, 2.0)
         stop = frozenset[int]({0} if seed % 5 == 4 else ())

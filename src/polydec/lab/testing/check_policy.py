@@ -16,7 +16,9 @@ PHASE = 12
 CHANCES = tuple(i / 100 for i in range(101))
 
 Shown = tuple[int, int, int, bool, tuple[bool, ...]]
-"""What a budget says: its three sizes, whether it is graded, and whether to go on behind each of CHANCES."""
+"""What a budget says: its three sizes, whether it is graded, and whether to go on behind each of
+CHANCES.
+"""
 
 
 @dataclass

@@ -1,4 +1,6 @@
-"""The contract of preemption: a request that is put on hold gives its cache back, and its text stays what it is alone."""
+"""The contract of preemption: a request that is put on hold gives its cache back, and its text
+stays what it is alone.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ PROMPT = (0, 1, 0, 2, 0, 1)
 class PreemptionCounts(ContractCounts):
     """What a check of requests on hold saw.
 
-    Args:
-        answers: Answers that were compared with what their requests say alone. 0 or more, like all of these.
+    Attributes:
+        answers: Answers that were compared with what their requests say alone. 0 or more, like all
+            of these.
         holds: How often a request was put on hold.
     """
 

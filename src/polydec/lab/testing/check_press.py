@@ -41,7 +41,7 @@ class PressCounts(ContractCounts):
 class CountedPress:
     """A press that counts what becomes of the entries it is given.
 
-    Args:
+    Attributes:
         inner: The press.
         seen: What was counted so far, by the names of PressCounts.
     """
@@ -94,8 +94,8 @@ class CountedPress:
 def check_press(
     lm: CausalLaw, press: CachePress, *, blocks: int = 2, tolerance: float = 1e-9, seed: int = 0
 ) -> PressCounts:
-    """Raise AssertionError unless the law over caches that `press` makes smaller is a target as any other, and it was seen at
-    work.
+    """Raise AssertionError unless the law over caches that `press` makes smaller is a target as any
+    other, and it was seen at work.
 
     Args:
         lm: A model whose network reads pressed caches; several hundred positions are computed.
@@ -105,7 +105,8 @@ def check_press(
         seed: Of the prompt.
 
     Returns:
-        The counts. A class attribute `unexercised` of the press says, by the name of a count, why that is 0.
+        The counts. A class attribute `unexercised` of the press says, by the name of a count, why
+        that is 0.
 
     Raises:
         AssertionError: The law depends on how a text came about, or nothing was pressed.
@@ -119,8 +120,8 @@ def check_press(
 
 
 def check_pressing(lm: CausalLaw, press: CachePress, *, seed: int = 0) -> PressCounts:
-    """Raise AssertionError unless a press changes what is kept of a text of four blocks, and the law of tokens behind it: the
-    part of `check_press` that takes two passes.
+    """Raise AssertionError unless a press changes what is kept of a text of four blocks, and the
+    law of tokens behind it: the part of `check_press` that takes two passes.
 
     Args:
         lm: A model whose network reads pressed caches.

@@ -1,4 +1,6 @@
-"""The contract of decoders that draw several texts and answer with one of them, where equal texts may occur."""
+"""The contract of decoders that draw several texts and answer with one of them, where equal texts
+may occur.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +51,12 @@ PROMPT = (0, 1, 0)
 class RolloutCounts(ContractCounts):
     """What a check saw of texts that are tried for an answer.
 
-    Args:
+    Attributes:
         answers: Answers whose traces were read. 0 or more, like all of these.
         branched: Texts, or beginnings of texts, that were tried beside the first one of a request.
         distinct: Texts that differ among the answers to one request, beside the first one.
-        picked_over_first: Answers that do not go on from the first text that was tried for them, though no limit cut it.
+        picked_over_first: Answers that do not go on from the first text that was tried for them,
+            though no limit cut it.
         laws: Laws of the answers that were enumerated.
     """
 

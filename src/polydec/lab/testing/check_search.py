@@ -55,12 +55,13 @@ PROMPT = (0, 1, 0)
 class SearchCounts(ContractCounts):
     """What a check saw a search do.
 
-    Args:
+    Attributes:
         answers: Answers whose traces were read. 0 or more, like all of these.
         branched: Branches that were begun beside the first one of a request.
         pruned: Branches that were given up.
         scored: Scores that branches were ranked by.
-        tied: Answers that are worth as much as the one before them, in a law with pairs of equal texts.
+        tied: Answers that are worth as much as the one before them, in a law with pairs of equal
+            texts.
         refused: Requests for more answers than the search gives, which it refused.
     """
 

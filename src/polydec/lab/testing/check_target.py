@@ -24,10 +24,11 @@ from polydec.lab.testing.shaper_contract import is_different_law
 class TargetCounts(ContractCounts):
     """What a check saw a target do.
 
-    Args:
+    Attributes:
         rows: Rows that were compared with those of single steps.
         distinct: Those of another law than the row compared before: a mix-up would have shown.
-        rewound: Texts that were taken back, after which another law stands than if they had not been.
+        rewound: Texts that were taken back, after which another law stands than if they had not
+            been.
         forked: Texts of twins after which the other twin has another law.
         states: Rows whose hidden states were read.
         keys: Tokens whose keys and values in the last layer were compared.
@@ -47,7 +48,7 @@ class TargetCounts(ContractCounts):
 class ShapedCounts(ContractCounts):
     """What a check saw shapers do to a target.
 
-    Args:
+    Attributes:
         rows: Rows that were compared.
         changed: Those that the shapers made another law of.
     """
@@ -367,7 +368,9 @@ class TargetChecker:
         return Draft.certain((*draft.token, *token), (*draft.parent, *parents))
 
     async def keeps(self) -> None:
-        """Some branches go, the root moves down, and what follows is as if the others had never been."""
+        """Some branches go, the root moves down, and what follows is as if the others had never
+        been.
+        """
         # The root stays, or moves down one, two or three levels. Nodes that do not lie below it go,
         # whether they are listed or not.
         for root, nodes in (
@@ -470,7 +473,9 @@ class TargetChecker:
             session.close()
 
     async def states(self) -> None:
-        """Hidden states have one row a node, and through norm and head they say what the model says."""
+        """Hidden states have one row a node, and through norm and head they say what the model
+        says.
+        """
         session = self.target.open(self.prompt)
         draft = self.bush(self.prompt[-1])
         want = ScoreRequest(base=RowDetail.ROW, hidden=True)
@@ -508,8 +513,9 @@ class TargetChecker:
         session.close()
 
     async def memory(self) -> None:
-        """What a last layer holds of the committed text is what a session holds that was given it as a prompt: behind branches,
-        forks and eviction."""
+        """What a last layer holds of the committed text is what a session holds that was given it
+        as a prompt: behind branches, forks and eviction.
+        """
         a = self.usual[0]
         b = self.usual[-1]
         try:

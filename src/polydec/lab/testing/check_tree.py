@@ -36,7 +36,7 @@ BUDGETS = {
 class TreeCounts(ContractCounts):
     """What a check saw a tree do, over all executions.
 
-    Args:
+    Attributes:
         drawn: Nodes whose token was drawn from a law.
         siblings: Nodes that stand behind another one below the same parent.
         deeper: Nodes below another drafted one.

@@ -46,7 +46,7 @@ Make = Callable[[Denoiser], Decoder]
 class CanvasCounts(ContractCounts):
     """What a check saw on canvases.
 
-    Args:
+    Attributes:
         passes: Passes over a canvas. 0 or more, like all of these.
         parallel: Passes that filled several gaps.
         masked_again: Gaps that a pass guessed and put back.
@@ -169,7 +169,9 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
 
 
 def _likeliest(look: UnmaskerView, write: tuple[tuple[int, int], ...]) -> None:
-    """Without chance a token is its gap's likeliest, unless the unmasker moves logits: then the one it says."""
+    """Without chance a token is its gap's likeliest, unless the unmasker moves logits: then the one
+    it says.
+    """
     at = {r: i for i, r in enumerate(look.rows)}
     for p, x in write:
         # The best two: an unmasker that moves logits may pass over the likeliest.
@@ -379,7 +381,9 @@ def check_batch(make: Make) -> BatchCounts:
 
 
 def check_closed(make: Make) -> None:
-    """Several choices come in order, each drawn for itself; a run that is cancelled or fails leaves no board open."""
+    """Several choices come in order, each drawn for itself; a run that is cancelled or fails leaves
+    no board open.
+    """
     from polydec.core.decoder import run_decoder
 
     decoder = make(ToyDenoiser(MarkovChainNetwork(21, 6, sharp=0.4)))
@@ -479,7 +483,7 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
 class RefreshCounts(ContractCounts):
     """What a check saw a refresh rule do.
 
-    Args:
+    Attributes:
         passes: Of all answers. 0 or more, like all of these.
         reused: Positions that an earlier pass fed and a later one read without feeding them.
         refreshed: Positions that were fed again.

@@ -59,7 +59,9 @@ CANDIDATES: dict[str, tuple[tuple[DrawKind, int, int], ...]] = {
 
 
 Outcomes = Sequence[tuple[int | None, int, float]]
-"""Of a node: for each outcome the child that is accepted (None: none is), the token, and how likely that is."""
+"""Of a node: for each outcome the child that is accepted (None: none is), the token, and how likely
+that is.
+"""
 
 
 def check_verifier(
@@ -178,7 +180,9 @@ def _law(
 
 
 def _drafted(seed: int, size: int, target: Target, rng: Any) -> tuple[Draft, DraftScores]:
-    """A random draft of two levels beside a probe, and its scores: its sources are those of every kind in turn."""
+    """A random draft of two levels beside a probe, and its scores: its sources are those of every
+    kind in turn.
+    """
     sources = list(CANDIDATES.values())[seed % len(CANDIDATES)]
     guess = SiblingDrafter(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
 

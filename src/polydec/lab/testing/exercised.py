@@ -1,4 +1,6 @@
-"""What a contract or an enumeration exercised: a check of something that never happened proves nothing."""
+"""What a contract or an enumeration exercised: a check of something that never happened proves
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ REASONED_YET_HAPPENED = "{} counts {} {}, though it declares that there are none
 
 
 class ContractCounts:
-    """What a contract counted: the base of dataclasses whose fields are numbers, 0 or more. Counts of several checks add up."""
+    """What a contract counted: the base of dataclasses whose fields are numbers, 0 or more. Counts
+    of several checks add up.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -37,8 +41,9 @@ class ContractCounts:
 class BatchCounts(ContractCounts):
     """What a check saw of several requests in one batch.
 
-    Args:
-        shared: Calls of the model that a batch needed fewer than its requests need alone. 0 or more, like all of these.
+    Attributes:
+        shared: Calls of the model that a batch needed fewer than its requests need alone. 0 or
+            more, like all of these.
         distinct: Answers that do not begin as the longest one does.
     """
 
@@ -63,14 +68,15 @@ class BatchCounts(ContractCounts):
 class ExercisedCounts(ContractCounts):
     """How often a check saw each thing happen.
 
-    Args:
-        drafted: Drafted tokens that could have been accepted: nodes of token trees without roots and probes, or tokens that
-            a method without trees guessed. 0 or more, like all of these.
+    Attributes:
+        drafted: Drafted tokens that could have been accepted: nodes of token trees without roots
+            and probes, or tokens that a method without trees guessed. 0 or more, like all of these.
         accepted: Those that the verifier accepted.
-        rejected: Those below the last accepted node of their tree: each was tested there, and none of them was accepted.
-            What stands deeper, or beside an accepted node, is not counted.
+        rejected: Those below the last accepted node of their tree: each was tested there, and none
+            of them was accepted. What stands deeper, or beside an accepted node, is not counted.
         edited: Places of a text that edits wrote, inserted or erased.
-        pruned: Branches of a search that were given up, and gaps of a canvas that a pass guessed and put back.
+        pruned: Branches of a search that were given up, and gaps of a canvas that a pass guessed
+            and put back.
         cut: Accepted tokens that stood behind the end of the answer, and were dropped.
         laws: Laws that were enumerated.
     """
@@ -100,7 +106,7 @@ class ExercisedCounts(ContractCounts):
 class ExercisedCollector:
     """An observer that counts. It may watch many answers, one after the other.
 
-    Args:
+    Attributes:
         counts: What was counted so far.
     """
 
@@ -138,7 +144,8 @@ class ExercisedCollector:
                 pass
 
     def see(self, draft: Draft, verdict: Verdict) -> None:
-        """Count a round of a contract that runs a drafter or a verifier by itself, where no event is told.
+        """Count a round of a contract that runs a drafter or a verifier by itself, where no event
+        is told.
 
         Args:
             draft: What was verified.
@@ -209,11 +216,12 @@ def declared_unexercised(checked: object) -> Mapping[str, str]:
     """What a mechanism says a contract never sees of it.
 
     Args:
-        checked: A drafter, a tree, a verifier, a policy, a target, a shaper, a contrast, a press, an unmasker or a decoder.
+        checked: A drafter, a tree, a verifier, a policy, a target, a shaper, a contrast, a press,
+            an unmasker or a decoder.
 
     Returns:
-        Its `unexercised`, most often an attribute of its class: by the name of a count, one sentence that says why it stays 0.
-        Nothing where it has none.
+        Its `unexercised`, most often an attribute of its class: by the name of a count, one
+        sentence that says why it stays 0. Nothing where it has none.
     """
     return getattr(checked, "unexercised", {})
 
@@ -235,7 +243,8 @@ def require_exercised(
         counts: Of the whole check.
         of: What was checked, for the sentence of a failure.
         wanted: Names of counts that must not be 0.
-        reasons: By the name of a count, one sentence that says why it is 0 here. Such a count must be 0 then.
+        reasons: By the name of a count, one sentence that says why it is 0 here. Such a count must
+            be 0 then.
 
     Raises:
         AssertionError: A wanted count is 0 without a reason, or one with a reason is not 0.
@@ -252,11 +261,13 @@ def require_exercised(
 def require_mechanism_exercised(
     counts: ContractCounts, checked: object, wanted: Iterable[str] | None = None
 ) -> None:
-    """Raise AssertionError where the contract of a mechanism never saw what it is there for, unless its class says why.
+    """Raise AssertionError where the contract of a mechanism never saw what it is there for, unless
+    its class says why.
 
     Args:
         counts: Of the whole check.
-        checked: The mechanism; what it declares is read from its `unexercised`, which may name counts of other contracts too.
+        checked: The mechanism; what it declares is read from its `unexercised`, which may name
+            counts of other contracts too.
         wanted: Names of counts that must not be 0; None: all of them.
 
     Raises:

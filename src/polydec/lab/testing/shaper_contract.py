@@ -22,9 +22,10 @@ Relabel = Callable[[Callable[[int], int]], Shaper[Any]]
 class ShaperCounts(ContractCounts):
     """What a check saw a shaper do.
 
-    Args:
+    Attributes:
         changed: Rows whose law became another one.
-        followed: Rows whose law was another one than behind the first text; nothing is asked of shapers without states.
+        followed: Rows whose law was another one than behind the first text; nothing is asked of
+            shapers without states.
     """
 
     changed: int = 0

@@ -1,4 +1,6 @@
-"""Tiny laws with a cache that behaves like a real one: every law is known, and every slip of the cache shows."""
+"""Tiny laws with a cache that behaves like a real one: every law is known, and every slip of the
+cache shows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A tiny law over canvases whose conditionals all agree: every gap's law, given any set of known positions, is exact."""
+"""A tiny law over canvases whose conditionals all agree: every gap's law, given any set of known
+positions, is exact.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tiny insertion models that are known exactly: what perfect training would make of a law over a few texts, and an
-autoregressive law that only ever puts a token last."""
+"""Tiny insertion models that are known exactly: what perfect training would make of a law over a
+few texts, and an autoregressive law that only ever puts a token last.
+"""
 
 from __future__ import annotations
 
