@@ -1,5 +1,4 @@
-"""A running server under random requests: `python -m polydec.lab.fuzz.attack --seed 0 --count
-1000`.
+"""A running server under random requests: `python -m polydec.lab.fuzz.attack --seed 0 --count 1000`.
 
 `polydec serve` runs in a process of its own, and so do the clients, `--connections` at the same
 time. Wrong is: a status of 500 and above that is not meant (503 and 504 are), a whole request
