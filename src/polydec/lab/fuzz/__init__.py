@@ -1,1 +1,3 @@
-"""Hostile input on purpose: random requests, files, constraints and bodies for every edge of the package, and for a server."""
+"""Hostile input on purpose: random requests, files, constraints and bodies for every edge of the
+package, and for a server.
+"""

@@ -1,9 +1,10 @@
 """A running server under random requests: `python -m polydec.lab.fuzz.attack --seed 0 --count 1000`.
 
-`polydec serve` runs in a process of its own, and so do the clients, `--connections` at the same time. Wrong is: a status of 500
-and above that is not meant (503 and 504 are), a whole request without an answer, an error that is no sentence, a right request
-with another answer than before, a process that ends, a traceback in the server's messages, `/health` above `HEALTH` seconds
-while no other program took the processor, and more than `GROWTH` of the memory of the beginning at the end.
+`polydec serve` runs in a process of its own, and so do the clients, `--connections` at the same
+time. Wrong is: a status of 500 and above that is not meant (503 and 504 are), a whole request
+without an answer, an error that is no sentence, a right request with another answer than before, a
+process that ends, a traceback in the server's messages, `/health` above `HEALTH` seconds while no
+other program took the processor, and more than `GROWTH` of the memory of the beginning at the end.
 
 An input is named by (seed, number) and is the same wherever it runs (see `fuzz_requests.py`).
 """
@@ -40,7 +41,9 @@ Address = tuple[str, int]
 
 HEALTH = 0.25
 QUIET = 0.1
-"""Seconds that `/health` may take, wherever other programs took less than this share of the cores meanwhile."""
+"""Seconds that `/health` may take, wherever other programs took less than this share of the cores
+meanwhile.
+"""
 GROWTH = 1.2
 """Memory at the end over that of the beginning."""
 EVERY = 0.05
@@ -55,7 +58,13 @@ MEANT = (503, 504)
 
 @dataclass(frozen=True)
 class ServerReply:
-    """What came back. status: None where nothing did; text: the body; took: seconds."""
+    """What came back.
+
+    Attributes:
+        status: HTTP status; None where no answer came.
+        text: Bytes of the body.
+        took: Seconds from connecting to the end.
+    """
 
     status: int | None
     text: bytes
@@ -64,7 +73,14 @@ class ServerReply:
 
 @dataclass(frozen=True)
 class AttackFailure:
-    """An input that went wrong, and how."""
+    """An input that went wrong, and how.
+
+    Attributes:
+        number: Number of the input under its seed.
+        kind: Kind of the input.
+        described: The bytes that were sent, cut where they are many.
+        wrong: What went wrong, as a sentence.
+    """
 
     number: int
     kind: str
@@ -79,7 +95,15 @@ class AttackFailure:
 
 
 def send_input(address: Address, sent: ClientInput) -> ServerReply:
-    """Be one client."""
+    """Be one client: connect, send, read as far as the input says, and leave.
+
+    Args:
+        address: Host and port of the server.
+        sent: What to send, and how.
+
+    Returns:
+        What came back; an error of the connection counts as no answer.
+    """
     began = time.monotonic()
     status = None
     text = b""
@@ -94,6 +118,7 @@ def send_input(address: Address, sent: ClientInput) -> ServerReply:
                 if at:
                     time.sleep(sent.pause)
                 s.sendall(part)
+        # A client that stays reads all of its answer; one that leaves takes some bytes, or none.
         if sent.stays is None:
             answer = http.client.HTTPResponse(s, method=_method(sent))
             answer.begin()
@@ -101,6 +126,8 @@ def send_input(address: Address, sent: ClientInput) -> ServerReply:
             text = answer.read(1 << 26)
         elif sent.stays:
             text = s.recv(sent.stays)
+        # With a linger time of 0 closing sends a reset, so that the server sees a broken
+        # connection.
         if sent.abrupt:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return ServerReply(status, text, time.monotonic() - began)
@@ -111,8 +138,18 @@ def _method(sent: ClientInput) -> str:
 
 
 def describe_reply_fault(sent: ClientInput, told: ServerReply, right: bytes) -> str:
-    """What is wrong with an answer, if anything; right: the text of the answer to a right request."""
+    """Say what is wrong with an answer, if anything.
+
+    Args:
+        sent: The input.
+        told: What came back.
+        right: Text of the answer that a right request had before the attack.
+
+    Returns:
+        A sentence; empty where nothing is wrong.
+    """
     status = told.status
+    # No answer is a fault only where a complete request was sent.
     if status is None:
         if sent.whole:
             return f"there is no answer within {told.took:.0f} s"
@@ -124,6 +161,7 @@ def describe_reply_fault(sent: ClientInput, told: ServerReply, right: bytes) -> 
             answer = _written(told.text)
         else:
             answer = b""
+        # A full queue may refuse even a right request.
         if answer == right or status == 429:
             return ""
         return f"another answer: {told.text[:300]!r}"
@@ -133,11 +171,12 @@ def describe_reply_fault(sent: ClientInput, told: ServerReply, right: bytes) -> 
 
 
 def _unsaid(text: bytes) -> str:
-    """What is wrong with how an error is told."""
+    """What is wrong with the message of an error."""
     try:
         message = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         return f"an error in another form: {text[:300]!r}"
+    # `error_sentence` gives a clean sentence back as it is.
     if message and error_sentence(message) == message:
         return ""
     return f"no sentence: {message!r}"
@@ -151,7 +190,13 @@ def _written(text: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class InputInterval:
-    """When an input was under way. name: its kind and number."""
+    """When an input was under way.
+
+    Attributes:
+        name: Kind and number of the input.
+        begin: Seconds of the monotonic clock.
+        end: Seconds of the monotonic clock.
+    """
 
     name: str
     begin: float
@@ -161,8 +206,18 @@ class InputInterval:
 def send_input_batch(
     address: Address, seed: int, numbers: Sequence[int], connections: int, right: bytes
 ) -> tuple[list[AttackFailure], Counter[tuple[str, str]], list[InputInterval]]:
-    """Send the inputs of these numbers. Returns what went wrong, how often each kind had each status, and when each was under
-    way."""
+    """Send the inputs of these numbers, several at a time.
+
+    Args:
+        address: Host and port of the server.
+        seed: Seed of the inputs.
+        numbers: Numbers of the inputs.
+        connections: How many are sent at the same time.
+        right: Text of the answer that a right request had before the attack.
+
+    Returns:
+        What went wrong, how often each kind had each status, and when each input was under way.
+    """
 
     def attacked(number: int) -> tuple[ClientInput, ServerReply, str, InputInterval]:
         sent = fuzz_requests.numbered_input(seed, number)
@@ -174,6 +229,7 @@ def send_input_batch(
     wrongs = list[AttackFailure]()
     counts = Counter[tuple[str, str]]()
     flights = list[InputInterval]()
+    # Threads are enough: clients wait for most of their time.
     with ThreadPoolExecutor(connections) as pool:
         for number, (sent, told, why, flight) in zip(
             numbers, pool.map(attacked, numbers), strict=True
@@ -190,7 +246,13 @@ def send_input_batch(
 
 @dataclass
 class ServerProcess:
-    """A server in a process of its own, and the file of its messages."""
+    """A server in a process of its own.
+
+    Attributes:
+        process: The process.
+        address: Host and port that it listens on.
+        output: File of its messages.
+    """
 
     process: subprocess.Popen[bytes]
     address: Address
@@ -203,13 +265,25 @@ class ServerProcess:
 
 @contextmanager
 def running_server(model: str, *more: str) -> Iterator[ServerProcess]:
-    """`polydec serve` with a model, ready. Raises RuntimeError where it does not come to that."""
+    """Run `polydec serve` until the block ends.
+
+    Args:
+        model: The model that it serves.
+        more: Further arguments of the command.
+
+    Yields:
+        The server, ready for requests.
+
+    Raises:
+        RuntimeError: It does not come to that within two minutes.
+    """
     with tempfile.TemporaryFile() as messages:
         command = [sys.executable, "-m", "polydec", "serve", "--model", model, "--port", "0", *more]
         process = subprocess.Popen(command, stdout=messages, stderr=messages)
         try:
             yield ServerProcess(process, _address(process, messages), messages)
         finally:
+            # As an operator ends a server: it may finish what is under way, within a limit.
             process.send_signal(signal.SIGTERM)
             try:
                 process.wait(20)
@@ -225,6 +299,7 @@ def _address(process: subprocess.Popen[bytes], messages: IO[bytes]) -> Address:
         messages.seek(0)
         text = messages.read().decode("utf-8", "replace")
         where = re.search(r"http://([\d.]+):(\d+)", text)
+        # The port is chosen by the system, so it is read from the server's own message.
         if where is not None and " ready" in text:
             return where[1], int(where[2])
     messages.seek(0)
@@ -237,6 +312,7 @@ def _address(process: subprocess.Popen[bytes], messages: IO[bytes]) -> Address:
 def process_tree(root: int) -> list[int]:
     """A process and all that come from it."""
     out = [root]
+    # The list grows while it is walked: children of children are found as well.
     for pid in out:
         with suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
@@ -245,8 +321,18 @@ def process_tree(root: int) -> list[int]:
 
 
 def process_tree_memory(root: int) -> int:
-    """Bytes that a process and all that come from it hold; what several of them share counts once, whether programs beside them
-    share it as well or not (they come and go). Of files that are mapped as much as the one with most of them has."""
+    """Add up the bytes that a process and all that come from it hold.
+
+    What several of them share counts once, whether programs beside them share it as well or not
+    (they come and go). Of files that are mapped as much counts as the process with most of them
+    has.
+
+    Args:
+        root: Id of the process.
+
+    Returns:
+        Bytes.
+    """
     own = 0
     mapped = list[int]()
     for pid in process_tree(root):
@@ -254,6 +340,8 @@ def process_tree_memory(root: int) -> int:
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
             sizes = {k: int(n) << 10 for k, n in re.findall(r"^(\w+): +(\d+) kB", text, re.M)}
             anonymous = sizes.get("Anonymous", 0)
+            # A proportional share of anonymous memory: pages that forked processes share add up to
+            # one.
             own += sizes.get("Pss_Anon", anonymous)
             mapped.append(sizes.get("Rss", 0) - anonymous)
     return own + max(mapped, default=0)
@@ -264,13 +352,16 @@ def _spent(root: int) -> float:
     total = 0
     for pid in process_tree(root):
         with suppress(OSError):
+            # Fields behind the command's name, which may hold blanks: utime, stime, cutime, cstime.
             words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             total += sum(map(int, words[11:15]))
     return total / os.sysconf("SC_CLK_TCK")
 
 
 def _computed(pid: int) -> tuple[float, float]:
-    """Processor seconds of a process's first thread, which is the event loop's, and of all its threads."""
+    """Processor seconds of a process's first thread, which is the event loop's, and of all its
+    threads.
+    """
     first = 0.0
     total = 0.0
     with suppress(OSError):
@@ -278,6 +369,7 @@ def _computed(pid: int) -> tuple[float, float]:
             with suppress(OSError):
                 seconds = int((task / "schedstat").read_text().split()[0]) / 1e9
                 total += seconds
+                # The first thread has the process's own id.
                 if task.name == str(pid):
                     first += seconds
                 else:
@@ -289,14 +381,23 @@ def _busy() -> float:
     """Processor seconds of the whole machine in which it was not idle."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     ticks = [int(x) for x in words[:8]]
+    # Fields 3 and 4 are idle and waiting for a disk.
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class HealthProbe:
-    """One look at `/health`. status: None where there was no answer; others: the share of all cores that other programs took
-    meanwhile; loop, server: processor seconds that the server's event loop, and all of its threads, took meanwhile. The second
-    is the most that the server itself can have made the look wait, however busy the machine is."""
+    """One look at `/health`.
+
+    Attributes:
+        at: When it was asked for, seconds of the monotonic clock.
+        took: Seconds until the answer.
+        status: HTTP status; None where there was no answer.
+        others: Share of all cores that other programs took meanwhile, 0 to 1.
+        loop: Processor seconds that the server's event loop took meanwhile.
+        server: Processor seconds that all of the server's threads took meanwhile. It is the most
+            that the server itself can have made the look wait, however busy the machine is.
+    """
 
     at: float
     took: float
@@ -306,7 +407,14 @@ class HealthProbe:
     server: float = 0.0
 
     def told(self, flights: Sequence[InputInterval]) -> str:
-        """It, and what was under way meanwhile."""
+        """Describe the look, and what was under way meanwhile.
+
+        Args:
+            flights: When each input was under way.
+
+        Returns:
+            A sentence.
+        """
         under = [x.name for x in flights if x.begin < self.at + self.took and x.end > self.at]
         return (
             f"{self.status} after {self.took * 1000:.0f} ms, in which the event loop computed {self.loop * 1000:.0f} ms, "
@@ -317,7 +425,13 @@ class HealthProbe:
 
 @dataclass
 class HealthWatcher:
-    """Looks at `/health` from a thread of its own, until `stop`. server: its process."""
+    """Looks at `/health` from a thread of its own, until `stop`.
+
+    Attributes:
+        address: Host and port of the server.
+        server: Id of its process.
+        looks: All looks so far.
+    """
 
     address: Address
     server: int
@@ -337,12 +451,14 @@ class HealthWatcher:
             began = time.monotonic()
             busy = _busy()
             spent = _spent(os.getpid())
+            # Read right before and after the request, so that little but the request lies between.
             computed = _computed(self.server)
             asked = time.monotonic()
             status = send_input(self.address, HEALTHY).status
             took = time.monotonic() - asked
             loop, server = (b - a for a, b in zip(computed, _computed(self.server), strict=True))
             gone = (time.monotonic() - began) * (os.cpu_count() or 1)
+            # What this process, with its own clients, took is no other program's.
             others = (_busy() - busy) - (_spent(os.getpid()) - spent)
             self.looks.append(
                 HealthProbe(asked, took, status, max(0.0, others / gone), loop, server)
@@ -364,7 +480,22 @@ def attack_server(
     model: str = "zoo:tiny",
     say: Any = print,
 ) -> list[str]:
-    """Send `count` inputs to a server of its own; what went wrong, in sentences. say: is told how it goes on."""
+    """Send inputs to a server of its own.
+
+    Args:
+        seed: Seed of the inputs.
+        count: How many inputs.
+        first: Number of the first one. Default 0.
+        connections: How many clients there are at the same time. Default 8.
+        model: The model that is served.
+        say: Called with sentences about the progress.
+
+    Returns:
+        What went wrong, in sentences.
+
+    Raises:
+        RuntimeError: The server does not start.
+    """
     problems = list[str]()
     counts = Counter[tuple[str, str]]()
     flights = list[InputInterval]()
@@ -374,6 +505,8 @@ def attack_server(
     with running_server(model) as server, ProcessPoolExecutor(1, spawn) as clients:
         watch = HealthWatcher(server.address, server.process.pid)
         others = _busy(), _spent(os.getpid()), time.monotonic()
+        # All that a server makes once (compiled grammars, thread pools, caches) is made before
+        # memory is measured.
         for sent in fuzz_requests.warm_up_inputs():
             told = send_input(server.address, sent)
             if told.status is None or told.status >= 500:
@@ -382,8 +515,11 @@ def attack_server(
         time.sleep(2)
         start = at = process_tree_memory(server.process.pid)
         say(f"begins with {start / 1e6:.0f} MB")
+        # In portions, with a look at memory and at the process behind each.
         for number in range(first, first + count, TOGETHER):
             numbers = range(number, min(number + TOGETHER, first + count))
+            # Clients run in another process: their computing must not delay this one's looks at
+            # `/health`.
             job = clients.submit(
                 send_input_batch, server.address, seed, numbers, connections, right
             )
@@ -408,9 +544,11 @@ def attack_server(
         end = process_tree_memory(server.process.pid)
         if server.process.poll() is None and send_input(server.address, HEALTHY).status != 200:
             problems.append("the server is not ready at the end")
+        # A leak shows against the beginning, however much a model takes.
         if end > GROWTH * start:
             problems.append(f"memory went from {start / 1e6:.0f} to {end / 1e6:.0f} MB")
         problems += _slow(watch.looks, flights, say)
+        # Before the block ends: the file of the messages goes with it.
         text = server.messages()
     if "Traceback" in text or "ERROR" in text:
         problems.append(f"the server's messages: {text[-3000:]}")
@@ -447,6 +585,7 @@ def _slow(looks: Sequence[HealthProbe], flights: Sequence[InputInterval], say: A
     late = [x for x in looks if x.took > HEALTH or x.status != 200]
     for x in late[:20]:
         say(f"  late /health: {x.told(flights)}")
+    # A late look on a machine that others keep busy says nothing of the server.
     quiet = [x for x in late if x.others < QUIET]
     return [
         f"/health took {x.took * 1000:.0f} ms (status {x.status}), others had {x.others:.0%}"

@@ -1,8 +1,8 @@
 """Random inputs over every edge: `python -m polydec.lab.fuzz.fuzz --seed 0 --count 1000`.
 
-A case is named by (edge, seed, number) and is the same wherever it runs. Wrong is: another exit code than 0 or 2, a traceback,
-an error that is no sentence, a hang, a token that was forbidden, a number that is none, more than twice
-the memory that whole inputs take.
+A case is named by (edge, seed, number) and is the same wherever it runs. Wrong is: another exit
+code than 0 or 2, a traceback, an error that is no sentence, a hang, a token that was forbidden, a
+number that is none, more than twice the memory that whole inputs take.
 """
 
 from __future__ import annotations
@@ -104,7 +104,15 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class FuzzFailure:
-    """A case that went wrong, what it was given, and how."""
+    """A case that went wrong, what it was given, and how.
+
+    Attributes:
+        edge: Name of the edge of the package.
+        seed: Seed of the run.
+        number: Number of the case.
+        described: The input.
+        wrong: What went wrong, as a sentence.
+    """
 
     edge: str
     seed: int
@@ -122,7 +130,12 @@ class FuzzCheckError(AssertionError):
 
 @dataclass(frozen=True)
 class FuzzCase:
-    """described: the input, for a report; run: raises Wrong, or anything else that no input may cause."""
+    """An input that is ready to be run.
+
+    Attributes:
+        described: The input, for a report.
+        run: Runs it; raises FuzzCheckError, or anything else that no input may cause.
+    """
 
     described: str
     run: Callable[[], None]
@@ -141,14 +154,29 @@ def run_cases(
     memory: bool = False,
     watch: Callable[[int, FuzzFailure | None], None] = lambda n, wrong: None,
 ) -> list[FuzzFailure]:
-    """`count` cases, the edges (None: all that are here) in turn; fewer where `seconds` are over. Returns what went wrong.
+    """Run random cases over some edges of the package, in turn.
 
-    memory: no case may take this process above twice the memory that it took for the whole inputs of `clean`, which run first.
-    watch is called behind each case, with its number and what went wrong."""
+    Args:
+        seed: Seed of the cases.
+        count: How many cases.
+        edges: Names of edges. None: all of them.
+        first: Number of the first case. Default 0.
+        seconds: After this time no further case begins. Default: no limit.
+        memory: Whether a case is wrong that takes this process above twice the memory of the
+            undamaged inputs of `run_clean_inputs`, which then run first. Default False.
+        watch: Called after each case, with its number and what went wrong, if anything.
+
+    Returns:
+        What went wrong.
+
+    Raises:
+        RuntimeError: An undamaged input is refused.
+    """
     names = list(edges or EDGES)
     failures = list[FuzzFailure]()
     end = time.monotonic() + seconds
     with _place() as where:
+        # The measure is what undamaged inputs take in this very process, on this machine.
         if memory:
             most = 2 * run_clean_inputs(where)
         else:
@@ -183,7 +211,17 @@ def peak_bytes() -> int:
 
 
 def run_clean_inputs(where: Path) -> int:
-    """Run whole inputs over every edge, the largest among them. Returns the peak of this process, in bytes."""
+    """Run undamaged inputs over every edge, the largest among them.
+
+    Args:
+        where: Folder for files.
+
+    Returns:
+        The peak of this process's memory, in bytes.
+
+    Raises:
+        RuntimeError: One of them is refused.
+    """
     prompt = where / "prompt.jsonl"
     trace = where / "trace.jsonl"
     prompt.write_text('{"prompt": "The old river"}\n')
@@ -201,6 +239,7 @@ def run_clean_inputs(where: Path) -> int:
         ("zoo",),
     ):
         code, _, err = call_command(words, b"The old river\n")
+        # An undamaged input must pass: else the fuzzer itself is at fault.
         if code != 0:
             raise RuntimeError(f"a whole input is refused: {words}: {err}")
     lm = api.load("zoo:tiny")
@@ -220,12 +259,24 @@ def run_clean_inputs(where: Path) -> int:
 
 
 def run_case(edge: str, seed: int, number: int, where: Path) -> FuzzFailure | None:
-    """Run a case; what went wrong, if anything."""
+    """Run one case.
+
+    Args:
+        edge: Name of the edge.
+        seed: Seed of the run.
+        number: Number of the case; with edge and seed it says what the input is.
+        where: Folder for files.
+
+    Returns:
+        What went wrong; None: nothing did.
+    """
+    # One stream for each case: it is the same whichever cases run before it.
     case = EDGES[edge](random.Random(f"{edge} {seed} {number}"), where)
     try:
         with _limit(SECONDS), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             case.run()
+    # A check's own sentence; any other exception names the line that raised it.
     except FuzzCheckError as error:
         return FuzzFailure(edge, seed, number, case.described, str(error))
     except Exception as error:
@@ -261,8 +312,10 @@ def _place() -> Iterator[Path]:
 
 @contextmanager
 def _limit(seconds: float) -> Iterator[None]:
-    """Raise Wrong in what computes for longer, or waits for ten times as long: so a busy machine is no fault (where the system
-    has such clocks)."""
+    """Raise Wrong in what computes for longer, or waits for ten times as long: so a busy machine is
+    no fault (where the system has such clocks).
+    """
+    # Not every system has such clocks: there a hang stays a hang.
     if not hasattr(signal, "setitimer"):
         yield
         return
@@ -289,11 +342,20 @@ PIECES = (b"[", b"{", b'"', b"null", b"\x00", b"\xff", b"\n", b"-1", b"1e999", b
 
 
 def mutate_bytes(r: random.Random, content: bytes) -> bytes:
-    """A file with a few bytes changed, cut, repeated or put in."""
+    """Change, cut, repeat or put in a few bytes.
+
+    Args:
+        r: Draws the changes.
+        content: Bytes of a file.
+
+    Returns:
+        Other bytes, mostly.
+    """
     out = bytearray(content)
     for _ in range(r.randint(1, 4)):
         at = r.randrange(len(out) + 1)
         end = min(len(out), at + r.choice((1, 1, 2, 8, 64)))
+        # Other bytes, a hole, a repetition, a piece that parsers trip over, or an end.
         match r.randrange(5):
             case 0:
                 out[at:end] = bytes(r.randrange(256) for _ in range(end - at))
@@ -341,7 +403,15 @@ FLAGS: Mapping[str, Sequence[object]] = {
 
 
 def command_case(r: random.Random, where: Path) -> FuzzCase:
-    """A call of `polydec` with random flags, files and standard input."""
+    """Make a call of `polydec` with random flags, files and standard input.
+
+    Args:
+        r: Draws the call.
+        where: Folder for its files.
+
+    Returns:
+        The case: the command must end with exit code 0 or 2, and say in one sentence why.
+    """
     prompt = where / "prompt.jsonl"
     data = where / "trace.jsonl"
     if r.random() < 0.6:
@@ -349,6 +419,7 @@ def command_case(r: random.Random, where: Path) -> FuzzCase:
     else:
         prompt_text = "The old river"
     args = list[object]()
+    # Commands that decode are drawn more often: most code lies behind them.
     called = r.choice(
         (
             "generate",
@@ -438,6 +509,7 @@ def command_case(r: random.Random, where: Path) -> FuzzCase:
     elif called == "zoo":
         args += r.choice(([], ["install", r.choice(TEXTS)]))
     words = [called, *map(str, args)]
+    # Files that a command reads: half of them as they should be, else damaged.
     good = r.choice(
         (
             b'{"prompt": "The old river"}\n',
@@ -453,15 +525,19 @@ def command_case(r: random.Random, where: Path) -> FuzzCase:
     )
     piped = prompt_text.encode("utf-8", "surrogateescape") + b"\n" * r.randint(0, 2)
 
+    # Files are written when the case runs: cases of one run share their names.
     def check() -> None:
         prompt.write_bytes(content[0])
         data.write_bytes(content[1])
         code, out, err = call_command(words, piped)
+        # `verify` says with exit code 1 that texts differ, which a method without that promise may
+        # cause.
         if code not in (0, 2) and not (code == 1 and called == "verify" and _may_differ(words)):
             raise FuzzCheckError(f"exit code {code}: {err or out}")
         line = err.rstrip("\n").split("\n")[-1].removeprefix("polydec: ")
         if "Traceback" in err or (code == 2 and (not line or error_sentence(line) != line)):
             raise FuzzCheckError(f"it says {err[-500:]!r}")
+        # What is printed as JSON must be JSON; NaN and infinity are looked over.
         if code == 0 and "--json" in words:
             json.loads(out, parse_constant=lambda name: None)
 
@@ -481,12 +557,21 @@ def _may_differ(words: Sequence[str]) -> bool:
 
 
 def call_command(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command, run in this process."""
+    """Run a command in this process.
+
+    Args:
+        words: Its arguments.
+        piped: Bytes of its standard input. Default: none.
+
+    Returns:
+        Exit code, standard output and standard error.
+    """
     from polydec.cli.main import main
 
     out = io.StringIO()
     err = io.StringIO()
     stdin = io.TextIOWrapper(io.BytesIO(piped), encoding="utf-8")
+    # What a shell would give the command, in this process: a new one takes seconds to start.
     with (
         redirect_stdout(out),
         redirect_stderr(err),
@@ -544,11 +629,20 @@ METHODS = (
 
 
 def request_case(r: random.Random, where: Path) -> FuzzCase:
-    """A request in Python whose fields have the right types, in and out of their ranges; its promises are checked."""
+    """Make a request in Python whose fields have the right types, in and out of their ranges.
+
+    Args:
+        r: Draws the request.
+        where: Not used: a request needs no files.
+
+    Returns:
+        The case: the request is refused by a sentence, or its answer keeps what it promises.
+    """
     lm = api.load("zoo:tiny")
     size = lm.checkpoint.lm.vocab.size
     ids = [r.randrange(size) for _ in range(r.randint(1, 40))]
     fields: dict[str, Any] = {"temperature": r.choice((0.0, 0.7, 1.0, 1.5))}
+    # Values at the edges of each range, most of them legal.
     ranges = {
         "top_k": (0, 1, 5, 10**9),
         "top_p": (1e-9, 0.5, 1.0),
@@ -616,6 +710,8 @@ def request_case(r: random.Random, where: Path) -> FuzzCase:
 
     if prompt is ids and r.random() < 0.2:
         width = r.choice((lm.checkpoint.lm.network.embed((0,)).shape[1], 1, 0))
+        # Vectors in place of tokens, of the right width and of wrong ones, with numbers that are
+        # none.
         rows = torch.full((r.choice((1, 2, 9, 0)), width), r.choice((0.1, -3.0, math.nan, 1e30)))
         words = r.choice((None, None, (1, 2), (-1,), (size,)))
         prompt = [*ids[:3], Soft(rows, words), *ids[3:]]
@@ -639,6 +735,7 @@ def request_case(r: random.Random, where: Path) -> FuzzCase:
             if error_sentence(error) != str(error):
                 raise FuzzCheckError(f"no sentence: {error!r}") from None
             return
+        # An answer in bytes has another vocabulary than the model's tokens.
         spoken = lm.in_units(fields_asked.get("units", "tokens"), fields_asked.get("covers", 2))
         written = spoken.checkpoint.lm.vocab.size
         for i, choice in enumerate(answer.choices):
@@ -658,7 +755,18 @@ def _moved(edit: Any, by: int) -> Any:
 def require_promises(
     choice: Any, fields: Mapping[str, Any], fields_asked: Mapping[str, Any], size: int, lm: Any
 ) -> None:
-    """Raise Wrong where an answer breaks a rule that its request states."""
+    """Require that an answer keeps the rules that its request states.
+
+    Args:
+        choice: One choice of the answer.
+        fields: Fields of the request's sampling.
+        fields_asked: Its other fields.
+        size: Tokens of the vocabulary that it is written in.
+        lm: The model, as loaded.
+
+    Raises:
+        FuzzCheckError: A rule is broken.
+    """
     ids = choice.token_ids
     allowed = fields.get("allowed_token_ids")
     if fields_asked["ignore_eos"]:
@@ -674,12 +782,14 @@ def require_promises(
             raise FuzzCheckError(f"token {x} is forbidden")
         if at < fields.get("min_tokens", 0) and x in {*ends, *fields_asked["stop_token_ids"]}:
             raise FuzzCheckError(f"it ends at {at}")
+    # A stop string may be given alone or in a list; either way no text holds it.
     if isinstance(fields_asked["stop"], str):
         stops = (fields_asked["stop"],)
     else:
         stops = fields_asked["stop"]
     if any(s in choice.text for s in stops):
         raise FuzzCheckError("a stop string stands in the text")
+    # Log-probabilities are at most 0, up to rounding, and numbers.
     for row in choice.logprobs or ():
         if not all(p <= 1e-6 and not math.isnan(p) for p in (row.logp, *(p for _, p in row.top))):
             raise FuzzCheckError(f"log-probabilities {row}")
@@ -689,7 +799,15 @@ def require_promises(
 
 
 def model_file_case(r: random.Random, where: Path) -> FuzzCase:
-    """A damaged model file, from `polydec.lab.fuzz.fuzz_files` where that is here."""
+    """Make a damaged model file, by `polydec.lab.fuzz.fuzz_files`.
+
+    Args:
+        r: Draws the damage.
+        where: Folder for the file.
+
+    Returns:
+        The case: the file loads, or is refused by a sentence.
+    """
     seed, cases = (
         r.randrange(2**31),
         import_module("polydec.lab.fuzz.fuzz_files").damaged_file_cases,
@@ -710,7 +828,15 @@ def model_file_case(r: random.Random, where: Path) -> FuzzCase:
 
 
 def constraint_case(r: random.Random, where: Path) -> FuzzCase:
-    """A constraint of a request, from `polydec.lab.fuzz.fuzz_constraints` where that is here."""
+    """Make a constraint of a request, by `polydec.lab.fuzz.fuzz_constraints`.
+
+    Args:
+        r: Draws the constraint.
+        where: Not used: a constraint needs no files.
+
+    Returns:
+        The case: the constraint is refused by a sentence, or its language holds together.
+    """
     vocab = api.load("zoo:tiny").checkpoint.lm.vocab
     what, look = import_module("polydec.lab.fuzz.fuzz_constraints").random_constraint_case(r, vocab)
 
@@ -746,6 +872,12 @@ def main() -> None:
     began = time.monotonic()
 
     def watch(number: int, wrong: FuzzFailure | None) -> None:
+        """Print what went wrong, and how far the run is.
+
+        Args:
+            number: Number of the case that has ended.
+            wrong: What went wrong; None: nothing did.
+        """
         done = number + 1 - arguments.first
         shown = sys.stderr.isatty()
         if wrong is not None:

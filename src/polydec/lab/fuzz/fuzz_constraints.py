@@ -1,4 +1,6 @@
-"""Random constraints: hostile schemas, grammars, expressions, choices and spans, for `polydec.lab.fuzz.fuzz`."""
+"""Random constraints: hostile schemas, grammars, expressions, choices and spans, for
+`polydec.lab.fuzz.fuzz`.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +70,7 @@ EACH = ("properties", "patternProperties", "$defs", "dependentSchemas", "depende
 
 def _some_schema(r: random.Random, depth: int = 0) -> Any:
     """Mostly keywords of the standard, with values that they may have and others."""
+    # A value of any kind in the place of a schema, and an end to the nesting.
     if depth > 3 or r.random() < 0.05:
         return r.choice(VALUES)
     out = dict[str, Any]()
@@ -90,6 +93,7 @@ def _some_schema(r: random.Random, depth: int = 0) -> Any:
 
 
 def _schema(r: random.Random) -> Any:
+    # A schema may come as an object or as JSON text.
     schema = _some_schema(r)
     if r.random() < 0.5:
         return schema
@@ -148,6 +152,7 @@ WORDS: Sequence[str] = (
 
 def _grammar(r: random.Random) -> str:
     whole = 'start: a B? | "x" a\na: "(" a ")" | /[0-9]{1,3}/\nB: /a+/ & /[^b]*/\n'
+    # A right grammar with one word changed comes far before it is found wrong.
     if r.random() < 0.4:  # a whole one with a word changed
         words = [*WORDS[:0], *whole.split(" ")]
         words[r.randrange(len(words))] = r.choice(WORDS)
@@ -160,6 +165,7 @@ def _grammar(r: random.Random) -> str:
 
 
 def _regex(r: random.Random) -> str:
+    # Pieces of expressions that compile, and pieces that many dialects treat in different ways.
     parts = (
         "a",
         "b",
@@ -219,7 +225,16 @@ KINDS: Mapping[str, Kind] = {
 def random_constraint_case(
     r: random.Random, vocab: TokenVocabulary
 ) -> tuple[str, Callable[[], str]]:
-    """A constraint, as text; and what looks at it and some steps of its language: it says what is wrong, if anything."""
+    """Draw a constraint of any kind, right or hostile.
+
+    Args:
+        r: Draws the constraint.
+        vocab: Vocabulary of its language.
+
+    Returns:
+        The constraint, as text; and a function that compiles it, walks some steps of its language,
+        and says what is wrong, if anything.
+    """
     kind = r.choice(tuple(KINDS))
     value, seed = KINDS[kind](r), r.random()
 
@@ -234,6 +249,7 @@ def random_constraint_case(
                 return ""
             return _walked(language, vocab, random.Random(seed))
         except PolydecError as error:
+            # A refusal is fine, if it is one clean sentence.
             if error_sentence(error) == str(error):
                 return ""
             return f"no sentence: {error!r}"
@@ -246,12 +262,15 @@ def _walked(language: Any, vocab: TokenVocabulary, r: random.Random) -> str:
     state = language.start()
     for _ in range(6):
         allowed = language.mask(state).nonzero()[:, 0].tolist()
+        # Some tokens at random, some of the allowed ones, and the ends: the two ways to ask must
+        # agree.
         for x in (*r.sample(range(vocab.size), 20), *allowed[:20], *vocab.eos):
             if language.allows(state, x) != (x in allowed):
                 return f"the mask {'allows' if x in allowed else 'refuses'} token {x}, and one look does not"
         on = [x for x in allowed if x not in vocab.eos]
         if not on:
             return ""
+        # It must come to an end without an error; what it gives is not compared.
         language.forced(state)
         state = language.step(state, r.choice(on))
     return ""

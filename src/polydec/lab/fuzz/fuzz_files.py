@@ -1,6 +1,8 @@
-"""Damaged model files, drawn from a seed: whatever they hold, loading them works or says in one sentence why not.
+"""Damaged model files, drawn from a seed: whatever they hold, loading them works or says in one
+sentence why not.
 
-A case writes some files, one of them changed, loads them and, where that went well, writes a few tokens with them.
+A case writes some files, one of them changed, loads them and, where that went well, writes a few
+tokens with them.
 """
 
 from __future__ import annotations
@@ -110,18 +112,37 @@ VOCAB = 64
 
 
 def damaged_file_cases(seed: int, count: int, where: Path) -> Iterator[Callable[[], None]]:
-    """`count` cases in the directory `where`, the same for the same seed. Each may raise ValueError with one sentence and
-    nothing else; they share their files, so that each is called before the next is taken."""
+    """Make damaged model files, one after the other.
+
+    Args:
+        seed: Seed of the damage: the same seed gives the same cases.
+        count: How many cases.
+        where: Directory of the files. All cases share them, so that each is called before the next
+            is taken.
+
+    Yields:
+        Functions that load a file and use it. Each may raise ValueError with one sentence and
+        nothing else.
+    """
     rng = random.Random(seed)
     kinds = (_directory, _gguf, _artefact, _template, _other)
     made = {kind: kind(where / kind.__name__[1:], rng) for kind in kinds}
     for _ in range(count):
+        # Formats with more code behind them come more often; the adapter to transformers is slow to
+        # load.
         kind = rng.choices(kinds, (30, 24, 12, 3, 1))[0]
         yield next(made[kind])
 
 
 def load_undamaged_files(where: Path) -> None:
-    """Load every kind of file as it is before anything is changed."""
+    """Load and use every kind of file as it is before anything is changed.
+
+    Args:
+        where: Directory of the files.
+
+    Raises:
+        Exception: A file does not load: then the fuzzer itself is at fault.
+    """
     for kind, write in (("directory", _write_directory), ("other", _write_other)):
         for name, content in write(where / kind).items():
             (where / kind / name).write_bytes(content)
@@ -147,6 +168,7 @@ def _changed(
 ) -> Iterator[Callable[[], None]]:
     names = sorted(files)
     while True:
+        # All files as they were, then one to three changes.
         for name in names:
             (where / name).write_bytes(files[name])
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -163,6 +185,7 @@ def _changed(
 def _gguf(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
     path = where / "m.gguf"
     whole = _write_gguf(path)
+    # The name of the last tensor's entry ends the header, but for its shape and offset.
     header = whole.index(b"output_norm.weight") + 200
     while True:
         path.write_bytes(header_bytes(whole, header, rng))
@@ -174,6 +197,7 @@ def _artefact(where: Path, rng: random.Random) -> Iterator[Callable[[], None]]:
     whole = _write_artefacts(where)
     while True:
         kind = rng.choice(sorted(whole))
+        # Repair what the case before it damaged.
         for f, content in whole[kind].items():
             f.write_bytes(content)
         f = rng.choice(list(whole[kind]))
@@ -203,8 +227,10 @@ def _draft(made: ModelArtefact) -> None:
     """Write a few tokens of a toy by every method of the first family that reads this."""
     target = toy(1, VOCAB)
     small = toy(2, VOCAB, cost=0.1)
+    # A toy has the width that the examples are made for.
     made = artefacts.bind_artefact(made, target)
     for name in registry.of_family("ar"):
+        # Every method that reads such an artefact must write tokens with it, or refuse it.
         if any(
             n.fits(made)
             for n in registry.get_recipe_module(name).CARD.needs
@@ -219,6 +245,7 @@ def _use(name: str) -> None:
     """Load, and write a few tokens: greedily and drawn."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # Nothing else is loaded beside the damaged files, and in this thread.
         lm = load(name, draft=None, ngrams=None, threads=1)
         for temperature in (0.0, 1.0):
             done = api.generate(
@@ -239,12 +266,21 @@ def _use(name: str) -> None:
 
 
 def damage_text(content: bytes, rng: random.Random) -> bytes:
-    """A text or JSON file: a value of another kind, a piece lost or doubled, other bytes."""
+    """Damage a text or JSON file: a value of another kind, a piece lost or doubled, other bytes.
+
+    Args:
+        content: Bytes of the file.
+        rng: Draws the damage.
+
+    Returns:
+        Bytes of the damaged file.
+    """
     how = rng.randrange(8)
     try:
         whole = json.loads(content)
     except (ValueError, RecursionError):  # it has been damaged before
         whole = None
+    # Most cases change one value: the file is read to its end then.
     if how < 5 and isinstance(whole, dict):
         return json.dumps(damage_json_value(whole, rng)).encode()
     if how == 5:
@@ -266,7 +302,15 @@ def damage_text(content: bytes, rng: random.Random) -> bytes:
 
 
 def damage_json_value(whole: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """One value somewhere inside is another one, or gone."""
+    """Change or remove one value somewhere inside.
+
+    Args:
+        whole: A JSON object, which is written to.
+        rng: Draws the place and the value.
+
+    Returns:
+        The same object.
+    """
     at: Any = whole
     while True:
         if isinstance(at, dict):
@@ -276,6 +320,7 @@ def damage_json_value(whole: dict[str, Any], rng: random.Random) -> dict[str, An
         if not keys:
             return whole
         key = rng.choice(keys)
+        # Deeper with a chance of 0.7, so that inner values change as well as outer ones.
         if isinstance(at[key], (dict, list)) and at[key] and rng.random() < 0.7:
             at = at[key]
             continue
@@ -290,7 +335,15 @@ def damage_json_value(whole: dict[str, Any], rng: random.Random) -> dict[str, An
 
 
 def similar_value(old: Any, rng: random.Random) -> Any:
-    """Another value of the same kind."""
+    """Make another value of the same kind, or one nearly so.
+
+    Args:
+        old: The value.
+        rng: Draws the other one.
+
+    Returns:
+        The other value.
+    """
     if type(old) in (int, float):
         return rng.choice((old + 1, old - 1, old * 2, old // 2, -old, float(old)))
     if isinstance(old, str):
@@ -303,7 +356,16 @@ def similar_value(old: Any, rng: random.Random) -> Any:
 
 
 def damage_safetensors(content: bytes, rng: random.Random) -> bytes:
-    """A .safetensors file: its header says something else, numbers are none, or bytes are lost."""
+    """Damage a .safetensors file: its header says something else, numbers are none, or bytes are
+    lost.
+
+    Args:
+        content: Bytes of the file: 8 for the header's size, the header, the tensors.
+        rng: Draws the damage.
+
+    Returns:
+        Bytes of the damaged file.
+    """
     if len(content) >= 8:
         size = struct.unpack("<Q", content[:8])[0]
     else:
@@ -315,10 +377,12 @@ def damage_safetensors(content: bytes, rng: random.Random) -> bytes:
         return damage_bytes(content, len(content), rng)
     if how == 0:
         return content[: rng.randrange(len(content) + 1)]
+    # The size of the header, which a reader may trust before it has looked at the file's size.
     if how == 1:
         return struct.pack("<Q", rng.choice(NUMBERS) & (1 << 64) - 1) + content[8:]
     if how == 2:
         return damage_bytes(content, 8 + size, rng)
+    # A header that is right JSON, of the right size, and says something else of its tensors.
     if how == 3:
         head = json.dumps(damage_json_value(header, rng)).encode()
         return struct.pack("<Q", len(head)) + head + content[8 + size :]
@@ -334,11 +398,21 @@ def damage_safetensors(content: bytes, rng: random.Random) -> bytes:
 
 
 def header_bytes(content: bytes, header: int, rng: random.Random) -> bytes:
-    """A binary file with a header: numbers of it become absurd, pieces are lost or doubled."""
+    """Damage a binary file with a header: numbers of it become absurd, pieces are lost or doubled.
+
+    Args:
+        content: Bytes of the file.
+        header: Bytes of its header, 13 or more.
+        rng: Draws the damage.
+
+    Returns:
+        Bytes of the damaged file.
+    """
     how = rng.randrange(5)
     out = bytearray(content)
     if how == 0:
         return bytes(out[: rng.randrange(len(out))])
+    # A count, a length or a type of 4 or 8 bytes.
     if how == 1:
         at = rng.randrange(4, header - 8)
         size = rng.choice((4, 8))
@@ -355,7 +429,16 @@ def header_bytes(content: bytes, header: int, rng: random.Random) -> bytes:
 
 
 def damage_bytes(content: bytes, end: int, rng: random.Random) -> bytes:
-    """Some bytes below `end` are others."""
+    """Change one to four bytes.
+
+    Args:
+        content: Bytes of a file.
+        end: Only bytes before this place are changed.
+        rng: Draws the places and the bytes.
+
+    Returns:
+        The changed bytes, as many as before.
+    """
     out = bytearray(content)
     for _ in range(rng.randint(1, 4)):
         if end:
@@ -370,9 +453,11 @@ def _tokens() -> list[str]:
     return ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())[: VOCAB - 3]]
 
 
+# Each writer runs once for each place; what it returns repairs damaged files.
 @cache
 def _write_directory(where: Path) -> dict[str, bytes]:
     where.mkdir(parents=True, exist_ok=True)
+    # A complete model of one layer, in the names of published checkpoints.
     draw = torch.Generator().manual_seed(0)
     shapes = {"model.embed_tokens": (VOCAB, WIDTH), "lm_head": (VOCAB, WIDTH)}
     for i in range(LAYERS):
@@ -503,6 +588,7 @@ def _write_gguf(path: Path) -> bytes:
         if len(shape) == 1:
             w.add_tensor(f"{name}.weight", draw.standard_normal(shape).astype(np.float32))
         else:
+            # Blocks of Q8_0: a scale in fp16, then 32 bytes.
             halves = np.full(
                 (shape[0], shape[1] // 32, 2), 0x2C, np.uint8
             )  # the scale of each block

@@ -1,6 +1,8 @@
-"""Random requests over HTTP: right ones, broken ones and hostile ones, for `polydec.lab.fuzz.attack`.
+"""Random requests over HTTP: right ones, broken ones and hostile ones, for
+`polydec.lab.fuzz.attack`.
 
-What is sent is bytes, so that heads may be broken as well; how it is sent (in parts, slowly, left half way) stands beside them.
+What is sent is bytes, so that heads may be broken as well; how it is sent (in parts, slowly, left
+half way) stands beside them.
 """
 
 from __future__ import annotations
@@ -36,9 +38,17 @@ RIGHT: Mapping[str, Any] = {"prompt": "The old river", "max_tokens": 4, "tempera
 
 @dataclass(frozen=True)
 class ClientInput:
-    """What a client does. kind: of input; parts: what it sends, `pause` seconds between two; whole: that is a request, which
-    must be answered; stays: bytes of the answer after which it leaves (None: it reads all); abrupt: it leaves by a
-    reset; waits: seconds for an answer."""
+    """What a client does.
+
+    Attributes:
+        kind: Kind of input.
+        parts: What it sends, one after the other.
+        pause: Seconds between two parts.
+        whole: Whether that is a complete request, which must be answered.
+        stays: Bytes of the answer after which the client leaves. None: it reads all.
+        abrupt: Whether it leaves by a reset.
+        waits: Seconds that it waits for an answer.
+    """
 
     kind: str
     parts: tuple[bytes, ...]
@@ -56,7 +66,18 @@ class ClientInput:
 
 
 def http_request_bytes(path: str, body: bytes, method: str = "POST", more: str = "") -> bytes:
-    """The bytes of a request; more: lines of its head."""
+    """Write a request.
+
+    Args:
+        path: Path and query.
+        body: Bytes of the body.
+        method: HTTP method. Default POST.
+        more: Further lines of the head, each with its line break.
+
+    Returns:
+        Bytes of the request.
+    """
+    # The bytes of UTF-8, one by one, so that a path may hold what no head should.
     target = path.encode().decode("latin-1")
     head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     if body or method == "POST":
@@ -67,8 +88,17 @@ def http_request_bytes(path: str, body: bytes, method: str = "POST", more: str =
 
 
 def numbered_input(seed: int, number: int) -> ClientInput:
-    """The input of this number."""
+    """Draw the input of a number.
+
+    Args:
+        seed: Seed of the attack.
+        number: Number of the input.
+
+    Returns:
+        The input, the same for the same two numbers.
+    """
     r = random.Random(f"attack {seed} {number}")
+    # Kinds that reach more code, or cost the server less, come more often.
     kind = r.choices(tuple(INPUTS), WEIGHTS)[0]
     return INPUTS[kind](r)
 
@@ -77,6 +107,7 @@ def warm_up_inputs() -> list[ClientInput]:
     """A whole request of each kind: all that a server makes once is made after these."""
     chat = {"messages": [{"role": "user", "content": "The old river"}], "max_tokens": 2}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    # One for each kind of work that a server prepares on first use.
     bodies: list[tuple[str, dict[str, Any]]] = [
         ("/v1/completions", dict(RIGHT)),
         ("/v1/completions", {**RIGHT, "stream": True, "logprobs": 2, "echo": True}),
@@ -123,6 +154,7 @@ def _good(r: random.Random) -> tuple[str, dict[str, Any]]:
         more |= {"temperature": 0.9, "n": r.choice((1, 2, 3))}
     if r.random() < 0.2:
         more["method"] = r.choice(("plain", "auto", "draft-model", "prompt-lookup", "beam", "x"))
+    # Completions and chats come most often; cases 8 to 10 are embeddings and the package's own fields.
     match r.randrange(11):
         case 8:
             return "/v1/embeddings", _embedding(r, text)
@@ -134,6 +166,7 @@ def _good(r: random.Random) -> tuple[str, dict[str, Any]]:
             messages = [{"role": "user", "content": text}]
             return "/v1/chat/completions", {"messages": messages, **more}
         case 5:
+            # The Responses API calls its limit otherwise, and has one answer.
             del more["max_tokens"]
             more.pop("n", None)
             return "/v1/responses", {"input": text, "max_output_tokens": 2, **more}
@@ -183,6 +216,7 @@ def _in_bytes(r: random.Random, text: str, more: dict[str, Any]) -> Body:
 def _vectors(width: int, count: int, stands_for: list[int] | None = None) -> list[Any]:
     """Vectors of a prompt, as they are sent: a safetensors file in base64."""
     shape = {"dtype": "F32", "shape": [count, width], "data_offsets": [0, 4 * count * width]}
+    # A safetensors file written by hand: the size of the header, the header, the numbers.
     head = json.dumps({"v": shape}).encode()
     body = struct.pack(f"<{count * width}f", *(0.01 * (i % 7) for i in range(count * width)))
     text = b64encode(struct.pack("<Q", len(head)) + head + body).decode()
@@ -194,6 +228,7 @@ def _with_vectors(r: random.Random, text: str, more: dict[str, Any]) -> Body:
     width = r.choice((192, 192, 192, 1, 191, 4096))
     count = r.choice((1, 2, 9))
     entry = _vectors(width, count, r.choice((None, [1, 2], [-1], [1 << 40])))[0]
+    # Damaged as text: base64, header or numbers may be wrong then.
     if r.random() < 0.4:
         entry["vectors"] = mutate_bytes(r, entry["vectors"].encode()).decode("latin-1")
     if r.random() < 0.2:
@@ -211,12 +246,14 @@ def _fields(r: random.Random) -> ClientInput:
     """Fields of wrong types, out of range, unknown, missing or given twice."""
     path, body = _good(r)
     for _ in range(r.choice((0, 1, 1, 2, 3))):
+        # A field that the request has gets a wrong value, or one that it lacks is added.
         name = r.choice((*body, *NAMES))
         body[name] = r.choice((*VALUES, *NUMBERS, *TEXTS, [[]], {"a": {}}, [None], [-1], [1, 2]))
     if r.random() < 0.1:
         body.pop(r.choice(tuple(body)))
     text = json.dumps(body).encode()
     if r.random() < 0.05:
+        # A name that stands twice: JSON leaves open which one counts.
         text = text[:-1] + b', "prompt": 1, "prompt": 2}'
     return ClientInput("fields", (http_request_bytes(path, text),))
 
@@ -249,6 +286,7 @@ def _constraint(r: random.Random) -> ClientInput:
     if path in ("/tokenize", "/detokenize", "/v1/embeddings"):
         path = "/v1/completions"
         body = {"prompt": "The old", "max_tokens": 2}
+    # Each kind of constraint has several names, after the servers that they come from.
     form = r.randrange(4)
     if path == "/v1/responses":
         body["text"] = {"format": {"type": "json_schema", "name": "x", "schema": value}}
@@ -320,6 +358,7 @@ def _broken(r: random.Random) -> ClientInput:
 def _deep(r: random.Random) -> ClientInput:
     n = r.choice((50, 900, 20_000, 100_000))
     opening, closing = r.choice(((b"[", b"]"), (b'{"a":', b"}")))
+    # Brackets inside one another, closed or not: parsers that recurse fail here.
     inner = opening * n + b"1" + closing * (n if r.random() < 0.7 else n // 2)
     name = r.choice((b"prompt", b"messages", b"tools", b"metadata", b"stop", b"guided_json", b""))
     path = r.choice(("/v1/completions", "/v1/chat/completions", "/tokenize", "/v1/responses"))
@@ -414,6 +453,7 @@ LARGE: Mapping[str, Callable[[], bytes]] = {
 
 
 def _chunked(body: bytes, size: int) -> bytes:
+    # Chunks in place of a length: the server cannot know how much is to come.
     head = http_request_bytes("/v1/completions", b"", "POST", "Transfer-Encoding: chunked\r\n")
     pieces = (body[at : at + size] for at in range(0, len(body), size))
     return (
@@ -440,6 +480,7 @@ def _slow(r: random.Random) -> ClientInput:
     """A whole request that comes bit by bit."""
     path, body = _good(r)
     whole = http_request_bytes(path, json.dumps(body).encode())
+    # Cut at random places, also inside of the head.
     at = sorted(r.randrange(len(whole)) for _ in range(r.randint(1, 5)))
     parts = tuple(whole[a:b] for a, b in zip([0, *at], [*at, len(whole)]))
     return ClientInput("slow", parts, pause=r.choice((0.0, 0.01, 0.1)))
@@ -447,6 +488,7 @@ def _slow(r: random.Random) -> ClientInput:
 
 def _leaves(r: random.Random) -> ClientInput:
     """A client that leaves while it is answered."""
+    # Long answers, so that the client leaves before the end.
     body = {**RIGHT, "max_tokens": r.choice((5, 60)), "ignore_eos": True, "n": r.choice((1, 2))}
     body |= {"stream": r.random() < 0.8, "temperature": 0.9}
     stays = r.choice((0, 1, 200, 600, 2000))

@@ -1,8 +1,10 @@
-"""Random JSON schemas with random values, judged by `jsonschema`: `python -m polydec.lab.fuzz.judged_schemas --count 1000`.
+"""Random JSON schemas with random values, judged by `jsonschema`: `python -m
+polydec.lab.fuzz.judged_schemas --count 1000`.
 
-A schema is refused with a sentence, or what its grammar allows is valid and what is valid is allowed: values of a pool in any
-order of their names, texts that are drawn from the grammar itself, names spelled by numbers, names that stand twice.
-What an object that names its properties leaves out besides (see `closed`) need not be allowed.
+A schema is refused with a sentence, or what its grammar allows is valid and what is valid is
+allowed: values of a pool in any order of their names, texts that are drawn from the grammar itself,
+names spelled by numbers, names that stand twice. What an object that names its properties leaves
+out besides (see `closed`) need not be allowed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,15 @@ DRAWN = 4
 
 
 def some_value(r: random.Random, depth: int = 0) -> Any:
-    """A value that some schema may allow."""
+    """Draw a value that some schema may allow.
+
+    Args:
+        r: Draws it.
+        depth: Lists and objects around it. From 2 on it is a plain value.
+
+    Returns:
+        A JSON value.
+    """
     kind = r.randrange(7 if depth < 2 else 5)
     if kind == 0:
         return r.choice((None, True, False))
@@ -81,9 +91,11 @@ def _mapping(schema: Any) -> dict[str, Any]:
 def _part(r: random.Random, depth: int) -> Any:
     if depth > 3 or r.random() < 0.04:
         return r.choice((True, False, {}, {"type": r.choice(TYPES)}))
+    # References only near the top: deeper ones would make most schemas endless.
     if r.random() < 0.08 and depth < 2:
         return dict(r.choice(REFERENCES))
     out = dict[str, Any]()
+    # Groups of keywords of one kind, so that most schemas can be met by some value.
     for _ in range(r.choice((1, 1, 1, 2, 2, 3))):
         out |= r.choice(_GROUPS)(r, depth + 1)
     return out
@@ -197,8 +209,14 @@ _GROUPS: Sequence[Callable[[random.Random, int], dict[str, Any]]] = (
 
 @dataclass
 class SchemaVerdict:
-    """refused: what was said of the schema, empty: nothing; wrong: what is allowed or missing against the judge, each in words;
-    valid, invalid: values that were looked at."""
+    """What was found of one schema.
+
+    Attributes:
+        refused: What was said of the schema; empty: it was not refused.
+        wrong: What is allowed or missing against the judge, each in words.
+        valid: Values of the pool that the judge allows.
+        invalid: Values of the pool that it does not allow.
+    """
 
     refused: str = ""
     wrong: list[str] = field(default_factory=list[str])
@@ -209,13 +227,16 @@ class SchemaVerdict:
 def judge_schema(
     schema: Mapping[str, Any], r: random.Random, vocab: TokenVocabulary, looks: int = 12
 ) -> SchemaVerdict:
-    """What is wrong with the grammar of a schema.
+    """Compare the grammar of a schema with the judge, value by value.
 
     Args:
-        schema: a JSON schema.
-        r: what values are drawn with.
-        vocab: tokens, of which each single byte is one.
-        looks: values of the pool.
+        schema: A JSON schema.
+        r: Draws values and texts.
+        vocab: Vocabulary in which each single byte is a token.
+        looks: Values of the pool. Default 12.
+
+    Returns:
+        The verdict.
     """
     from jsonschema import Draft202012Validator
 
@@ -228,7 +249,10 @@ def judge_schema(
             out.wrong.append(f"no sentence: {error!r}")
         return out
     checker = Draft202012Validator.FORMAT_CHECKER
+    # The judge of what must not be allowed: the schema as it stands.
     valid = Draft202012Validator(schema, format_checker=checker).is_valid
+    # What must be allowed: the schema without what the grammar leaves out on purpose, namely
+    # numbers out of bounds and names that an object does not list.
     within = restrict_number_bounds(schema)
     shut = close_schema_objects(within, ReferenceResolver(within).follow)
     expected = Draft202012Validator(shut, format_checker=checker).is_valid
@@ -237,15 +261,18 @@ def judge_schema(
         ok = valid(value)
         out.valid = out.valid + ok
         out.invalid = out.invalid + (not ok)
+        # A grammar may ask for names in one order: the value counts as allowed if any order is.
         texts = list(islice(spelled_orders(value), 400))
         allowed = any(map(reader.reads, texts))
         if allowed and not ok:
             out.wrong.append(f"allows {value!r}")
         if ok and not allowed and expected(value):
             out.wrong.append(f"misses {value!r}")
+        # Other spellings of a name may get around what a schema says of it.
         for text in _spelled(texts[0], value):
             if reader.reads(text) and not valid(json.loads(text)):
                 out.wrong.append(f"allows the text {text}")
+    # From the other side: what the grammar itself writes must be valid.
     for _ in range(DRAWN):
         text = reader.drawn(r)
         if text and "Infinity" not in json.dumps(json.loads(text)) and not valid(json.loads(text)):
@@ -280,7 +307,14 @@ def _constants(value: Any) -> Iterator[Any]:
 
 
 def spelled_orders(value: Any) -> Iterator[str]:
-    """A value's texts, its names in all orders."""
+    """Write a value as JSON, its names in all orders.
+
+    Args:
+        value: A JSON value.
+
+    Yields:
+        Texts; of the parts of a list or an object up to six of each.
+    """
     if isinstance(value, list):
         for parts in product(*(list(islice(spelled_orders(x), 6)) for x in value)):
             yield f"[{','.join(parts)}]"
@@ -320,6 +354,14 @@ class _LanguageByteReader:
         self._token = {x: i for i, x in enumerate(words.pieces) if x is not None and len(x) == 1}
 
     def reads(self, text: str) -> bool:
+        """Say whether a text belongs to the language, byte by byte.
+
+        Args:
+            text: The text.
+
+        Returns:
+            Whether all of its bytes are allowed and it may end there.
+        """
         state = self.language.start()
         for byte in text.encode():
             token = self._token[bytes((byte,))]
@@ -329,15 +371,25 @@ class _LanguageByteReader:
         return any(self.language.allows(state, x) for x in self.vocab.eos)
 
     def drawn(self, r: random.Random, longest: int = 80) -> str:
-        """A text of the language; empty where none was found soon."""
+        """Draw a text of the language.
+
+        Args:
+            r: Draws its bytes.
+            longest: The most bytes. Default 80.
+
+        Returns:
+            The text; empty where none has come to its end by then.
+        """
         state = self.language.start()
         out = bytearray()
         for _ in range(longest):
             allowed = self.language.mask(state).nonzero()[:, 0].tolist()
             ends = [x for x in allowed if x in self.vocab.eos]
+            # Texts that can end mostly do: short ones are as telling as long ones.
             if ends and r.random() < 0.7:
                 return out.decode("utf-8", "replace")
             on = [x for x in allowed if x not in self.vocab.eos]
+            # Printable ASCII is preferred, and closing signs, or texts would rarely come to an end.
             near = [x for x in on if 32 <= self._byte(x) < 127]
             closing = [x for x in near if self._byte(x) in b'"]}']
             if not on:

@@ -1,4 +1,6 @@
-"""Public tools for tests: toy laws, exact enumeration of what a method writes, and one contract suite for each protocol."""
+"""Public tools for tests: toy laws, exact enumeration of what a method writes, and one contract
+suite for each protocol.
+"""
 
 from polydec.lab.testing.check_acceptance import check_acceptance, check_best_tree
 from polydec.lab.testing.check_decoder import check_decoder, check_law

@@ -17,7 +17,9 @@ COLUMNS = "{:34}  {:>6}  {:>8}  {:>9}  {:>9}  {:>8}"
 LAWS = 8
 LENGTH = 2
 LONGER = 1
-"""As the contract test enumerates them: random laws, tokens of an answer, and how many of the laws have a token more."""
+"""As the contract test enumerates them: random laws, tokens of an answer, and how many of the laws
+have a token more.
+"""
 
 
 def lossless_methods() -> tuple[str, ...]:
@@ -40,7 +42,8 @@ def exercised_by(names: Sequence[str]) -> Iterator[tuple[str, ExercisedCounts]]:
         The method, and what was exercised.
 
     Raises:
-        AssertionError: A law is another one, or something never happened without a reason on the method's card.
+        AssertionError: A law is another one, or something never happened without a reason on the
+            method's card.
         RequestError: A method is unknown.
     """
     for name in names:

@@ -32,11 +32,13 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 class AcceptanceCounts(ContractCounts):
     """What a check saw of drafts that the target's own law had made.
 
-    Args:
+    Attributes:
         drafted: Drafted tokens.
         accepted: Those that were accepted.
-        greedy: Accepted tokens under a greedy law, where the right one must be among the children of a node.
-        sampled: Accepted tokens that had been drawn, or stood beside drawn ones, under a law that is drawn from.
+        greedy: Accepted tokens under a greedy law, where the right one must be among the children
+            of a node.
+        sampled: Accepted tokens that had been drawn, or stood beside drawn ones, under a law that
+            is drawn from.
     """
 
     drafted: int = 0
@@ -49,7 +51,7 @@ class AcceptanceCounts(ContractCounts):
 class BestTreeCounts(ContractCounts):
     """What a check saw a tree choose.
 
-    Args:
+    Attributes:
         nodes: Nodes of all trees.
         left_out: Paths that were there to choose from, and are in no tree.
         distinct: Laws under which the tree's paths were others than under the first one.
@@ -62,7 +64,15 @@ class BestTreeCounts(ContractCounts):
 
 @dataclass(frozen=True)
 class WitnessVerifier:
-    """A verifier that also says of which drafts it drew a token although the draft had come from the target's own law."""
+    """A verifier that also notes where a draft from the target's own law was rejected.
+
+    Attributes:
+        inner: The verifier that decides.
+        law: Name of the kind of law, "greedy" or "sampled", under which accepted tokens are
+            counted.
+        seen: What was counted so far, by the names of AcceptanceCounts.
+        rejected: A sentence for each round whose draft could not be wrong, and yet was rejected.
+    """
 
     inner: Verifier
     law: str
@@ -74,9 +84,21 @@ class WitnessVerifier:
         return self.inner.exactness
 
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+        """Decide as the inner verifier does, count, and note what should have been accepted.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            rng: Random stream of the text.
+            position: Absolute position of the first drafted token.
+
+        Returns:
+            The inner verifier's verdict.
+        """
         verdict = self.inner.verify(draft, scores, rng, position)
         self.seen["drafted"] += len(draft) - 1
         self.seen["accepted"] += len(verdict.path)
+        # The nodes whose child was accepted: all of the path but its end.
         above = (0, *verdict.path)[: len(verdict.path)]
         self.seen[self.law] += sum(self._must_accept(draft, scores, node) for node in above)
         if verdict.path:
@@ -84,6 +106,8 @@ class WitnessVerifier:
         else:
             last = 0
         children = draft.children[last]
+        # The path ends here although one of the children had to be right: the verifier, or the
+        # drafter's law, is wrong.
         if self._must_accept(draft, scores, last):
             tokens = [draft.token[c] for c in children]
             self.rejected.append(
@@ -105,18 +129,31 @@ def check_acceptance(
     sampled: bool = True,
     unexercised: Mapping[str, str] | None = None,
 ) -> AcceptanceCounts:
-    """Raise AssertionError unless a decoder whose draft model equals its target never has a draft rejected: of drawn children
-    one is accepted wherever there are any, and under a greedy law every node with children has the right one among them.
-    Certain candidates under a law that is drawn from may be wrong, and nothing is said of them.
+    """Check that a decoder whose draft model equals its target never has a draft rejected.
 
-    make: (target, draft) -> a decoder with a `verifier`, whose drafts come from the draft model alone; greedy, sampled:
-    under which laws to look; unexercised: by the name of a count (AcceptanceCounts), why it is 0 ("sampled": of candidates that
-    are certain). Returns the counts.
+    Of drawn children one is accepted wherever there are any, and under a greedy law every node with
+    children has the right one among them. Certain candidates under a law that is drawn from may be
+    wrong: of them nothing is required.
+
+    Args:
+        make: From (target, draft) to a decoder with a `verifier`, whose drafts come from the draft
+            model alone.
+        greedy: Whether to look under greedy laws. Default True.
+        sampled: Whether to look under laws that are drawn from. Default True.
+        unexercised: By the name of a count (AcceptanceCounts), one sentence that says why it is 0
+            ("sampled": of candidates that are certain). None: none is.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: Such a draft was rejected, or nothing was drafted.
     """
     seen = Counter[str]()
     for seed, size in product(range(2), (3, 6)):
         for shapers in ((GreedyRule(),),) * greedy + ((),) * sampled:
             target, draft = (
+                # One law twice, as target and as cheaper draft: every rejection is a fault.
                 ShapedTarget(toy_law(seed, size, eos=-1, cost=cost), *shapers)
                 for cost in (1.0, 0.1)
             )
@@ -144,12 +181,27 @@ def check_acceptance(
 def check_best_tree(
     tree: TreeGrower, nodes: int, *, beam: int | None = None, depth: int = 4, laws: int = 40
 ) -> BestTreeCounts:
-    """Raise AssertionError unless the tree's nodes, which are certain, have the likeliest paths: no other tree of `nodes`
-    nodes and `depth` levels is expected to have more of them accepted.
+    """Check that the tree's nodes, which are certain, have the likeliest paths.
 
-    beam: only among the paths that a beam finds, which goes on from the `beam` likeliest paths of a level with the `beam`
-    likeliest tokens of each; None: among all there are (a beam finds the best `nodes` of them if it is no narrower). A class
-    attribute `unexercised` of the tree says, by the name of a count (BestTreeCounts), why that is 0. Returns the counts.
+    No other tree of as many nodes and levels is expected to have more of them accepted. A class
+    attribute `unexercised` of the tree says, by the name of a count (BestTreeCounts), why that is
+    0.
+
+    Args:
+        tree: The tree.
+        nodes: Nodes of the budget, the root not counted.
+        beam: Width of a beam that goes on from the `beam` likeliest paths of a level with the
+            `beam` likeliest tokens of each: the tree is compared with the paths that it finds.
+            None: with all paths there are (a beam finds the best `nodes` of them if it is no
+            narrower).
+        depth: Levels of the budget. Default 4.
+        laws: Random laws to grow trees under, at least 2. Default 40.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A node was drawn, there are too many, or a better tree exists.
     """
     seen = Counter[str]()
     first = None
@@ -168,6 +220,7 @@ def check_best_tree(
             tuple(draft.token[i] for i in draft.path_to(node)) for node in range(1, len(draft))
         }
         assert len(paths) <= nodes, f"law {seed}: {len(paths)} paths are more than {nodes}"
+        # The expected number of accepted nodes is the sum of the probabilities of their paths.
         got = sum(map(values.__getitem__, paths))
         if beam is None:
             found = list(values.values())
@@ -188,6 +241,7 @@ def check_best_tree(
 
 def _values(target: Target, depth: int) -> dict[tuple[int, ...], float]:
     """The probability of every path: one pass over the tree of all."""
+    # All paths as one draft: prefixes stand before what continues them.
     whole = TreeBuilder(1)
     paths: dict[tuple[int, ...], int] = {(): 0}
     for n in range(1, depth + 1):
@@ -201,6 +255,7 @@ def _values(target: Target, depth: int) -> dict[tuple[int, ...], float]:
     out: dict[tuple[int, ...], float] = {(): 1.0}
     for path in paths:
         if path:
+            # Chain rule: a prefix is in the table before any path that goes on from it.
             out[path] = out[path[:-1]] * exp(scores.logp(paths[path[:-1]], path[-1:])[0])
     del out[()]
     return out

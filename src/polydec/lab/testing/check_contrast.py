@@ -20,9 +20,10 @@ from polydec.laws.targets.contrast import ContrastRule
 class ContrastCounts(ContractCounts):
     """What a check saw a contrast do.
 
-    Args:
+    Attributes:
         changed: Rows of several laws whose mixture was another law than the first.
-        followed: Those whose mixture was another one than that of the same first row with other laws beside it.
+        followed: Those whose mixture was another one than that of the same first row with other
+            laws beside it.
         excluded: Those in which the first law rules a token out to which another gives weight.
         closed: Those of a gated rule at which the other laws are not asked.
     """
@@ -34,15 +35,28 @@ class ContrastCounts(ContractCounts):
 
 
 def check_contrast(rule: ContrastRule, *, size: int = 7, neutral: bool = False) -> ContrastCounts:
-    """Raise AssertionError where `rule` breaks a promise on rows of `size` tokens: what it gives is a row of the same kind,
-    with a token that has weight and none that is NaN or infinite; a token that the first law rules out stays out; arguments
-    are not written to; the same rows give the same row; what tokens are called changes nothing.
+    """Check everything that a contrast rule promises.
 
-    neutral: where all laws are the same the first one comes back. A class attribute `unexercised` of the rule says, by the name
-    of a count (ContrastCounts), why that is 0. Returns the counts.
+    What it gives is a row of the same kind, with a token that has weight and none that is NaN or
+    infinite; a token that the first law rules out stays out; arguments are not written to; the same
+    rows give the same row; what tokens are called changes nothing. A class attribute `unexercised`
+    of the rule says, by the name of a count (ContrastCounts), why that is 0.
+
+    Args:
+        rule: The rule.
+        size: Tokens of a row, at least 2. Default 7.
+        neutral: Whether the first law must come back where all laws are the same. Default False.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
     """
     seen = Counter[str]()
     for first_V in map(normalise_log_weights, awkward_logit_rows(size)):
+        # One first row with many others beside it, so that a rule which ignores the others is found
+        # out.
         mixed = list[Tensor]()
         for seed in range(3):
             for other_V in awkward_logit_rows(size, seed):
@@ -52,6 +66,7 @@ def check_contrast(rule: ContrastRule, *, size: int = 7, neutral: bool = False) 
         seen["followed"] += sum(is_different_law(mixed[0], law_V) for law_V in mixed)
         if neutral:
             same_V = normalise_log_weights(rule.mix(first_V, [first_V] * rule.laws).double())
+            # A contrast of a law with itself has nothing to contrast.
             apart = float((same_V.exp() - first_V.double().exp()).abs().max())
             assert apart < 1e-5, f"the same laws gave another one: {apart:.1e} apart"
     counts = ContrastCounts(**seen)
@@ -64,6 +79,7 @@ def _total(
     rule: ContrastRule, first_V: Tensor, others: Sequence[Tensor], seen: Counter[str]
 ) -> Tensor:
     """The mixture, counted."""
+    # Copies of what goes in: rows are shared with other readers and may not be written to.
     before = [first_V.clone(), *(x.clone() for x in others)]
     open_ = rule.opens(first_V)
     out_V = rule.mix(first_V, others)
@@ -86,6 +102,7 @@ def _total(
 
 
 def _renamed(rule: ContrastRule, first_V: Tensor, others: list[Tensor], seed: int) -> None:
+    # A rule that reads rows alone commutes with a renaming of the tokens.
     to = torch.randperm(len(first_V), generator=torch.Generator().manual_seed(seed))
     got_V = rule.mix(first_V[to], [x[to] for x in others])
     want_V: Any = normalise_log_weights(rule.mix(first_V, others).double())[to].exp()

@@ -1,4 +1,6 @@
-"""The contract of decoders of the draft-and-verify family: recipes, and whatever is composed by hand."""
+"""The contract of decoders of the draft-and-verify family: recipes, and whatever is composed by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ Make = Callable[[Target, Target], Decoder]
 
 PROMPT = (0, 1, 0)
 MOST_WAYS = 300
-"""Ways for draws to fall that are followed in an answer that is a token longer than the others: half a second of a core."""
+"""Ways for draws to fall that are followed in an answer that is a token longer than the others:
+half a second of a core.
+"""
 
 
 def check_decoder(
@@ -51,21 +55,29 @@ def check_decoder(
     tolerance: float = 1e-9,
     unexercised: Mapping[str, str] | None = None,
 ) -> ExercisedCounts:
-    """Raise AssertionError unless what `make` gives keeps its promise and everything that is promised of all decoders:
-    the output law (LAW) or the greedy text (ARGMAX), the ends of the answer, replay, single-use randomness, independence
-    of choices, and that a request's answer does not depend on its neighbours.
+    """Check everything that a decoder of the draft-and-verify family promises.
+
+    That is: the output law (LAW) or the greedy text (ARGMAX), the ends of the answer, replay of its
+    trace, randomness that is used once, independence of choices, and that a request's answer does
+    not depend on its neighbours in a batch.
 
     Args:
         make: Makes the decoder of a target and a draft.
-        laws: See `check_law`, like the next ones.
-        length: Tokens of an answer.
-        longer: How many of the laws have an answer that is a token longer.
+        laws: Random laws that are enumerated; see `check_law`. Default 8.
+        length: Tokens of an answer in the enumeration, at least 1. Default 3.
+        longer: How many of the laws have an answer that is a token longer. Default 0.
         tolerance: Total variation that rounding may leave.
-        unexercised: Why something never happens.
+        unexercised: By the name of a count, one sentence that says why it stays 0. None: nothing
+            stays 0.
 
     Returns:
-        What the enumeration exercised; where no law is promised, what the answers of `check_ends` did.
+        What the enumeration exercised; where no law is promised, what the answers of `check_ends`
+        did.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
     """
+    # Any pair will do here: what a decoder promises does not depend on its models.
     kind = make(*target_draft_pairs(1)[0]).exactness
     if kind is not Exactness.APPROXIMATE:
         check_greedy(make)
@@ -97,42 +109,51 @@ def check_law(
     shapings: Iterable[str] = ("plain", "shaped", "greedy"),
     unexercised: Mapping[str, str] | None = None,
 ) -> ExercisedCounts:
-    """The enumerated output law is the target's, and tokens were drafted, accepted and rejected on the way.
+    """Enumerate the output law, compare it with the target's, and require that tokens were drafted,
+    accepted and rejected.
 
-    Where the method drafts nothing in an answer, a longer one is enumerated; where it never drafts, hits or misses over the
-    usual laws, further ones follow (`toy_laws.FURTHER_LAWS`). Laws of four tokens are left out where noise is asked for that
-    can be enumerated over three only.
+    Where the method drafts nothing in an answer, a longer one is enumerated; where it never drafts,
+    hits or misses over the usual laws, further ones follow (`toy_laws.FURTHER_LAWS`). Laws of four
+    tokens are left out where noise is asked for that can be enumerated over three only.
 
     Args:
         make: Makes the decoder of a target and a draft, both shaped.
         laws: Random laws, at least 1.
         length: Tokens of an answer, at least 1.
-        longer: How many of the laws, from the first, have an answer that is a token longer, unless its draws fall in over
-            MOST_WAYS ways: there a pass may accept one token more.
+        longer: How many of the laws, from the first, have an answer that is a token longer, unless
+            its draws fall in over MOST_WAYS ways: there a pass may accept one token more.
         tolerance: Total variation that rounding may leave.
         shapings: Names of `examples.SHAPERS`, each of which bends target and draft.
-        unexercised: By the name of a count, one sentence that says why it stays 0 ("drafted": a method that never drafts).
+        unexercised: By the name of a count, one sentence that says why it stays 0 ("drafted": a
+            method that never drafts). None: nothing stays 0.
 
     Returns:
         What was exercised over the whole enumeration.
 
     Raises:
-        AssertionError: The law is another one, or nothing was drafted, accepted or rejected without a reason.
+        AssertionError: The law is another one, or nothing was drafted, accepted or rejected without
+            a reason.
     """
     names = tuple(shapings)
     if unexercised is None:
         reasons = {}
     else:
         reasons = unexercised
+    # Lengthening an answer is for methods that need rounds before they draft: one that never drafts
+    # would only take longer.
     if "drafted" in reasons:
         later = 0
     else:
         later = LATER_LENGTHS
+    # Each law comes once under each shaping, so the longer answers are the first `longer` times as
+    # many.
     usual = list(toy_laws(laws, length, names, longer=longer, later=later))
     first = longer * len(names)
+    # A token more multiplies the ways that draws can fall: only there is their number limited.
     counts = _laws(make, usual[:first], tolerance, MOST_WAYS)
     counts += _laws(make, usual[first:], tolerance, None)
     for further in FURTHER_LAWS:
+        # Further laws cost time: they run only as long as something was never seen.
         if missing_kinds(counts, reasons=reasons):
             counts += _laws(make, further(names), tolerance, None)
     assert counts.laws, "no law could be enumerated"
@@ -143,12 +164,16 @@ def check_law(
 def _laws(
     make: Make, toys: Iterable[ToyLaw], tolerance: float, most: int | None
 ) -> ExercisedCounts:
-    """What was exercised over these laws, each of which is the target's; most: ways that are followed, None: all."""
+    """What was exercised over these laws, each of which is the target's.
+
+    `most` is the number of ways that are followed; None is all.
+    """
     counts = ExercisedCounts()
     for one in toys:
         decoder = make(one.target, one.draft)
         try:
             counts += _law(decoder, one, tolerance, most)
+        # Gumbel noise is enumerated over three tokens only: this law has four.
         except NoiseSize:
             continue
         except TooManyWays:
@@ -161,6 +186,7 @@ def _law(decoder: Decoder, one: ToyLaw, tolerance: float, most: int | None) -> E
     counts = ExercisedCounts()
     for length in one.lengths:
         collector, request = ExercisedCollector(), one.request(length)
+        # Every way that the discrete draws can fall, each with its probability: the law is exact.
         got, _ = counted_law(
             lambda rng, r=request, on=collector: answer_one(decoder, r, rng, on), most
         )
@@ -169,6 +195,8 @@ def _law(decoder: Decoder, one: ToyLaw, tolerance: float, most: int | None) -> E
             f"{one.called}, of {one.bare.vocab.size} tokens: the output law is off by {off:.2e}"
         )
         counts += collector.counts + ExercisedCounts(laws=1)
+        # A law in which nothing was drafted says nothing of verification: the answer grows by a
+        # token.
         if collector.counts.drafted:
             break
     return counts
@@ -182,9 +210,18 @@ def _run(
 
 
 def check_greedy(make: Make) -> None:
-    """Greedy texts are those of plain decoding."""
+    """Require that greedy texts are those of plain decoding.
+
+    Args:
+        make: Makes the decoder of a target and a draft.
+
+    Raises:
+        AssertionError: A text is another one.
+    """
     for seed in range(6):
         size = 3 + 5 * (seed % 3)
+        # A draft of the same seed is the target itself: all is accepted. The other one misses
+        # often.
         target, draft = (
             ShapedTarget(toy_law(seed + s, size, sharp=2.0), GreedyRule())
             for s in (1, 50 * (seed % 2) + 1)
@@ -198,14 +235,30 @@ def check_greedy(make: Make) -> None:
 
 
 def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
-    """An answer ends at its first EOS or stop id, which it holds, or at max_tokens; nothing follows, inside an accepted
-    run either. With ignore_eos it does not end at EOS. ledger: whether its statistics are those of draft and verify. What was
-    drafted on the way is returned."""
+    """Require that an answer ends at its first EOS or stop id, which it holds, or at max_tokens.
+
+    Nothing follows an end, inside an accepted run either. With ignore_eos an answer does not end at
+    EOS.
+
+    Args:
+        make: Makes the decoder of a target and a draft.
+        ledger: Whether the decoder's statistics are those of draft and verify; they are then
+            checked as well. Default True.
+
+    Returns:
+        What was drafted, accepted and rejected on the way.
+
+    Raises:
+        AssertionError: An answer ends elsewhere, or its statistics do not add up.
+    """
     collector = ExercisedCollector()
     for seed in range(24):
         size = 3 + seed % 3
+        # Every fifth law has a stop id as well, which is no EOS.
         ids = frozenset[int]({0} if seed % 5 == 4 else ())
         target = toy_law(seed, size, sharp=2.0)
+        # The same seed gives a draft equal to the target: its runs are accepted whole, so that ends
+        # fall inside of them.
         draft = toy_law(seed if seed % 2 else seed + 50, size, sharp=2.0, cost=0.1)
         for ignore in (False, True):
             request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
@@ -226,6 +279,7 @@ def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
                 continue
             s = out.stats
             assert isinstance(s, DraftStats), f"the statistics are {type(s).__name__}"
+            # A pass gives one token of its own, and those of the draft that it accepts.
             assert len(out.token_ids) <= s.passes + s.accepted, (
                 "more tokens than passes and accepted drafts account for"
             )
@@ -233,7 +287,16 @@ def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
 
 
 def check_replay(make: Make) -> None:
-    """The edits of the trace, read back from JSON, add up to the answer; every draw has a name of its own."""
+    """Require that the edits of the trace, read back from JSON, add up to the answer, and that no
+    draw shares its name.
+
+    Args:
+        make: Makes the decoder of a target and a draft.
+
+    Raises:
+        AssertionError: An event changes on its way through JSON, or the trace gives another text.
+        RuntimeError: Two draws have one name.
+    """
     for seed in range(8):
         target = toy_law(seed, 5)
         draft = toy_law(seed + 1, 5, cost=0.1)
@@ -243,6 +306,7 @@ def check_replay(make: Make) -> None:
             decoder, Request(PROMPT, max_tokens=20, seed=seed), StrictRng.of(seed), events.append
         )
         out = run_coroutines([coro])[0]
+        # A trace is stored as JSON, so what is replayed is what JSON gives back.
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
         assert read == events, "an event is not what its JSON says"
         got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, EditedEvent)]))
@@ -252,9 +316,21 @@ def check_replay(make: Make) -> None:
 
 
 def check_batch(make: Make) -> BatchCounts:
-    """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone. Passes that requests
-    shared and answers that differ must have been seen, unless a class attribute `unexercised` of the decoder says, by the name
-    of a count (BatchCounts), why that is 0. Returns the counts."""
+    """Require of many requests at once that each one's answer is what it is alone.
+
+    The requests have unequal lengths, seeds and choices, and run in two orders. Passes that
+    requests shared and answers that differ must have been seen, unless a class attribute
+    `unexercised` of the decoder says, by the name of a count (BatchCounts), why that is 0.
+
+    Args:
+        make: Makes the decoder of a target and a draft.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: An answer depends on its neighbours, or nothing was shared.
+    """
     target = toy_law(11, 6)
     network = target.network
     assert isinstance(network, OrderTwoNetwork)
@@ -265,8 +341,10 @@ def check_batch(make: Make) -> BatchCounts:
         for i in range(9)
     ]
     alone = [_run(decoder, r)[0] for r in requests]
+    # Calls of the network, all requests one by one: a batch that shares passes needs fewer.
     alone_calls = network.calls
     counts = BatchCounts.of_answers([answer.token_ids for answer in alone])
+    # In both orders, so that each request has been before and behind each other one.
     for order in (requests, requests[::-1]):
         before = network.calls
         together = dict(zip(map(requests.index, order), _run(decoder, *order), strict=True))
@@ -280,7 +358,16 @@ def check_batch(make: Make) -> BatchCounts:
 
 
 def check_choices(make: Make) -> None:
-    """Choices of one request, and requests of other seeds, draw independently of each other."""
+    """Require that choices of one request, and requests of other seeds, draw independently of each
+    other.
+
+    Args:
+        make: Makes the decoder of a target and a draft.
+
+    Raises:
+        AssertionError: Two of them gave the same text.
+    """
+    # Flat laws and twelve tokens: independent texts are all but never equal.
     target = toy_law(21, 6, sharp=0.5)
     draft = toy_law(22, 6, sharp=0.5, cost=0.1)
     decoder = make(target, draft)

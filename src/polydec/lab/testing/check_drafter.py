@@ -42,10 +42,15 @@ OTHERS = (
 class DrafterCounts(ContractCounts):
     """What a check saw a drafter do.
 
-    drafted: nodes that could have been accepted; accepted: of these, by the verifier; rejected: those below the last accepted
-    one; laws: that were enumerated; proposing: rounds with a proposal; distinct: proposals that were others than the first,
-    where there was one for each of several texts; learned: rounds in which a guess that had learned nothing proposed something
-    else.
+    Attributes:
+        drafted: Nodes that could have been accepted. 0 or more, like all of these.
+        accepted: Nodes that the verifier accepted.
+        rejected: Nodes below the last accepted one of their draft.
+        laws: Laws that were enumerated.
+        proposing: Rounds with a proposal.
+        distinct: Proposals that were others than the first, where there was one for each of several
+            texts.
+        learned: Rounds in which a guess that had learned nothing proposed something else.
     """
 
     drafted: int = 0
@@ -57,7 +62,12 @@ class DrafterCounts(ContractCounts):
     learned: int = 0
 
     def see(self, draft: Draft, verdict: Verdict) -> None:
-        """Count one round."""
+        """Count one round.
+
+        Args:
+            draft: The draft that was verified.
+            verdict: The nodes of it that were accepted.
+        """
         if verdict.path:
             last = verdict.path[-1]
         else:
@@ -78,6 +88,17 @@ class CountingVerifier:
     exactness: ClassVar[Exactness] = Exactness.LAW
 
     def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+        """Decide as the inner verifier does, and count the round.
+
+        Args:
+            draft: The draft that the target has scored.
+            scores: The target's scores at the nodes of the draft.
+            rng: Random stream of the text.
+            position: Absolute position of the first drafted token.
+
+        Returns:
+            The inner verifier's verdict.
+        """
         verdict = self.inner.verify(draft, scores, rng, position)
         self.counts.see(draft, verdict)
         return verdict
@@ -94,27 +115,44 @@ def check_drafter(
     tolerance: float = 1e-9,
     shapers: Sequence[Shaper[Any]] = (),
 ) -> DrafterCounts:
-    """Raise AssertionError unless the drafter's proposals are trees below the root that stay within the budget, depend on
-    nothing but the text, what it was shown and the randomness, are left alone by a fork's doings, and change neither the
-    text under `match` nor the law under `exact`; and unless it was seen at work: it proposed, some of that was accepted and
-    some was not, it proposed otherwise for another text, and what it learned showed in what it proposed.
+    """Check everything that a drafter promises.
 
-    size: tokens of the toy targets; a drafter that holds a model must hold one of that size. shapers: what bends the targets,
-    such as a constraint. A class attribute `unexercised` of the drafter says, by the name of a count (DrafterCounts), why that
-    is 0. Returns the counts.
+    Its proposals are trees below the root that stay within the budget, depend on nothing but the
+    text, what the drafter was given to learn and the randomness, are not changed by what a fork
+    does, and change neither the text under `match` nor the law under `exact`. And it was seen at
+    work: it proposed, some of that was accepted and some was not, it proposed otherwise for another
+    text, and what it learned changed what it proposed. A class attribute `unexercised` of the
+    drafter says, by the name of a count (DrafterCounts), why that is 0.
+
+    Args:
+        drafter: The drafter.
+        size: Tokens of the toy targets; a drafter that holds a model must hold one of that size.
+        tolerance: Total variation that rounding may leave.
+        shapers: What bends the targets, such as a constraint. Default: nothing.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
     """
     counts = DrafterCounts()
+    # Promises that hold round by round come first: budgets, forks, and what learning changes.
     _now(_rounds(drafter, bend_target(toy_law(9, size, sharp=2.0), shapers), counts))
     for seed in (5, 6):
         target = bend_target(toy_law(seed, size), shapers)
+        # One proposal for each text; a drafter that never reads the text gives one and the same.
         counts.distinct += len({_now(_first(drafter, target, text)) for text in OTHERS}) - 1
     require_mechanism_exercised(counts, drafter, ("distinct", "learned"))
+    # Then the law under `exact`, enumerated, and the text under `match`, for three targets each.
     in_laws = DrafterCounts()
     for seed in range(3):
         bare = toy_law(seed + 1, size)
         target = bend_target(bare, shapers)
         for prompt in ((0, 1), REPEATED):
             _law(drafter, bare, prompt, 3, shapers, tolerance, in_laws)
+        # The same seed without drafts and with them: `match` accepts only what the target would
+        # have drawn.
         request = Request(TEXT, max_tokens=24, ignore_eos=True, seed=seed)
         match = CountingVerifier(MatchVerifier(), counts)
         texts = [
@@ -145,7 +183,9 @@ def _law(
     tolerance: float,
     counts: DrafterCounts,
 ) -> None:
-    """The law of answers of a length under exact verification is that of the target; rounds are counted."""
+    """The law of answers of a length under exact verification is that of the target; rounds are
+    counted.
+    """
     request = Request(prompt, max_tokens=length)
     decoder = SpeculativeDecoder(
         bend_target(bare, shapers),
@@ -165,6 +205,7 @@ def _law(
 
 async def _first(drafter: Drafter, target: Target, text: Sequence[int]) -> tuple[Any, ...]:
     """What is proposed behind a text, most of which was written after the drafter had been opened."""
+    # Token by token, each one as if the target had rejected all that was drafted.
     worker = await DrafterRun.open(drafter, target, text[:3])
     for i, token in enumerate(text[3:], 3):
         draft = Draft.chain(worker.root)
@@ -179,7 +220,14 @@ async def _first(drafter: Drafter, target: Target, text: Sequence[int]) -> tuple
 
 @dataclass
 class DrafterRun:
-    """A drafter at work on one text. position: of the token behind the root."""
+    """A drafter at work on one text.
+
+    Attributes:
+        guess: What the drafter opened for the text.
+        session: The target's session of the text.
+        root: Last token of the text, not yet fed.
+        position: Absolute position of the token behind the root.
+    """
 
     guess: DraftGuess
     session: Session
@@ -188,6 +236,16 @@ class DrafterRun:
 
     @staticmethod
     async def open(drafter: Drafter, target: Target, text: Sequence[int]) -> DrafterRun:
+        """Open a session and a guess, and run the prefill that the guess asks for.
+
+        Args:
+            drafter: The drafter.
+            target: The model that it drafts for.
+            text: Token ids of the prompt, at least one.
+
+        Returns:
+            The run, before its first round.
+        """
         session = target.open(text)
         guess = drafter.open(text, session)
         await prefill_for_guess(session, guess, text)
@@ -202,6 +260,14 @@ class DrafterRun:
     def take(
         self, draft: Draft, scores: DraftScores, verdict: Verdict, learns: bool = True
     ) -> None:
+        """Finish a round: commit what was accepted, and let the guess learn it.
+
+        Args:
+            draft: The draft that was scored.
+            scores: The target's scores at its nodes.
+            verdict: The accepted nodes and the token that follows.
+            learns: Whether the guess is given the round to learn from. Default True.
+        """
         self.session.commit(verdict.committed(draft))
         if learns:
             self.guess.learn(draft, scores, verdict)
@@ -228,7 +294,11 @@ BUDGETS = (
 
 
 async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> None:
-    """One guess is forked in every round and its twin goes another way, one is never forked, and one never learns."""
+    """One guess is forked in every round and its twin goes another way, one is never forked, and
+    one never learns.
+    """
+    # The three see the same rounds; all that differs is whether the guess is forked, and whether it
+    # learns.
     forked, alone, untaught = [await DrafterRun.open(drafter, target, TEXT) for _ in range(3)]
     price = forked.guess.price
     assert 0.0 <= price < inf, f"price is {price}: it must be milliseconds, 0 or more"
@@ -240,7 +310,10 @@ async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> No
         for draft in drafts:
             _legal(draft, forked.root, budget, size)
             assert _same(drafts[0], draft), "the same text and randomness gave another draft"
+        # A guess that never learns proposes something else as soon as learning matters.
         counts.learned += _guess_of(drafts[0]) != _guess_of(await untaught.propose(budget))
+        # The fork writes other tokens for two rounds and is closed: none of that may reach its
+        # original.
         for draft in drafts[2:]:
             scores = await other.scores(draft)
             other.take(draft, scores, Verdict((), _drawn(scores, 0, other.position, 1)))
@@ -248,6 +321,7 @@ async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> No
             scores = await other.scores(draft)
             other.take(draft, scores, Verdict((), _drawn(scores, 0, other.position, 1)))
             other.close()
+        # All three go on with one draft and one verdict, so that they stay comparable.
         for worker in (forked, alone, untaught):
             draft = drafts[0]
             scores = await worker.scores(draft)
@@ -258,6 +332,8 @@ async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> No
             if worker is forked:
                 counts.see(draft, verdict)
             worker.take(draft, scores, verdict, learns=worker is not untaught)
+    # The fork of the beginning and a new guess know the same text: what was learned since may not
+    # show.
     fresh = await DrafterRun.open(drafter, target, TEXT)
     late = [await w.propose(DraftBudget(3, 6)) for w in (twin, fresh)]  # in one company
     assert _same(*late), "what one guess learned changed its fork"
@@ -330,5 +406,6 @@ def _legal(draft: Draft, root: int, budget: DraftBudget, size: int) -> None:
             f"node {i} is {draft.draw[i]}, its law says otherwise"
         )
     for children in draft.children:
+        # Only independent draws may repeat a token among siblings.
         certain = [draft.token[c] for c in children if draft.draw[c] is not DrawKind.INDEPENDENT]
         assert len(certain) == len(set(certain)), f"siblings {certain} hold one token twice"

@@ -29,10 +29,10 @@ SIZE = 7
 class InformedCounts(ContractCounts):
     """What a check saw a drafter make of states.
 
-    Args:
+    Attributes:
         drafted: Drafted tokens that the text holds.
-        informed: Rounds in which other tokens were drafted than in an earlier one behind the same token, on the same text or
-            another: the states alone can have told which.
+        informed: Rounds in which other tokens were drafted than in an earlier one behind the same
+            token, on the same text or another: the states alone can have told which.
         middle: Rounds whose last state that counts was that of a node with others behind it.
     """
 
@@ -42,16 +42,25 @@ class InformedCounts(ContractCounts):
 
 
 def check_informed(make: Callable[[CausalLaw], Drafter]) -> InformedCounts:
-    """Raise AssertionError unless a drafter that can tell the text from the target's states is never wrong.
+    """Check that a drafter that can tell the text from the target's states is never wrong.
 
-    make: target -> the drafter, as an oracle: where the method has weights, something that knows the toy takes their place
-    (`OrderTwoNetwork.after` tells the next token from a state and the tokens behind it). The text is greedy. What is fed is not
-    always what the drafter proposed: wrong tokens stand beside and behind it, or nothing of it is fed, so that the state
-    that counts is now the root's, now that of a node in the middle; guesses are forked on the way, and answers written side
-    by side. From the second round on every proposal must hold the text as far as it goes, and at least its first token.
+    The text is greedy. What is fed is not always what the drafter proposed: wrong tokens stand
+    beside and behind it, or nothing of it is fed, so that the state that counts is now the root's,
+    now that of a node in the middle; guesses are forked on the way, and answers are written side by
+    side. From the second round on every proposal must hold the text as far as it goes, and at least
+    its first token. A class attribute `unexercised` of the drafter says, by the name of a count
+    (InformedCounts), why that is 0.
 
-    A class attribute `unexercised` of the drafter says, by the name of a count (InformedCounts), why that is 0. Returns the
-    counts.
+    Args:
+        make: From a target to the drafter, as an oracle: where the method has weights, something
+            that knows the toy takes their place (`OrderTwoNetwork.after` computes the next token's
+            law from a state and the tokens behind it).
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A proposal is wrong, or something that is to be checked never happened.
     """
     seen = Counter[str]()
     drafter = None
@@ -59,6 +68,8 @@ def check_informed(make: Callable[[CausalLaw], Drafter]) -> InformedCounts:
         law = toy_law(seed, SIZE, eos=-1, sharp=3.0, tree=tree)
         drafter = make(law)
         prompts = ((0,), (0, 1, 2), (3, 1, 4, 1, 5))
+        # All answers under one law share it: the same root with another draft shows that states
+        # were read.
         first = dict[int, int]()
         run_coroutines(
             [_answer(law, drafter, prompt, at, seen, first) for at, prompt in enumerate(prompts)]
@@ -70,7 +81,17 @@ def check_informed(make: Callable[[CausalLaw], Drafter]) -> InformedCounts:
 
 @dataclass
 class InformedAnswer:
-    """One answer under way."""
+    """One answer under way.
+
+    Attributes:
+        guess: The drafter's guess for the text.
+        session: The target's session of the text.
+        root: Last token of the text, not yet fed.
+        position: Absolute position of the token behind the root.
+        told: Whether the guess has learned of a round yet.
+        seen: What was counted so far, by the names of InformedCounts.
+        first: By the root, the token that was drafted first behind it, in any answer under one law.
+    """
 
     guess: DraftGuess
     session: Session
@@ -102,6 +123,8 @@ async def _answer(
     guess = drafter.open(prompt, session)
     line = InformedAnswer(guess, session, prompt[-1], len(prompt), False, seen, first)
     await prefill_for_guess(session, guess, prompt)
+    # Each answer begins with another kind of feed, so that answers in one batch are fed unlike
+    # drafts.
     kinds = list(FEEDS)
     for i in range(10):
         twin = line.fork()
@@ -120,11 +143,14 @@ async def _round(line: InformedAnswer, kind: str, budget: DraftBudget) -> None:
     rng = Rng.of(0)
     draft = await line.guess.propose(line.root, line.position, budget, rng)
     text = await _text(line, budget.depth + 1)
+    # How many tokens of the true text the draft holds as a path from its root.
     held = len(draft.nodes_of((line.root, *text))) - 1
     node = draft.nodes_of((line.root, *text))[-1]
     where = (
         f"behind position {line.position - 1}, after a round that was fed {line.told or 'nothing'}"
     )
+    # The path ends where the draft does: a child there would be a token that the text does not
+    # have.
     assert not draft.children[node], (
         f"{where}: {[draft.token[c] for c in draft.children[node]]} were drafted for {text[held]}"
     )
@@ -132,6 +158,7 @@ async def _round(line: InformedAnswer, kind: str, budget: DraftBudget) -> None:
     line.seen["drafted"] += held
     if held:
         line.seen["informed"] += line.first.setdefault(line.root, text[0]) != text[0]
+    # The target scores another draft than was proposed, and the guess learns from that one.
     fed = FEEDS[kind](draft, text)
     scores = await line.session.score(
         fed, replace(line.guess.want, law=RowDetail.ROW, prompt=False, last=False)
@@ -141,6 +168,8 @@ async def _round(line: InformedAnswer, kind: str, budget: DraftBudget) -> None:
         last = verdict.path[-1]
     else:
         last = 0
+    # The state that counts is the last accepted node's; with nodes behind it, taking the last row
+    # would be wrong.
     line.seen["middle"] += last < len(fed) - 1
     line.session.commit(verdict.committed(fed))
     line.guess.learn(fed, scores, verdict)
@@ -154,6 +183,7 @@ async def _text(line: InformedAnswer, n: int) -> list[int]:
     twin = line.session.fork()
     draft = Draft.chain(line.root)
     for i in range(n):
+        # Greedy decoding by a fork, one token a pass, is the reference.
         scores = await twin.score(draft, ScoreRequest())
         draft = Draft.chain(line.root, (*draft.token[1:], scores.argmax(i)))
     twin.close()

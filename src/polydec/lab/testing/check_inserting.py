@@ -43,7 +43,7 @@ SHORT = [text for n in range(4) for text in product(range(2), repeat=n)]
 class InsertionCounts(ContractCounts):
     """What a check saw a decoder of the insertion family do.
 
-    Args:
+    Attributes:
         answers: Answers whose traces were read. 0 or more, like all of these.
         inserted: Tokens that were put before one that stood.
     """
@@ -53,16 +53,30 @@ class InsertionCounts(ContractCounts):
 
 
 def check_inserting(make: Make, *, unexercised: Mapping[str, str] | None = None) -> InsertionCounts:
-    """Raise AssertionError unless answers end where they should, what is given stays, edits replay to the answer, draws have
-    names of their own, a request says in a batch what it says alone, choices differ, and slates are closed however a run ends;
-    and, where the law is promised, texts are drawn from the law that the model was made of. Tokens put before
-    others must have been seen, unless `unexercised` says, by the name of a count (InsertionCounts), why there are none. Returns
-    the counts."""
+    """Check everything that a decoder of the insertion family promises.
+
+    Answers end where they should, what is given stays, edits replay to the answer, draws have names
+    of their own, a request says in a batch what it says alone, choices differ, and slates are
+    closed however a run ends; and, where the law is promised, texts are drawn from the law that the
+    model was made of. Tokens put before others must have been seen.
+
+    Args:
+        make: Makes the decoder of an insertion model.
+        unexercised: By the name of a count (InsertionCounts), one sentence that says why it is 0.
+            None: none is.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or no token was put before another.
+    """
     check_ends(make)
     check_given(make)
     counts = check_replay(make)
     check_batch(make)
     check_closed(make)
+    # Any model will do here: what a decoder promises does not depend on it.
     if make(posterior_inserter(0)).exactness is Exactness.LAW:
         check_law(make)
     require_exercised(counts, "a check of insertion", ("inserted",), unexercised)
@@ -72,22 +86,51 @@ def check_inserting(make: Make, *, unexercised: Mapping[str, str] | None = None)
 def some_law(seed: int) -> Law:
     """A law over SHORT."""
     g = torch.Generator().manual_seed(seed)
+    # One probability for each text of SHORT.
     p_N = torch.softmax(2 * torch.randn(len(SHORT), generator=g, dtype=torch.float64), 0)
     return dict(zip(SHORT, p_N.tolist(), strict=True))
 
 
 def posterior_inserter(seed: int, *, even: bool = True) -> ToyInserter:
-    """What perfect training makes of such a law."""
+    """Make a toy of what perfect training makes of a law over short texts.
+
+    Args:
+        seed: Seed of the law (`some_law`).
+        even: Whether the number of hidden tokens is drawn evenly for each text, as in training; see
+            `PosteriorNetwork`.
+
+    Returns:
+        The model, over two tokens and EOS.
+    """
     return ToyInserter(PosteriorNetwork(some_law(seed), 2, even=even))
 
 
 def last_slot_inserter(seed: int, size: int = 3, sharp: float = 1.0) -> ToyInserter:
-    """A model that only ever puts a token last."""
+    """Make a toy that only ever puts a token last.
+
+    Args:
+        seed: Seed of its law.
+        size: Tokens, EOS not counted. Default 3.
+        sharp: How far logits are spread. Default 1.
+
+    Returns:
+        The model.
+    """
     return ToyInserter(LastSlotNetwork(random_step_law(seed, size, sharp)))
 
 
 def random_step_law(seed: int, size: int, sharp: float) -> Tensor:
-    """The law of a token, or of the end, by the token before it."""
+    """Draw the law of a token, or of the end, by the token before it.
+
+    Args:
+        seed: Seed of the draws.
+        size: Tokens, EOS not counted.
+        sharp: How far logits are spread.
+
+    Returns:
+        Probabilities, shape ``[size + 1, size + 1]``: a row for each token before, the last column
+        EOS.
+    """
     g = torch.Generator().manual_seed(seed)
     return torch.softmax(
         sharp * torch.randn(size + 1, size + 1, generator=g, dtype=torch.float64), -1
@@ -100,6 +143,7 @@ class AnyTokenNetwork(LastSlotNetwork):
     def forward(self, queries: Sequence[Asked]) -> list[InsertionScores]:
         offers = super().forward(queries)
         even = [
+            # Equal weight for every token in every slot; EOS is never put in by a slot.
             torch.zeros_like(o.logw_SV).index_fill(-1, torch.tensor([self.size]), NEG_INF)
             for o in offers
         ]
@@ -107,12 +151,29 @@ class AnyTokenNetwork(LastSlotNetwork):
 
 
 def law_with_ends(law: Law, end: int = 2) -> Law:
-    """The same texts with the end behind them."""
+    """Put the end behind each text of a law.
+
+    Args:
+        law: Probabilities of texts without their end.
+        end: Id of the end. Default 2, the end of a toy of two tokens.
+
+    Returns:
+        The same probabilities of the longer texts.
+    """
     return {(*text, end): p for text, p in law.items()}
 
 
 def check_law(make: Make, *, laws: int = 2, tolerance: float = 1e-12) -> None:
-    """The enumerated output law is that of which the model knows the posteriors."""
+    """Require that the enumerated output law is that of which the model knows the posteriors.
+
+    Args:
+        make: Makes the decoder of an insertion model.
+        laws: Random laws, at least 1. Default 2.
+        tolerance: Total variation that rounding may leave.
+
+    Raises:
+        AssertionError: The law is another one.
+    """
     for seed in range(laws):
         decoder, request = make(posterior_inserter(seed)), Request((0,), max_tokens=5)
         got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
@@ -121,7 +182,9 @@ def check_law(make: Make, *, laws: int = 2, tolerance: float = 1e-12) -> None:
 
 
 def check_ends(make: Make) -> None:
-    """An answer ends with EOS, or at max_tokens, or at a stop id, which it holds. With ignore_eos only the last two."""
+    """An answer ends with EOS, or at max_tokens, or at a stop id, which it holds. With ignore_eos
+    only the last two.
+    """
     for seed in range(20):
         model = last_slot_inserter(seed, 4, 2.0)
         stop = frozenset[int]({0} if seed % 5 == 4 else ())
@@ -143,8 +206,18 @@ def check_ends(make: Make) -> None:
 
 
 def check_given(make: Make) -> None:
-    """Given tokens stay, in their order and without anything between them; a gap takes no more than stands for it; an end
-    that is given is the last token."""
+    """Require that given tokens stay.
+
+    They stay in their order and without anything between them; a gap takes no more than stands for
+    it; an end that is given is the last token.
+
+    Args:
+        make: Makes the decoder of an insertion model.
+
+    Raises:
+        AssertionError: An answer does not fit what was given.
+    """
+    # Three gaps, of two, one and three positions, around given tokens; the end is given as well.
     given = (None, None, 3, None, 2, 2, None, None, None, 4)
     model = ToyInserter(AnyTokenNetwork(random_step_law(3, 4, 1.0)))
     for seed in range(20):
@@ -152,6 +225,8 @@ def check_given(make: Make) -> None:
             [answer_one(make(model), Request((1,), len(given), given=given, seed=seed))]
         )[0].token_ids
         assert out[-1] == 4 and 4 not in out[:-1], f"{out} does not end with its end"
+        # Gaps may take less than stands for them: some a, b, c in reach must put the given tokens
+        # where they are.
         fits = any(
             len(out) == a + b + c + 4 and out[a] == 3 and out[a + b + 1 : a + b + 3] == (2, 2)
             for a, b, c in product(range(3), range(2), range(4))
@@ -163,8 +238,19 @@ def check_given(make: Make) -> None:
 
 
 def check_replay(make: Make) -> InsertionCounts:
-    """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing; notes are of its tokens.
-    Returns what was seen."""
+    """Require that the edits of the trace, read back from JSON, add up to the answer.
+
+    Watching changes nothing, and log-probabilities are those of the answer's tokens.
+
+    Args:
+        make: Makes the decoder of an insertion model.
+
+    Returns:
+        How many answers there were, and how many tokens were put before others.
+
+    Raises:
+        AssertionError: The trace and the answer differ.
+    """
     answers = 0
     inserted = 0
     for seed in range(6):
@@ -196,9 +282,11 @@ def _inserted(edits: Sequence[TextEdit], ends: frozenset[int]) -> int:
     text = [0]
     count = 0
     for edit in edits:
+        # From the back, so that positions before stay what the edit means by them.
         for at in sorted(edit.erase, reverse=True):
             del text[at]
         for at, token in edit.insert:
+            # A token before nothing but an end is an ordinary continuation, and does not count.
             count += not ends.issuperset(text[at:])
             text.insert(at, token)
         for at, token in sorted(edit.write):
@@ -207,13 +295,26 @@ def _inserted(edits: Sequence[TextEdit], ends: frozenset[int]) -> int:
 
 
 def check_batch(make: Make) -> BatchCounts:
-    """Many requests at once, of unequal lengths, seeds and choices: each one's answer is what it is alone. Passes that requests
-    shared and answers that differ must have been seen, unless a class attribute `unexercised` of the decoder says, by the name
-    of a count (BatchCounts), why that is 0. Returns the counts."""
+    """Require of many requests at once that each one's answer is what it is alone.
+
+    The requests have unequal lengths, seeds and choices. Passes that requests shared and answers
+    that differ must have been seen, unless a class attribute `unexercised` of the decoder says, by
+    the name of a count (BatchCounts), why that is 0.
+
+    Args:
+        make: Makes the decoder of an insertion model.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: An answer depends on its neighbours, or nothing was shared.
+    """
     network = LastSlotNetwork(random_step_law(7, 6, 0.7))
     decoder = make(ToyInserter(network))
     requests = [Request((i % 3,), 2 + 5 * (i % 4), seed=i // 2, choice=i % 2) for i in range(9)]
     alone = [run_coroutines([answer_one(decoder, r)])[0].token_ids for r in requests]
+    # Calls of the network, all requests one by one: a batch that shares passes needs fewer.
     alone_calls = network.calls
     counts = BatchCounts.of_answers(alone)
     for order in (requests, requests[::-1]):
@@ -237,6 +338,7 @@ def check_closed(make: Make) -> None:
     """Choices come in order, each drawn for itself; a run that is cancelled leaves no slate open."""
     decoder = make(last_slot_inserter(7, 6, 0.7))
     request = Request((0,), 12, n=6, ignore_eos=True)
+    # The count of open slates begins anew here: other checks may have left some.
     left_open()
     several = run_coroutines([run_decoder(decoder, request)])[0]
     assert [r.choice for r in several] == list(range(6)) and len(
@@ -252,6 +354,7 @@ def check_closed(make: Make) -> None:
     assert not left_open(), "a slate stayed open after the answers"
     scheduler = Scheduler()
     task = scheduler.submit(run_decoder(decoder, request))
+    # One step is enough for slates to be open when the run is cancelled.
     scheduler.step()
     scheduler.cancel(task)
     assert not left_open(), "a slate stayed open after a cancelled run"

@@ -16,16 +16,22 @@ PHASE = 12
 CHANCES = tuple(i / 100 for i in range(101))
 
 Shown = tuple[int, int, int, bool, tuple[bool, ...]]
-"""What a budget says: its three sizes, whether it is graded, and whether to go on behind each of CHANCES."""
+"""What a budget says: its three sizes, whether it is graded, and whether to go on behind each of
+CHANCES.
+"""
 
 
 @dataclass
 class PolicyCounts(ContractCounts):
     """What a check saw a policy do.
 
-    rounds: of all histories; accepted, rejected: drafts that were so as a whole; moved: budgets that were others than the
-    first; stopping: budgets that end a draft at some chance and not at another; joined: rounds that were told how many
-    sequences share them.
+    Attributes:
+        rounds: Rounds of all histories.
+        accepted: Drafts that were accepted as a whole.
+        rejected: Drafts that were rejected as a whole.
+        moved: Budgets that were others than the first.
+        stopping: Budgets that end a draft at some chance and not at another.
+        joined: Rounds in which the policy was given the number of sequences that share them.
     """
 
     rounds: int = 0
@@ -37,14 +43,25 @@ class PolicyCounts(ContractCounts):
 
 
 def check_policy(policy: Policy[Any]) -> PolicyCounts:
-    """Raise AssertionError unless budgets are legal and follow from what was observed alone, and the policy was seen to move:
-    drafts as long as it lets them be are accepted as a whole for a time, then rejected, then one or the other, while batches
-    grow and shrink. States are never written to; a graded budget ends a draft somewhere.
+    """Check everything that a policy promises.
 
-    A class attribute `unexercised` of the policy says, by the name of a count (PolicyCounts), why that is 0. Returns the
-    counts.
+    Budgets are legal and follow from what was observed alone, and the policy was seen to move:
+    drafts as long as it lets them be are accepted as a whole for a time, then rejected, then one or
+    the other, while batches grow and shrink. States are never written to; a graded budget ends a
+    draft somewhere. A class attribute `unexercised` of the policy says, by the name of a count
+    (PolicyCounts), why that is 0.
+
+    Args:
+        policy: The policy.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
     """
     counts = PolicyCounts()
+    # Twice the same history: a policy that reads a clock, or anything else, differs.
     runs = [_run(policy, counts) for _ in range(2)]
     assert runs[0] == runs[1], "the same history gave other budgets"
     counts.moved = len(set(runs[0])) - 1
@@ -59,6 +76,7 @@ def _shown(policy: Policy[Any], state: Any) -> Shown:
     """What a state allows; a budget is asked once, as it may count the nodes of its draft."""
     budget = policy.budget(state)
     assert budget.depth >= 0 and budget.nodes >= 0 and budget.width >= 1, f"{budget} is not legal"
+    # A new budget for each chance: `go_on` may count the nodes that it was asked for.
     on = tuple(bool(policy.budget(state).go_on(1, q)) for q in CHANCES)
     return budget.depth, budget.nodes, budget.width, budget.graded, on
 
@@ -70,6 +88,7 @@ def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
     joined = getattr(policy, "joined", None)
     for i in range(5 * PHASE):
         if joined is not None:
+            # One sequence for half a phase, then eight, so that a phase has both.
             sequences = 1 + 7 * (i // (PHASE // 2) % 2)
             told = joined(state, sequences)
             assert _shown(policy, told) == _shown(policy, joined(state, sequences)), (
@@ -84,11 +103,15 @@ def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
         counts.stopping += len(set(shown[4])) > 1
         draft = _drafted(policy.budget(state), dice)
         most = len(draft) - 1
+        # A phase of acceptance, one of rejection, one of acceptance, one of either, one of anything
+        # between.
         took = (most, 0, most, dice.choice((0, most)), dice.randint(0, most))[i // PHASE]
         counts.accepted += took == most > 0
         counts.rejected += not took and most > 0
         verdict = Verdict(tuple(range(1, 1 + took)), 2)
         after = policy.observe(state, draft, verdict)
+        # States are values: observing a round twice from one state gives the same, and leaves the
+        # state as it is.
         again = policy.observe(state, draft, verdict)
         assert _shown(policy, after) == _shown(policy, again), (
             "the same round, observed twice, gave other budgets"

@@ -1,4 +1,6 @@
-"""The contract of preemption: a request that is put on hold gives its cache back, and its text stays what it is alone."""
+"""The contract of preemption: a request that is put on hold gives its cache back, and its text
+stays what it is alone.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ PROMPT = (0, 1, 0, 2, 0, 1)
 class PreemptionCounts(ContractCounts):
     """What a check of requests on hold saw.
 
-    Args:
-        answers: Answers that were compared with what their requests say alone. 0 or more, like all of these.
+    Attributes:
+        answers: Answers that were compared with what their requests say alone. 0 or more, like all
+            of these.
         holds: How often a request was put on hold.
     """
 
@@ -33,13 +36,23 @@ class PreemptionCounts(ContractCounts):
 
 
 def run_on_hold(coros: Sequence[Coro], laws: Sequence[CausalLaw]) -> tuple[list[Any], list[int]]:
-    """Drive coroutines side by side as if there were next to no memory: at four of five passes, drawn once for all, each is
-    asked to stop, and gives back all that it holds of these laws when it has. Results in order, and how often each was put on
-    hold. Raises the first error.
+    """Drive coroutines side by side as if there were next to no memory.
 
-    laws: every law whose sessions the coroutines open.
+    At four of five passes, drawn once for all, each is asked to stop, and gives back all that it
+    holds of these laws when it has.
+
+    Args:
+        coros: Coroutines of answers.
+        laws: Every law whose sessions the coroutines open.
+
+    Returns:
+        Their results in order, and how often each was put on hold.
+
+    Raises:
+        Exception: The first error of a coroutine, once all have ended.
     """
     scheduler = Scheduler()
+    # A fixed seed: a failure can be repeated.
     dice = random.Random(0)
     tasks = [scheduler.submit(coro) for coro in coros]
     holds = [0] * len(tasks)
@@ -47,10 +60,14 @@ def run_on_hold(coros: Sequence[Coro], laws: Sequence[CausalLaw]) -> tuple[list[
         while not all(task.done for task in tasks):
             for task in tasks:
                 if dice.random() < 0.8:
+                    # A request stops at its next pause only, so being asked and having stopped are
+                    # two steps.
                     scheduler.hold(task)
             scheduler.step()
             for i, task in enumerate(tasks):
                 if scheduler.stopped(task):
+                    # As a server short of memory does: the cache goes, and is fed anew when the
+                    # request goes on.
                     _evict(task, laws)
                     holds[i] += 1
                     scheduler.resume(task)
@@ -66,6 +83,7 @@ def run_on_hold(coros: Sequence[Coro], laws: Sequence[CausalLaw]) -> tuple[list[
 def _evict(task: Any, laws: Sequence[CausalLaw]) -> None:
     for law in laws:
         for session in list(law.live):
+            # Sessions of other tasks stay as they are: they may be in the middle of a pass.
             if session.owner is task:
                 session.evict()
 
@@ -73,16 +91,24 @@ def _evict(task: Any, laws: Sequence[CausalLaw]) -> None:
 def check_preemption(
     make: Callable[[Target, Target], Decoder], *, length: int = 9
 ) -> PreemptionCounts:
-    """Raise AssertionError unless requests that are put on hold again and again, beside others, say what each says alone, and
-    can be put on hold at all.
+    """Check that requests that are put on hold again and again, beside others, say what each says
+    alone.
 
-    make: (target, draft) -> the decoder to check; length: tokens of the first answer, at least 1. Returns what was
-    seen.
+    Args:
+        make: From (target, draft) to the decoder to check.
+        length: Tokens of the first answer, at least 1. Default 9.
+
+    Returns:
+        How many answers were compared, and how often a request was put on hold.
+
+    Raises:
+        AssertionError: An answer is another one, or a request was never put on hold.
     """
     answers = 0
     held = 0
     for seed in range(2):
         target = toy_law(seed, 6)
+        # A draft that resembles the target under one seed, and is another law under the other.
         draft = toy_law(seed + seed % 2, 6, sharp=0.9, cost=0.1)
         requests = [Request(PROMPT[i:], length + i, ignore_eos=True, seed=seed) for i in range(2)]
         alone = [

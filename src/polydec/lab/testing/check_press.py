@@ -24,7 +24,7 @@ from polydec.models.sessions.lm import CausalLaw
 class PressCounts(ContractCounts):
     """What a check saw a press do.
 
-    Args:
+    Attributes:
         packed: Blocks of a layer that were packed.
         dropped: Entries of a head that went.
         rounded: Entries of a head that stayed as other numbers.
@@ -41,7 +41,7 @@ class PressCounts(ContractCounts):
 class CountedPress:
     """A press that counts what becomes of the entries it is given.
 
-    Args:
+    Attributes:
         inner: The press.
         seen: What was counted so far, by the names of PressCounts.
     """
@@ -53,14 +53,31 @@ class CountedPress:
         return getattr(self.inner, name)
 
     def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> PackedBlock:
-        """Block k of one layer, counted."""
+        """Pack one block of one layer as the inner press does, and count what became of its
+        entries.
+
+        Args:
+            k: Index of the block, from the beginning of the text.
+            kv: Its keys and values, shape ``[2, kv heads, block, head]``.
+            behind: Keys and values of the block after it, then its queries; None for a press that
+                does not ask for them.
+            before: What packing block k - 1 made, where that does not last; else None.
+
+        Returns:
+            What the inner press leaves of the block.
+        """
         packed = self.inner.pack(k, kv, behind, before)
         if before is None:
             given = kv
         else:
+            # Where earlier blocks may change once more, what is packed is what they left, and this
+            # block.
             given = torch.cat([self._entries(k - 1, before, kv), kv], -2)
         left = self._entries(k, packed, kv)
+        # Key and value of an entry side by side, [kv heads, entries, 2 head], to find an entry
+        # again by its numbers.
         ours, theirs = (torch.cat([*x], -1) for x in (left, given))
+        # Of each entry that stayed, whether it is one of those given, number for number.
         same = (ours[:, :, None] == theirs[:, None]).all(-1).any(-1)
         self.seen["packed"] += 1
         self.seen["dropped"] += len(theirs) * (theirs.shape[1] - ours.shape[1])
@@ -77,8 +94,8 @@ class CountedPress:
 def check_press(
     lm: CausalLaw, press: CachePress, *, blocks: int = 2, tolerance: float = 1e-9, seed: int = 0
 ) -> PressCounts:
-    """Raise AssertionError unless the law over caches that `press` makes smaller is a target as any other, and it was seen at
-    work.
+    """Raise AssertionError unless the law over caches that `press` makes smaller is a target as any
+    other, and it was seen at work.
 
     Args:
         lm: A model whose network reads pressed caches; several hundred positions are computed.
@@ -88,20 +105,23 @@ def check_press(
         seed: Of the prompt.
 
     Returns:
-        The counts. A class attribute `unexercised` of the press says, by the name of a count, why that is 0.
+        The counts. A class attribute `unexercised` of the press says, by the name of a count, why
+        that is 0.
 
     Raises:
         AssertionError: The law depends on how a text came about, or nothing was pressed.
         RequestError: The network cannot read such caches.
     """
     prompt = _text(lm, blocks * press.block + 3, seed)
+    # Some blocks are full behind this prompt: the contract of targets then reads pressed and
+    # unpressed entries.
     check_target(lm.pressed(press), prompt=prompt, tolerance=tolerance, seed=seed)
     return check_pressing(lm, press, seed=seed)
 
 
 def check_pressing(lm: CausalLaw, press: CachePress, *, seed: int = 0) -> PressCounts:
-    """Raise AssertionError unless a press changes what is kept of a text of four blocks, and the law of tokens behind it: the
-    part of `check_press` that takes two passes.
+    """Raise AssertionError unless a press changes what is kept of a text of four blocks, and the
+    law of tokens behind it: the part of `check_press` that takes two passes.
 
     Args:
         lm: A model whose network reads pressed caches.

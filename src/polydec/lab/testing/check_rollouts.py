@@ -1,4 +1,6 @@
-"""The contract of decoders that draw several texts and answer with one of them, where equal texts may occur."""
+"""The contract of decoders that draw several texts and answer with one of them, where equal texts
+may occur.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +51,12 @@ PROMPT = (0, 1, 0)
 class RolloutCounts(ContractCounts):
     """What a check saw of texts that are tried for an answer.
 
-    Args:
+    Attributes:
         answers: Answers whose traces were read. 0 or more, like all of these.
         branched: Texts, or beginnings of texts, that were tried beside the first one of a request.
         distinct: Texts that differ among the answers to one request, beside the first one.
-        picked_over_first: Answers that do not go on from the first text that was tried for them, though no limit cut it.
+        picked_over_first: Answers that do not go on from the first text that was tried for them,
+            though no limit cut it.
         laws: Laws of the answers that were enumerated.
     """
 
@@ -65,12 +68,25 @@ class RolloutCounts(ContractCounts):
 
 
 def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) -> RolloutCounts:
-    """Raise AssertionError unless what `make` gives can be relied on.
+    """Check everything that a decoder promises that draws several texts and answers with one of
+    them.
 
-    tries: how many texts it draws for an answer; picked: which one a reference takes of them: the law of the answers is then
-    that of taking it from so many independent draws, enumerated (None: there is no reference). Texts
-    beside the first, answers that differ, and answers other than the first text must have been seen, unless a class attribute
-    `unexercised` says, by the name of a count (RolloutCounts), why that is 0. Returns the counts."""
+    Texts beside the first, answers that differ, and answers other than the first text must have
+    been seen, unless a class attribute `unexercised` says, by the name of a count (RolloutCounts),
+    why that is 0.
+
+    Args:
+        make: Makes the decoder of a target.
+        tries: How many texts it draws for an answer, at least 1. Default 2.
+        picked: Which of them a reference takes: the law of the answers is then that of taking it
+            from so many independent draws, enumerated. None: there is no reference.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
+    """
     check_sessions(make)
     seen = check_events(make, 2)
     check_neighbours(make, 2)
@@ -93,11 +109,27 @@ def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) 
 def check_law(
     make: Make, tries: int, picked: Picked, laws: int = 6, length: int = 2
 ) -> RolloutCounts:
-    """The enumerated law of the answers, under the request's shapers, where temperature 0 means the law before the argmax.
-    Returns how many laws there were."""
+    """Require that the enumerated law of the answers is that of the reference.
+
+    It is so under the request's shapers, where temperature 0 means the law before the argmax.
+
+    Args:
+        make: Makes the decoder of a target.
+        tries: How many texts it draws for an answer.
+        picked: Which of them the reference takes.
+        laws: Random laws, at least 1. Default 6.
+        length: Tokens of an answer, at least 1. Default 2.
+
+    Returns:
+        How many laws there were.
+
+    Raises:
+        AssertionError: The law is another one.
+    """
     for seed in range(laws):
         target = toy_law(seed, 3)
         shapers = SHAPERS[("plain", "shaped", "greedy")[seed % 3]]
+        # An argmax would make all draws alike: texts are drawn from the law before it.
         before = tuple(s for s in shapers if s.reads is not RowDetail.ARGMAX)
         decoder, request = make(bend_target(target, shapers)), Request(PROMPT, length)
         got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
@@ -112,8 +144,20 @@ def check_law(
 
 
 def expected_pick_law(target: CausalLaw, law: Law, tries: int, length: int, picked: Picked) -> Law:
-    """The law of what is picked of independent draws from `law`."""
+    """Compute the law of what is picked of independent draws.
+
+    Args:
+        target: The target, for references that read it.
+        law: The law of each draw.
+        tries: How many texts are drawn.
+        length: The most tokens of a text.
+        picked: Which of the texts is taken.
+
+    Returns:
+        The probability of each answer.
+    """
     out: Law = defaultdict(float)
+    # Every combination of draws, with the product of their probabilities.
     for drawn in product(law.items(), repeat=tries):
         texts = [(text, math.log(p) / len(text)) for text, p in drawn]
         out[texts[picked(target, texts, length)][0]] += math.prod(p for _, p in drawn)
@@ -121,8 +165,18 @@ def expected_pick_law(target: CausalLaw, law: Law, tries: int, length: int, pick
 
 
 def check_texts(make: Make) -> int:
-    """Each answer ends where it must, and its log-probabilities are those of its own tokens. Returns how many answers differ
-    from the first one to their request."""
+    """Require that each answer ends where it must, and that its log-probabilities are those of its
+    own tokens.
+
+    Args:
+        make: Makes the decoder of a target.
+
+    Returns:
+        How many answers differ from the first one to their request.
+
+    Raises:
+        AssertionError: An answer breaks one of these.
+    """
     distinct = 0
     for seed in range(12):
         target = toy_law(seed, 5, sharp=2.0)
@@ -148,8 +202,17 @@ def check_texts(make: Make) -> int:
 
 
 def picks_over_first(make: Make) -> int:
-    """How many answers do not go on from the first text that was tried for them. Texts have room to come to an end of their
-    own: which one is taken is left to the search, not to the limit."""
+    """Count the answers that do not go on from the first text that was tried for them.
+
+    Texts have room to come to an end of their own: which one is taken is left to the search, not to
+    the limit.
+
+    Args:
+        make: Makes the decoder of a target.
+
+    Returns:
+        How many of 24 answers.
+    """
     count = 0
     room = 64
     for seed in range(24):
@@ -158,17 +221,26 @@ def picks_over_first(make: Make) -> int:
         request = Request(PROMPT, room, seed=seed)
         answer = run_coroutines([answer_one(make(target), request, on=events.append)])[0].token_ids
         first = first_tried(events)
+        # A text that the limit cut says nothing: any answer may go another way there.
         count += len(first) < room and answer[: len(first)] != first
     return count
 
 
 def first_tried(events: Sequence[TraceEvent]) -> tuple[int, ...]:
-    """The tokens of the first branch that anything was written to, as the events of one answer tell of it."""
+    """Find the tokens of the first branch that anything was written to.
+
+    Args:
+        events: The events of one answer.
+
+    Returns:
+        The tokens; none where nothing was tried.
+    """
     texts = dict[int, tuple[int, ...]]()
     first = list[int]()
     for event in events:
         match event:
             case BranchedEvent():
+                # A branch begins with what its parent had at the place where it leaves it.
                 texts[event.branch] = texts.get(event.parent, ())[: event.at]
             case TriedEvent():
                 texts[event.branch] += event.tokens
@@ -181,7 +253,16 @@ def first_tried(events: Sequence[TraceEvent]) -> tuple[int, ...]:
 
 
 def check_ledger(make: Make) -> None:
-    """What is counted is what was done: positions fed beside those of the prompt, which is fed once; tokens written; passes."""
+    """Require that what is counted is what was done.
+
+    That is: positions fed beside those of the prompt, which is fed once; tokens written; passes.
+
+    Args:
+        make: Makes the decoder of a target.
+
+    Raises:
+        AssertionError: A count is wrong.
+    """
     for seed in range(8):
         target = toy_law(seed, 5, sharp=0.5)
         found = run_coroutines([run_decoder(make(target), Request(PROMPT, 9, seed=seed, n=2))])[0]
@@ -191,6 +272,8 @@ def check_ledger(make: Make) -> None:
             assert isinstance(s, SearchStats), f"a ledger of another kind: {s}"
             total = total.plus(s)
         table: Any = target.network
+        # The toy counts layers times positions; the prompt but its last token is fed by the
+        # prefill.
         fed = table.runs / table.layers - (len(PROMPT) - 1)
         assert total.scored == fed, (
             f"{total.scored} tokens were counted as scored, {fed:.0f} were fed"
@@ -205,8 +288,17 @@ def check_ledger(make: Make) -> None:
 
 
 def check_clock(make: Make) -> None:
-    """The first edit of an answer, with which the clock of decoding starts, comes before half of the work is done, also where
-    nothing is certain before the end: tokens a second would mean nothing otherwise."""
+    """Require that the first edit of an answer comes before half of the work is done.
+
+    The clock of decoding starts with it, also where nothing is certain before the end: tokens a
+    second would mean nothing otherwise.
+
+    Args:
+        make: Makes the decoder of a target.
+
+    Raises:
+        AssertionError: The first edit comes later.
+    """
     scheduler = Scheduler()
     edited = list[int]()
     steps = 0
@@ -218,7 +310,15 @@ def check_clock(make: Make) -> None:
 
 
 def check_draws(make: Make) -> None:
-    """No name of a draw is used twice; choices and seeds draw independently; the same request gives the same text."""
+    """Require that no name of a draw is used twice, and that choices and seeds draw independently.
+
+    Args:
+        make: Makes the decoder of a target.
+
+    Raises:
+        AssertionError: Requests that differ give one text, or one request gives two.
+        RuntimeError: Two draws have one name.
+    """
     decoder = make(toy_law(21, 6, sharp=0.5))
     alike = Request(PROMPT, 24, ignore_eos=True)
     for vary, requests in (
@@ -230,6 +330,7 @@ def check_draws(make: Make) -> None:
         assert texts == [run_coroutines([answer_one(decoder, r)])[0].token_ids for r in requests], (
             "the same request, another text"
         )
+    # The strict stream gives the draws of the plain one, and refuses to give one twice.
     strict: Any = StrictRng.of(3)
     text = run_coroutines([answer_one(decoder, Request(PROMPT, 12, seed=3), strict)])[0].token_ids
     assert (

@@ -55,12 +55,13 @@ PROMPT = (0, 1, 0)
 class SearchCounts(ContractCounts):
     """What a check saw a search do.
 
-    Args:
+    Attributes:
         answers: Answers whose traces were read. 0 or more, like all of these.
         branched: Branches that were begun beside the first one of a request.
         pruned: Branches that were given up.
         scored: Scores that branches were ranked by.
-        tied: Answers that are worth as much as the one before them, in a law with pairs of equal texts.
+        tied: Answers that are worth as much as the one before them, in a law with pairs of equal
+            texts.
         refused: Requests for more answers than the search gives, which it refused.
     """
 
@@ -77,7 +78,15 @@ SEARCH_KINDS = ("branched", "pruned", "scored", "tied", "refused")
 
 
 def counted_branches(events: Sequence[TraceEvent], answers: int) -> SearchCounts:
-    """What the events of one request tell of its branches."""
+    """Count what the events of one request say of its branches.
+
+    Args:
+        events: All events of the request.
+        answers: How many answers it had.
+
+    Returns:
+        The counts; the first branch of a request is not counted.
+    """
     begun, given_up, scored = (
         sum(isinstance(e, kind) for e in events)
         for kind in (BranchedEvent, PrunedEvent, ScoredEvent)
@@ -86,7 +95,14 @@ def counted_branches(events: Sequence[TraceEvent], answers: int) -> SearchCounts
 
 
 def mean_logp(result: Result) -> float:
-    """The score of a search that ranks texts by their mean log-probability."""
+    """Compute the score of a search that ranks texts by their mean log-probability.
+
+    Args:
+        result: An answer with the log-probabilities of its tokens.
+
+    Returns:
+        Their mean, in nats.
+    """
     assert result.logprobs is not None
     return sum(t.logp for t in result.logprobs) / len(result.logprobs)
 
@@ -100,15 +116,32 @@ def check_search(
     score: Callable[[Result], float] | None = mean_logp,
     ranked: bool = True,
 ) -> SearchCounts:
-    """Raise AssertionError unless what `make` gives is a search that can be relied on, and unless it was seen to begin, give up
-    and score branches, to give texts that tie, and to refuse more answers than it has. A class attribute `unexercised` says, by
-    the name of a count (SearchCounts), why that is 0.
+    """Check everything that a search promises.
 
-    width: the most answers that it gives; wide: the same search at any width, which must find the best texts of all where it is
-    as wide as there are texts, ranked by their mean log-probability (None: no width does that); expected: what `make` itself
-    finds of a target within a number of tokens, from a reference (None: there is none); score: what a result's score must be,
-    from its log-probabilities (None: something else counts in); ranked: whether answers are sorted by a score, else they are
-    drawn, in this order. Returns the counts."""
+    It was seen to begin, give up and score branches, to give texts that tie, and to refuse more
+    answers than it has. A class attribute `unexercised` of the decoder says, by the name of a count
+    (SearchCounts), why that is 0.
+
+    Args:
+        make: Makes the search over a target.
+        width: The most answers that it gives, at least 1.
+        wide: Makes the same search at any width, which must find the best texts of all where it is
+            as wide as there are texts, ranked by their mean log-probability. None: no width does
+            that.
+        expected: What `make` itself finds of a target within a number of tokens, from a reference.
+            None: there is none.
+        score: What a result's score must be, from its log-probabilities. None: something else
+            counts in.
+        ranked: Whether answers are sorted by a score; else they are drawn, in this order. Default
+            True.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
+    """
+    # Refusal first: it requires that nothing of a fresh target is fed.
     counts = check_refusal(make, width)
     check_sessions(make)
     counts += check_events(make, min(width, 2))
@@ -124,16 +157,35 @@ def check_search(
 
 
 def run_search(decoder: Decoder, request: Request, on: Observer = ignore_event) -> list[Result]:
-    """All answers to one request."""
+    """Run a search to its end.
+
+    Args:
+        decoder: The search.
+        request: The request.
+        on: Called with each event. Default: events are ignored.
+
+    Returns:
+        All answers to the request, by choice.
+    """
     return run_coroutines([run_decoder(decoder, request, on)])[0]
 
 
 def check_exhaustive(wide: Wide) -> None:
-    """As wide as there are texts, the answers are the best of all: under the request's shapers, where temperature 0 means the
-    law before the argmax, and with stop strings."""
+    """Require that the answers are the best of all where a search is as wide as there are texts.
+
+    They are so under the request's shapers, where temperature 0 means the law before the argmax,
+    and with stop strings.
+
+    Args:
+        wide: Makes the search over a target, at a width.
+
+    Raises:
+        AssertionError: An answer, or its score, is another one than brute force finds.
+    """
     for seed, size, length in ((1, 2, 4), (2, 3, 3), (4, 4, 2)):
         target = toy_law(seed, size)
         for name, shapers in SHAPERS.items():
+            # An argmax leaves one text: a search ranks by the law before it.
             law = tuple(s for s in shapers if s.reads is not RowDetail.ARGMAX)
             for stop in ("", "aa", "ba"):
                 want = _brute(target, length, law, stop)[:4]
@@ -145,7 +197,16 @@ def check_exhaustive(wide: Wide) -> None:
 
 
 def check_expected(make: Make, expected: Callable[[Target, int], Ranked]) -> None:
-    """What is found is what the reference finds."""
+    """Require that a search finds what a reference finds.
+
+    Args:
+        make: Makes the search over a target.
+        expected: From a target and a number of tokens to the texts with their scores, the best
+            first.
+
+    Raises:
+        AssertionError: An answer, or its score, is another one.
+    """
     for seed in range(12):
         if seed % 2:
             target, length = (toy_law(seed, 6), 6)
@@ -180,10 +241,22 @@ def _brute(target: CausalLaw, length: int, shapers: Sequence[Any], stop: str) ->
 def check_results(
     make: Make, n: int, score: Callable[[Result], float] | None, ranked: bool = True
 ) -> None:
-    """Answers differ and are sorted by their scores; each ends where it must; log-probabilities are those of its own tokens,
-    and its score is made of them."""
+    """Require that answers differ, are sorted by their scores, and end where they must.
+
+    Log-probabilities are those of an answer's own tokens, and its score is made of them.
+
+    Args:
+        make: Makes the search over a target.
+        n: Answers to each request, at least 1.
+        score: What a result's score must be. None: it is not compared.
+        ranked: Whether every answer must have a score. Default True.
+
+    Raises:
+        AssertionError: An answer breaks one of these.
+    """
     for seed in range(24):
         target = toy_law(seed, 5, sharp=2.0)
+        # Ends of all kinds over the seeds: stop strings, stop ids, EOS, EOS ignored, and the limit.
         stop = ("", "ab", "cc", "d")[seed % 4]
         ids = frozenset[int]({2} if seed % 5 == 4 else ())
         request = Request(
@@ -222,7 +295,17 @@ def check_results(
 
 
 def ends_rightly(target: CausalLaw, r: Result, request: Request, stop: str) -> None:
-    """A text ends at its first end, and nowhere else; it reads as its tokens do."""
+    """Require that a text ends at its first end, and nowhere else, and reads as its tokens do.
+
+    Args:
+        target: The toy that wrote it.
+        r: The answer.
+        request: What it answers: its stop ids, its length, and whether EOS is ignored.
+        stop: The stop string, "" for none.
+
+    Raises:
+        AssertionError: The answer ends elsewhere, says so wrongly, or has another text.
+    """
     ends = request.stop_ids | (frozenset[int]() if request.ignore_eos else target.vocab.eos)
     assert not ends & set(r.token_ids[:-1]), f"{r.token_ids} goes on after an end"
     assert r.token_ids == _cut(target, r.token_ids, stop), (
@@ -243,7 +326,17 @@ def ends_rightly(target: CausalLaw, r: Result, request: Request, stop: str) -> N
 
 
 def noted_rightly(target: Target, r: Result) -> None:
-    """The log-probabilities that stand beside a text are its own, from a fresh session that feeds all of it as one chain."""
+    """Require that the log-probabilities beside a text are its own.
+
+    They are compared with those of a fresh session that feeds all of the text as one chain.
+
+    Args:
+        target: The law that the text was decoded from.
+        r: The answer, with log-probabilities.
+
+    Raises:
+        AssertionError: They are another token's, or another place's.
+    """
 
     async def scores() -> Any:
         session = target.open(PROMPT)
@@ -251,6 +344,7 @@ def noted_rightly(target: Target, r: Result) -> None:
             Draft.chain(PROMPT[-1], r.token_ids[:-1]), ScoreRequest(base=RowDetail.ROW)
         )
 
+    # All tokens of the text in one pass, by a session that has seen nothing of the search.
     rows = run_coroutines([scores()])[0]
     assert r.logprobs is not None and tuple(t.token for t in r.logprobs) == r.token_ids, (
         "log-probabilities of other tokens"
@@ -266,8 +360,19 @@ def noted_rightly(target: Target, r: Result) -> None:
 
 
 def check_ties(make: Make, n: int) -> SearchCounts:
-    """Texts that tie are different texts, and the same ones when they are asked for again, alone or with the others. Returns
-    how many answers tied."""
+    """Require that texts that tie are different texts, and the same ones when they are asked for
+    again.
+
+    Args:
+        make: Makes the search over a target.
+        n: Answers to each request, at least 1; each is asked for alone as well.
+
+    Returns:
+        How many answers tied.
+
+    Raises:
+        AssertionError: A text is given twice, or another time is another one.
+    """
     counts = SearchCounts()
     for seed in range(12):
         request = Request(PROMPT, 8, n=n)
@@ -286,8 +391,18 @@ def check_ties(make: Make, n: int) -> SearchCounts:
 
 
 def twin_tokens(seed: int) -> CausalLaw:
-    """A toy of which two tokens are equally likely everywhere, and make no difference to what follows."""
+    """Make a toy of which two tokens are equally likely everywhere, and make no difference to what
+    follows.
+
+    Args:
+        seed: Seed of the toy.
+
+    Returns:
+        The toy, over four tokens; tokens 0 and 1 are the twins.
+    """
     target = toy_law(seed, 4)
+    # The rows and columns of token 1 become those of token 0: as the last token, as the one before
+    # it, and as the next.
     weight = target.network.weight  # pyright: ignore[reportAttributeAccessIssue]
     weight[1] = weight[0]
     weight[:, 1] = weight[:, 0]
@@ -296,9 +411,22 @@ def twin_tokens(seed: int) -> CausalLaw:
 
 
 def check_refusal(make: Make, width: int) -> SearchCounts:
-    """More answers than the search gives are refused with one sentence, before anything is fed. Returns how many were."""
+    """Require that more answers than the search gives are refused with one sentence, before
+    anything is fed.
+
+    Args:
+        make: Makes the search over a target.
+        width: The most answers that it gives, at least 1.
+
+    Returns:
+        How many requests were refused.
+
+    Raises:
+        AssertionError: One was not, or something was fed first.
+    """
     target = toy_law(5, 5)
     counts = SearchCounts()
+    # One answer too many, or a choice behind the last one.
     for request in (Request(PROMPT, 6, n=width + 1), Request(PROMPT, 6, choice=width)):
         try:
             run_search(make(target), request)
@@ -316,9 +444,22 @@ def check_refusal(make: Make, width: int) -> SearchCounts:
 
 
 def check_events(make: Make, n: int) -> SearchCounts:
-    """Of every choice, the first event says that it begins and the last one that it ends; each stands once; edits add up to the
-    answer; events are what their JSON says; and what is watched is what comes unwatched. Returns
-    what was seen of branches."""
+    """Require that the events of each choice tell its answer.
+
+    The first says that the choice begins and the last one that it ends, and each stands once; edits
+    add up to the answer; events are what their JSON says; and watching a request does not change
+    it.
+
+    Args:
+        make: Makes the decoder of a target.
+        n: Answers to each request, at least 1.
+
+    Returns:
+        What was seen of branches.
+
+    Raises:
+        AssertionError: Events and answers differ.
+    """
     counts = SearchCounts()
     for seed in range(8):
         target = toy_law(seed, 5, sharp=2.0)
@@ -354,8 +495,17 @@ def check_events(make: Make, n: int) -> SearchCounts:
 
 
 def check_sessions(make: Make) -> None:
-    """Every session is closed, once, wherever the search is cut off; one that was cut off has promised nothing that it would
-    have taken back."""
+    """Require that every session is closed, once, wherever the search is cut off.
+
+    A search that was cut off has promised nothing that it would have taken back.
+
+    Args:
+        make: Makes the decoder of a target.
+
+    Raises:
+        AssertionError: A session stays open or is closed twice, or an early edit is not the
+            answer's.
+    """
     steps = 0
     more = True
     whole = run_search(make(toy_law(4, 6, eos=-1)), Request(PROMPT, 12))[0].token_ids
@@ -365,15 +515,23 @@ def check_sessions(make: Make) -> None:
         edits = list[EditedEvent]()
 
         def on(event: TraceEvent, edits: list[EditedEvent] = edits) -> None:
+            """Collect the edits of one run.
+
+            Args:
+                event: An event of the run.
+                edits: Where its edits go.
+            """
             if isinstance(event, EditedEvent):
                 edits.append(event)
 
         task = scheduler.submit(run_decoder(make(target), Request(PROMPT, 12), on))
+        # Cut off after 0, 1, 2, … steps, until a run comes to its end before that.
         more = all(scheduler.step() for _ in range(steps))
         scheduler.cancel(task)
         assert sorted(target.closed) == list(range(target.opened)), (
             f"cancelled after {steps} steps, {target.opened} sessions were opened and these closed: {sorted(target.closed)}"
         )
+        # Edits are final: what a cut-off run has said begins the full run's answer.
         early = tuple(x for e in edits for x in e.tokens)
         assert early == whole[: len(early)], (
             f"after {steps} steps {early} was certain, the answer is {whole}"
@@ -382,12 +540,22 @@ def check_sessions(make: Make) -> None:
 
 
 def check_neighbours(make: Make, n: int) -> None:
-    """An answer does not depend on what runs beside it, nor on how many others are asked for."""
+    """Require that an answer does not depend on what runs beside it, nor on how many others are
+    asked for.
+
+    Args:
+        make: Makes the decoder of a target.
+        n: The most answers to a request, at least 1.
+
+    Raises:
+        AssertionError: An answer is another one in a batch, or alone.
+    """
     decoder = make(toy_law(11, 6))
     requests = [
         Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 3 + 4 * (i % 3), n=1 + i % n) for i in range(6)
     ]
     alone = [run_search(decoder, r) for r in requests]
+    # In both orders, so that each request has been before and behind each other one.
     for order in (range(6), range(5, -1, -1)):
         together = dict(
             zip(
@@ -408,7 +576,12 @@ def check_neighbours(make: Make, n: int) -> None:
 
 
 class CountedTarget:
-    """A target that counts its sessions. opened: how many; closed: the number of each that was closed."""
+    """A target that counts its sessions.
+
+    Attributes:
+        opened: How many sessions were opened or forked.
+        closed: Number of each session that was closed, in the order of closing.
+    """
 
     def __init__(self, target: CausalLaw) -> None:
         self.target = target
@@ -445,7 +618,14 @@ class CountedSession:
 
 
 class StopStringWriter:
-    """Makes a toy's text, and ends it before a stop string."""
+    """Makes a toy's text, and ends it before a stop string.
+
+    Args:
+        words: The toy's words.
+        stop: The stop string, at least one character.
+        held: Text that is not given out yet: it may be the beginning of the stop string.
+        stopped: Whether the stop string was found.
+    """
 
     def __init__(self, words: ToyWords, stop: str, held: str = "", stopped: bool = False) -> None:
         self.words = words
@@ -454,11 +634,20 @@ class StopStringWriter:
         self.stopped = stopped
 
     def push(self, token: int) -> str:
+        """Add a token.
+
+        Args:
+            token: Token id.
+
+        Returns:
+            The text that is certain now.
+        """
         self.held += self.words.decode((token,))
         at = self.held.find(self.stop)
         if at >= 0:
             self.held = self.held[:at]
             self.stopped = True
+        # The last len(stop) - 1 characters may begin the stop string, and wait.
         if self.stopped:
             sure = len(self.held)
         else:
@@ -481,7 +670,15 @@ def _words(target: CausalLaw) -> ToyWords:
 
 
 def toy_writer_factory(target: CausalLaw, stop: str) -> Callable[[], TextWriter]:
-    """What makes a toy's texts, for a request that ends before this stop string ("" for none)."""
+    """Give what makes a toy's texts, for a request.
+
+    Args:
+        target: The toy.
+        stop: String before which the text ends, "" for none.
+
+    Returns:
+        A function that makes a new writer.
+    """
     return lambda: StopStringWriter(_words(target), stop or "\n")  # no toy writes a line break
 
 

@@ -24,10 +24,11 @@ from polydec.lab.testing.shaper_contract import is_different_law
 class TargetCounts(ContractCounts):
     """What a check saw a target do.
 
-    Args:
+    Attributes:
         rows: Rows that were compared with those of single steps.
         distinct: Those of another law than the row compared before: a mix-up would have shown.
-        rewound: Texts that were taken back, after which another law stands than if they had not been.
+        rewound: Texts that were taken back, after which another law stands than if they had not
+            been.
         forked: Texts of twins after which the other twin has another law.
         states: Rows whose hidden states were read.
         keys: Tokens whose keys and values in the last layer were compared.
@@ -47,7 +48,7 @@ class TargetCounts(ContractCounts):
 class ShapedCounts(ContractCounts):
     """What a check saw shapers do to a target.
 
-    Args:
+    Attributes:
         rows: Rows that were compared.
         changed: Those that the shapers made another law of.
     """
@@ -64,15 +65,29 @@ def check_target(
     seed: int = 0,
     prefill: bool = True,
 ) -> TargetCounts:
-    """Raise AssertionError unless sessions of `target` keep their promises: every member of the protocols is there; rows are
-    normalised laws; the row of a tree's node is that of its path; a draft that extends the last one, one that replaces it,
-    commits of scored and of unscored tokens, branches kept and dropped, eviction, rewinds and forks all leave the law where
-    it should be; states, embeddings and shaping say what the rows say; keys and values are those of the text.
+    """Check everything that sessions of a target promise.
 
-    prompt: at least two tokens of the vocabulary; tolerance: of log-probabilities; prefill: whether a text given as the
-    prompt means the same as one that was generated (not so under penalties of generated tokens only). States,
-    keys and probes may be refused by an error of the session; of everything else a class attribute `unexercised` of the target
-    says, by the name of a count (TargetCounts), why that is 0. Returns the counts.
+    Every member of the protocols is there; rows are normalised laws; the row of a tree's node is
+    that of its path; a draft that extends the last one, one that replaces it, commits of scored and
+    of unscored tokens, branches that stay and branches that go, eviction, rewinds and forks all
+    leave the law where it should be; states, embeddings and shaping say what the rows say; keys and
+    values are those of the text. States, keys and probes may be refused by an error of the session;
+    of everything else a class attribute `unexercised` of the target says, by the name of a count
+    (TargetCounts), why that is 0.
+
+    Args:
+        target: The target.
+        prompt: At least two tokens of the vocabulary.
+        tolerance: Of probabilities, at least 0.
+        seed: Of random trees and texts. Default 0.
+        prefill: Whether a text given as the prompt means the same as one that was generated (not so
+            under penalties of generated tokens only). Default True.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
     """
     checker = TargetChecker(target, tuple(prompt), tolerance, random.Random(seed), prefill)
     checker.all()
@@ -84,12 +99,28 @@ def check_target(
 
 
 def largest_difference(a_V: Tensor, b_V: Tensor) -> float:
-    """Of the probabilities of two laws (log-probabilities), from 0 to 1."""
+    """Compare two laws, token by token.
+
+    Args:
+        a_V: Log-probabilities, shape ``[V]``.
+        b_V: Log-probabilities of the other law, shape ``[V]``.
+
+    Returns:
+        The largest difference of two probabilities, 0 to 1.
+    """
     return float((float64_probabilities(a_V) - float64_probabilities(b_V)).abs().max())
 
 
 class TargetChecker:
-    """One target under check."""
+    """One target under check.
+
+    Args:
+        target: The target.
+        prompt: Prompt of all sessions, at least two tokens.
+        tolerance: Of probabilities, at least 0.
+        dice: Draws trees and texts.
+        prefill: Whether a text given as the prompt means the same as one that was generated.
+    """
 
     def __init__(
         self,
@@ -108,6 +139,7 @@ class TargetChecker:
         self.refusals = dict[str, str]()
         self.row_before: Tensor | None = None
         self.stepped = dict[tuple[int, ...], Tensor]()
+        # EOS is left out: a target may give no law behind it.
         self.usual = sorted(set(range(target.vocab.size)) - target.vocab.eos)[:50]
 
     def all(self) -> None:
@@ -128,6 +160,7 @@ class TargetChecker:
             self.bends,
             self.prompt_rows,
         ):
+            # Each check runs alone, so that no pass of one is merged with another's.
             run_coroutines([check()])
 
     async def members(self) -> None:
@@ -156,6 +189,7 @@ class TargetChecker:
         while len(token) < nodes:
             p = self.dice.randrange(len(token))
             x = self.dice.choice(self.usual)
+            # Two equal siblings would be one path: the tree would hold fewer laws than nodes.
             if all((p, x) != (q, y) for q, y in zip(parent, token, strict=True)):
                 token.append(x)
                 parent.append(p)
@@ -176,6 +210,7 @@ class TargetChecker:
             root = x
         row_V = (await session.score(Draft.chain(root), ScoreRequest())).row(0)
         session.close()
+        # The same text, given as a prompt, is a second way to the same row.
         if self.prefill and text:
             session = self.target.open((*self.prompt, *text))
             self.same(
@@ -187,18 +222,49 @@ class TargetChecker:
         return row_V
 
     def same(self, got_V: Tensor, want_V: Tensor, message: str) -> None:
+        """Require that two rows are one law.
+
+        Args:
+            got_V: Log-probabilities that the target gave, shape ``[V]``.
+            want_V: What they must be, shape ``[V]``.
+            message: How a failure's sentence begins.
+
+        Raises:
+            AssertionError: A probability differs by more than the tolerance.
+        """
         distance = largest_difference(got_V, want_V)
         assert distance <= self.tolerance, f"{message}: probabilities differ by {distance:.2e}"
 
     def would_show(self, a_V: Tensor, b_V: Tensor) -> bool:
-        """Whether two rows are so far from one another that one in the other's place would show."""
+        """Say whether one of two rows in the other's place would be noticed.
+
+        Args:
+            a_V: Log-probabilities, shape ``[V]``.
+            b_V: Log-probabilities of the other row, shape ``[V]``.
+
+        Returns:
+            Whether they differ by more than the tolerance.
+        """
         return largest_difference(a_V, b_V) > self.tolerance
 
     async def rows(self, scores: DraftScores, draft: Draft, text: Sequence[int], what: str) -> None:
+        """Require that the row of every node is that of its path, by single steps.
+
+        Args:
+            scores: Scores of the draft.
+            draft: The draft.
+            text: Tokens behind the prompt up to the draft's root; none where the root is the
+                prompt's last token.
+            what: How a failure's sentence begins.
+
+        Raises:
+            AssertionError: A row is another one.
+        """
         for i in range(len(draft)):
             path = [draft.token[j] for j in draft.path_to(i)]
             want_V = await self.after([*text, *path])
             self.same(scores.row(i), want_V, f"{what}: row {i} is not that of its path {path}")
+            # Neighbouring rows that are alike would hide a mix-up: how many differ is counted.
             before_V = self.row_before
             self.row_before = want_V
             self.seen["rows"] += 1
@@ -208,6 +274,7 @@ class TargetChecker:
         for nodes in (1, 2, 5, 7):
             session = self.target.open(self.prompt)
             draft = self.tree(min(nodes, len(self.usual) + 1))
+            # The prompt comes first here; other checks leave it to the first score.
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             scores = await session.score(draft, ScoreRequest())
             total = float(float64_probabilities(scores.row(0)).sum())
@@ -217,6 +284,7 @@ class TargetChecker:
 
     async def extension(self) -> None:
         session = self.target.open(self.prompt)
+        # Two nodes, then three, then five of one tree: each score feeds the new ones only.
         whole = self.tree(5)
         for n in (2, 3, 5):
             part = Draft.certain(whole.token[:n], whole.parent[:n])
@@ -237,6 +305,8 @@ class TargetChecker:
             root = ([*self.prompt, *text])[-1]
             a = self.usual[0]
             b = self.usual[-1]
+            # Siblings, and two levels below one of them: what was accepted is not what stands
+            # first.
             draft = Draft.certain(
                 (root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3)
             )  # accepted below: 2, 3, 6
@@ -281,7 +351,16 @@ class TargetChecker:
         return Draft.certain((root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3))
 
     def longer(self, draft: Draft, parents: Sequence[int]) -> Draft:
-        """The draft with a new node below each of these."""
+        """Add nodes to a draft.
+
+        Args:
+            draft: The draft.
+            parents: For each new node the node that it follows.
+
+        Returns:
+            The longer draft, each new node with a token that its siblings do not have where there
+            is one.
+        """
         token = [
             next((x for x in self.usual if draft.child(p, x) is None), self.usual[0])
             for p in parents
@@ -289,7 +368,11 @@ class TargetChecker:
         return Draft.certain((*draft.token, *token), (*draft.parent, *parents))
 
     async def keeps(self) -> None:
-        """Some branches go, the root moves down, and what follows is as if the others had never been."""
+        """Some branches go, the root moves down, and what follows is as if the others had never
+        been.
+        """
+        # The root stays, or moves down one, two or three levels. Nodes that do not lie below it go,
+        # whether they are listed or not.
         for root, nodes in (
             (0, (0, 2, 4)),
             (2, (0, 2, 3, 4, 6)),
@@ -305,6 +388,8 @@ class TargetChecker:
             assert left.token[0] == draft.token[root] and left.parent[0] == -1, (
                 "node 0 of what stays is not the new root"
             )
+            # One new node below the last that stayed and one below the root: both read what stayed
+            # in the cache.
             more = self.longer(left, (len(left) - 1, 0) if len(left) > 1 else (0,))
             assert more.extends(left), "a draft with further nodes does not extend what was kept"
             await self.rows(
@@ -335,6 +420,7 @@ class TargetChecker:
 
     async def evicts(self) -> None:
         """Entries are given back at any moment; nobody can tell from a row."""
+        # Each moment evicts in one run and not in another, and one run evicts at all four.
         for when in (6, 9, 15):
             session, draft, text = (
                 self.target.open(self.prompt),
@@ -343,6 +429,13 @@ class TargetChecker:
             )
 
             def maybe(bit: int, session: Session = session, when: int = when) -> None:
+                """Give the cache back at some of the four moments of a run.
+
+                Args:
+                    bit: Which moment this is: 1, 2, 4 or 8.
+                    session: The session of the run.
+                    when: The sum of the moments at which this run evicts.
+                """
                 if when & bit:
                     session.evict()
 
@@ -380,7 +473,9 @@ class TargetChecker:
             session.close()
 
     async def states(self) -> None:
-        """Hidden states have one row a node, and through norm and head they say what the model says."""
+        """Hidden states have one row a node, and through norm and head they say what the model
+        says.
+        """
         session = self.target.open(self.prompt)
         draft = self.bush(self.prompt[-1])
         want = ScoreRequest(base=RowDetail.ROW, hidden=True)
@@ -388,6 +483,7 @@ class TargetChecker:
         await session.score(first, ScoreRequest(base=RowDetail.ROW))
         scores = await session.score(draft, want)
         hidden_NH = scores.hidden_NH
+        # A target without states must refuse to compute from them, with an error of its own.
         if hidden_NH is None:
             try:
                 session.states(torch.empty(0, 1))
@@ -417,8 +513,9 @@ class TargetChecker:
         session.close()
 
     async def memory(self) -> None:
-        """What a last layer holds of the committed text is what a session holds that was given it as a prompt: behind branches,
-        forks and eviction."""
+        """What a last layer holds of the committed text is what a session holds that was given it
+        as a prompt: behind branches, forks and eviction.
+        """
         a = self.usual[0]
         b = self.usual[-1]
         try:
@@ -438,6 +535,7 @@ class TargetChecker:
         for one, evicts in ((session, False), (twin, True)):
             if evicts:
                 one.evict()
+                # Entries that went may not be shown; the next score feeds them anew.
                 assert not one.memory()[0].shape[1], "keys are shown that were given back"
             await one.score(root, ScoreRequest())
             before = one.memory()[0].shape[1]
@@ -481,6 +579,7 @@ class TargetChecker:
         plain = Draft.certain((self.prompt[-1], a, b, b), (-1, 0, 0, 1))
         draft = replace(
             plain,
+            # Two of the nodes bring the embedding of token b in place of its id.
             token=(*plain.token[:2], 0, 0),
             probe=(False, False, True, True),
             state=(None, None, table_NH[1], table_NH[1]),
@@ -488,6 +587,7 @@ class TargetChecker:
         scores = await session.score(draft, ScoreRequest())
         for i in range(len(plain)):
             path = [plain.token[j] for j in plain.path_to(i)]
+            # A probe has no text, so shapers have no state for it: its row is the model's own.
             if i > 1:
                 got_V = scores.base.row(i)
             else:
@@ -504,6 +604,15 @@ class TargetChecker:
         session.close()
 
     async def scored(self, path: Sequence[int], base: bool) -> Tensor:
+        """Compute the row at the end of a path in a fresh session.
+
+        Args:
+            path: Tokens below the prompt's root.
+            base: Whether to read the model's row before shaping.
+
+        Returns:
+            Log-probabilities, shape ``[V]``.
+        """
         session = self.target.open(self.prompt)
         chain = Draft.chain(self.prompt[-1], path)
         scores = await session.score(chain, ScoreRequest(base=RowDetail.ROW))
@@ -551,6 +660,7 @@ class TargetChecker:
         await session.score(Draft.certain((self.prompt[-1], a, b), (-1, 0, 0)), ScoreRequest())
         twin = session.fork()
         session.commit((self.prompt[-1], a))
+        # The original has committed a already; the twin, which still has both staged, takes b.
         for s, first in ((twin, b), (session, a)):
             if s is twin:
                 s.commit((self.prompt[-1], first))
@@ -617,6 +727,7 @@ class TargetChecker:
         ).base
         text = (*self.prompt, *self.usual[:4])
         for i in range(len(text) - 1):
+            # Each prefix as a prompt of its own.
             fresh = self.target.open(text[: i + 1])
             want = (
                 await fresh.score(Draft.chain(text[i]), ScoreRequest(base=RowDetail.ROW))
@@ -656,15 +767,40 @@ def check_shaped(
     length: int = 4,
     tolerance: float = 1e-9,
 ) -> ShapedCounts:
-    """Raise AssertionError unless every row of `target`, under random texts, is the inner model's logits bent by the
-    shapers with the state that the text gives them: start(prompt), then one step a token; and, where there are shapers, unless
-    they changed a law. Returns the counts."""
+    """Check that every row of a shaped target is the inner model's logits bent by the shapers.
+
+    The shapers have the state that the text gives them: start(prompt), then one step a token. Where
+    there are shapers, they must have changed a law.
+
+    Args:
+        target: The shaped target.
+        inner: The model that it shapes.
+        shapers: What shapes it, in order.
+        prompt: Token ids of the prompt, at least one.
+        length: Tokens of a random text, at least 1. Default 4.
+        tolerance: Of probabilities, at least 0.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A row is another one, or the shapers changed nothing.
+    """
     dice = random.Random(5)
     seen = Counter[str]()
     for _ in range(4):
         text = [dice.randrange(target.vocab.size) for _ in range(length)]
 
         async def rows(of: Target, text: Sequence[int] = text) -> DraftScores:
+            """Score a text as one chain.
+
+            Args:
+                of: The target that scores it.
+                text: The tokens behind the prompt.
+
+            Returns:
+                Scores after the prompt and after each token.
+            """
             session: Session = of.open(prompt)
             return await session.score(Draft.chain(prompt[-1], text), ScoreRequest())
 
@@ -674,6 +810,8 @@ def check_shaped(
         for i in range(length + 1):
             logw_V: Tensor = plain.weights(i)
             for s, state in zip(shapers, states, strict=True):
+                # The reference: shapers in order on the model's weights, without the shaped
+                # target's shortcuts.
                 logw_V = s.shape(state, logw_V)
             distance = float(
                 (float64_probabilities(got.row(i)) - torch.softmax(logw_V.double(), -1)).abs().max()

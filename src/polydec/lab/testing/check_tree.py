@@ -36,7 +36,7 @@ BUDGETS = {
 class TreeCounts(ContractCounts):
     """What a check saw a tree do, over all executions.
 
-    Args:
+    Attributes:
         drawn: Nodes whose token was drawn from a law.
         siblings: Nodes that stand behind another one below the same parent.
         deeper: Nodes below another drafted one.
@@ -50,18 +50,32 @@ class TreeCounts(ContractCounts):
 
 
 def check_tree(tree: TreeGrower, *, tolerance: float = 1e-9) -> TreeCounts:
-    """Raise AssertionError unless the tree stays within its budget and every node says truly how it was drawn: its law is
-    the draft's row after its path, and over all executions its token, given its ancestors and the siblings before it, has
-    that law (without replacement: what the siblings left of it). So nothing may be drawn from another law, dropped or
-    reordered for what it turned out to be. Certain nodes are the same in every execution and differ from their siblings.
-    Under a greedy draft all are certain, the draft's token first among siblings.
+    """Check everything that a tree promises.
 
-    A class attribute `unexercised` of the tree says, by the name of a count (TreeCounts), why that is 0. Returns the counts.
+    It stays within its budget, and every node says truly how it was drawn: its law is the draft's
+    row after its path, and over all executions its token, given its ancestors and the siblings
+    before it, has that law (without replacement: what the siblings left of it). So nothing may be
+    drawn from another law, dropped or reordered for what it turned out to be. Certain nodes are the
+    same in every execution and differ from their siblings. Under a greedy draft all are certain,
+    the draft's token first among siblings. A class attribute `unexercised` of the tree says, by the
+    name of a count (TreeCounts), why that is 0.
+
+    Args:
+        tree: The tree.
+        tolerance: Of probabilities, at least 0.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
     """
     seen = Counter[str]()
     for name, budget in BUDGETS.items():
         for seed in (1, 2) if name != "nothing" else (1,):
             _draws(tree, toy_law(seed), name, budget, tolerance, seen)
+    # Under a greedy law nothing is left to chance: every node is certain, in the order of the
+    # draft's row.
     for draft in _grown(tree, ShapedTarget(toy_law(3), GreedyRule()), DraftBudget(3, 8)):
         row = [_row(toy_law(3), _path(draft, p)) for p in range(len(draft))]
         assert len(draft) > 1, "a greedy draft was not used"
@@ -111,6 +125,7 @@ def _draws(
     tolerance: float,
     counts: Counter[str],
 ) -> None:
+    # By (path above, siblings before, kind of draw): the summed probability of each token.
     seen: defaultdict[Any, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     rows: dict[tuple[int, ...], Tensor] = {}
     sure: set[tuple[tuple[int, ...], ...]] = set()
@@ -126,6 +141,8 @@ def _draws(
             f"budget {name}: {len(draft) - 1} nodes are over the budget's {budget.nodes}"
         )
         assert len(draft) > 1 or not budget.nodes, f"budget {name}: nothing was drawn"
+        # Which nodes are certain is settled before anything is drawn: it is one set over all
+        # executions.
         sure.add(
             tuple(
                 _path(draft, i) for i in range(1, len(draft)) if draft.draw[i] is DrawKind.CERTAIN
@@ -146,6 +163,8 @@ def _draws(
             if path not in rows:
                 rows[path] = _row(target, path)
             if node:
+                # The probability with which the node was drawn, which is what `go_on` is asked
+                # with.
                 q = float(
                     float64_probabilities(rows[_path(draft, draft.parent[node])])[draft.token[node]]
                 )
@@ -171,14 +190,19 @@ def _draws(
                     < tolerance
                 ), f"budget {name}: the law of a node below {path} is not the draft's row there"
                 seen[
+                    # With replacement only the number of siblings before matters; without it, which
+                    # ones they were.
                     path,
                     before if draft.draw[c] is DrawKind.WITHOUT else len(before),
                     draft.draw[c],
                 ][draft.token[c]] += p
                 before = (*before, draft.token[c])
+    # Given what stands before it, each token must have the draft's law: normalised to the
+    # executions that reached this place.
     for (path, before, draw), got in seen.items():
         want_V = float64_probabilities(rows[path])
         for x in before if draw is DrawKind.WITHOUT else ():
+            # Without replacement the siblings' tokens are gone from the law.
             want_V = exclude_token(want_V, x)
         total = sum(got.values())
         off = max(abs(got[x] / total - float(want_V[x])) for x in range(len(want_V)))
@@ -198,6 +222,7 @@ def _names(tree: TreeGrower) -> None:
         for _ in range(4):
             draft = await tree.grow(session, root, len(text), DraftBudget(3, 8), rng)  # type: ignore[arg-type]
             session.commit((root,))
+            # Another token than was drafted: the next round drafts below a text of its own.
             root = (draft.token[-1] + 1) % 4
             text.append(root)
 

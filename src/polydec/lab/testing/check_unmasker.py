@@ -46,7 +46,7 @@ Make = Callable[[Denoiser], Decoder]
 class CanvasCounts(ContractCounts):
     """What a check saw on canvases.
 
-    Args:
+    Attributes:
         passes: Passes over a canvas. 0 or more, like all of these.
         parallel: Passes that filled several gaps.
         masked_again: Gaps that a pass guessed and put back.
@@ -80,11 +80,23 @@ class CanvasCollector:
 
 
 def check_unmasker(unmasker: Unmasker[Any]) -> CanvasCounts:
-    """Raise AssertionError unless it fills gaps of the block and only those (all of the canvas, where it looks everywhere), at
-    least one a pass, from the laws and its state alone, with draws of their own names; and, where it promises the law, gives
-    the joint law of a model whose conditionals agree. Passes that fill several gaps and gaps that are put back must have been
-    seen, unless a class attribute `unexercised` says, by the name of a count (CanvasCounts), why that is 0. Returns the
-    counts."""
+    """Check everything that an unmasker promises.
+
+    It fills gaps of the block and only those (all of the canvas, where it looks everywhere), at
+    least one a pass, from the laws and its state alone, with draws of their own names; and, where
+    it promises the law, it gives the joint law of a model whose conditionals agree. Passes that
+    fill several gaps and gaps that are put back must have been seen, unless a class attribute
+    `unexercised` says, by the name of a count (CanvasCounts), why that is 0.
+
+    Args:
+        unmasker: The unmasker.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
+    """
     for seed in range(6):
         _fills(unmasker, seed)
 
@@ -106,10 +118,12 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
     length = 14
     size = 4
     greedy = (GreedyRule(),) if seed % 2 else ()
+    # Fourteen positions: the prompt, three gaps, a token that is given, and gaps to the end.
     canvas: Canvas = (*PROMPT, *(None,) * 3, 2, *(None,) * (length - 7))
     state = unmasker.start(canvas)
     step = 0
     left = 0
+    # Block by block from the prompt on; a block without gaps is passed over.
     while open_gaps := gap_positions(canvas):
         start = len(PROMPT) + (open_gaps[0] - len(PROMPT)) // size * size
         block = range(start, min(start + size, length))
@@ -124,6 +138,7 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
             )
             streams: tuple[Any, ...] = Rng.of(seed), StrictRng.of(seed)
             before = look.logw_RV.clone()
+            # Once with a plain stream, once with one that refuses to draw twice under a name.
             twice = [unmasker.choose(state, look, rng) for rng in streams]
             assert twice[0][0] == twice[1][0], (
                 "the same laws, state and randomness gave another edit"
@@ -137,6 +152,7 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
             assert len(set(written)) == len(written) and set(written) <= set(rows), (
                 f"{written} are not all gaps shown"
             )
+            # An unmasker that looks everywhere may finish the canvas; else it stays in its block.
             everywhere = unmasker.everywhere and len(written) == len(rows)
             assert everywhere or set(written) <= set(block), (
                 f"{written} lie outside the block {block}"
@@ -153,9 +169,12 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
 
 
 def _likeliest(look: UnmaskerView, write: tuple[tuple[int, int], ...]) -> None:
-    """Without chance a token is its gap's likeliest, unless the unmasker moves logits: then the one it says."""
+    """Without chance a token is its gap's likeliest, unless the unmasker moves logits: then the one
+    it says.
+    """
     at = {r: i for i, r in enumerate(look.rows)}
     for p, x in write:
+        # The best two: an unmasker that moves logits may pass over the likeliest.
         order = look.logw_RV[at[p]].argsort(descending=True).tolist()
         assert order.index(x) < 2, (
             f"position {p} took token {x}, of rank {order.index(x)}, without chance"
@@ -165,9 +184,24 @@ def _likeliest(look: UnmaskerView, write: tuple[tuple[int, int], ...]) -> None:
 def check_joint(
     make: Make, *, laws: int = 3, length: int = 3, tolerance: float = 1e-9
 ) -> CanvasCounts:
-    """The enumerated output law is the joint law of a chain, cut after EOS or not. Returns how many laws there were."""
+    """Require that the enumerated output law is the joint law of a Markov chain, cut after EOS or
+    not.
+
+    Args:
+        make: Makes the decoder of a denoiser.
+        laws: Random chains, at least 1. Default 3.
+        length: Tokens of an answer, at least 1. Default 3.
+        tolerance: Total variation that rounding may leave.
+
+    Returns:
+        How many laws there were.
+
+    Raises:
+        AssertionError: The law is another one.
+    """
     counts = CanvasCounts()
     for seed in range(laws):
+        # Without an end, with one that cuts the answer, and with one that is ignored.
         for eos, ignore in ((-1, False), (2, False), (2, True)):
             chain = MarkovChainNetwork(seed)
             decoder, request = (
@@ -187,11 +221,24 @@ def check_joint(
 
 
 def check_canvas_decoder(make: Make, again: int = 0) -> CanvasCounts:
-    """Raise AssertionError unless answers end where they should, edits replay to the answer, draws have names of their own, a
-    request says in a batch what it says alone, choices differ, and boards are closed however a run ends. Passes that fill
-    several gaps and gaps that are put back must have been seen, unless an attribute `unexercised` of the decoder's class says,
-    by the name of a count (CanvasCounts), why that is 0. again: how many tokens may be written a second time. Returns the
-    counts."""
+    """Check everything that a decoder of the diffusion family promises, whatever its law.
+
+    Answers end where they should, edits replay to the answer, draws have names of their own, a
+    request says in a batch what it says alone, choices differ, and boards are closed however a run
+    ends. Passes that fill several gaps and gaps that are put back must have been seen, unless an
+    attribute `unexercised` of the decoder's class says, by the name of a count (CanvasCounts), why
+    that is 0.
+
+    Args:
+        make: Makes the decoder of a denoiser.
+        again: How many tokens may be written a second time, 0 or more. Default 0.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
+    """
     counts = _canvas_decoder(make, again)
     require_mechanism_exercised(counts, make(ToyDenoiser(MarkovChainNetwork(0))), CANVAS_KINDS)
     return counts
@@ -205,11 +252,26 @@ def _canvas_decoder(make: Make, again: int) -> CanvasCounts:
 
 
 def check_ends(make: Make, again: int = 0) -> CanvasCounts:
-    """An answer ends at its first EOS or stop id, which it holds, or at max_tokens. With ignore_eos EOS is a token. Laws are
-    sharper and sharper, so that a threshold is passed. Returns what was seen."""
+    """Require that an answer ends at its first EOS or stop id, which it holds, or at max_tokens.
+
+    With ignore_eos EOS is a token as any other. Laws are sharper and sharper, so that a threshold
+    is passed.
+
+    Args:
+        make: Makes the decoder of a denoiser.
+        again: How many tokens may be written a second time, 0 or more. Default 0.
+
+    Returns:
+        What was seen on the canvases.
+
+    Raises:
+        AssertionError: An answer ends elsewhere, or its statistics do not add up.
+    """
     collector = CanvasCollector()
     for seed in range(20):
         ids = frozenset[int]({0} if seed % 5 == 4 else ())
+        # Unmaskers that wait for a probability above a threshold fill several gaps only where laws
+        # are sharp.
         chain = MarkovChainNetwork(seed, 4, sharp=2.0 + seed / 4)
         for ignore in (False, True):
             request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
@@ -236,7 +298,18 @@ def check_ends(make: Make, again: int = 0) -> CanvasCounts:
 
 
 def check_replay(make: Make) -> CanvasCounts:
-    """The edits of the trace, read back from JSON, add up to the answer; watching changes nothing. Returns what was seen."""
+    """Require that the edits of the trace, read back from JSON, add up to the answer, and that
+    watching changes nothing.
+
+    Args:
+        make: Makes the decoder of a denoiser.
+
+    Returns:
+        What was seen on the canvases.
+
+    Raises:
+        AssertionError: The trace and the answer differ.
+    """
     collector = CanvasCollector()
     for seed in range(6):
         decoder = make(ToyDenoiser(MarkovChainNetwork(seed, 5), 4))
@@ -266,9 +339,21 @@ def check_replay(make: Make) -> CanvasCounts:
 
 
 def check_batch(make: Make) -> BatchCounts:
-    """Canvases of unequal length, seed and choice in one batch: each says what it says alone. Passes that canvases shared and
-    answers that differ must have been seen, unless a class attribute `unexercised` says, by the name of a count
-    (BatchCounts), why that is 0. Returns the counts."""
+    """Require of canvases of unequal length, seed and choice in one batch that each answer is what
+    it is alone.
+
+    Passes that canvases shared and answers that differ must have been seen, unless a class
+    attribute `unexercised` says, by the name of a count (BatchCounts), why that is 0.
+
+    Args:
+        make: Makes the decoder of a denoiser.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: An answer depends on its neighbours, or nothing was shared.
+    """
     chain = MarkovChainNetwork(7, 6, sharp=0.7)
     decoder = make(ToyDenoiser(chain, 5))
     requests = [
@@ -296,7 +381,9 @@ def check_batch(make: Make) -> BatchCounts:
 
 
 def check_closed(make: Make) -> None:
-    """Several choices come in order, each drawn for itself; a run that is cancelled or fails leaves no board open."""
+    """Several choices come in order, each drawn for itself; a run that is cancelled or fails leaves
+    no board open.
+    """
     from polydec.core.decoder import run_decoder
 
     decoder = make(ToyDenoiser(MarkovChainNetwork(21, 6, sharp=0.4)))
@@ -305,6 +392,7 @@ def check_closed(make: Make) -> None:
     assert [r.choice for r in several] == list(range(6)) and len(
         {r.token_ids for r in several}
     ) > 4, "choices are alike"
+    # Choices of one request in order, then each of them alone: they must agree.
     single = [
         run_coroutines([answer_one(decoder, Request(PROMPT, 12, choice=c))])[0].token_ids
         for c in range(6)
@@ -320,10 +408,11 @@ def check_closed(make: Make) -> None:
 
 @dataclass(frozen=True)
 class RuleCounts(ContractCounts):
-    """How often a request's rules kept something out of an answer: what is counted are answers that break the rule where it is
-    left out.
+    """How often a request's rules kept something out of an answer.
 
-    Args:
+    What is counted are answers that break the rule where it is left out.
+
+    Attributes:
         banned: Of bans of tokens, the end among them. 0 or more, like all of these.
         allowed: Of tokens outside of which nothing may be said.
         biased: Of biases so large that they decide.
@@ -335,10 +424,21 @@ class RuleCounts(ContractCounts):
 
 
 def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) -> RuleCounts:
-    """Raise AssertionError where an answer is empty, holds a banned token, the end among them, or one that is not allowed, or
-    where a bias decides nothing. Rules of each kind must have been seen to keep something out of an answer, unless a class
-    attribute `unexercised` says, by the name of a count (RuleCounts), why that is 0. make: a denoiser and the shapers of a
-    request -> the decoder to check. Returns the counts."""
+    """Check that a request's rules hold for the answers of a decoder of the diffusion family.
+
+    No answer is empty, holds a banned token, the end among them, or one that is not allowed, and a
+    large bias decides. Rules of each kind must have been seen to keep something out of an answer,
+    unless a class attribute `unexercised` says, by the name of a count (RuleCounts), why that is 0.
+
+    Args:
+        make: From a denoiser and the shapers of a request to the decoder to check.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A rule is broken, or kept nothing out.
+    """
     size = 6
     eos = 5
     every = frozenset(range(size))
@@ -353,6 +453,15 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
     denoisers = [ToyDenoiser(MarkovChainNetwork(seed, size, sharp=2.5), eos) for seed in range(6)]
 
     def said(seed: int, shapers: tuple[Shaper[Any], ...]) -> frozenset[int]:
+        """Find the tokens of an answer.
+
+        Args:
+            seed: Seed of the request, and number of the denoiser.
+            shapers: Shapers of the request.
+
+        Returns:
+            The tokens that stand in the answer.
+        """
         decoder = make(denoisers[seed], shapers)
         answer = run_coroutines([answer_one(decoder, Request(PROMPT, max_tokens=12, seed=seed))])[0]
         return frozenset(answer.token_ids)
@@ -360,6 +469,7 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
     counts = RuleCounts()
     for seed in range(len(denoisers)):
         for chance in ((), (GreedyRule(),)):
+            # The answer without the rule shows whether the rule had anything to do.
             unruled = said(seed, chance)
             for kind, rule, legal in rules:
                 tokens = said(seed, (rule, *chance))
@@ -373,7 +483,7 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
 class RefreshCounts(ContractCounts):
     """What a check saw a refresh rule do.
 
-    Args:
+    Attributes:
         passes: Of all answers. 0 or more, like all of these.
         reused: Positions that an earlier pass fed and a later one read without feeding them.
         refreshed: Positions that were fed again.
@@ -385,12 +495,25 @@ class RefreshCounts(ContractCounts):
 
 
 def check_refresh(refresh: CanvasRefresh) -> RefreshCounts:
-    """Raise AssertionError unless every feed ascends, holds a gap of the block and stays inside the canvas, and an answer's
-    first one feeds the prompt and the block; and unless a position of a block that was a gap when the block began was fed since
-    then: what it keeps may be of a gap, but of none that had still to wait for its block. Blocks of several lengths are filled
-    in any order, some gaps a pass, among tokens that are given. Positions that are reused and positions that are fed again must
-    have been seen, unless a class attribute `unexercised` says, by the name of a count (RefreshCounts), why that is 0. Returns
-    the counts."""
+    """Check everything that a refresh rule promises.
+
+    Every feed ascends, holds a gap of the block and stays inside the canvas, and an answer's first
+    one feeds the prompt and the block. A position of a block that was a gap when the block began
+    was fed since then: what is reused may be of a gap, but of none that had still to wait for its
+    block. Blocks of several lengths are filled in any order, some gaps a pass, among tokens that
+    are given. Positions that are reused and positions that are fed again must have been seen,
+    unless a class attribute `unexercised` says, by the name of a count (RefreshCounts), why that is
+    0.
+
+    Args:
+        refresh: The rule.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
+    """
     counts = RefreshCounts()
     for seed in range(8):
         for length, begin, size in ((10, 4, 4), (10, 8, 2), (5, 4, 1), (40, 3, 37), (40, 3, 5)):
@@ -405,6 +528,7 @@ def _feeds(
     """One answer, filled by chance."""
     tokens = [0 if i < begin or dice.random() < 0.1 else None for i in range(length)]
     before: Canvas | None = None
+    # Which pass fed a position last, to find out what is read from an older one.
     fed, passes = [-1] * length, 0  # the pass that fed each position last
     counts = RefreshCounts()
     for start in range(begin, length, size):
@@ -421,14 +545,18 @@ def _feeds(
             assert passes or feed[: block.stop] == list(range(block.stop)), (
                 f"{feed}: the first pass feeds all that is seen"
             )
+            # A pass that feeds no gap of the block could fill none, and the loop would not end.
             near = [i for i in open_gaps if i in set(feed)]
             assert near, f"{feed} has no gap of the block"
             known = {i for i in range(length) if fed[i] >= 0}
             counts += RefreshCounts(1, len(known - set(feed)), len(known & set(feed)))
             for i in feed:
                 fed[i] = passes
+            # Gaps of a block change from waiting to open when it begins: what an older pass left of
+            # them is stale.
             kept = [i for i in waiting if fed[i] < began]
             assert not kept, f"{kept} keep what they were before their block {block} began"
+            # As an unmasker might: any of the gaps that were fed, at least one.
             for i in dice.sample(near, dice.randint(1, len(near))):
                 tokens[i] = 1
             before = canvas

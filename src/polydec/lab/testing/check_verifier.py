@@ -59,7 +59,9 @@ CANDIDATES: dict[str, tuple[tuple[DrawKind, int, int], ...]] = {
 
 
 Outcomes = Sequence[tuple[int | None, int, float]]
-"""Of a node: for each outcome the child that is accepted (None: none is), the token, and how likely that is."""
+"""Of a node: for each outcome the child that is accepted (None: none is), the token, and how likely
+that is.
+"""
 
 
 def check_verifier(
@@ -69,17 +71,32 @@ def check_verifier(
     tolerance: float = 1e-9,
     rule: Callable[[Draft, DraftScores, int], Outcomes] | None = None,
 ) -> ExercisedCounts:
-    """Raise AssertionError unless the verifier keeps its promise: of LAW, that the output law, enumerated, is the
-    target's for every kind of candidate and mixture of kinds; of LAW and ARGMAX, that a certain row is followed unread;
-    of all, that what it accepts is a path without probes and that nothing it was given is written to; and that it was seen to
-    accept and to reject.
+    """Check everything that a verifier promises.
 
-    laws: random laws for each of the eleven kinds of candidates; every second one has four tokens where they can be
-    enumerated. rule: (draft, scores, node) -> what may follow the node by the published rule: the chances of all paths are
-    then those that it gives; the scores hold states and rows before shaping. A class attribute `unexercised` of the verifier
-    says, by the name of a count (ExercisedCounts), why that is 0. Returns the counts.
+    Of LAW: the output law, enumerated, is the target's for every kind of candidate and mixture of
+    kinds. Of LAW and ARGMAX: a row with one possible token is followed without being read. Of all:
+    what the verifier accepts is a path without probes, nothing it was given is written to, and it
+    was seen to accept and to reject. A class attribute `unexercised` of the verifier says, by the
+    name of a count (ExercisedCounts), why that is 0.
+
+    Args:
+        verifier: The verifier.
+        laws: Random laws for each of the eleven kinds of candidates; every second one has four
+            tokens where they can be enumerated.
+        tolerance: Total variation that rounding may leave.
+        rule: From a draft, its scores (with states, and rows before shaping) and a node to what may
+            follow the node by the published rule; the chances of all paths must be those that it
+            gives. None: no rule is compared.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or nothing was accepted or rejected.
     """
     watch = ExercisedCollector()
+    # The law comes first: every kind of siblings alone and mixed, then drafts of two levels, then a
+    # probe.
     if verifier.exactness is Exactness.LAW:
         if _enumerable(verifier, 4):
             sizes = (3, 4)
@@ -87,6 +104,7 @@ def check_verifier(
             sizes = (3,)
         for n, (name, sources) in enumerate(CANDIDATES.items()):
             for j in range(laws):
+                # Sizes alternate over kinds and laws, so that each kind has met both.
                 size = sizes[(n + j) % len(sizes)]
                 _law(
                     watch,
@@ -162,7 +180,9 @@ def _law(
 
 
 def _drafted(seed: int, size: int, target: Target, rng: Any) -> tuple[Draft, DraftScores]:
-    """A random draft of two levels beside a probe, and its scores: its sources are those of every kind in turn."""
+    """A random draft of two levels beside a probe, and its scores: its sources are those of every
+    kind in turn.
+    """
     sources = list(CANDIDATES.values())[seed % len(CANDIDATES)]
     guess = SiblingDrafter(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
 
@@ -191,6 +211,7 @@ def _chosen(
             lambda rng, d=draft, s=scores: verifier.verify(d, s, rng, 2)
         ):
             got[verdict.path, verdict.bonus] += p
+        # The published rule, node by node from the root: an outcome without a child ends the path.
         reached: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
         for path, p in reached:
             for child, token, chance in rule(draft, scores, path[-1] if path else 0):
@@ -209,6 +230,7 @@ def _path(verifier: Verifier, watch: ExercisedCollector) -> None:
     for seed in range(40):
         size = 3 + seed % 2
         rng = StrictRng.of(seed)
+        # Copies of everything that the verifier may read, to see that it writes to none of it.
         draft, scores = _drafted(seed, size, toy_law(seed, size, eos=-1), rng)
         before = [law_V.clone() for law_V in draft.law if law_V is not None]
         rows = [scores.row(i).clone() for i in range(len(draft))]
@@ -220,6 +242,7 @@ def _path(verifier: Verifier, watch: ExercisedCollector) -> None:
             assert i not in draft.probes, f"probe node {i} was accepted"
             above = i
         assert 0 <= verdict.bonus < size, f"bonus {verdict.bonus} is not a token"
+        # A fresh stream of the same names: the verdict may depend on its arguments alone.
         again = verifier.verify(draft, scores, StrictRng(rng._rng), 2)  # type: ignore[arg-type]
         assert again == verdict, "the same inputs gave another verdict"
         after = [law_V for law_V in draft.law if law_V is not None]
@@ -248,15 +271,51 @@ class UnreadableScores:
     weights = row
 
     def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Give the only possible token.
+
+        Args:
+            i: Node of the draft.
+            k: Not used: a greedy law has one token.
+
+        Returns:
+            The token, and its log-probability 0.
+        """
         return (self.only[i],), (0.0,)
 
     def topk_rows(self, rows: Any, k: int) -> list[list[int]]:
+        """Give the only possible token of several rows.
+
+        Args:
+            rows: Nodes of the draft.
+            k: Not used: a greedy law has one token.
+
+        Returns:
+            For each node its token.
+        """
         return [[self.only[i]] for i in rows]
 
     def logp(self, i: int, tokens: Any) -> tuple[float, ...]:
+        """Give the log-probability of tokens without a row.
+
+        Args:
+            i: Node of the draft.
+            tokens: Token ids.
+
+        Returns:
+            0 for the only possible token, -inf for any other.
+        """
         return tuple(0.0 if x == self.only[i] else float("-inf") for x in tokens)
 
     def exit(self, depth: int, nodes: Any) -> DraftScores:
+        """Refuse to show the law of an earlier layer.
+
+        Args:
+            depth: Not used.
+            nodes: Not used.
+
+        Raises:
+            AssertionError: Always.
+        """
         raise AssertionError("the law of an earlier layer was read")
 
     hidden_NH = None
@@ -267,10 +326,13 @@ class UnreadableScores:
 
 
 def _certain(verifier: Verifier) -> None:
+    # Nodes 1 and 2 are drawn below the root, 3 is certain below 2, and 4 is drawn below 3: a greedy
+    # path meets both kinds.
     law_V = OrderTwoNetwork(1).weight[0, 0].log_softmax(-1)
     draft = Draft(
         (0, 1, 2, 0, 1), (-1, 0, 0, 2, 3), (C, D, D, C, W), (None, law_V, law_V, None, law_V)
     )
+    # The greedy token of each node, and what must follow: all of a path, one node, none.
     for only, path, bonus in (
         ((2, 0, 0, 1, 2), (2, 3, 4), 2),
         ((2, 0, 1, 0, 0), (2,), 1),

@@ -33,7 +33,14 @@ class TooManyWays(ValueError):
 
 
 class ChoiceScript:
-    """One execution's choices; `advance` moves to the next execution that differs from it."""
+    """One execution's choices; `advance` moves to the next execution that differs from it.
+
+    Attributes:
+        taken: Of each draw the choice, the probabilities of the options that can occur, and the
+            options.
+        at: Index of the next draw.
+        prob: Probability of the choices so far.
+    """
 
     def __init__(self) -> None:
         self.taken: list[list[Any]] = []  # [choice, probabilities of the live options, options]
@@ -41,9 +48,19 @@ class ChoiceScript:
         self.prob = 1.0
 
     def draw(self, p: list[float]) -> int:
+        """Take this execution's choice at the next draw.
+
+        Args:
+            p: Probabilities of the options, which sum to 1.
+
+        Returns:
+            Index of the option; a draw with one possible option is no choice.
+        """
         options = [i for i, x in enumerate(p) if x > 0.0]
+        # A certain outcome is no choice: it would only make the search longer.
         if len(options) == 1:
             return options[0]
+        # A draw that no execution has reached before begins with its first option.
         if self.at == len(self.taken):
             self.taken.append([0, [p[i] for i in options], options])
         choice, weight, options = self.taken[self.at]
@@ -52,6 +69,7 @@ class ChoiceScript:
         return options[choice]
 
     def advance(self) -> bool:
+        # Depth first: the last draw with an option left takes it, and what followed is forgotten.
         while self.taken and self.taken[-1][0] + 1 == len(self.taken[-1][2]):
             self.taken.pop()
         if not self.taken:
@@ -63,8 +81,16 @@ class ChoiceScript:
 
 
 class EnumeratingRng:
-    """Stands in for Rng: a draw takes the script's choice. A name that is drawn twice in one execution raises; noise is
-    shared by name, as the real one is."""
+    """Stands in for Rng: a draw takes the script's choice.
+
+    A name that is drawn twice in one execution raises; noise is shared by name, as the real one is.
+
+    Args:
+        script: The choices of this execution.
+        name: Name of this stream.
+        used: By name what was drawn in this execution: None for a draw, else the noise. None:
+            nothing yet.
+    """
 
     def __init__(
         self,
@@ -89,13 +115,20 @@ class EnumeratingRng:
     def noise(self, size: int) -> SimplexNoise:
         if size != 3:
             raise NoiseSize(f"size is {size}: noise is enumerated for 3 tokens only")
+        # One object for a name: what is asked of it later follows from what was asked before.
         noise = self._used.setdefault(self._name, SimplexNoise(self._script))
         if noise is None:
             raise DrawnTwice(f"noise under a name that was drawn from: {self._name}")
         return noise
 
     def uniform(self) -> float:
-        """Not enumerated, but fixed for each name: a law that depends on it comes out wrong. For searches of candidates."""
+        """Draw a number that is not enumerated, but fixed for each name.
+
+        A law that depends on it comes out wrong. It is for searches of candidates.
+
+        Returns:
+            A number of at least 0 and below 1.
+        """
         self._take()
         return Rng.of(0).at(*self._name).uniform()
 
@@ -108,11 +141,24 @@ class EnumeratingRng:
         return self._draw(p_V.tolist())
 
     def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
+        """Draw tokens one after the other, each from what the earlier ones left.
+
+        Args:
+            p_V: Probabilities, shape ``[V]``.
+            k: How many tokens, at least 1; fewer where fewer have weight.
+
+        Returns:
+            The tokens in the order drawn.
+
+        Raises:
+            DrawnTwice: This name was drawn from before.
+        """
         self._take()
         left = p_V.tolist()
         out = list[int]()
         while len(out) < k and sum(left) > 0.0:
             out.append(self._draw(left))
+            # What a token had falls to the others: `_draw` normalises.
             left[out[-1]] = 0.0
         return tuple(out)
 
@@ -122,7 +168,15 @@ class EnumeratingRng:
 
 
 def enumerate_executions(make: Callable[[Any], R]) -> Iterator[tuple[R, float]]:
-    """(make(rng), its probability) for every way that the draws can fall."""
+    """Run something once for every way that its draws can fall.
+
+    Args:
+        make: What runs, by its randomness. It must draw the same way where the draws before fell
+            the same.
+
+    Yields:
+        What it returned, and the probability of this way.
+    """
     script = ChoiceScript()
     while True:
         yield make(EnumeratingRng(script)), script.prob
@@ -154,18 +208,45 @@ def counted_law(make: Callable[[Any], Coro], most: int | None = None) -> tuple[L
 
 
 def law_of(make: Callable[[Any], Coro]) -> Law:
-    """The law of `make(rng)`'s token ids over all draws."""
+    """Compute the law of an answer over all ways that its draws can fall.
+
+    Args:
+        make: The coroutine of an answer, by its randomness.
+
+    Returns:
+        The probability of each text (its token ids).
+    """
     return counted_law(make)[0]
 
 
 def target_law(
     target: Target, prompt: Sequence[int], length: int, shapers: Sequence[Shaper[Any]] = ()
 ) -> Law:
-    """The law of plain sampling from `target` bent by `shapers`, written without the decoding loop and without
-    polydec.laws.targets.shaped: one fresh session of the bare target for every prefix."""
+    """Compute the law of plain sampling from a target bent by shapers.
+
+    It is written without the decoding loop and without polydec.laws.targets.shaped: one fresh
+    session of the bare target for every prefix.
+
+    Args:
+        target: The bare target.
+        prompt: Token ids of the prompt, at least one.
+        length: The most tokens of an answer, at least 1; EOS ends it earlier.
+        shapers: What bends the target, in order. Default: nothing.
+
+    Returns:
+        The probability of each text.
+    """
     law: Law = {}
 
     async def walk(text: tuple[int, ...], p: float, states: tuple[Any, ...]) -> None:
+        """Add all texts that begin with this one.
+
+        Args:
+            text: Tokens of the answer so far.
+            p: Their probability.
+            states: State of each shaper behind them.
+        """
+        # A fresh session has no cache that a fault could hide in.
         session = target.open((*prompt, *text))
         logw_V = (await session.score(Draft.chain((*prompt, *text)[-1]), ScoreRequest())).weights(0)
         for s, state in zip(shapers, states, strict=True):
@@ -187,10 +268,28 @@ def target_law(
 
 
 def text_law_distance(a: Law, b: Law) -> float:
-    """Total variation of two laws over texts."""
+    """Compute the total variation of two laws over texts.
+
+    Args:
+        a: Probabilities by text; a text that is missing has 0.
+        b: The other law.
+
+    Returns:
+        Half of the summed differences, 0 to 1.
+    """
     return sum(abs(a.get(k, 0.0) - b.get(k, 0.0)) for k in a.keys() | b.keys()) / 2
 
 
 def total_variation(p_V: Tensor, q_V: Tensor) -> float:
-    """Half the summed distance; 1 - this is the acceptance probability of one draw from q against p."""
+    """Compute the total variation of two laws over tokens.
+
+    1 minus this is the acceptance probability of one draw from q against p.
+
+    Args:
+        p_V: Probabilities, shape ``[V]``.
+        q_V: Probabilities of the other law, shape ``[V]``.
+
+    Returns:
+        Half of the summed differences, 0 to 1.
+    """
     return float((p_V.double() - q_V.double()).abs().sum()) / 2

@@ -59,7 +59,16 @@ SHAPERS: dict[str, tuple[Shaper[Any], ...]] = {
 
 
 def target_draft_pairs(count: int = 8) -> list[tuple[CausalLaw, CausalLaw]]:
-    """Random (target, draft) laws: three tokens, every fourth one four; the draft resembles the target in half of them."""
+    """Make random laws of targets and drafts.
+
+    Args:
+        count: How many pairs, at least 1. Default 8.
+
+    Returns:
+        (target, draft) pairs over three tokens, every fourth one over four; the draft resembles the
+        target in half of them.
+    """
+    # Noise can be enumerated over three tokens only, so four are the exception.
     sizes = [4 if i % 4 == 3 else 3 for i in range(count)]
     return [
         (
@@ -71,7 +80,15 @@ def target_draft_pairs(count: int = 8) -> list[tuple[CausalLaw, CausalLaw]]:
 
 
 def bend_target(target: Target, shapers: Sequence[Shaper[Any]]) -> Target:
-    """The target under these shapers."""
+    """Put shapers over a target.
+
+    Args:
+        target: The target.
+        shapers: What bends it, in order; none leave the target itself.
+
+    Returns:
+        The shaped target.
+    """
     if shapers:
         return ShapedTarget(target, *shapers)
     return target
@@ -90,7 +107,16 @@ def example_ngrams(vocab: TokenVocabulary) -> NGrams:
 def example_artefacts(
     vocab: TokenVocabulary, width: int = 4, draft_width: int | None = None
 ) -> tuple[ModelArtefact, ...]:
-    """Some of each kind, for a target of this vocabulary and states of this width, and a draft's (None: the same)."""
+    """Make trained parts of every kind, untrained.
+
+    Args:
+        vocab: Vocabulary of the target.
+        width: Width of the target's hidden states, at least 4. Default 4, which is a toy's.
+        draft_width: Width of the draft model's hidden states. None: that of the target.
+
+    Returns:
+        Some artefacts of each kind.
+    """
     if draft_width is None:
         wide = width
     else:
@@ -104,8 +130,21 @@ def example_decoder(
     draft: Target | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Decoder:
-    """A recipe with what it needs, its options at their defaults unless given; in the place of a draft model one that fills
-    canvases, where it needs such a one."""
+    """Build a recipe with all that it needs.
+
+    Where the recipe needs a draft model that fills canvases, one is made in the place of `draft`.
+
+    Args:
+        name: Name of the recipe.
+        target: The target.
+        draft: The draft model. None: there is none.
+        options: Values of the recipe's options; what is not given has its default. None: all
+            defaults.
+
+    Returns:
+        The decoder.
+    """
+    # A toy of an autoregressive law cannot fill canvases.
     if MASKED_DRAFT in registry.get_recipe_module(name).CARD.needs:
         draft = masked_draft(target.vocab)
     return build(name, target, draft, options, artefacts=example_artefacts(target.vocab))[0]
@@ -119,7 +158,17 @@ def masked_draft(vocab: TokenVocabulary) -> Any:
 
 
 def example_mechanism(kind: type) -> Any:
-    """An instance of a mechanism: its defaults, and a toy, a chain or simple drafters where it asks for such."""
+    """Make an instance of a mechanism.
+
+    Args:
+        kind: Its class, a dataclass.
+
+    Returns:
+        One with its defaults, and a toy, a chain or simple drafters where a field has none.
+
+    Raises:
+        KeyError: A field without a default has a type that nothing is made for here.
+    """
     hints = get_type_hints(kind)
     fill: dict[Any, Any] = {
         Target: lambda: toy_law(91, cost=0.1),
@@ -135,6 +184,7 @@ def example_mechanism(kind: type) -> Any:
         Denoiser: lambda: masked_draft(toy_law(91).vocab),
         tuple[Drafter, ...]: lambda: (LookupDrafter(3, 2), RecyclingDrafter(2, 6)),
     }
+    # Each artefact stands for fields of its own class, and for the protocol that it implements.
     fill |= {type(one): lambda one=one: one for one in example_artefacts(toy_law(1).vocab)}
     fill |= {HeadDraftWeights: fill[DraftHeads], EagleDraftWeights: fill[EagleModel]}
     return kind(
@@ -148,10 +198,17 @@ def example_mechanism(kind: type) -> Any:
 
 @dataclass(frozen=True)
 class SiblingDrafter:
-    """A drafter for tests of verifiers: below every node down to `depth`, children of several sources in the order given.
+    """A drafter for tests of verifiers: below every node, children of several sources in the order
+    given.
 
-    sources: (how, seed, count): `count` children drawn from the toy of that seed, or, where certain, the tokens seed,
-    seed + 1, … modulo the size. Tokens of certain children that stand there already are left out.
+    Attributes:
+        size: Tokens of the vocabulary.
+        sources: (how, seed, count): `count` children drawn from the toy of that seed, or, where
+            certain, the tokens seed, seed + 1, … modulo the size. Tokens of certain children that
+            stand there already are left out.
+        depth: Levels that have children. Default 1.
+        probe: Whether a node that is fed and must never be accepted stands first below the root.
+            Default False.
     """
 
     size: int
@@ -160,6 +217,15 @@ class SiblingDrafter:
     probe: bool = False
 
     def open(self, prompt: Sequence[int], session: Session) -> SiblingsGuess:
+        """Begin a sequence with one session of each source's toy.
+
+        Args:
+            prompt: Token ids of the prompt.
+            session: Not used: the toys have sessions of their own.
+
+        Returns:
+            The guess.
+        """
         return SiblingsGuess(
             self,
             tuple(toy_law(seed, self.size, cost=0.1).open(prompt) for _, seed, _ in self.sources),
@@ -178,16 +244,31 @@ class SiblingsGuess(DraftGuess):
         return ScoreRequest(law=RowDetail.NOTHING)
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Draw the children of every node, source by source.
+
+        Args:
+            root: Last token of the text.
+            position: Absolute position of the first drafted token.
+            budget: Only its depth counts.
+            rng: Random stream of the text.
+
+        Returns:
+            The token tree.
+        """
         draft = Draft.chain(root)
         tips = [0]
         for _ in range(min(self.config.depth, budget.depth)):
+            # Every source scores the draft as it stands; children of all sources follow one another
+            # below a node.
             laws = [await s.score(draft, ScoreRequest()) for s in self.sessions]
             known = len(draft)
             for node in tips:
                 for j, (how, seed, count) in enumerate(self.config.sources):
                     row_V = laws[j].row(node)
+                    # A name of its own for each source: two sources at one node draw independently.
                     here = rng.at("draft", position, node, j)
                     if how is DrawKind.CERTAIN:
+                        # A certain child equal to a sibling would be one path twice.
                         stand = {draft.token[c] for c in draft.children[node]}
                         tokens = [
                             x
@@ -218,10 +299,26 @@ class SiblingsGuess(DraftGuess):
         return draft
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Commit the accepted tokens to the session of every source.
+
+        Args:
+            draft: The draft that was verified.
+            scores: Not used.
+            verdict: The accepted nodes and the token that follows.
+        """
         for s in self.sessions:
             s.commit(verdict.committed(draft))
 
     def fork(self, session: Session, choice: int | None = None) -> SiblingsGuess:
+        """Copy the guess with forks of all its sessions.
+
+        Args:
+            session: Not used: the toys have sessions of their own.
+            choice: Choice that the copy drafts for; None: the same as before.
+
+        Returns:
+            The copy.
+        """
         return SiblingsGuess(self.config, tuple(s.fork(choice) for s in self.sessions))
 
     def close(self) -> None:

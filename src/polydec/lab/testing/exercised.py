@@ -1,4 +1,6 @@
-"""What a contract or an enumeration exercised: a check of something that never happened proves nothing."""
+"""What a contract or an enumeration exercised: a check of something that never happened proves
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ REASONED_YET_HAPPENED = "{} counts {} {}, though it declares that there are none
 
 
 class ContractCounts:
-    """What a contract counted: the base of dataclasses whose fields are numbers, 0 or more. Counts of several checks add up."""
+    """What a contract counted: the base of dataclasses whose fields are numbers, 0 or more. Counts
+    of several checks add up.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -37,8 +41,9 @@ class ContractCounts:
 class BatchCounts(ContractCounts):
     """What a check saw of several requests in one batch.
 
-    Args:
-        shared: Calls of the model that a batch needed fewer than its requests need alone. 0 or more, like all of these.
+    Attributes:
+        shared: Calls of the model that a batch needed fewer than its requests need alone. 0 or
+            more, like all of these.
         distinct: Answers that do not begin as the longest one does.
     """
 
@@ -47,7 +52,14 @@ class BatchCounts(ContractCounts):
 
     @classmethod
     def of_answers(cls, texts: Sequence[tuple[int, ...]]) -> Self:
-        """The counts of answers that were written one by one; at least one answer."""
+        """Count the answers that differ.
+
+        Args:
+            texts: Token ids of answers that were written one by one, at least one answer.
+
+        Returns:
+            The counts, with nothing shared.
+        """
         longest = max(texts, key=len)
         return cls(distinct=sum(text != longest[: len(text)] for text in texts))
 
@@ -56,14 +68,15 @@ class BatchCounts(ContractCounts):
 class ExercisedCounts(ContractCounts):
     """How often a check saw each thing happen.
 
-    Args:
-        drafted: Drafted tokens that could have been accepted: nodes of token trees without roots and probes, or tokens that
-            a method without trees guessed. 0 or more, like all of these.
+    Attributes:
+        drafted: Drafted tokens that could have been accepted: nodes of token trees without roots
+            and probes, or tokens that a method without trees guessed. 0 or more, like all of these.
         accepted: Those that the verifier accepted.
-        rejected: Those below the last accepted node of their tree: each was tested there, and none of them was accepted.
-            What stands deeper, or beside an accepted node, is not counted.
+        rejected: Those below the last accepted node of their tree: each was tested there, and none
+            of them was accepted. What stands deeper, or beside an accepted node, is not counted.
         edited: Places of a text that edits wrote, inserted or erased.
-        pruned: Branches of a search that were given up, and gaps of a canvas that a pass guessed and put back.
+        pruned: Branches of a search that were given up, and gaps of a canvas that a pass guessed
+            and put back.
         cut: Accepted tokens that stood behind the end of the answer, and were dropped.
         laws: Laws that were enumerated.
     """
@@ -93,7 +106,7 @@ class ExercisedCounts(ContractCounts):
 class ExercisedCollector:
     """An observer that counts. It may watch many answers, one after the other.
 
-    Args:
+    Attributes:
         counts: What was counted so far.
     """
 
@@ -131,7 +144,8 @@ class ExercisedCollector:
                 pass
 
     def see(self, draft: Draft, verdict: Verdict) -> None:
-        """Count a round of a contract that runs a drafter or a verifier by itself, where no event is told.
+        """Count a round of a contract that runs a drafter or a verifier by itself, where no event
+        is told.
 
         Args:
             draft: What was verified.
@@ -143,11 +157,15 @@ class ExercisedCollector:
         edit = event.edit
         changed = len(edit.write) + len(edit.insert) + len(edit.erase)
         self.counts += ExercisedCounts(edited=changed)
+        # An edit ends the round of its choice: what was proposed and verified before it belongs to
+        # it.
         proposed = self._proposed.pop(event.choice, None)
         verified = self._verified.pop(event.choice, None)
         if proposed is None or verified is None:
             return
         path = verified.path
+        # Some verifiers take their bonus from the draft: it counts as accepted, though it is not in
+        # the path.
         if event.accepted > len(
             path
         ):  # all was accepted, and the token that ends the round as well
@@ -159,6 +177,7 @@ class ExercisedCollector:
         self, parent: tuple[int, ...], probes: tuple[int, ...], path: tuple[int, ...]
     ) -> None:
         nodes = [i for i in range(1, len(parent)) if i not in probes]
+        # Only children of the last accepted node were tested and found wrong.
         last = path[-1] if path else 0
         refused = sum(parent[i] == last for i in nodes)
         self.counts += ExercisedCounts(len(nodes), len(path), refused)
@@ -197,11 +216,12 @@ def declared_unexercised(checked: object) -> Mapping[str, str]:
     """What a mechanism says a contract never sees of it.
 
     Args:
-        checked: A drafter, a tree, a verifier, a policy, a target, a shaper, a contrast, a press, an unmasker or a decoder.
+        checked: A drafter, a tree, a verifier, a policy, a target, a shaper, a contrast, a press,
+            an unmasker or a decoder.
 
     Returns:
-        Its `unexercised`, most often an attribute of its class: by the name of a count, one sentence that says why it stays 0.
-        Nothing where it has none.
+        Its `unexercised`, most often an attribute of its class: by the name of a count, one
+        sentence that says why it stays 0. Nothing where it has none.
     """
     return getattr(checked, "unexercised", {})
 
@@ -223,7 +243,8 @@ def require_exercised(
         counts: Of the whole check.
         of: What was checked, for the sentence of a failure.
         wanted: Names of counts that must not be 0.
-        reasons: By the name of a count, one sentence that says why it is 0 here. Such a count must be 0 then.
+        reasons: By the name of a count, one sentence that says why it is 0 here. Such a count must
+            be 0 then.
 
     Raises:
         AssertionError: A wanted count is 0 without a reason, or one with a reason is not 0.
@@ -240,11 +261,13 @@ def require_exercised(
 def require_mechanism_exercised(
     counts: ContractCounts, checked: object, wanted: Iterable[str] | None = None
 ) -> None:
-    """Raise AssertionError where the contract of a mechanism never saw what it is there for, unless its class says why.
+    """Raise AssertionError where the contract of a mechanism never saw what it is there for, unless
+    its class says why.
 
     Args:
         counts: Of the whole check.
-        checked: The mechanism; what it declares is read from its `unexercised`, which may name counts of other contracts too.
+        checked: The mechanism; what it declares is read from its `unexercised`, which may name
+            counts of other contracts too.
         wanted: Names of counts that must not be 0; None: all of them.
 
     Raises:
@@ -255,5 +278,7 @@ def require_mechanism_exercised(
     else:
         names = wanted
     declared = declared_unexercised(checked).items()
+    # A mechanism may declare counts of several contracts in one mapping: those of another one are
+    # left out.
     reasons = {name: why for name, why in declared if hasattr(counts, name)}
     require_exercised(counts, type(checked).__name__, names, reasons)

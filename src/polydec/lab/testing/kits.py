@@ -22,9 +22,31 @@ def build(
     costs: PassCosts | None = None,
     memory: dict[str, Any] | None = None,
 ) -> tuple[Decoder, dict[str, Any]]:
-    """The recipe's decoder over these, and all its options with the values they have. What shapes the target says which texts
-    are allowed."""
+    """Build a recipe's decoder from bare models.
+
+    What shapes the target also says which texts are allowed: a constraint's language is read from
+    its shapers.
+
+    Args:
+        name: Name of the recipe, such as ``eagle``.
+        target: The model to decode, shaped or not.
+        draft: Draft model, for recipes that need one. None: there is none.
+        options: Values of the recipe's options; what is not given has its default. None: all
+            defaults.
+        artefacts: Trained parts that the recipe may ask for.
+        costs: Measured times of passes. None: no time was measured.
+        memory: State that decoders of one process share, by name. None: an empty one.
+
+    Returns:
+        The decoder, and all options of the recipe with the values they have.
+
+    Raises:
+        RequestError: The recipe is unknown, or an option has no such value.
+        MissingError: Something that the recipe needs is not there.
+    """
     shapers = getattr(target, "shapers", ())
+    # A constraint is compiled into a shaper; a recipe that jumps over forced tokens needs its
+    # language.
     language = next((s.language for s in shapers if hasattr(s, "language")), None)
     kit = Kit(
         target,

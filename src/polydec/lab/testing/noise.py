@@ -22,7 +22,14 @@ class OutcomeChooser(Protocol):
 
 
 def double_polygon_area(polygon: list[Point]) -> float:
-    """Twice the area, seen along the third axis."""
+    """Compute twice the area of a polygon, seen along the third axis.
+
+    Args:
+        polygon: Its corners, in order around it.
+
+    Returns:
+        The area, 0 or more.
+    """
     return abs(
         sum(
             a[0] * b[1] - b[0] * a[1]
@@ -32,12 +39,21 @@ def double_polygon_area(polygon: list[Point]) -> float:
 
 
 def clip_polygon(polygon: list[Point], side: Point) -> list[Point]:
-    """The part of a convex polygon where side · point >= 0."""
+    """Cut a convex polygon at a plane through the origin.
+
+    Args:
+        polygon: Its corners, in order around it.
+        side: Normal of the plane; what lies on its side stays.
+
+    Returns:
+        The corners of the part where side · point >= 0; none where nothing is left.
+    """
     out: list[Point] = []
     height = [sum(s * x for s, x in zip(side, p, strict=True)) for p in polygon]
     for i, (p, h) in enumerate(zip(polygon, height, strict=True)):
         q = polygon[i - 1]
         g = height[i - 1]
+        # The edge from q to p crosses the plane: a new corner at the crossing.
         if (h > 0.0 > g) or (h < 0.0 < g):
             t = g / (g - h)
             x, y, z = (a + t * (b - a) for a, b in zip(q, p, strict=True))
@@ -48,11 +64,15 @@ def clip_polygon(polygon: list[Point], side: Point) -> list[Point]:
 
 
 class SimplexNoise:
-    """Stands in for rng.Noise over three tokens.
+    """Stands in for rng.GumbelNoise over three tokens.
 
-    argmax(log p + Gumbel) is argmin(e / p) of three exponential variables e, which depends on their direction only, and
-    that is uniform on a triangle. An outcome is the part of the triangle where e_x / p_x is smallest; its share of what
-    earlier outcomes left is its probability. So the joint law of all that is asked of one noise is exact.
+    argmax(log p + Gumbel) is argmin(e / p) of three exponential variables e, which depends on their
+    direction only, and that is uniform on a triangle. An outcome is the part of the triangle where
+    e_x / p_x is smallest; its share of what earlier outcomes left is its probability. So the joint
+    law of all that is asked of one noise is exact.
+
+    Args:
+        script: Chooses which of several outcomes is taken in this execution.
     """
 
     def __init__(self, script: OutcomeChooser) -> None:
@@ -63,17 +83,29 @@ class SimplexNoise:
         return self.topk(logp_V, 1)[0]
 
     def topk(self, logp_V: Tensor, k: int) -> tuple[int, ...]:
+        """Find the tokens that come first under this noise.
+
+        Args:
+            logp_V: Log-probabilities, shape ``[3]``.
+            k: How many tokens; fewer where fewer have weight.
+
+        Returns:
+            Token ids, the first one first.
+        """
         p = float64_probabilities(logp_V).tolist()
         left = [i for i in range(3) if p[i] > 0.0]
         out: list[int] = []
         while left and len(out) < k:
+            # The next token is the one with the smallest e / p among those that are left.
             parts = [self._where_first(x, left, p) for x in left]
             shares = torch.tensor(
                 [double_polygon_area(part) for part in parts], dtype=torch.float64
             )
             shares /= shares.sum()
+            # Slivers that rounding leaves would be enumerated like outcomes.
             shares[shares < NOTHING] = 0.0
             i = self._script.draw((shares / shares.sum()).tolist())
+            # What was found out of the noise restricts all that is asked of it later.
             self._polygon = parts[i]
             out.append(left.pop(i))
         return tuple(out)

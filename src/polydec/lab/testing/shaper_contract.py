@@ -22,9 +22,10 @@ Relabel = Callable[[Callable[[int], int]], Shaper[Any]]
 class ShaperCounts(ContractCounts):
     """What a check saw a shaper do.
 
-    Args:
+    Attributes:
         changed: Rows whose law became another one.
-        followed: Rows whose law was another one than behind the first text; nothing is asked of shapers without states.
+        followed: Rows whose law was another one than behind the first text; nothing is asked of
+            shapers without states.
     """
 
     changed: int = 0
@@ -47,7 +48,16 @@ def is_different_law(a_V: Tensor, b_V: Tensor) -> bool:
 
 
 def awkward_logit_rows(size: int, seed: int = 0) -> Iterator[Tensor]:
-    """Rows of logits: random in both float types, peaked, flat, far off, full of equals, and with few finite entries."""
+    """Make rows of logits that rules may stumble over.
+
+    Args:
+        size: Tokens of a row, at least 2.
+        seed: Seed of the random ones. Default 0.
+
+    Yields:
+        Rows that are random in both float types, peaked, flat, far off, full of equals, and with
+        few finite entries, shape ``[V]``.
+    """
     g = torch.Generator().manual_seed(seed)
 
     def random(scale: float) -> Tensor:
@@ -56,10 +66,12 @@ def awkward_logit_rows(size: int, seed: int = 0) -> Iterator[Tensor]:
     yield random(1.0)
     yield random(3.0).double()
     yield random(30.0)
+    # Far from 0 an exponential that is not shifted first overflows, or gives 0 everywhere.
     yield random(1.0) + 500.0
     yield random(1.0) - 500.0
     yield torch.zeros(size)
     yield random(2.0).round()
+    # Constraints leave few tokens: a rule must not make one up, nor lose the last.
     for alive in (1, 2, size // 2):
         row_V = random(2.0)
         row_V[torch.randperm(size, generator=g)[alive:]] = NEG_INF
@@ -67,7 +79,16 @@ def awkward_logit_rows(size: int, seed: int = 0) -> Iterator[Tensor]:
 
 
 def awkward_texts(size: int, seed: int = 0) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(prompt, output): empty outputs, loops, every token, random ones; any token may stand anywhere."""
+    """Make texts that rules may stumble over.
+
+    Args:
+        size: Tokens of the vocabulary, at least 3.
+        seed: Seed of the random ones. Default 0.
+
+    Yields:
+        Prompt and output: empty outputs, loops, every token, random ones; any token may stand
+        anywhere.
+    """
     g = torch.Generator().manual_seed(seed)
     yield (0,), ()
     yield (size - 1,), (size - 1, size - 1, 0)
@@ -89,21 +110,40 @@ def check_shaper(
     relabel: Relabel | None = None,
     neutral: Shaper[Any] | None = None,
 ) -> ShaperCounts:
-    """Raise AssertionError where `shaper` breaks a promise on rows of `size` tokens.
+    """Check everything that a shaper promises, on random and on awkward rows.
 
-    alike: prompt and output count the same, so stepping along tokens equals starting on the longer prompt; shifts: a
-    constant added to all log-weights changes no law (False for rules on logits); renames: what tokens are called changes no
-    law (False for rules that mean the ids themselves, such as a hash of them); relabel: the same rule after tokens
-    were renamed (None: its parameters hold no token ids); neutral: the same rule with parameters that change nothing. A class
-    attribute `unexercised` of the shaper says, by the name of a count (ShaperCounts), why that is 0. Returns the counts.
+    A class attribute `unexercised` of the shaper says, by the name of a count (ShaperCounts), why
+    that is 0.
+
+    Args:
+        shaper: The shaper.
+        size: Tokens of a row, at least 3. Default 7.
+        alike: Whether prompt and output count the same, so that stepping along tokens equals
+            starting on the longer prompt. Default True.
+        shifts: Whether a constant added to all log-weights changes no law; False for rules on
+            logits. Default True.
+        renames: Whether what tokens are called changes no law; False for rules that mean the ids
+            themselves, such as a hash of them. Default True.
+        relabel: Makes the same rule after tokens were renamed, from the map of old ids to new ones.
+            None: the rule's parameters hold no token ids.
+        neutral: The same rule with parameters that change nothing. None: there are no such
+            parameters.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: A promise is broken, or something that is to be checked never happened.
     """
     seen = Counter[str]()
     stateful = False
     first = list[Tensor]()
     for prompt, output in awkward_texts(size):
+        # A shaper whose states are None cannot follow the text, and need not.
         stateful |= _state(shaper, prompt, output) is not None
         for i, row_V in enumerate(awkward_logit_rows(size)):
             out_V = _total_and_pure(shaper, prompt, output, row_V)
+            # The rows after the first text are what later texts are compared with.
             first += [out_V] * (i == len(first))
             seen["changed"] += is_different_law(row_V, out_V)
             seen["followed"] += is_different_law(first[i], out_V)
@@ -130,6 +170,7 @@ def check_shaper(
             continue
         g = torch.Generator().manual_seed(len(output))
         row_V = torch.randn(size, generator=g, dtype=torch.float64)
+        # Renamed tokens, renamed text, renamed row: the law must be the old one, renamed.
         to = torch.randperm(size, generator=g).tolist()
         renamed_V = torch.empty_like(row_V)
         renamed_V[to] = row_V
@@ -171,6 +212,8 @@ def _same(a_V: Tensor, b_V: Tensor, message: str) -> None:
 def _another_choice(
     shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor
 ) -> None:
+    # A choice is a view of one rule: taken twice it is the last one taken, and it reads the rule's
+    # states.
     other = of_choice(shaper, 5)
     assert of_choice(other, 0) == of_choice(shaper, 0), "for_choice depends on more than the choice"
     state = _state(shaper, prompt, output)
@@ -195,11 +238,14 @@ def _total_and_pure(
     )
     assert bool((out_V < float("inf")).all()), f"a log-weight is not finite: {out_V.tolist()}"
     assert bool((out_V > NEG_INF).any()), f"nothing was left of {row_V.tolist()}"
+    # A rule that forces a token may give weight to one that had none, if it leaves no other: then
+    # all that is left was dead.
     dead_V = row_V == NEG_INF
     left_V = out_V > NEG_INF
     assert not bool((left_V & dead_V).any()) or not bool((left_V & ~dead_V).any()), (
         "a token without weight came back to life"
     )
+    # Steps into every direction: none of them may write to the state they began from.
     for x in range(len(row_V)):
         shaper.shape(shaper.step(state, x), row_V)
     assert torch.equal(shaper.shape(state, row_V), first_V), (

@@ -10,8 +10,18 @@ from polydec.core.rng import GumbelNoise, Rng
 
 
 class StrictRng:
-    """Rng, but a name that was drawn from in this run raises RuntimeError when it is drawn from again, also through
-    another object. Noise is meant to be shared by name: it may be asked for again, as noise."""
+    """Rng, but a name that was drawn from in this run raises RuntimeError when it is drawn from
+    again.
+
+    It does so through another object, too. Noise is meant to be shared by name: it may be asked for
+    again, as noise.
+
+    Args:
+        rng: The randomness that draws.
+        name: Name of this stream, from the root of the run.
+        drawn: Names that were drawn from, shared by all streams of a run. None: none yet.
+        noises: Names whose noise was asked for, shared as well. None: none yet.
+    """
 
     def __init__(
         self,
@@ -27,6 +37,15 @@ class StrictRng:
 
     @staticmethod
     def of(seed: int, choice: int = 0) -> StrictRng:
+        """Open the stream of a run.
+
+        Args:
+            seed: Seed of the request.
+            choice: Choice of the request. Default 0.
+
+        Returns:
+            The stream, nothing of which was drawn from.
+        """
         return StrictRng(Rng.of(seed, choice))
 
     def at(self, *names: Any) -> StrictRng:
@@ -36,6 +55,7 @@ class StrictRng:
         return self._rng
 
     def _take(self) -> Rng:
+        # A draw under the name of a noise would not be independent of it.
         if self._name in self._drawn | self._noises:
             raise RuntimeError(f"drawn twice under one name: {self._name}")
         self._drawn.add(self._name)
@@ -51,9 +71,22 @@ class StrictRng:
         return self._take().categorical(p_V)
 
     def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
+        """Draw tokens without replacement.
+
+        Args:
+            p_V: Probabilities, shape ``[V]``.
+            k: How many tokens.
+
+        Returns:
+            The tokens in the order drawn.
+
+        Raises:
+            RuntimeError: This name was used before.
+        """
         return self._take().without_replacement(p_V, k)
 
     def noise(self, size: int) -> GumbelNoise:
+        # The same noise twice is one noise: only a name that was drawn from is refused.
         if self._name in self._drawn:
             raise RuntimeError(f"noise under a name that was drawn from: {self._name}")
         self._noises.add(self._name)

@@ -1,4 +1,6 @@
-"""Tiny laws with a cache that behaves like a real one: every law is known, and every slip of the cache shows."""
+"""Tiny laws with a cache that behaves like a real one: every law is known, and every slip of the
+cache shows.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ TextCache = EntryCache[Any]
 
 @dataclass(frozen=True)
 class ToyWords:
-    """Words of a toy: of each id one text; ids in `silent` stand for nothing."""
+    """Words of a toy.
+
+    Attributes:
+        of: Text of each id.
+        silent: Ids that stand for no text, such as EOS.
+    """
 
     of: tuple[str, ...]
     silent: frozenset[int] = frozenset()
@@ -35,7 +42,18 @@ class ToyWords:
         )
 
     def encode(self, text: str, special: bool = True) -> tuple[int, ...]:
-        """The longest piece first, from the left."""
+        """Split a text into pieces, the longest one first, from the left.
+
+        Args:
+            text: The text.
+            special: Not used: a toy has no special tokens around a text.
+
+        Returns:
+            Token ids.
+
+        Raises:
+            RequestError: No piece begins what is left of the text.
+        """
         out = list[int]()
         at = 0
         while at < len(text):
@@ -55,7 +73,14 @@ class ToyWords:
 
 
 def text_fraction(text: Sequence[int]) -> float:
-    """A number of at least 0 and below 1 that few other texts have."""
+    """Hash a text to a fraction that few other texts have.
+
+    Args:
+        text: Token ids.
+
+    Returns:
+        A number of at least 0 and below 1.
+    """
     digest = 0
     for token in text:
         digest = (digest * 37 + token + 1) % 1024
@@ -63,15 +88,24 @@ def text_fraction(text: Sequence[int]) -> float:
 
 
 class OrderTwoNetwork:
-    """An order-2 law: the next token depends on the last two. Float64. `cost` orders it in the scheduler.
+    """An order-2 law: the next token depends on the last two. Float64.
 
-    It has `layers` layers. A state is (token, the one before it, which layers ran, what was wrong), and each entry notes
-    for every layer what it wrote there: -1 nothing, 0 what a whole pass writes, else a number that names the fault; faults
-    spread to what attends to them. Depths that leave layers or halves of them out, and faulty caches, have laws of their own
-    near the whole one's.
+    It has `layers` layers. A state is (token, the one before it, which layers ran, what was wrong),
+    and each entry notes for every layer what it wrote there: -1 nothing, 0 what a whole pass
+    writes, else a number that names the fault; faults spread to what attends to them. Depths that
+    leave layers or halves of them out, and faulty caches, have laws of their own near the full
+    pass's one.
 
-    Hidden states that it shows depend on all of the text: a fraction that stands for the text before the last two tokens is
-    added to the second number. The law does not read it; who mixes up states of texts that end alike is seen by it.
+    Hidden states that it shows depend on all of the text: a fraction that stands for the text
+    before the last two tokens is added to the second number. The law does not read it; who mixes up
+    states of texts that end alike is found out by it.
+
+    Args:
+        seed: Seed of the law.
+        size: Tokens of the vocabulary, at least 2. Default 3.
+        sharp: How far logits are spread. Default 1.2.
+        cost: Price of a pass, in any unit; it orders models in the scheduler.
+        tree: Whether passes may score token trees. Default True.
     """
 
     layers = 3
@@ -112,6 +146,7 @@ class OrderTwoNetwork:
         else:
             layers = q.layers
         self.runs += len(q) * (len(layers) - len(q.without) / 2)
+        # What enters each position: a token's first state, or a state that the query brings.
         given = [(x, self.size, 0, 0) for x in q.token] or [(0, 0, 0, 0)] * len(q)
         if q.embed is not None:
             for i, state_H in zip(q.given, q.embed, strict=True):
@@ -130,6 +165,7 @@ class OrderTwoNetwork:
             else:
                 before = cache.length + cache.parent[slot - cache.length]
             if before >= 0:
+                # What the entry before holds: its text, and what each layer wrote there.
                 above = cache.text[before]
             else:
                 above = ((), (0,) * self.layers)
@@ -141,15 +177,19 @@ class OrderTwoNetwork:
                     "a state was fed to the slot of another text"
                 )
                 wrote = list(own[1])
+            # Layer by layer, as far as the query runs them; early exits read the state on the way.
             for i in layers:
                 state = self._layer(i, state, above, wrote, q.without)
                 if i + 1 in q.want.exits:
                     exits.setdefault(i + 1, []).append(state)
+            # An entry notes the whole text that led to it, so that a mixed-up slot shows in the
+            # law.
             cache.text[slot] = ((*above[0], state[0]), tuple(wrote))
             states.append(state)
             texts.append(above[0])
         rows = [states[r] for r in q.rows]
         before_rows = [texts[r] for r in q.rows]
+        # Nobody reads a law: no head runs, as in a real network.
         silent = q.want.law is RowDetail.NOTHING and q.want.base is RowDetail.NOTHING
         some = {d: self._shown([e[r] for r in q.rows], before_rows) for d, e in exits.items()}
         return NetworkAnswer(
@@ -159,8 +199,15 @@ class OrderTwoNetwork:
         )
 
     def after(self, state_H: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
-        """The log-weights (V) of the token that follows `tokens`, which stand behind the token that left this state: what an
-        oracle reads from a whole pass's state."""
+        """Compute what an oracle reads from a full pass's state.
+
+        Args:
+            state_H: The state that some token left.
+            tokens: Token ids that stand behind that token.
+
+        Returns:
+            Log-weights of the token that follows them, shape ``[V]``.
+        """
         token = int(state_H[0])
         before = int(state_H[1])
         for x in tokens:
@@ -181,10 +228,13 @@ class OrderTwoNetwork:
         if 2 * i in without:  # reads nothing and writes nothing
             return token, before, ran, 1 + (17 * wrong + 2 * i) % 96
         assert below[i] >= 0, f"layer {i} of an entry was read before it ran"
+        # Nothing is wrong where all layers below ran on a state without fault.
         if ran == (1 << i) - 1 and not wrong:
             bad = 0
         else:
             bad = 1 + (7 * ran + 3 * wrong) % 95
+        # A fault of the entry before, or of this state, changes what is written, and so what
+        # follows.
         if below[i] or bad:
             wrote[i] = 1 + (5 * below[i] + 11 * bad) % 96
         else:
@@ -202,6 +252,7 @@ class OrderTwoNetwork:
         """States as they leave the network. texts: what stands before the token of each."""
         state_NH = self._tensor(states)
         early_N = [text_fraction(text[:-1]) for text in texts]
+        # The second number stays the token before when it is cut to an integer.
         state_NH[:, 1] += torch.tensor(early_N, dtype=torch.float64)
         return state_NH
 
@@ -212,8 +263,19 @@ class OrderTwoNetwork:
     def keys(
         self, cache: TextCache, stop: int, layer: int | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of one head: keys and values alike are the states that a whole pass leaves after these entries, [1, stop, 4], with
-        what was wrong in the last layer."""
+        """Read keys and values of the one head.
+
+        Both are the states that a full pass leaves after the entries, with what was wrong in the
+        last layer.
+
+        Args:
+            cache: The cache of one text.
+            stop: How many entries, from the first.
+            layer: Not used: all layers show the same.
+
+        Returns:
+            Keys and values, each of shape ``[1, stop, 4]``.
+        """
         states = list[State]()
         before = self.size
         for entry in cache.text[:stop]:
@@ -229,7 +291,14 @@ class OrderTwoNetwork:
         return hidden_RH
 
     def head(self, hidden_RH: torch.Tensor) -> torch.Tensor:
-        """Logits of states, also of those that somebody made up."""
+        """Compute logits of states, also of those that somebody made up.
+
+        Args:
+            hidden_RH: States, shape ``[R, 4]``.
+
+        Returns:
+            Logits, shape ``[R, V]``; NaN for a state with a number that is not finite.
+        """
         rows = list[torch.Tensor]()
         for state_H in hidden_RH:
             if not state_H.isfinite().all():  # as in a real network, what is no number ends in none
@@ -237,6 +306,7 @@ class OrderTwoNetwork:
                 continue
             x, prev, ran, wrong = state_H.tolist()
             whole = self.weight[int(prev) % (self.size + 1), int(x) % (self.size + 1)]
+            # Which layers are missing, and the fault, choose one of 97 disturbances of the law.
             odd = int(31 * ((1 << self.layers) - 1 - ran) + wrong) % 97
             rows.append(
                 whole + self.other[odd] if ran != (1 << self.layers) - 1 or wrong else whole
@@ -256,7 +326,20 @@ def toy_law(
     tree: bool = True,
     chunk: int = 2,
 ) -> CausalLaw:
-    """A random law over `size` tokens, the last one being EOS unless `eos` says which; logits spread by `sharp`."""
+    """Make a random law that is known exactly.
+
+    Args:
+        seed: Seed of the law.
+        size: Tokens of the vocabulary, EOS among them. Default 3.
+        eos: Id of EOS. None: the last token; -1: no token is.
+        sharp: How far logits are spread. Default 1.2.
+        cost: Price of a pass, in any unit; it orders models in the scheduler.
+        tree: Whether passes may score token trees. Default True.
+        chunk: Tokens of a prompt that one pass feeds, at least 1. Default 2.
+
+    Returns:
+        The law, with a cache that behaves like a real one.
+    """
     ends = frozenset({size - 1 if eos is None else eos})
     words = ToyWords(tuple(chr(0x61 + i) for i in range(size)), ends)
     return CausalLaw(

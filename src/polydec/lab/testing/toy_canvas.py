@@ -1,4 +1,6 @@
-"""A tiny law over canvases whose conditionals all agree: every gap's law, given any set of known positions, is exact."""
+"""A tiny law over canvases whose conditionals all agree: every gap's law, given any set of known
+positions, is exact.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,19 @@ from polydec.models.learned.kinds.joint import TOY
 
 
 class MarkovChainNetwork:
-    """A Markov chain with another matrix at every position: a token's law depends on the one before it and on where it stands.
-    Conditionals are products of matrices between the nearest known neighbours. Float64; the network of a `ToyDenoiser`.
+    """A Markov chain with another matrix at every position; the network of a `ToyDenoiser`.
+    Float64.
 
-    free: positions are independent of each other instead; context: the longest canvas. `fed` counts positions, `calls` passes,
-    of which each may answer several canvases.
+    A token's law depends on the one before it and on where it stands. Conditionals are products of
+    matrices between the nearest known neighbours. `fed` counts positions, `calls` passes, of which
+    each may answer several canvases.
+
+    Args:
+        seed: Seed of the matrices.
+        size: Tokens of the chain, at least 2. Default 3.
+        sharp: How far logits are spread. Default 1.2.
+        free: Whether positions are independent of each other instead. Default False.
+        context: Positions of the longest canvas. Default 64.
     """
 
     def __init__(
@@ -42,19 +52,38 @@ class MarkovChainNetwork:
         self._between = lru_cache(None)(self._product)
 
     def forward(self, queries: Sequence[tuple[Canvas, tuple[int, ...], int, int]]) -> list[Tensor]:
-        """Log-weights at some positions of a canvas, [rows, size + 1]: the last token is the mask, which never follows."""
+        """Answer canvases in one pass.
+
+        Args:
+            queries: Of each the canvas, the rows that are asked for, the positions that are fed,
+                and the positions of a block (0: every position sees all).
+
+        Returns:
+            For each query the log-weights of its rows, shape ``[R, size + 1]``: the last token is
+            the mask, which never follows.
+        """
         self.calls += 1
         self.fed += sum(n for _, _, n, _ in queries)
         return [
             torch.stack(
+                # Under blocks a row sees the canvas up to the end of its own block only.
                 [self.law(canvas[: r // own * own + own] if own else canvas, r) for r in rows]
             )
             for canvas, rows, _, own in queries
         ]
 
     def law(self, canvas: Canvas, at: int) -> Tensor:
-        """Log-weights of a gap, given all known tokens; -inf at the mask token."""
+        """Compute the exact law of one position, given all other known tokens.
+
+        Args:
+            canvas: The canvas, its first position known.
+            at: The position, at least 1.
+
+        Returns:
+            Log-weights, shape ``[size + 1]``, -inf at the mask token.
+        """
         left = max(i for i in range(at) if canvas[i] is not None)  # the prompt has a token
+        # A chain: given the nearest known neighbours, what lies beyond them says nothing more.
         p_V = self._between(left, at)[canvas[left]]
         right = next((i for i in range(at + 1, len(canvas)) if canvas[i] is not None), None)
         if right is not None:
@@ -69,13 +98,24 @@ class MarkovChainNetwork:
         return out
 
     def joint(self, prompt: Sequence[int], length: int, ends: frozenset[int] = frozenset()) -> Law:
-        """The law of the answers, each cut after its first end: the chain rule, token by token."""
+        """Compute the law of the answers, by the chain rule.
+
+        Args:
+            prompt: Token ids of the prompt, at least one.
+            length: Positions of the answer.
+            ends: Tokens that end an answer: each is cut after its first end. Default: none.
+
+        Returns:
+            The probability of each text.
+        """
         law: Law = {}
         for text in product(range(self.size), repeat=length):
             p = 1.0
             before = prompt[-1]
             kept = text
             for i, x in enumerate(text):
+                # Token by token given the one before; the answer begins behind the prompt's last
+                # token.
                 p *= float(self.step_LVV[len(prompt) + i, before, x])
                 before = x
             cut = next((i for i, x in enumerate(text) if x in ends), None)
@@ -89,10 +129,16 @@ class MarkovChainNetwork:
 
 @dataclass(frozen=True)
 class ToyDenoiser:
-    """A Denoiser over a `MarkovChainNetwork`; eos: its EOS id, -1 for none; block: positions see no
-    further than to the end of their own block (0: everything). The mask is the id behind the
-    chain's tokens; it belongs to the vocabulary, but not where the model is to have that of a toy
-    target (masked: False)."""
+    """A Denoiser over a `MarkovChainNetwork`.
+
+    Attributes:
+        network: The chain.
+        eos: Its EOS id, -1 for none.
+        block: Positions of a block: a position sees no further than to the end of its own block (0:
+            it sees everything).
+        masked: Whether the mask, the id behind the chain's tokens, belongs to the vocabulary; False
+            where the model is to have that of a toy target.
+    """
 
     network: MarkovChainNetwork
     eos: int = -1
@@ -123,12 +169,32 @@ class ToyDenoiser:
         return torch.nn.functional.one_hot(index, TOY).float()
 
     def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
-        """States are log-weights, and zeros behind them."""
+        """Read laws from states, which are log-weights with zeros behind them.
+
+        Args:
+            state_RH: States of the positions, shape ``[R, H]``.
+            rows: Not used.
+
+        Returns:
+            Log-weights, shape ``[R, size + 1]``, float64, -inf at the mask token.
+        """
         out_RV = state_RH[:, : self.network.size + 1].double()
         out_RV[:, self.network.size] = float("-inf")
         return out_RV
 
     def open(self, length: int, prompt: int = 0) -> ToyBoard:
+        """Open a board for one canvas.
+
+        Args:
+            length: Positions of the longest canvas.
+            prompt: Not used.
+
+        Returns:
+            The board. It must be closed (`left_open`).
+
+        Raises:
+            ValueError: The canvas is longer than the context.
+        """
         if length > self.network.context:
             raise ValueError(
                 f"the canvas has {length} positions: the model's context holds {self.network.context}"
@@ -147,7 +213,17 @@ def left_open() -> int:
 
 
 class ToyBoard:
-    """Keeps nothing of earlier passes: what is not fed is read from the canvas all the same."""
+    """A canvas session that keeps nothing of earlier passes: what is not fed is read from the
+    canvas all the same.
+
+    It checks what is asked of it: a pass may see only positions that were fed.
+
+    Args:
+        network: The chain.
+        length: Positions of the canvas so far.
+        block: Positions of a block, 0 for none.
+        fed: Positions that were fed before. Default: none.
+    """
 
     def __init__(
         self,
@@ -163,6 +239,19 @@ class ToyBoard:
         _OPEN.add(id(self))
 
     async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+        """Score positions of the canvas, after a check of what is asked.
+
+        Args:
+            canvas: The canvas as it stands now; None is a gap.
+            rows: Positions whose laws are returned, ascending, all of them in `feed`.
+            feed: Positions that the pass computes, ascending.
+
+        Returns:
+            Log-weights, shape ``[R, size + 1]``, float64.
+
+        Raises:
+            AssertionError: Rows or feeds break the protocol of a canvas session.
+        """
         block = self._block
         assert len(canvas) > feed[-1], "the canvas is shorter than what is fed"
         assert set(range(self._length, len(canvas))) <= {*feed}, (
@@ -172,6 +261,7 @@ class ToyBoard:
         assert list(feed) == sorted(set(feed)), "feeds ascend"
         self._length = len(canvas)
         self._fed |= {*feed}
+        # A pass sees up to the end of the block of its last fed position, or all of the canvas.
         seen = range(
             min(len(canvas), -(-(feed[-1] + 1) // block) * block) if block else len(canvas)
         )
@@ -179,6 +269,16 @@ class ToyBoard:
         return await ForwardQuery(self._network, (canvas, tuple(rows), len(feed), block), len(feed))
 
     async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        """Run the pass of `score` and give states in place of laws.
+
+        Args:
+            canvas: The canvas as it stands now; None is a gap.
+            feed: Positions that the pass computes, ascending.
+
+        Returns:
+            States, shape ``[len(feed), H]``: log-weights at gaps, zeros at known tokens.
+        """
+        # Only gaps have a law that anybody reads.
         rows = [p for p in feed if canvas[p] is None]
         out_FH = torch.zeros(len(feed), TOY)
         logw_RV = await self.score(canvas, rows, feed)

@@ -1,4 +1,6 @@
-"""The toys that enumerations of a law run over: made so that methods do there what they are made for."""
+"""The toys that enumerations of a law run over: made so that methods do there what they are made
+for.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,17 @@ from polydec.laws.shapers.constrained import ConstraintRule
 from polydec.models.sessions.lm import CausalLaw
 
 REPEATING_PROMPTS = ((0, 0, 0, 1, 0, 0, 0), (0, 1, 0, 0, 1, 0))
-"""Each ends with three tokens that stood before, for what copies; in the first a token stands once, so that a place in a source
-can be found."""
+"""Each ends with three tokens that stood before, for what copies; in the first a token stands once,
+so that a place in a source can be found.
+"""
 LATER_LENGTHS = 2
-"""By how many tokens an answer is lengthened at most where a method has drafted nothing in it: some need rounds to begin."""
+"""By how many tokens an answer is lengthened at most where a method has drafted nothing in it: some
+need rounds to begin.
+"""
 WHOLE_WINDOW = 7
-"""Tokens of an answer in which there is room for windows of guesses, and for what they leave behind."""
+"""Tokens of an answer in which there is room for windows of guesses, and for what they leave
+behind.
+"""
 SHARP = 5.0
 """How far logits are spread where a method drafts only what is nearly certain."""
 SPELLED = "a", "b", "ab"
@@ -34,7 +41,7 @@ ALLOWED = AnyOf(("aabab", "abab", "bab"))
 class ToyLaw:
     """A law to enumerate a method over.
 
-    Args:
+    Attributes:
         number: Of the law, from 1; shapings of one law share it.
         called: How it is called in sentences.
         bare: The target before shaping.
@@ -42,7 +49,8 @@ class ToyLaw:
         shapers: What shapes both.
         prompt: What the answer follows.
         length: Tokens of the answer, at least 1.
-        later: By how many tokens the answer may be lengthened where nothing was drafted in it, 0 or more.
+        later: By how many tokens the answer may be lengthened where nothing was drafted in it, 0 or
+            more.
     """
 
     number: int
@@ -101,7 +109,8 @@ def toy_laws(
     sharp: float | None = None,
     later: int = LATER_LENGTHS,
 ) -> Iterator[ToyLaw]:
-    """Random laws of three tokens, every fourth one of four, with a draft that resembles them in half of them.
+    """Random laws of three tokens, every fourth one of four, with a draft that resembles them in
+    half of them.
 
     Args:
         count: How many laws, at least 1.
@@ -114,6 +123,7 @@ def toy_laws(
     Yields:
         The laws, each under all shapings before the next one.
     """
+    # The draft keeps its spread: sharper targets are then hit more often, and missed for certain.
     for i, (target, draft) in enumerate(target_draft_pairs(count)):
         if sharp is None:
             bare = target
@@ -135,6 +145,7 @@ def toy_laws(
 
 def _constrained_laws(shapings: Sequence[str]) -> Iterator[ToyLaw]:
     """Laws under a constraint that leaves few choices."""
+    # Pieces a, b, ab and an end: a text such as aab can be spelled in several ways.
     ends = frozenset({len(SPELLED)})
     vocab = TokenVocabulary(len(SPELLED) + 1, ends, words=ToyWords((*SPELLED, "."), ends))
     language = ALLOWED.language(vocab, ends)
@@ -166,5 +177,6 @@ FURTHER_LAWS: tuple[Callable[[Sequence[str]], Iterator[ToyLaw]], ...] = (
     _constrained_laws,
     _long_laws,
 )
-"""More laws by shapings, for methods that draft, or hit, or miss nothing over the usual ones: the next group follows where the
-groups before it have not brought all three about."""
+"""More laws by shapings, for methods that draft, or hit, or miss nothing over the usual ones: the
+next group follows where the groups before it have not brought all three about.
+"""
