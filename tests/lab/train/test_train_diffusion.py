@@ -465,6 +465,17 @@ def test_certainty_is_forced_on_right_tokens_only():
         assert (losses[1] - losses[0] > 0.1) == differs
 
 
+def test_a_batch_without_answers_can_be_trained_on():
+    network = TrainableLlama(LlamaShape(5, 8, 1, 1, 1, 16, 8))
+    token_BT, none_BT = torch.zeros(2, 4, dtype=torch.long), torch.zeros(2, 4, dtype=torch.bool)
+    loss = certain_loss(
+        network, token_BT, ~none_BT, none_BT, 4, torch.Generator().manual_seed(0), 1.0
+    )
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(p.grad is None or not p.grad.any() for p in network.parameters())
+
+
 def test_questions_are_left_out_as_guidance_leaves_them_out():
     """Rows of gaps before the answer, as many as asked for; of a causal model the chat template around nothing."""
     token_BT = torch.arange(200 * 12).view(200, 12)

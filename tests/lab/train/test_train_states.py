@@ -171,6 +171,10 @@ def test_a_narrow_one_begins_as_the_draft_model(model):
             iter(student(torch.randn(2, 12, 32 * len(quarters_of(target.s.layers))), window))
         )[1]
         assert first.allclose(draft(window[:, :12, -1]), atol=1e-4)
+    # A draft model with a table of its own: the layer's norm has to see tokens as long as these.
+    own = {**begin, "model.embed_tokens.weight": 3 * table}
+    student = KINDS["eagle-3-narrow"].start(TeacherContext(target, vocab, tokens, 2, 1, own))
+    assert student.block.join[:, :32].allclose(1.5 * torch.eye(32), atol=1e-4)
     with pytest.raises(ValueError, match="start knows other tokens"):
         narrow.head_of(begin, tokens[1:])
     with pytest.raises(ValueError, match="start has no head of its own"):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import signal
 from dataclasses import replace
 from fractions import Fraction
 from math import floor
@@ -442,6 +443,33 @@ def test_the_stages_train_their_parts_and_the_engine_reads_as_in_training(tmp_pa
             torch.testing.assert_close(got.float(), want[row], atol=2e-3, rtol=0.0)
     told = json.loads((out / "training.json").read_text())
     assert told["right"] == result["right"]
+
+
+def test_a_policy_that_stopped_between_two_steps_on_one_group_goes_on_to_the_bit(
+    tmp_path, monkeypatch
+):
+    """The weights have moved since the group was drawn: it cannot be drawn again, so the checkpoint holds it."""
+    spec = ContextSpec(str(tmp_path), kind="refrag", steps=20, rows=4, width=32, layers=2)
+    train_context(spec)
+    state = tmp_path / "state.pt"
+    whole = torch.load(state, weights_only=True)
+    state.unlink()
+    true, seen = refrag.grpo_loss, []
+
+    def stops(*asked):
+        seen.append(asked)
+        if len(seen) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return true(*asked)
+
+    monkeypatch.setattr(refrag, "grpo_loss", stops)
+    with pytest.raises(KeyboardInterrupt, match="stopped after 3 of 4 steps"):
+        train_context(spec)
+    train_context(spec)
+    again = torch.load(state, weights_only=True)
+    assert len(seen) == 4 and again["curve"] == whole["curve"]
+    assert again["network"].keys() == whole["network"].keys()
+    assert all(torch.equal(t, whole["network"][name]) for name, t in again["network"].items())
 
 
 def test_entering_vectors_are_ids_behind_the_vocabulary(lm):

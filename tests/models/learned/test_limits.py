@@ -172,6 +172,41 @@ def test_what_a_lexical_unit_is_learned_from():
     assert learned == [[1, 2, 3, 5], [1, 2]]
 
 
+def test_a_level_with_nothing_to_learn_has_its_figure():
+    """The head does not know the token of the first level: the figures of the others stay where they belong."""
+    token_N = torch.tensor([0, 3, 1, 2])
+    states = torch.zeros(4, 5)
+    lessons = SimpleNamespace(
+        state_NH=states,
+        entry_ND=states,
+        window_NW=token_N[:, None],
+        answer_N=torch.ones(4, dtype=torch.bool),
+    )
+    says = torch.nn.functional.one_hot(torch.tensor([4, 1, 4]), 5).float()
+
+    class Student:
+        shown = SimpleNamespace(levels=3, logits=lambda state, columns: state)
+        columns = None
+
+        def __call__(self, entry, window, every):
+            return ((row[None, None], row[None, None], torch.arange(1)) for row in says)
+
+        def knows(self, token):
+            return token != 3
+
+        def named(self, column):
+            return column
+
+        def beside(self, made, truth):
+            return torch.zeros(())
+
+    with torch.no_grad():
+        kind = SimpleNamespace(sure=0.0, features=0.0)
+        spec = StatesSpec("", "hydra", length=1)
+        _, right = level_divergence(Student(), lessons, torch.tensor([0]), spec, kind)
+    assert right == [0.0, 1.0, 0.0]
+
+
 def test_a_judge_adds_to_what_matches():
     """Below every chance all is let through; in between never less than what matches; at 1 that alone."""
     g, law = torch.Generator().manual_seed(2), toy_law(3, 6, eos=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -358,3 +359,11 @@ def test_text_without_a_tokenizer(tmp_path):
     assert [writer.push(7), writer.push(8), writer.end()] == ["<7>", " <8>", ""]
     with pytest.raises(ValueError, match="'hello' cannot be encoded"):
         got.text.encode("hello")
+
+
+def test_a_deferred_model_has_every_field_of_a_loaded_one():
+    fields = [f.name for f in dataclasses.fields(checkpoint.ModelBundle)]
+    loaded = checkpoint.ModelBundle(*fields)
+    deferred = checkpoint.DeferredBundle("name", lambda: loaded)
+    assert not deferred.loaded
+    assert [getattr(deferred, name) for name in fields] == fields

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
@@ -281,7 +282,7 @@ def test_bad_input(tmp_path):
         net.forward([NetworkQuery(cache, 0, (3, 4), (0,), ScoreRequest(), layers=(0,))])
     with pytest.raises(ValueError, match="first is 1"):
         net.forward([NetworkQuery(cache, 1, (3,), (0,), ScoreRequest())])
-    with pytest.raises(ValueError, match="length is 1"):
+    with pytest.raises(RequestError, match="length is 1"):
         cache.truncate(1)
     with pytest.raises(ValueError, match="prompt has 96 tokens"):
         lm_of(net).open(text(96))

@@ -196,7 +196,10 @@ def certain_loss(
         # Only masked positions are learned; the mask itself is never predicted.
         logits = logits.index_fill(-1, torch.tensor([mask]), -1e9)[hidden_BT]
         label = token_BT[hidden_BT]
+        # Nothing to learn: an empty sum is 0 and has a gradient, so that a batch without answers can
+        # be trained on.
         if not len(label):
+            total = total + logits.sum()
             continue
         total = total + F.cross_entropy(logits, label)
         logp = (logits / COOL).log_softmax(-1)

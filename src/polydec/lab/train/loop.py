@@ -126,9 +126,9 @@ def fit_network(
     Args:
         network: What is trained: all parameters that require gradients.
         loss: loss(step) gives the scalar to minimise and the tokens it saw. It must be a function
-            of the step number and the parameters alone, so that a run that was interrupted takes
-            the same steps as one that was not, bit for bit on the same machine with the same
-            threads.
+            of the step number and of the network's parameters and buffers alone, so that a run that
+            was interrupted takes the same steps as one that was not, bit for bit on the same
+            machine with the same threads.
         s: Number of steps, learning rates, and how often what is done.
         state: File of the checkpoint, written every `save_every` steps and at the end, and read
             first where it exists; None: there is none.

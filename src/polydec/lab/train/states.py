@@ -335,7 +335,7 @@ def level_divergence(
 
     Returns:
         The loss in nats, and without gradients of each level how often its likeliest token is the
-        text's.
+        text's; 0 where no token of an answer lies at the level.
     """
     # M = T + levels rows of each piece: the last levels look beyond its end.
     at_BM = row_B[:, None] + torch.arange(spec.length + student.shown.levels)
@@ -362,6 +362,11 @@ def level_divergence(
         counts = (answer_BM & known_BM)[:, at_T + k + 1] & unit_BT[
             :, at_T
         ]  # what its head does not know it cannot learn
+        # Every level has its figure, those with nothing to learn too: what follows is in order.
+        if not torch.is_grad_enabled():
+            asked = answer_BM[:, at_T + k + 1]
+            hit = student.named(logits.argmax(-1)) == token_BM[:, at_T + k + 1]
+            right.append(round(float(hit[asked].float().sum() / asked.sum().clamp(min=1)), 3))
         if not counts.any():
             total = total + 0.0 * logits.sum()  # nothing to learn here
             continue
@@ -376,10 +381,6 @@ def level_divergence(
             )
         # Later levels matter less: they count only where all earlier ones were right.
         total = total + spec.decay**k * part
-        if not torch.is_grad_enabled():
-            asked = answer_BM[:, at_T + k + 1]
-            hit = student.named(logits.argmax(-1)) == token_BM[:, at_T + k + 1]
-            right.append(round(float(hit[asked].float().mean()), 3))
     return total, right
 
 

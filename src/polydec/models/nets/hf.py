@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
-from polydec.base.errors import FileError
+from polydec.base.errors import FileError, RequestError
 from polydec.core.types import RowDetail, ScoreRequest
 from polydec.models.formats.edge import error_sentence, first_line, own_code, report_read_errors
 from polydec.models.formats.fields import longest_tensor_side, shape_of
@@ -129,7 +129,7 @@ class HFCache:
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self.length:
-            raise FileError(
+            raise RequestError(
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
             )
         self._mend()

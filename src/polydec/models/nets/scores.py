@@ -147,7 +147,10 @@ class LogitScores:
         if len(logits_RV) == len(self._at or ()) and list(rows) == list(range(len(logits_RV))):
             if top:
                 return top(logits_RV, k)
-            return logits_RV.topk(k, dim=-1).indices.tolist()
+            best = logits_RV.topk(k, dim=-1)
+            # NaN counts as the largest for torch, so it stands first.
+            require_finite_logits(best.values[:, :1].flatten().tolist())
+            return best.indices.tolist()
         return [self.weights(i).topk(k).indices.tolist() for i in rows]
 
     def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:

@@ -121,6 +121,10 @@ class DeferredBundle:
     def why(self) -> str:
         return self.whole.why
 
+    @property
+    def unit(self) -> str:
+        return self.whole.unit
+
 
 def resolve_deferred_bundle(point: ModelBundle | DeferredBundle) -> ModelBundle:
     """A checkpoint, loaded now where it was not yet."""

@@ -388,30 +388,40 @@ def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     # A group of GROUP selections takes the memory of as many rows.
     groups = max(1, spec.rows // 4)
     count = round(SHARE * LINES)
-    # What was drawn last, for TWICE steps.
-    last = dict[str, Any]()
 
-    def sample(step: int) -> None:
+    @torch.no_grad()
+    def sample(step: int) -> dict[str, Tensor]:
         # Each page stands GROUP times, once for each selection.
         pages = [p for p in draw_pages(spec.seed, step, groups) for _ in range(GROUP)]
-        with torch.no_grad():
-            line_BLK = encode_page_lines(pages)
-            token_BU = encode_page_questions(pages)
-            c_BLW = network.encoded(line_BLK)
-            score_BL = score_chunks(network.sizes, network.t, c_BLW)
-            pick_BT = sample_open_chunks(score_BL, count, generator_for(spec.seed, step, "picks"))
-            page = network.page(line_BLK, c_BLW, open_chunk_mask(pick_BT, LINES))
-            nats, _ = page_answer_nats(
-                page_reader.page_continuation_logits(network.decoder, page, token_BU), token_BU
-            )
-            # The reward of a selection is the mean log-likelihood of the right answers.
-            reward = -nats.mean((1, 2)).view(groups, GROUP)
-        last.update(c=c_BLW, pick=pick_BT, before=chance_of(score_BL, pick_BT), reward=reward)
+        line_BLK = encode_page_lines(pages)
+        token_BU = encode_page_questions(pages)
+        c_BLW = network.encoded(line_BLK)
+        score_BL = score_chunks(network.sizes, network.t, c_BLW)
+        pick_BT = sample_open_chunks(score_BL, count, generator_for(spec.seed, step, "picks"))
+        page = network.page(line_BLK, c_BLW, open_chunk_mask(pick_BT, LINES))
+        nats, _ = page_answer_nats(
+            page_reader.page_continuation_logits(network.decoder, page, token_BU), token_BU
+        )
+        # The reward of a selection is the mean log-likelihood of the right answers.
+        reward = -nats.mean((1, 2)).view(groups, GROUP)
+        return {
+            "c": c_BLW,
+            "pick": pick_BT,
+            "before": chance_of(score_BL, pick_BT),
+            "reward": reward,
+        }
+
+    # What was drawn last, for TWICE steps. As buffers of the network they lie in its checkpoint: a
+    # run that goes on between these steps could not draw them again, as the weights have moved.
+    drawn = nn.Module()
+    for name, value in sample(0).items():
+        drawn.register_buffer(name, value)
+    network.add_module("drawn", drawn)
 
     def loss(step: int) -> tuple[Tensor, int]:
-        # A resumed run may begin between two steps on the same selections; it draws new ones then.
-        if step % TWICE == 0 or not last:
-            sample(step)
+        if step % TWICE == 0:
+            drawn.load_state_dict(sample(step))
+        last = drawn.state_dict()
         now = chance_of(score_chunks(network.sizes, network.t, last["c"]), last["pick"])
         return grpo_loss(now, last["before"], last["reward"]), groups * GROUP * CONTEXT
 

@@ -103,12 +103,14 @@ def make_narrow(shown: TeacherContext) -> DrafterStudent:
         trunk.embed_tokens.weight[shown.tokens].clone(),
         trunk.norm.weight.detach().clone(),
     )
-    # The root mean square of the embeddings: the layer's norm has to see tokens as the draft model
-    # did.
-    scale = float(head_CH.square().mean(-1).sqrt().mean())
+    table_VH = trunk.embed_tokens.weight
     if begin is not None:
         # The draft model's own head and norm, which fit one another.
         head_CH, norm_H = narrow.head_of(begin, shown.tokens), begin["model.norm.weight"].float()
+        table_VH = begin.get("model.embed_tokens.weight", table_VH)
+    # The root mean square of the embeddings: the layer's norm has to see tokens as the draft model
+    # did.
+    scale = float(table_VH[shown.tokens].float().square().mean(-1).sqrt().mean())
 
     def make(
         t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
