@@ -58,6 +58,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check -q $(PYTHON_CODE)
 	$(BIN)/clang-format --dry-run --Werror $(CPP_CODE)
 	$(BIN)/python tests/plain_words.py
+	$(BIN)/python tests/plain_text.py
 
 types: $(STAMP)
 	$(BIN)/pyright

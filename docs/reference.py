@@ -19,6 +19,9 @@ import polydec
 
 PAGE = Path(__file__).with_name("api.md")
 
+SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
+PLAIN_SECTIONS = ("Returns", "Yields")
+"""The sections of a docstring, and those of them that have no entry for each name."""
 FAMILIES = sorted(
     p.parts[-3] for p in Path(polydec.__file__).parent.glob("methods/*/loop/protocols.py")
 )
@@ -191,7 +194,22 @@ def typed(annotation: Any) -> tuple[str, str]:
 def prose(thing: Any) -> str:
     """The docstring; nothing where a dataclass or a protocol has none of its own."""
     text = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
-    return "" if text.startswith(f"{getattr(thing, '__name__', '')}(") else text
+    return "" if text.startswith(f"{getattr(thing, '__name__', '')}(") else with_lists(text)
+
+
+def with_lists(text: str) -> str:
+    """A docstring whose sections (`Args:`, `Returns:` and so on) are lists and paragraphs of Markdown."""
+    section = re.compile(rf"^({'|'.join(SECTIONS)}):[ ]*\n((?:[ ]{{4}}.*\n?|[ ]*\n)+)", re.M)
+
+    def as_markdown(found: re.Match[str]) -> str:
+        title = found.group(1)
+        body = inspect.cleandoc("\n" + found.group(2))
+        if title in PLAIN_SECTIONS:
+            return f"**{title}:** {body}\n\n"
+        entries = re.sub(r"^(\S[^:\n]*):", r"- `\1`:", body, flags=re.M)
+        return f"**{title}:**\n\n{entries}\n\n"
+
+    return section.sub(as_markdown, text + "\n").strip()
 
 
 if __name__ == "__main__":
