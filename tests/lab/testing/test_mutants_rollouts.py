@@ -315,8 +315,7 @@ FAULTS = {
     ),
     "the clock starts with the vote": Fault(
         "thought_tree",
-        "self._answer.edit(\n            TextEdit()\n        )  # the clock of decoding starts; "
-        "nothing is certain before the vote",
+        "self._answer.edit(TextEdit())",
         "pass",
         "clock",
     ),
