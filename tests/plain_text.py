@@ -10,9 +10,9 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "src" / "polydec"
+from plain_words import PACKAGE, modules
+
 MOST_FUNCTIONS_WITHOUT_A_LIST = 411
 """How many public functions of two parameters or more have no `Args:` yet. Whoever mends some lowers this."""
 MOST_CONDITIONAL_EXPRESSIONS = 7.7
@@ -27,9 +27,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def public_functions(tree: ast.Module) -> Iterator[Function]:
     for node in ast.walk(tree):
-        if isinstance(node, Function) and not node.name.startswith("_"):
-            if node.name not in BUILDERS:
-                yield node
+        if not isinstance(node, Function) or node.name.startswith("_"):
+            continue
+        if node.name not in BUILDERS:
+            yield node
 
 
 def parameter_names(function: Function) -> list[str]:
@@ -65,14 +66,13 @@ def faults() -> list[str]:
     lines = 0
     comments = 0
     conditionals = 0
-    for path in sorted(PACKAGE.rglob("*.py")):
-        text = path.read_text("utf-8")
-        tree = ast.parse(text)
+    for path, tree in modules():
+        text = (PACKAGE / path).read_text("utf-8")
         lines += text.count("\n")
         comments += comment_count(text)
         conditionals += sum(isinstance(node, ast.IfExp) for node in ast.walk(tree))
         for function in public_functions(tree):
-            place = f"{path.relative_to(PACKAGE)}:{function.lineno}: {function.name}"
+            place = f"{path}:{function.lineno}: {function.name}"
             names = parameter_names(function)
             listed = listed_parameters(ast.get_docstring(function) or "")
             if listed is None:

@@ -235,7 +235,9 @@ def _named(models: list[str]) -> dict[str, str]:
     for entry in models:
         # A path may hold "=" itself: what exists is taken as it is.
         if _here(entry):
-            name, _, source = ("", "", entry)
+            name = ""
+            _ = ""
+            source = entry
         else:
             name, _, source = entry.rpartition("=")
         # Clients need not know where a model lies on this machine: its folder's name is enough.
@@ -263,7 +265,9 @@ def _trained(entries: list[str], names: Mapping[str, str]) -> dict[str, list[str
     out: dict[str, list[str]] = {name: [] for name in names}
     for entry in entries:
         if _here(entry):
-            name, _, source = ("", "", entry)
+            name = ""
+            _ = ""
+            source = entry
         else:
             name, _, source = entry.rpartition("=")
         # With one model it is clear which one is meant.

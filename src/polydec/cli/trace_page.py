@@ -227,9 +227,11 @@ def _text(rounds: Sequence[Written]) -> str:
         for i, piece in enumerate(pieces):
             # Accepted drafts come first in a pass, its own token last.
             if i < accepted:
-                kind, what = ("d", "a draft")
+                kind = "d"
+                what = "a draft"
             else:
-                kind, what = ("p", "the model's own")
+                kind = "p"
+                what = "the model's own"
             if i in forced:
                 kind = f"{kind} f"
                 what = f"{what}, forced"

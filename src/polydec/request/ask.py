@@ -146,18 +146,17 @@ def plan_steering(
             )
     if isinstance(second, str) and not second:
         other = model.empty(raw=raw) or ids[-1:]
+    elif second is None:
+        other = None
     else:
-        if second is None:
-            other = None
-        else:
-            other = model.ids(
-                second,
-                raw=raw,
-                who="negative_prompt",
-                template=ask.template,
-                most=most,
-                sanitize_control_tokens=ask.sanitize_control_tokens,
-            )
+        other = model.ids(
+            second,
+            raw=raw,
+            who="negative_prompt",
+            template=ask.template,
+            most=most,
+            sanitize_control_tokens=ask.sanitize_control_tokens,
+        )
     return SteeringSettings(steer.get_steering_module(name).CARD, options, other)
 
 
@@ -670,8 +669,6 @@ def infill_token_ids(
                 out += (None,) * int(part)
             elif part:
                 out += model.checkpoint.text.encode(part, special=False)
-            else:
-                out += ()
     else:
         for at, x in enumerate(answer):
             if x is not None and (type(x) is not int or not 0 <= x < size):

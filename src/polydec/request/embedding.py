@@ -160,8 +160,6 @@ def _prepared(
         before, placed, behind = how.around.rpartition(PLACE)
         if before:
             parts += model.checkpoint.text.encode(before)
-        else:
-            parts += ()
         if placed:
             place = len(parts)
             parts.append(0)

@@ -62,8 +62,6 @@ async def respond_to_request(
         async for news in answers.news():
             if wanted.details:
                 listed += count_delta_entries(news)
-            else:
-                listed += 0
             if listed > most:
                 raise RefusalError(
                     f"polydec is given, and the answers have more than {most} tokens, drafts and passes to list, which is "

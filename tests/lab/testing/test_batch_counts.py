@@ -1,12 +1,6 @@
 """Decoders whose batches share nothing, or whose answers are alike: the checks of batches say so."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import pytest
-
-from polydec.core.scheduler import run_coroutines
-from polydec.core.types import Exactness
+from batch_faults import WaitsForOthers, never_seen
 from polydec.lab.testing.check_decoder import check_batch as check_decoder_batch
 from polydec.lab.testing.check_inserting import check_batch as check_insertion_batch
 from polydec.laws.shapers.allowed import AllowedTokensRule
@@ -18,33 +12,12 @@ from polydec.methods.speculative.policies.fixed import FixedPolicy
 from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
 
-@dataclass(frozen=True)
-class WaitsForOthers:
-    """Runs a request to its end before anybody else's goes on."""
-
-    inner: Any
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
-
-    @property
-    def vocab(self):
-        return self.inner.vocab
-
-    async def run(self, request, rng, into):
-        return run_coroutines([self.inner.run(request, rng, into)])[0]
-
-
 def plain_decoder(target, draft):
     return SpeculativeDecoder(target, NothingDrafter(), ExactVerifier(), FixedPolicy(1))
 
 
 def one_token_decoder(target, draft):
     return plain_decoder(ShapedTarget(target, AllowedTokensRule((1,))), draft)
-
-
-def never_seen(count):
-    return pytest.raises(
-        AssertionError, match=f"does not exercise what it is there for: 0 {count} "
-    )
 
 
 def test_requests_of_a_batch_share_passes_and_differ(record_counts):

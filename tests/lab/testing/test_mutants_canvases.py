@@ -1,12 +1,8 @@
 """Decoders of canvases whose batches share nothing, or whose answers no rule changes: their contract says so."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import pytest
 
-from polydec.core.scheduler import run_coroutines
-from polydec.core.types import Exactness
+from batch_faults import WaitsForOthers, never_seen
 from polydec.lab.testing.check_unmasker import check_batch, check_rules
 from polydec.laws.shapers.allowed import AllowedTokensRule
 from polydec.laws.shapers.logit_bias import LogitBiasRule
@@ -19,40 +15,18 @@ def denoising(denoiser, shapers=()):
     return DenoisingDecoder(denoiser, ConfidenceUnmasker(), FullRefresh(), 4, shapers)
 
 
-@dataclass(frozen=True)
-class OneAtATime:
-    """Runs a request to its end before anybody else's goes on."""
-
-    inner: DenoisingDecoder
-    exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
-
-    @property
-    def vocab(self):
-        return self.inner.vocab
-
-    async def run(self, request, rng, into):
-        return run_coroutines([self.inner.run(request, rng, into)])[0]
-
-
-def never(counts):
-    """The failure of a contract that saw none of these."""
-    return pytest.raises(
-        AssertionError, match=f"does not exercise what it is there for: 0 {counts} "
-    )
-
-
 def test_the_decoder_itself_is_right(record_counts):
     record_counts(check_batch(denoising))
     record_counts(check_rules(denoising))
 
 
 def test_a_batch_whose_canvases_wait_for_one_another():
-    with never("shared"):
-        check_batch(lambda denoiser: OneAtATime(denoising(denoiser)))
+    with never_seen("shared"):
+        check_batch(lambda denoiser: WaitsForOthers(denoising(denoiser)))
 
 
 def test_a_batch_of_answers_that_are_alike():
-    with never("distinct"):
+    with never_seen("distinct"):
         check_batch(lambda denoiser: denoising(denoiser, (AllowedTokensRule((1,)),)))
 
 
@@ -60,7 +34,7 @@ def test_a_batch_of_answers_that_are_alike():
 def test_rules_that_keep_nothing_out(token, counts):
     """Answers that say one token wherever they may: no ban names it, or every bias leaves it."""
     own = LogitBiasRule({token: 50.0})
-    with never(counts):
+    with never_seen(counts):
         check_rules(lambda denoiser, shapers: denoising(denoiser, (own, *shapers)))
 
 

@@ -198,8 +198,6 @@ def sample_canvas_law(
     ]
     if (name := registry.get_recipe_module(method).CARD.name) in ORDERS:
         tests += [ORDERS[name](turns, rng)]
-    else:
-        tests += []
     if never:
         d = never[0]
         what = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, {d.place}"

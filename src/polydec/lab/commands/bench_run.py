@@ -242,8 +242,6 @@ def measure_cell(
     except BaseException:
         if any(runs.values()):
             partly += rows()
-        else:
-            partly += []
         raise
     return rows()
 

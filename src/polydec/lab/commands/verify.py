@@ -492,17 +492,15 @@ def verify_cache_drift(
         for r in track(rows, "comparing", console=Console(stderr=True), transient=True)
     ]
     stale = next((i for i, d in enumerate(distances, 1) if d.stale is not None), None)
+    place = ""
     if stale:
         verdict = "fault"
+        place = f"prompt {stale}, pass {distances[stale - 1].stale}: everything was fed and the laws are those of a kept cache"
     # No cache, or one that changes nothing beyond rounding.
     elif all(d.most < 1e-6 for d in distances):
         verdict = "keeps it"
     else:
         verdict = "measured"
-    if stale:
-        place = f"prompt {stale}, pass {distances[stale - 1].stale}: everything was fed and the laws are those of a kept cache"
-    else:
-        place = ""
     content = {
         "prompts": [{"prompt": r.key[:80], **asdict(d)} for r, d in zip(rows, distances)],
     }

@@ -372,8 +372,6 @@ def _computed(pid: int) -> tuple[float, float]:
                 # The first thread has the process's own id.
                 if task.name == str(pid):
                     first += seconds
-                else:
-                    first += 0.0
     return first, total
 
 

@@ -326,11 +326,10 @@ def damage_json_value(whole: dict[str, Any], rng: random.Random) -> dict[str, An
             continue
         if rng.random() < 0.15:
             del at[key]
+        elif rng.random() < 0.3:
+            at[key] = similar_value(at[key], rng)
         else:
-            if rng.random() < 0.3:
-                at[key] = similar_value(at[key], rng)
-            else:
-                at[key] = rng.choice(STRANGE)
+            at[key] = rng.choice(STRANGE)
         return whole
 
 

@@ -15,15 +15,14 @@ from polydec.core.request import Request, Result
 from polydec.core.scheduler import run_coroutines
 from polydec.core.trace import EditedEvent, TraceEvent, from_json, replay, to_json
 from polydec.core.types import Exactness
+from polydec.lab.testing.check_neighbours import BatchCounts, check_neighbours
 from polydec.lab.testing.enumerate import NoiseSize, TooManyWays, counted_law, text_law_distance
 from polydec.lab.testing.examples import target_draft_pairs
 from polydec.lab.testing.exercised import (
-    BatchCounts,
     ExercisedCollector,
     ExercisedCounts,
     missing_kinds,
     require_exercised,
-    require_mechanism_exercised,
 )
 from polydec.lab.testing.strict import StrictRng
 from polydec.lab.testing.toy import OrderTwoNetwork, toy_law
@@ -340,21 +339,7 @@ def check_batch(make: Make) -> BatchCounts:
         Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 3 + 5 * (i % 4), seed=i // 2, choice=i % 2)
         for i in range(9)
     ]
-    alone = [_run(decoder, r)[0] for r in requests]
-    # Calls of the network, all requests one by one: a batch that shares passes needs fewer.
-    alone_calls = network.calls
-    counts = BatchCounts.of_answers([answer.token_ids for answer in alone])
-    # In both orders, so that each request has been before and behind each other one.
-    for order in (requests, requests[::-1]):
-        before = network.calls
-        together = dict(zip(map(requests.index, order), _run(decoder, *order), strict=True))
-        counts += BatchCounts(shared=max(0, alone_calls - (network.calls - before)))
-        for i, want in enumerate(alone):
-            assert together[i].token_ids == want.token_ids, (
-                f"request {i} has another answer beside its neighbours"
-            )
-    require_mechanism_exercised(counts, decoder)
-    return counts
+    return check_neighbours(decoder, requests, network)
 
 
 def check_choices(make: Make) -> None:

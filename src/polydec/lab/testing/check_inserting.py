@@ -17,12 +17,11 @@ from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run_coroutines
 from polydec.core.trace import EditedEvent, TraceEvent, from_json, replay, to_json
 from polydec.core.types import Exactness, TextEdit
+from polydec.lab.testing.check_neighbours import BatchCounts, check_neighbours
 from polydec.lab.testing.enumerate import Law, law_of, text_law_distance
 from polydec.lab.testing.exercised import (
-    BatchCounts,
     ContractCounts,
     require_exercised,
-    require_mechanism_exercised,
 )
 from polydec.lab.testing.strict import StrictRng
 from polydec.lab.testing.toy_insertion import (
@@ -313,25 +312,7 @@ def check_batch(make: Make) -> BatchCounts:
     network = LastSlotNetwork(random_step_law(7, 6, 0.7))
     decoder = make(ToyInserter(network))
     requests = [Request((i % 3,), 2 + 5 * (i % 4), seed=i // 2, choice=i % 2) for i in range(9)]
-    alone = [run_coroutines([answer_one(decoder, r)])[0].token_ids for r in requests]
-    # Calls of the network, all requests one by one: a batch that shares passes needs fewer.
-    alone_calls = network.calls
-    counts = BatchCounts.of_answers(alone)
-    for order in (requests, requests[::-1]):
-        before = network.calls
-        together = dict(
-            zip(
-                map(requests.index, order),
-                run_coroutines([answer_one(decoder, r) for r in order]),
-                strict=True,
-            )
-        )
-        assert [together[i].token_ids for i in range(len(requests))] == alone, (
-            "another answer beside its neighbours"
-        )
-        counts += BatchCounts(shared=max(0, alone_calls - (network.calls - before)))
-    require_mechanism_exercised(counts, decoder)
-    return counts
+    return check_neighbours(decoder, requests, network)
 
 
 def check_closed(make: Make) -> None:

@@ -209,9 +209,11 @@ def check_expected(make: Make, expected: Callable[[Target, int], Ranked]) -> Non
     """
     for seed in range(12):
         if seed % 2:
-            target, length = (toy_law(seed, 6), 6)
+            target = toy_law(seed, 6)
+            length = 6
         else:
-            target, length = (toy_law(seed, 4), 10)
+            target = toy_law(seed, 4)
+            length = 10
         want = expected(target, length)
         _same(
             run_search(make(target), Request(PROMPT, length, logprobs=0, n=len(want))),

@@ -158,8 +158,6 @@ def _draws(
             counts["siblings"] += max(0, len(children) - 1)
             if node:
                 counts["deeper"] += len(children)
-            else:
-                counts["deeper"] += 0
             if path not in rows:
                 rows[path] = _row(target, path)
             if node:

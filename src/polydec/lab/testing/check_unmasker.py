@@ -18,9 +18,9 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import Scheduler, run_coroutines
 from polydec.core.trace import EditedEvent, TraceEvent, from_json, replay, to_json
 from polydec.core.types import Exactness
+from polydec.lab.testing.check_neighbours import BatchCounts, check_neighbours
 from polydec.lab.testing.enumerate import law_of, text_law_distance
 from polydec.lab.testing.exercised import (
-    BatchCounts,
     ContractCounts,
     require_exercised,
     require_mechanism_exercised,
@@ -360,24 +360,7 @@ def check_batch(make: Make) -> BatchCounts:
         Request((0, 1, 2, 3, 4, 0, 1)[i % 3 :], 2 + 5 * (i % 4), seed=i // 2, choice=i % 2)
         for i in range(9)
     ]
-    alone = [run_coroutines([answer_one(decoder, r)])[0].token_ids for r in requests]
-    alone_calls = chain.calls
-    counts = BatchCounts.of_answers(alone)
-    for order in (requests, requests[::-1]):
-        before = chain.calls
-        together = dict(
-            zip(
-                map(requests.index, order),
-                run_coroutines([answer_one(decoder, r) for r in order]),
-                strict=True,
-            )
-        )
-        assert [together[i].token_ids for i in range(len(requests))] == alone, (
-            "another answer beside its neighbours"
-        )
-        counts += BatchCounts(shared=max(0, alone_calls - (chain.calls - before)))
-    require_mechanism_exercised(counts, decoder)
-    return counts
+    return check_neighbours(decoder, requests, chain)
 
 
 def check_closed(make: Make) -> None:

@@ -4,7 +4,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -35,33 +35,6 @@ class ContractCounts:
         return ", ".join(
             f"{getattr(self, f.name)} {f.name.replace('_', ' ')}" for f in fields(self)
         )
-
-
-@dataclass(frozen=True)
-class BatchCounts(ContractCounts):
-    """What a check saw of several requests in one batch.
-
-    Attributes:
-        shared: Calls of the model that a batch needed fewer than its requests need alone. 0 or
-            more, like all of these.
-        distinct: Answers that do not begin as the longest one does.
-    """
-
-    shared: int = 0
-    distinct: int = 0
-
-    @classmethod
-    def of_answers(cls, texts: Sequence[tuple[int, ...]]) -> Self:
-        """Count the answers that differ.
-
-        Args:
-            texts: Token ids of answers that were written one by one, at least one answer.
-
-        Returns:
-            The counts, with nothing shared.
-        """
-        longest = max(texts, key=len)
-        return cls(distinct=sum(text != longest[: len(text)] for text in texts))
 
 
 @dataclass(frozen=True)

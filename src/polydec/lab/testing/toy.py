@@ -156,7 +156,10 @@ class OrderTwoNetwork:
                 if known:
                     x, prev, ran, wrong = map(int, state_H.tolist())
                 else:
-                    x, prev, ran, wrong = (0, 0, 0, 1)
+                    x = 0
+                    prev = 0
+                    ran = 0
+                    wrong = 1
                 given[i] = x, prev, ran, wrong
         for slot, state in enumerate(given, q.first):
             # A committed entry follows the slot before it, a staged one its parent.

@@ -82,7 +82,8 @@ def _course(spec: JointSpec) -> TrainingRun:
     if spec.varied:
         shortest, longest = VARIED_ROWS
     else:
-        shortest, longest = (DiffusionSpec.shortest, DiffusionSpec.length)
+        shortest = DiffusionSpec.shortest
+        longest = DiffusionSpec.length
     longest = min(longest, lm.network.context)
     # The prompts come from the tasks that masked-diffusion models are trained on.
     about = DiffusionSpec(

@@ -109,7 +109,6 @@ class StateRecordingGuess:
 
     def close(self) -> None:
         """There is nothing to release."""
-        pass
 
 
 @dataclass(frozen=True)

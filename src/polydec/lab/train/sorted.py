@@ -61,9 +61,11 @@ def train_sorted(spec: SortedSpec) -> dict[str, Any]:
     exits = spec.exits or exits_of(layers)
     # A draft that begins with the target's layers needs smaller rates than a new one.
     if begun:
-        rate, muon = (1e-3, 0.01)
+        rate = 1e-3
+        muon = 0.01
     else:
-        rate, muon = (6e-3, 0.02)
+        rate = 6e-3
+        muon = 0.02
     schedule = TrainingSchedule(
         spec.steps, spec.rate or rate, muon=muon if spec.muon is None else spec.muon, save_every=50
     )

@@ -136,8 +136,6 @@ def tokenizer_files(
     }
     if never:
         ids |= {"suppress_tokens": never}
-    else:
-        ids |= {}
     return {
         "tokenizer.json": tokenizer.to_str(),
         "tokenizer_config.json": {

@@ -136,11 +136,10 @@ def with_patterns(schema: Any) -> Any:
                 out[key] = named
         elif key == "pattern" and isinstance(value, str):
             out[key] = library_pattern(value)
+        elif key in VALUES:
+            out[key] = value
         else:
-            if key in VALUES:
-                out[key] = value
-            else:
-                out[key] = with_patterns(value)
+            out[key] = with_patterns(value)
     kind = schema.get("format")
     if not isinstance(kind, str) or kind in UNKEPT:
         return out

@@ -448,12 +448,11 @@ class ByBytesSession(LawsOnlySession):
             # The draft has covers behind the committed path; symbols beyond it are followed later.
             self._base = self._covers[path[-1]]
             self._unread = list(tokens[len(path) :])
+        elif self._whole:
+            # The root that was read already is not added a second time.
+            self._unread += tokens[1:]
         else:
-            if self._whole:
-                # The root that was read already is not added a second time.
-                self._unread += tokens[1:]
-            else:
-                self._unread += tokens
+            self._unread += tokens
         self._text += tokens
         self._whole = False
         self._forget()

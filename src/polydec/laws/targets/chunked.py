@@ -125,9 +125,7 @@ def chunk_prompt_passages(
     k = encoder.sizes.size
     for span, passage in split_passages(prompt, encoder.marks):
         parts += [(span[i : i + k], passage) for i in range(0, len(span), k)]
-        if passage:
-            rest += ()
-        else:
+        if not passage:
             rest += [prompt[at] for at in span]
     chunks = [tuple(prompt[at] for at in span) for span, passage in parts if passage]
     states = [encoder.state(chunk) for chunk in chunks]

@@ -147,8 +147,6 @@ class ConfidentSession(DelegatingSession):
         # What is committed moves the bar of later tokens.
         if self._scored is not None:
             self._done += self._scored.depth[root]
-        else:
-            self._done += 0
         self._scored = left
         return left
 

@@ -86,9 +86,11 @@ def candidate_exit_depths(layers: int, every: int, upper: bool) -> tuple[int, ..
     if layers < 2:
         raise RequestError(f"the model has {layers} layer: none lies below the last one")
     if upper:
-        low, high = (layers // 2, layers)
+        low = layers // 2
+        high = layers
     else:
-        low, high = (1, max(2, layers // 2))
+        low = 1
+        high = max(2, layers // 2)
     # At least one depth: the first of the half where no multiple lies in it.
     return tuple(d for d in range(low, high) if d % every == 0) or (low,)
 

@@ -345,9 +345,11 @@ def load_published_eagle3(path: str | Path) -> UnboundEagle3:
         ours = c.polydec_trained
         vocab = TokenVocabulary(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
         if ours is None:
-            rates, share = (RATES, 0.0)
+            rates = RATES
+            share = 0.0
         else:
-            rates, share = (ours.rates, ours.share)
+            rates = ours.rates
+            share = ours.share
         return UnboundEagle3(
             Eagle3Model(
                 fuse, c.depths, PublishedLayer(tensors, c), own, vocab, rates, share, evened=False

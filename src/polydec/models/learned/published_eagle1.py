@@ -114,9 +114,11 @@ def load_published_eagle1(path: str | Path) -> ReadEagle1:
         ours = c.polydec_trained
         vocab = TokenVocabulary(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
         if ours is None:
-            rates, share = (RATES, 0.0)
+            rates = RATES
+            share = 0.0
         else:
-            rates, share = (ours.rates, ours.share)
+            rates = ours.rates
+            share = ours.share
         return ReadEagle1(
             EagleModel(fuse_H2, PublishedLayer(tensors, c), vocab, rates, share, True, bias_H),
             table,

@@ -99,11 +99,9 @@ class NativeWeightLoader:
         self._quantize = quantize
         if isinstance(weights, SplitWeights):
             source = weights.source
-        else:
-            source = weights
-        if isinstance(weights, SplitWeights):
             pieces = weights.pieces
         else:
+            source = weights
             pieces = {}
         if isinstance(source, GGUFCheckpoint):
             self._file = _GGUFWeightBlocks(source, pieces)

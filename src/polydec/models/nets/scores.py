@@ -100,7 +100,8 @@ class LogitScores:
 
     def argmax(self, i: int) -> int:
         if len(self._answers) == 1:
-            k, row = (0, i)
+            k = 0
+            row = i
         else:
             k, row = self._place(i)
         tokens = self._answers[k].argmax

@@ -313,7 +313,8 @@ def read_masked_checkpoint(
     # Ours needs no change; of the others names and fields are translated.
     layout = _LAYOUTS.get(config.get("model_type", ""))
     if layout is None:
-        config, weights = (dict(config), weights)
+        config = dict(config)
+        weights = weights
     else:
         config, weights = layout(config, weights)
     edge.validate_record(fields.MaskedFields, config, "config")

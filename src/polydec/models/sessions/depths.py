@@ -194,9 +194,11 @@ async def advance_to_depth(
             rows = range(len(group))
             ends = at_once and stop == depth
             if ends:
-                law, base = (want.law, want.base)
+                law = want.law
+                base = want.base
             else:
-                law, base = (RowDetail.NOTHING, RowDetail.NOTHING)
+                law = RowDetail.NOTHING
+                base = RowDetail.NOTHING
             now = replace(want, hidden=True, law=law, base=base)
         if (low, stop) == (0, layers):
             run = None

@@ -151,7 +151,8 @@ class CopyingGuess(DraftGuess):
         if self.config.adapt:
             n, tokens = self._choose(matches, most)
         else:
-            n, tokens = (self.config.lengths[0], most)
+            n = self.config.lengths[0]
+            tokens = most
         if not tokens:
             return Draft.chain(root)
         copied = self.windows.text[matches[n] : matches[n] + tokens]

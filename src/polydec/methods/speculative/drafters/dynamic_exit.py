@@ -199,7 +199,8 @@ class DynamicGuess(DraftGuess):
         if known and exits:
             exit, length = config.best(self.counts)
         else:
-            exit, length = (1, min(1, config.depth, len(exits)))
+            exit = 1
+            length = min(1, config.depth, len(exits))
         if exits and not known:
             exit = exits[0]
         if known and length and not config.by_length:

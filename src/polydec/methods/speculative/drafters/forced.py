@@ -98,11 +98,10 @@ class JumpForwardDrafter:
             if not rest:
                 rest = language.forced(state)
                 spelled = _spelled(words, rest)
+            elif spelled and spelled[0] == token:
+                spelled = spelled[1:]
             else:
-                if spelled and spelled[0] == token:
-                    spelled = spelled[1:]
-                else:
-                    spelled = _spelled(words, rest)
+                spelled = _spelled(words, rest)
         return out
 
 

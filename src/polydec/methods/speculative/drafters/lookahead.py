@@ -128,7 +128,8 @@ class LookaheadGuess(DraftGuess):
         guessed = [path[: budget.depth] for path in reversed(self.pool.get(root, ()))]
         candidates = {path[:n] for path in guessed for n in range(1, len(path) + 1)}
         # By path of tokens from the root, the node in the tree.
-        tree, place = (TreeBuilder(root), dict[tuple[int, ...], int]({(): 0}))
+        tree = TreeBuilder(root)
+        place = dict[tuple[int, ...], int]({(): 0})
 
         def lay(path: tuple[int, ...]) -> None:
             for n in range(1, len(path) + 1):

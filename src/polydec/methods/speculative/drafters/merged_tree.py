@@ -113,7 +113,8 @@ class TreeMerger:
             whole: Whether all of it comes in as it is; else only what is certain.
         """
         # For each node of the draft its node in this tree, -1 where it is left out.
-        tree, place = self.tree, [0]
+        tree = self.tree
+        place = [0]
         for i in range(1, len(draft.token)):
             at = place[draft.parent[i]]
             token = draft.token[i]

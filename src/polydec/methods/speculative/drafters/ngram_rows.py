@@ -154,7 +154,8 @@ class NgramRowsGuess(DraftGuess):
             The tree, smaller where n-grams or the budget are missing.
         """
         # For each node of the template its node in the draft, None where it is missing.
-        tree, place = (TreeBuilder(root), list[int | None]([0]))
+        tree = TreeBuilder(root)
+        place = list[int | None]([0])
         context = [tuple(self.text[-self.config.longest :])]
         # Children of each node of the template, breadth first.
         counts = [
@@ -171,7 +172,8 @@ class NgramRowsGuess(DraftGuess):
             if row and most > 0:
                 tokens, law_V = self._children(row, most, rng.at("draft", position, at))
             else:
-                tokens, law_V = ((), None)
+                tokens = ()
+                law_V = None
             # Children that the row or the budget does not give are missing in the draft, and so is
             # what is below them.
             place += [len(tree) + i if i < len(tokens) else None for i in range(count)]

@@ -69,7 +69,6 @@ class NothingGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        pass
 
     def fork(self, session: Session, choice: int | None = None) -> NothingGuess:
         """The same guess, as it has no state.

@@ -112,7 +112,6 @@ class SelfSpeculativeGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        pass
 
     def fork(self, session: Session, choice: int | None = None) -> SelfSpeculativeGuess:
         """A guess on the same layers of another session.

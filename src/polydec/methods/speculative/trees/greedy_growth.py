@@ -76,7 +76,8 @@ class GreedyGrowthTree:
         """
         # `tips` are the nodes of the last level that may have children, each with the value of its
         # first place.
-        draft, tips = (Draft.chain(root), [(1.0, 0)])
+        draft = Draft.chain(root)
+        tips = [(1.0, 0)]
         for depth in range(1, budget.depth + 1):
             if not tips or len(draft) > budget.nodes:
                 break

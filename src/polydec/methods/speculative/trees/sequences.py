@@ -55,7 +55,8 @@ class SequencesTree:
             The tree, with equal siblings where several sequences drew one token.
         """
         # The node at which each sequence stands that goes on.
-        draft, at = (Draft.chain(root), dict.fromkeys(range(self.count), 0))
+        draft = Draft.chain(root)
+        at = dict.fromkeys(range(self.count), 0)
         for depth in range(1, budget.depth + 1):
             if not at or len(draft) > budget.nodes:
                 break

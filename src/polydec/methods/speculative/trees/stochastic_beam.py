@@ -84,7 +84,8 @@ class StochasticBeamTree:
         """
         # The nodes of the last level in the order of their arrival: the node, the probability of
         # its path, and whether to go on below it.
-        draft, beam = (Draft.chain(root), [(0, 1.0, True)])
+        draft = Draft.chain(root)
+        beam = [(0, 1.0, True)]
         for depth in range(1, budget.depth + 1):
             width = min(self.width, budget.nodes + 1 - len(draft))
             if width < 1 or not any(on for _, _, on in beam):

@@ -131,7 +131,10 @@ def smallest_rho(p_V: Tensor, q_V: Tensor, k: int) -> float:
     q = q_V[both]
     # The sum over tokens of min(q, p / rho) is `whole` + `part` / rho + the sum over what is left
     # in `p` and `q`.
-    low, high, whole, part = (1.0, float(k), 0.0, 0.0)
+    low = 1.0
+    high = float(k)
+    whole = 0.0
+    part = 0.0
 
     def gives_too_much(rho: float) -> bool:
         """Whether some token would come more often than p gives it at this divisor."""
@@ -153,9 +156,11 @@ def smallest_rho(p_V: Tensor, q_V: Tensor, k: int) -> float:
             q = q[~(sure | weak)]
         middle = (low + high) / 2
         if gives_too_much(middle):
-            low, high = (middle, high)
+            low = middle
+            high = high
         else:
-            low, high = (low, middle)
+            low = low
+            high = middle
     # The upper end fulfils the condition; the middle of the last interval may not.
     return high
 
