@@ -127,9 +127,7 @@ def prepare_embedding_inputs(
     left = most
     for at, text in enumerate(texts):
         text_read = _prepared(model, text, how, f"text {at + 1}", left)
-        if left is None:
-            left = None
-        else:
+        if left is not None:
             left = left - len(text_read.ids)
         out.append(text_read)
     return out

@@ -755,14 +755,13 @@ def _number(node: _SchemaNode, kind: str) -> NumberCell:
             more = NumberCell(low=value, low_open=strict)
         else:
             more = NumberCell(high=value, high_open=strict)
-        out = None if out is None else out.meet(more)
+        if out is not None:
+            out = out.meet(more)
     of = node.schema.get("multipleOf")
     if of is not None:
         if isinstance(of, bool) or not isinstance(of, (int, float)) or of <= 0:
             raise _wrong(node, "multipleOf", "a number above 0")
-        if out is None:
-            out = None
-        else:
+        if out is not None:
             out = out.meet(NumberCell(multiples=(of,)))
     if out is None:
         # No number fits: a cell with an empty list.

@@ -228,9 +228,7 @@ class KVCache:
         With `length` it has the first committed ones only, and nothing staged. It has none where
         rows after them see some that are there packed only.
         """
-        if length is None:
-            length = None
-        else:
+        if length is not None:
             length = self.whole(length)
         stop = self.end if length is None else length
         # The twin has storage of no slots: whatever it writes first makes some.
