@@ -19,8 +19,14 @@ UNMEASURED = 5.0
 
 @dataclass(frozen=True)
 class RequestLoad:
-    """Answers to one prompt. account: whose; answers: how many; left: tokens that each of them may still write; running: they
-    are being written."""
+    """Answers to one prompt that are under way.
+
+    Attributes:
+        account: Whose they are.
+        answers: How many.
+        left: Tokens that each of them may still write.
+        running: Whether they are being written.
+    """
 
     account: str
     answers: int
@@ -29,7 +35,11 @@ class RequestLoad:
 
 
 class TokenPace:
-    """Tokens a second, and how much of what requests may write they do write. clock: gives seconds."""
+    """How fast tokens are written, and how much of what requests may write they do write.
+
+    Args:
+        clock: Gives the time in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -38,12 +48,23 @@ class TokenPace:
         self._used = deque[float](maxlen=32)
 
     def wrote(self, tokens: int) -> None:
-        """So many were written since this was last said."""
+        """Note tokens that were written.
+
+        Args:
+            tokens: How many since the last call, 0 or more.
+        """
         if tokens:
             self._written.append((self._clock(), tokens))
 
     def ended(self, written: int, allowed: int) -> None:
-        """An answer has ended that might have had `allowed` tokens."""
+        """Note an answer that has ended.
+
+        Args:
+            written: Tokens that it has.
+            allowed: Tokens that it might have had.
+        """
+        # An answer that stops early takes less than its max_tokens: the mean of the last ones
+        # corrects the estimate.
         self._used.append(min(1.0, written / allowed) if allowed else 1.0)
 
     @property
@@ -59,6 +80,7 @@ class TokenPace:
         """Tokens a second, lately or when last something was written; 0 where nothing was."""
         now = self._clock()
         written = tuple(self._written)
+        # A copy was taken above: the engine's thread appends while others read.
         lately = [(at, count) for at, count in written if at > now - WINDOW]
         if len(lately) > 1 and lately[-1][0] > lately[0][0]:
             # what the first of them counts was written before it
@@ -68,12 +90,24 @@ class TokenPace:
 
 
 def seconds_until(answers: int, loads: Iterable[RequestLoad], rate: float) -> float:
-    """When so many of these answers will have ended; rate: tokens a second of all of them together, above 0. Those that run
-    share it evenly, and the others follow."""
+    """Estimate when some of the answers under way will have ended.
+
+    Those that run share the rate evenly, and the others follow.
+
+    Args:
+        answers: How many answers must have ended, at least 1.
+        loads: All answers under way.
+        rate: Tokens a second of all of them together, above 0.
+
+    Returns:
+        Seconds.
+    """
     loads = list(loads)
     running = sorted((x.left, x.answers) for x in loads if x.running)
     writing = sum(count for _, count in running)
     ended = 0
+    # All that run advance together: after `left` tokens of each, those with no more to write have
+    # ended.
     for left, count in running:
         ended += count
         if ended >= answers:
@@ -82,8 +116,15 @@ def seconds_until(answers: int, loads: Iterable[RequestLoad], rate: float) -> fl
 
 
 class AdmissionControl:
-    """Counts answers under way by account. A server that is full takes more of an account that has less than its share: the
-    others have more than theirs then."""
+    """Counts answers under way by account, and says who may add to them.
+
+    A server that is full takes more of an account that has less than its share: the others have
+    more than theirs then.
+
+    Args:
+        limits: Limits of the server.
+        pace: How fast it writes.
+    """
 
     def __init__(self, limits: RequestLimits, pace: TokenPace) -> None:
         self.limits = limits
@@ -95,20 +136,44 @@ class AdmissionControl:
         return self.limits.running + self.limits.waiting
 
     def begin(self, account: str, count: int) -> None:
+        """Count answers of an account.
+
+        Args:
+            account: Whose they are.
+            count: How many.
+        """
         self.under_way[account] += count
 
     def end(self, account: str, count: int) -> None:
+        """Count answers of an account as ended.
+
+        Args:
+            account: Whose they were.
+            count: How many.
+        """
         self.under_way[account] -= count
         if self.under_way[account] <= 0:
             del self.under_way[account]
 
     def admit(self, account: str, count: int, loads: Callable[[], Iterable[RequestLoad]]) -> None:
-        """Raise Refusal where there is no room for so many more; loads: gives what is under way."""
+        """Let answers in, or refuse them.
+
+        Args:
+            account: Whose they are.
+            count: How many.
+            loads: Gives what is under way; it is called only for a refusal, which says when to ask
+                again.
+
+        Raises:
+            RefusalError: There is no room for them (status 429).
+        """
         own = self.under_way[account]
         total = self.under_way.total()
+        # An equal share for every account with answers under way, the asking one included.
         share = self.most // len(self.under_way.keys() | {account})
         if total + count <= self.most or own + count <= share:
             return
+        # Either so many of all answers end, or so many of the account's own: then there is room.
         of_all = total + count - self.most
         of_own = own + count - share
         raise RefusalError(
@@ -120,7 +185,14 @@ class AdmissionControl:
         )
 
     def turn(self, loads: Iterable[RequestLoad]) -> int:
-        """Seconds until a request that comes now would have its turn."""
+        """Estimate when a request that comes now would have its turn.
+
+        Args:
+            loads: All answers under way.
+
+        Returns:
+            Seconds, at least 1 and at most the longest time of a request.
+        """
         rate = self.pace.rate
         beyond = self.under_way.total() + 1 - self.limits.running
         if rate:
@@ -137,6 +209,8 @@ class AdmissionControl:
         else:
             seconds = seconds_until(of_all, loads, rate)
             if of_own is not None:
+                # The account's own answers go on at their part of the rate: it is enough if these
+                # end.
                 own = [x for x in loads if x.account == account]
                 others = sum(x.answers for x in loads if x.running and x.account != account)
                 mine = sum(x.answers for x in own if x.running)

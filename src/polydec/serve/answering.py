@@ -50,18 +50,37 @@ async def respond_to_request(
     answers: ResponseAnswers,
     headers: Mapping[str, str],
 ) -> Response:
-    """The answer, whole or as a stream. writers: threads that write it; make: gives what it is written with."""
+    """Make the response of an endpoint that decodes, complete or as a stream.
+
+    Args:
+        request: The request; when its client leaves, the answers are cancelled.
+        writers: Threads that write long answers.
+        make: Makes what the answer is written with.
+        wanted: What the request asks for.
+        answers: The answers under way.
+        headers: Headers of the response.
+
+    Returns:
+        The response.
+
+    Raises:
+        RefusalError: An answer failed, or there is more to list than the server lists.
+    """
     leaving: asyncio.Task[None] | None = None
     try:
         reply = make()
+        # Nobody else listens to the connection while the answer is written.
         leaving = asyncio.create_task(_left(request, answers))
         if wanted.stream:
+            # From here on the stream itself ends the request.
             return EventStream(writers, reply, answers, leaving, headers)
         listed = 0
         most = answers.limits.entries
         async for news in answers.news():
             if wanted.details:
                 listed += count_delta_entries(news)
+            # The steps of all rounds stay in memory until the end, so they are bounded like
+            # log-probabilities.
             if listed > most:
                 raise RefusalError(
                     f"polydec is given, and the answers have more than {most} tokens, drafts and passes to list, which is "
@@ -73,6 +92,7 @@ async def respond_to_request(
         leaving.cancel()
         return response
     except BaseException:
+        # Whatever went wrong, nobody waits for the answers any more.
         if leaving is not None:
             leaving.cancel()
         answers.cancel(LEFT)
@@ -82,13 +102,23 @@ async def respond_to_request(
 async def json_response(
     writers: Executor, make: Callable[[], Any], headers: Mapping[str, str]
 ) -> Response:
-    """A response with the JSON text of what `make` gives. Both are made by one of the writers."""
+    """Make a response with the JSON text of a value, both made by one of the writers.
+
+    Args:
+        writers: Threads that write.
+        make: Makes the value.
+        headers: Headers of the response.
+
+    Returns:
+        The response; a long one is sent piece by piece.
+    """
 
     def write() -> list[bytes]:
         return [piece.encode() for piece in json_pieces(make())]
 
     pieces = await asyncio.get_running_loop().run_in_executor(writers, write)
     size = sum(map(len, pieces))
+    # The length is known in either case, so that a client can tell a cut response.
     if size <= WHOLE:
         return Response(b"".join(pieces), headers=dict(headers), media_type="application/json")
     return StreamingResponse(
@@ -104,7 +134,17 @@ async def _each(pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. However it ends, and even if it never begins, its request ends with it."""
+    """A response of server-sent events.
+
+    However it ends, and even if it never begins, its request ends with it.
+
+    Args:
+        writers: Threads that write long events.
+        reply: How the answer is written.
+        answers: The answers under way.
+        leaving: The task that waits for the client to leave; it is cancelled at the end.
+        headers: Headers of the response.
+    """
 
     def __init__(
         self,
@@ -133,11 +173,12 @@ class EventStream(StreamingResponse):
 async def _events(
     writers: Executor, reply: EndpointAnswer, answers: ResponseAnswers
 ) -> AsyncIterator[str]:
-    """What fails under way is told as an event with an error."""
+    """The events of a stream. What fails on the way becomes an event with an error."""
     try:
         for chunk in reply.opening():
             yield server_sent_event(chunk)
         async for news in answers.news():
+            # Small events are the rule: to hand each to a thread would cost more than it takes.
             if count_delta_entries(news) <= SMALL:
                 for chunk in reply.chunks(news):
                     yield server_sent_event(chunk)
@@ -161,6 +202,7 @@ async def _made_elsewhere(
 ) -> AsyncIterator[str]:
     """Events that one of the writers makes, piece by piece."""
     loop = asyncio.get_running_loop()
+    # The generator runs in the writers' threads, one piece at a time, so that the loop stays free.
     pieces = _pieces(chunks)
     while (piece := await loop.run_in_executor(writers, next, pieces, None)) is not None:
         yield piece
@@ -176,7 +218,14 @@ def _pieces(chunks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def server_sent_event(chunk: Mapping[str, Any]) -> str:
-    """A small event of a stream."""
+    """Write a small event of a stream.
+
+    Args:
+        chunk: The event; its ``type``, if it has one, becomes the event's name.
+
+    Returns:
+        The event's text.
+    """
     return f"{_head(chunk)}{json_text(chunk)}\n\n"
 
 
@@ -187,7 +236,14 @@ def _head(chunk: Mapping[str, Any]) -> str:
 
 
 def count_delta_entries(news: AnswerDelta) -> int:
-    """How much there is to write of some news."""
+    """Count how much there is to write of some news.
+
+    Args:
+        news: What one tick wrote to an answer.
+
+    Returns:
+        Pieces, log-probabilities, drafted tokens and passes, one each.
+    """
     drafts = sum(1 + len(step.token) for step in news.steps)
     return len(news.pieces) + _listed(news.notes) + _listed(news.prompt) + drafts + len(news.passes)
 
@@ -200,7 +256,18 @@ def _listed(notes: Sequence[Any]) -> int:
 
 
 async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives. A client that leaves ends it."""
+    """Wait for some work, unless the client leaves first.
+
+    Args:
+        request: The request of that client.
+        work: The work, which is cancelled when the client leaves.
+
+    Returns:
+        What the work returns.
+
+    Raises:
+        RefusalError: The client has left.
+    """
     going = asyncio.ensure_future(work)
 
     async def leave() -> None:
@@ -212,6 +279,7 @@ async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
     try:
         return await going
     except asyncio.CancelledError:
+        # Cancelled by the client's leaving; any other cancellation goes on.
         if leaving.done():
             raise RefusalError("the client has left", status=499, code="left") from None
         raise

@@ -70,10 +70,31 @@ def create_app(
     trace: ServerTrace | None = None,
     replica: bool = False,
 ) -> FastAPI:
-    """The application. loaders: models by the names under which they are served; method: of requests that name none; local:
-    without keys, answer only to this machine's names; lenient: fields that nobody knows are left out, and named in a header;
-    origins: of pages that may use it; trace: where to write what happens to requests; replica: a front (replicas.py) hands
-    them on. `app.state.models` is what it works with."""
+    """Make the application that serves models over HTTP.
+
+    `app.state.models` is the `ServedModels` that it works with.
+
+    Args:
+        loaders: What loads each model, by the name under which it is served. The first one answers
+            requests that name no model.
+        limits: Limits of each model's requests. None: the defaults.
+        keys: API keys, any of which lets a client in. Default: no key is needed.
+        method: Decoding method of requests that name none.
+        local: Whether a server without keys answers only to this machine's names. Default True.
+        lenient: Whether unknown fields of a request are ignored and named in a header, in place of
+            refused. Default False.
+        origins: Origins of web pages that may use the server.
+        trace: Where to write what happens to requests. None: nowhere.
+        replica: Whether a front (replicas.py) hands requests on to this server and says whose they
+            are. Default False.
+
+    Returns:
+        The application; models are loaded once it runs.
+
+    Raises:
+        RequestError: The method is unknown, or there is no model.
+    """
+    # An unknown method fails here, and not with the first request.
     registry.get_recipe_module(method)
     limits, metrics = limits or RequestLimits(), ServerMetrics()
     models = ServedModels(loaders, limits, metrics, trace)
@@ -82,6 +103,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # Models load while the server already answers /health.
         tasks = [asyncio.create_task(x) for x in (models.load(), giving_back(lambda: models.asked))]
         yield
         for task in tasks:
@@ -97,11 +119,25 @@ def create_app(
     async def reading(
         work: Callable[[RequestBody], T], request: Request, lenient: bool = False
     ) -> T:
-        """What a reader makes of a body, in a thread of its own."""
+        """Read a request's body and do something with it, in a thread of its own.
+
+        Args:
+            work: What to do with the body, in a reader's thread.
+            request: The request.
+            lenient: Whether unknown fields are ignored. Default False.
+
+        Returns:
+            What `work` returned.
+
+        Raises:
+            RefusalError: The body cannot be read, or `work` refuses it.
+        """
+        # The bytes are bounded while they come in, before anything is parsed.
         text = await read_bytes(request, limits.body)
         models.asked += 1
 
         def read() -> T:
+            # The fields as sent, so that an error names the field in the client's own words.
             sent = frozenset[str]()
             try:
                 body = read_body(text, limits, lenient=lenient)
@@ -113,10 +149,23 @@ def create_app(
         return await asyncio.get_running_loop().run_in_executor(readers, read)
 
     async def complete(request: Request, endpoint: ServerEndpoint) -> Response:
+        """Answer a request of one of the endpoints that decode.
+
+        Args:
+            request: The request.
+            endpoint: The endpoint, which says how requests are read and answers are written.
+
+        Returns:
+            The response, complete or as a stream.
+
+        Raises:
+            RefusalError: The request cannot be honoured.
+        """
         shape = endpoint.reads()
 
         def read(body: RequestBody) -> tuple[RequestBody, ModelWorker, ResponseOptions]:
             worker = models.find(body.take("model"))
+            # A request without a seed gets one, which its details report: it can be repeated.
             seed = secrets.randbelow(1 << 31)
             return body, worker, shape.read(body, worker.model, method, seed)
 
@@ -130,6 +179,7 @@ def create_app(
             raise refusal_from_error(error, body.fields) from None
 
         def answer() -> EndpointAnswer:
+            # Made only once the request is admitted: id and time are those of the answer.
             name = secrets.token_hex(12)
             return endpoint.answer(shape, wanted, worker.model, worker.name, name, int(time.time()))
 
@@ -170,6 +220,7 @@ def create_app(
             return worker, read_embeddings(body, worker.model, limits)
 
         worker, asked = await reading(read, request)
+        # Reads share passes with the answers that are being written.
         work = worker.read(
             embedding_vectors(worker.model, asked.texts, asked.how), client_of(request.scope)
         )
@@ -197,6 +248,7 @@ def create_app(
     @app.get("/v1/models/{name:path}", summary="one of them")
     async def served(name: str) -> dict[str, Any]:
         if name not in models.loaders:
+            # A name that is not served gets the refusal that names a near one.
             models.find(name)  # raises
         return card(name)
 
@@ -293,6 +345,7 @@ def _tokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -
         ids = model.ids(read, most=most, ending=ending)
     elif not isinstance(prompt, str):
         raise RefusalError(f"prompt is {short_repr(prompt)}: it must be a text", param="prompt")
+    # A look at the length first: encoding a very long text takes long.
     elif model.checkpoint.text.beyond(whole_text(prompt, "prompt"), most):
         raise RefusalError(
             f"prompt has more than {most} tokens: give less at a time", param="prompt"
@@ -332,6 +385,7 @@ def _told(ignored: Sequence[str]) -> dict[str, str]:
     """The header that names fields which were left out."""
     if not ignored:
         return {}
+    # A header is ASCII and of bounded size, whatever names a client makes up.
     names = [quote(name[:60], safe=" !#$&'()*+-./:<=>?@[]^_`{|}~") for name in ignored[:32]]
     if len(ignored) > 32:
         more = [f"and {len(ignored) - 32} more"]

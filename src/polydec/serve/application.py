@@ -36,9 +36,22 @@ def create_base_app(
     described: bool = True,
     replica: bool = False,
 ) -> FastAPI:
-    """One without routes. models: what `app.state.models` is; lifespan: runs around its life; local: without keys, answer only
-    to this machine's names; origins: of pages that may use it, `*` for all; described: it says itself what it takes; replica: a
-    front says whose requests these are."""
+    """Make an application without routes: the gate, errors in OpenAI's form, and cross-origin
+    rules.
+
+    Args:
+        models: What `app.state.models` is.
+        lifespan: Context manager around the application's life.
+        metrics: Counters of the server.
+        keys: API keys, any of which lets a client in; none: no key is needed.
+        local: Whether a server without keys answers only to this machine's names.
+        origins: Origins of web pages that may use it, ``*`` for all. Default: none.
+        described: Whether it serves its own OpenAPI description. Default True.
+        replica: Whether a front says whose requests these are. Default False.
+
+    Returns:
+        The application.
+    """
     app = FastAPI(
         title="polydec",
         version=__version__,
@@ -62,10 +75,28 @@ def create_base_app(
 
     @app.exception_handler(RefusalError)
     async def refuse(request: Request, error: RefusalError) -> JSONResponse:
+        """Answer a request that was refused.
+
+        Args:
+            request: The request.
+            error: Why it was refused.
+
+        Returns:
+            The error in OpenAI's form.
+        """
         return refusal_response(error, metrics)
 
     @app.exception_handler(HTTPException)
     async def missing(request: Request, error: HTTPException) -> JSONResponse:
+        """Answer a request whose path or method the server does not have.
+
+        Args:
+            request: The request.
+            error: What the router said.
+
+        Returns:
+            The error in OpenAI's form.
+        """
         messages = {
             404: f"there is no {short_repr(request.url.path)} here",
             405: f"{request.method} is not for {request.url.path}",
@@ -77,6 +108,15 @@ def create_base_app(
 
     @app.exception_handler(Exception)
     async def broke(request: Request, error: Exception) -> JSONResponse:
+        """Answer a request that failed for a fault of the server, and log the fault.
+
+        Args:
+            request: The request.
+            error: The fault, which the client does not see.
+
+        Returns:
+            An internal error in OpenAI's form.
+        """
         log.error("a request failed", exc_info=error)
         return refusal_response(
             RefusalError("the request failed inside the server", status=500, code="internal"),
@@ -87,7 +127,12 @@ def create_base_app(
 
 
 async def until_idle(live: Callable[[], int], seconds: float) -> None:
-    """Wait until nothing is under way, so many seconds at most."""
+    """Wait until nothing is under way.
+
+    Args:
+        live: Gives the number of requests under way.
+        seconds: The longest wait.
+    """
     end = time.monotonic() + seconds
     while live() and time.monotonic() < end:
         await asyncio.sleep(0.02)

@@ -19,7 +19,19 @@ POLITE = 5.0
 
 
 async def read_bytes(request: Request, most: int) -> bytes:
-    """The body. Raises Refusal where it is too large, does not come, or its client leaves."""
+    """Read the body of a request.
+
+    Args:
+        request: The request.
+        most: Bytes that a body may have.
+
+    Returns:
+        The body.
+
+    Raises:
+        RefusalError: The body is too large (413), does not come in time (408), or its client leaves
+            (499).
+    """
     parts = list[bytes]()
     size = 0
     declared = request.headers.get("content-length", "0")
@@ -28,6 +40,7 @@ async def read_bytes(request: Request, most: int) -> bytes:
     else:
         wanted = 0
     waits = request.headers.get("expect", "").lower() == "100-continue"
+    # A client that waits for a go-ahead, or whose body is too large to swallow, is refused at once.
     if wanted > most and (waits or wanted > SWALLOWED):
         raise _too_large(most)
     try:
@@ -37,6 +50,8 @@ async def read_bytes(request: Request, most: int) -> bytes:
                 if size <= most:
                     parts.append(part)
                     continue
+                # Too large: the rest is read and dropped, so that the client gets to read the
+                # refusal.
                 parts.clear()
                 if size > SWALLOWED:
                     break
@@ -58,7 +73,13 @@ def _too_large(most: int) -> RefusalError:
 
 
 async def discard_request_body(receive: Receive) -> None:
-    """Throw away the body of a request that is refused before anybody reads it, so that its client comes to see the answer."""
+    """Throw away the body of a request that is refused before anybody reads it.
+
+    So its client comes to see the answer.
+
+    Args:
+        receive: Gives the next message of the connection.
+    """
     size = 0
     try:
         async with asyncio.timeout(POLITE):

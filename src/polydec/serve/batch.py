@@ -40,7 +40,13 @@ BEGIN = b'{"line": '
 
 @dataclass(frozen=True)
 class BatchLine:
-    """A line of the input. at: its number, from 1; digest: of its text and of what else decides its answer."""
+    """A line of the input.
+
+    Attributes:
+        at: Its number, from 1.
+        text: The line.
+        digest: Hash of its text and of what else decides its answer.
+    """
 
     at: int
     text: str
@@ -54,7 +60,16 @@ class BatchLine:
 
 @dataclass
 class BatchProgress:
-    """How far it is. rows: of the input; before: answered by an earlier run."""
+    """How far a batch is.
+
+    Attributes:
+        rows: Lines of the input that hold something.
+        before: Rows that an earlier run wrote.
+        done: Rows that this run wrote.
+        wrong: Rows of these that hold an error.
+        tokens: Tokens that this run wrote.
+        began: When this run began, by `time.perf_counter`.
+    """
 
     rows: int = 0
     before: int = 0
@@ -82,13 +97,28 @@ Submit = Callable[[Engine, Ask, int], Ticket]
 
 
 def submit_without_trace(engine: Engine, ask: Ask, line: int) -> Ticket:
-    """Nobody watches."""
+    """Submit a request that nobody watches.
+
+    Args:
+        engine: The engine.
+        ask: The request.
+        line: Not used.
+
+    Returns:
+        The request's ticket.
+    """
     return engine.submit(ask)
 
 
 @dataclass(frozen=True)
 class PendingBatchLine:
-    """A line under way: its requests, and the rows that their answers, or what went wrong with them, become."""
+    """A line under way.
+
+    Attributes:
+        tickets: Its requests.
+        row: Makes the row of their answers.
+        failed: Makes the row of what went wrong.
+    """
 
     tickets: tuple[Ticket, ...]
     row: Callable[[list[Completion]], Row]
@@ -96,11 +126,21 @@ class PendingBatchLine:
 
 
 def lines_of(text: str, settings: str) -> list[BatchLine]:
-    """The lines that hold something. settings: whatever else decides an answer, such as the model's name."""
+    """Split an input into its lines.
+
+    Args:
+        text: The input.
+        settings: Whatever else decides an answer, such as the model's name; it goes into each
+            digest.
+
+    Returns:
+        The lines that hold something.
+    """
     return [
         BatchLine(
             at,
             line,
+            # The digest holds the line's number too: the same text twice is two requests.
             hashlib.sha256(
                 f"{settings}\n{at}\n{line}".encode("utf-8", "surrogatepass")
             ).hexdigest()[:16],
@@ -119,7 +159,14 @@ def is_request(text: str) -> bool:
 
 
 def custom_id_lines(lines: Iterable[BatchLine]) -> dict[str, int]:
-    """The first line of each custom_id."""
+    """Find the first line of each custom_id.
+
+    Args:
+        lines: Lines of an input.
+
+    Returns:
+        The number of the first line, by custom_id.
+    """
     out = dict[str, int]()
     for line in lines:
         if is_request(line.text):
@@ -130,12 +177,18 @@ def custom_id_lines(lines: Iterable[BatchLine]) -> dict[str, int]:
 
 
 class BatchRunner:
-    """Lines to requests of one engine, and answers to rows.
+    """Turns lines into requests of one engine, and answers into rows.
 
-    served: the name by which bodies may call the model; method, seed: of bodies that name none; own: reads a line of ours
-    (raises RequestError for a bad one) into an Ask; names: the first line of each custom_id, as far as they are known;
-    batching: how answers share passes (request/batching.py), None: as the engine has it; submit: how the engine is
-    asked, which a watcher does its own way.
+    Args:
+        model: The model.
+        served: Name by which bodies may call the model.
+        method: Decoding method of bodies that name none.
+        seed: Seed of bodies that name none.
+        own: Reads a line in our own form into an Ask; raises RequestError for a bad one.
+        running: Answers that are written at the same time. Default 64.
+        names: The first line of each custom_id, as far as it is known. None: nothing is.
+        batching: How answers share passes (request/batching.py). None: as the engine has it.
+        submit: How the engine is asked; whoever watches requests has a function of its own.
     """
 
     def __init__(
@@ -168,18 +221,30 @@ class BatchRunner:
         write: Callable[[Row], None],
         tally: BatchProgress,
     ) -> None:
-        """Write a row for each line that is not among `done`. A few lines more than can run are prepared at a time."""
+        """Write a row for each line that has none yet.
+
+        A few lines more than can run are prepared at a time.
+
+        Args:
+            lines: Lines of the input.
+            done: Numbers of lines that have a row.
+            write: Writes a row.
+            tally: Counts the rows.
+        """
         known = frozenset(done)
         working = list[PendingBatchLine]()
         try:
             for line in lines:
                 request = is_request(line.text)
+                # The custom_id is noted even of a line that is done: a later one may not have it
+                # again.
                 if request:
                     twice = self._twice(line)
                 else:
                     twice = None
                 if line.at in known:
                     continue
+                # Twice as many as can run: the next ones are prepared while these are written.
                 while sum(len(w.tickets) for w in working) >= 2 * self.running:
                     working = list(self._tick(working, write, tally))
                 if request:
@@ -193,6 +258,7 @@ class BatchRunner:
             while working:
                 working = list(self._tick(working, write, tally))
         finally:
+            # However the batch ends, nothing stays in the engine.
             for work in working:
                 self._cancel(work.tickets)
 
@@ -230,6 +296,7 @@ class BatchRunner:
             for ask in asks:
                 tickets.append(self._submitted(self.engine, ask, line))
         except BaseException:
+            # Half of a line's prompts would run for nothing.
             self._cancel(tickets)
             raise
         return tuple(tickets)
@@ -275,6 +342,15 @@ class BatchRunner:
         }
 
         def answered(status: int, body: Row) -> Row:
+            """Make the row of a line in OpenAI's form.
+
+            Args:
+                status: HTTP status of its response.
+                body: Body of its response.
+
+            Returns:
+                The row.
+            """
             return {
                 **head,
                 "response": {"status_code": status, "request_id": line.digest, "body": body},
@@ -287,6 +363,7 @@ class BatchRunner:
             refusal = _told(error, sent)
             return answered(refusal.status, refusal.to_json())
 
+        # A line without a right envelope has no response at all: its error stands beside it.
         why = _wrong(fields, twice)
         if why is not None:
             raise _BadLineError(
@@ -301,6 +378,7 @@ class BatchRunner:
         try:
             body = RequestBody(read_object(line.text, "the line", holds="body")["body"])
             sent = body.fields
+            # From here on an error is the response's: it has a status and a body as over HTTP.
             self._check_model(body)
             wanted = shape.read(body, self.model, self.method, self.seed)
             if wanted.stream:
@@ -333,7 +411,10 @@ class BatchRunner:
 
 
 def _told(error: Exception, sent: Collection[str]) -> RefusalError:
-    """What a row says of an error; sent: fields of the request. What nobody expected is one line's as well."""
+    """What a row says of an error.
+
+    `sent` are the fields of the request. What nobody expected is one line's error as well.
+    """
     if isinstance(error, RefusalError):
         return error
     if isinstance(error, PolydecError):
@@ -369,10 +450,24 @@ def _wrong(fields: Mapping[str, Any], twice: int | None) -> str | None:
 
 
 def resume_batch_output(path: Path, lines: Iterable[BatchLine]) -> list[int]:
-    """The lines that a file of rows answers; half a row at its end is cut off. Raises RequestError where the file holds
-    anything else, or answers to another input: then it is left as it is."""
+    """Find the lines that an output file answers already.
+
+    Half a row at its end, which a kill left, is cut off.
+
+    Args:
+        path: The output file.
+        lines: Lines of the input.
+
+    Returns:
+        Numbers of the lines that have a row, ascending.
+
+    Raises:
+        RequestError: The file holds anything else, or answers to another input; then it is left as
+            it is.
+    """
     if not path.exists():
         return []
+    # What follows the last line break is a row that was cut, or nothing.
     *rows, tail = read_bytes(path, 1 << 40).split(b"\n")
     digests = {line.at: line.digest for line in lines}
     done = set[int]()
@@ -383,6 +478,7 @@ def resume_batch_output(path: Path, lines: Iterable[BatchLine]) -> list[int]:
             )
         row = parse_object(text, f"line {number} of {str(path)!r}")
         at = row["line"]
+        # A row for another text, or under other settings, is no answer to this input.
         if type(at) is not int or digests.get(at) != row.get("digest"):
             raise RequestError(
                 f"line {number} of {str(path)!r} answers another line {short_repr(at)} than this input has, or with "
@@ -397,15 +493,24 @@ def resume_batch_output(path: Path, lines: Iterable[BatchLine]) -> list[int]:
         raise RequestError(
             f"the end of {str(path)!r} is no row of a batch: give another file to write to"
         )
+    # Everything was checked: only now is the file written to.
     files.end_last_line(path, lambda text: False)
     return sorted(done)
 
 
 def batch_row_writer(file: BinaryIO) -> Callable[[Row], None]:
-    """Writes each row at once, in one piece; the file must be open without a buffer."""
+    """Make what writes each row at once, in one piece.
+
+    Args:
+        file: The output file, open without a buffer.
+
+    Returns:
+        A function that writes a row.
+    """
 
     def write(row: Row) -> None:
         text = memoryview(json_line(row).encode() + b"\n")
+        # A write may take less than all of it, to a pipe or a disk that is nearly full.
         while text:
             text = text[file.write(text) :]
 

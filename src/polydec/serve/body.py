@@ -108,7 +108,16 @@ ASKED: Mapping[str, str] = MappingProxyType(
 class RequestBody:
     """What a client sent. null means that a field was not given, as clients write it.
 
-    limits: of the server that reads it, None: a file's; ignored: fields that nobody knew, where unknown ones may be left out.
+    Args:
+        data: The fields.
+        limits: Limits of the server that reads it. None: it comes from a file, and there are none.
+        lenient: Whether unknown fields are ignored, in place of refused. Default False.
+
+    Attributes:
+        ignored: Unknown fields that were ignored.
+
+    Raises:
+        RefusalError: A field of ONLY has another value.
     """
 
     def __init__(
@@ -120,6 +129,8 @@ class RequestBody:
         self._left = {k: v for k, v in data.items() if v is not None}
         self.fields = frozenset(data)
         self._known = set(IDLE) | set(ONLY)
+        # Fields without an effect go, and those with one legal effect are checked, before anybody
+        # reads.
         for name in IDLE:
             self._left.pop(name, None)
         for name, legal in ONLY.items():
@@ -132,7 +143,15 @@ class RequestBody:
             self._left.pop(name, None)
 
     def take(self, name: str, default: Any = None) -> Any:
-        """A field as it stands."""
+        """Take a field as it stands.
+
+        Args:
+            name: Its name.
+            default: What it is where it was not given.
+
+        Returns:
+            The value.
+        """
         self._known.add(name)
         return self._left.pop(name, default)
 
@@ -141,13 +160,34 @@ class RequestBody:
         return self._left.get(name)
 
     def put(self, name: str, value: Any) -> None:
-        """A field under the name that it has elsewhere. Raises Refusal where that is given as well."""
+        """Put a field under the name that it has elsewhere.
+
+        Args:
+            name: That name.
+            value: The value.
+
+        Raises:
+            RefusalError: That name is given as well.
+        """
         if name in self._left:
             raise RefusalError(f"{name} is given under two names: give one of them", param=name)
         self._left[name] = value
 
     def flag(self, name: str, default: bool = False) -> bool:
+        """Take a field that is true or false.
+
+        Args:
+            name: Its name.
+            default: What it is where it was not given. Default False.
+
+        Returns:
+            The value.
+
+        Raises:
+            RefusalError: It is something else.
+        """
         value = self.take(name, default)
+        # By type: 0 and 1 are equal to false and true in Python.
         if type(value) is not bool:
             raise RefusalError(
                 f"{name} is {short_repr(value)}: it must be true or false", param=name
@@ -155,7 +195,19 @@ class RequestBody:
         return value
 
     def whole(self, name: str, low: int, high: int) -> int | None:
-        """A whole number, or None where it is not given."""
+        """Take a field that is a whole number.
+
+        Args:
+            name: Its name.
+            low: Least legal value.
+            high: Largest legal value.
+
+        Returns:
+            The value; None where it was not given.
+
+        Raises:
+            RefusalError: It is something else.
+        """
         value = self.take(name)
         if value is not None and (type(value) is not int or not low <= value <= high):
             raise RefusalError(
@@ -179,10 +231,16 @@ class RequestBody:
         known: Collection[str],
         nothing: Collection[Any] = (None,),
     ) -> None:
-        """Refuse a member of an object inside a field that nobody knows, or note it where that is wished.
+        """Refuse an unknown member of an object inside a field, or ignore it where that is allowed.
 
-        where: the way to the object, which begins with the field's name; known: the names that are read; nothing: values by
-        which an unknown member says nothing.
+        Args:
+            where: Path of the object, which begins with the field's name.
+            value: The object.
+            known: Names of the members that are read.
+            nothing: Values by which an unknown member says nothing. Default: None alone.
+
+        Raises:
+            RefusalError: A member is unknown.
         """
         for name in (k for k, v in value.items() if k not in known and v not in nothing):
             if self.lenient:
@@ -195,7 +253,11 @@ class RequestBody:
             )
 
     def end(self) -> None:
-        """Refuse what nobody took, or note it where that is wished."""
+        """Refuse the fields that nobody took, or ignore them where that is allowed.
+
+        Raises:
+            RefusalError: A field is unknown.
+        """
         if self.lenient:
             self.ignored += self._left
             self._left = {}
@@ -232,21 +294,45 @@ def _same(a: Any, b: Any) -> bool:
 def read_body(
     text: bytes, limits: RequestLimits | None = None, *, lenient: bool = False
 ) -> RequestBody:
-    """The fields in a JSON text; limits: of the server, None: no bounds; lenient: fields that nobody knows are left out. Raises
-    RequestError where it is no object, Refusal where a field stands in it twice, or it holds more than may be read."""
+    """Read the fields in a JSON text.
+
+    Args:
+        text: The body's bytes.
+        limits: Limits of the server. None: there are none.
+        lenient: Whether unknown fields are ignored. Default False.
+
+    Returns:
+        The fields.
+
+    Raises:
+        RequestError: The text is no JSON object.
+        RefusalError: A field stands in it twice, or it holds more than may be read.
+    """
     if limits is not None:
         _count(text, limits.body)
     return RequestBody(read_object(text, "the body"), limits, lenient=lenient)
 
 
 def read_object(text: bytes | str, what: str, holds: str = "") -> dict[str, Any]:
-    """The object in a JSON text that a client sent, `what` it is to messages; holds: the member that holds a request's fields,
-    "" where the object itself does. Raises RequestError where it is none, or holds a
-    number that no answer could tell back, Refusal where a field stands twice in an object, or a text has half a character."""
+    """Read the object in a JSON text that a client sent.
+
+    Args:
+        text: The text.
+        what: What it is, for messages.
+        holds: The member that holds a request's fields; "" where the object itself does.
+
+    Returns:
+        The object.
+
+    Raises:
+        RequestError: There is none, or it holds a number that no answer could repeat.
+        RefusalError: A field stands twice in an object, or a text has half a character.
+    """
     twice = list[str]()
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         out = dict(items)
+        # Two readers of one body could each take another of the two values.
         if len(out) < len(items) and not twice:  # a reader would drop one of two
             seen = set[str]()
             twice.extend([name for name, _ in items if name in seen or seen.add(name)][:1])
@@ -261,6 +347,7 @@ def read_object(text: bytes | str, what: str, holds: str = "") -> dict[str, Any]
         raise RefusalError(
             f"field {short_repr(twice[0])} is given twice: give it once", param=twice[0][:100]
         )
+    # Only an escape can bring half a character, so most bodies need no look at their texts.
     if _HALF.search(raw):
         inner = data.get(holds)
         if isinstance(inner, Mapping):
@@ -293,6 +380,7 @@ _LONE = re.compile("[\ud800-\udfff]")
 
 def is_whole(value: Any) -> bool:
     """Whether no text in a JSON value, or name of a member, holds half a character."""
+    # A stack in place of recursion: the value may be nested deeply.
     left = [value]
     while left:
         item = left.pop()
@@ -310,12 +398,16 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def _count(text: bytes, body: int) -> None:
-    """Raise Refusal for a body of more values than are read at once: nothing else runs while they are. body: most bytes of
-    one. A text counts as one value, whatever it holds."""
+    """Raise RefusalError for a body of more values than are read at once: nothing else runs while
+    they are.
+
+    `body` is the most bytes of a body. A text counts as one value, whatever it holds.
+    """
     for what, marks, most in (
         ("values", b",", body // 8),
         ("lists, objects and fields", b"[{:", body // 32),
     ):
+        # A quick count over everything first; texts are parted off only where that is too much.
         if _marks(text, marks) > most and _outside(text, marks, most) > most:
             raise RefusalError(
                 f"the body holds more than {most} {what}, which is what this server takes",
@@ -343,12 +435,20 @@ def _marks(text: bytes, marks: bytes) -> int:
 class ResponseOptions:
     """What a request asks of the server beside its prompts.
 
-    stream: send what is written at once; usage: with the counts at the end of a stream; details: with the field `polydec`
-    (tokens, drafted or not, metrics); steps: what each round did and all passes as well; echoes: what stands before each
-    answer, its prompt where that is asked for; silent: show nothing of the answer behind that; prompt_logprobs: alternatives to
-    list beside each token of a prompt, in vLLM's field of that name (None: no such field); tools: names of those that answers
-    may call; form: in which calls stand, where answers are bound to one; told: fields of the request that the response repeats;
-    thoughts: send what was thought.
+    Attributes:
+        asks: The requests, one for each prompt.
+        stream: Whether what is written is sent at once.
+        usage: Whether a stream ends with counts.
+        details: Whether the field `polydec` is sent (tokens, drafted or not, metrics).
+        echoes: Text before each answer: its prompt. None: it is not asked for.
+        silent: Whether nothing of the answer after that is shown.
+        steps: Whether what each round did, and all passes, are sent as well.
+        prompt_logprobs: Alternatives to list beside each token of a prompt, in vLLM's field of that
+            name. None: no such field.
+        tools: Names of the tools that answers may call.
+        form: Form in which calls stand, where answers are bound to one. None: any.
+        told: Fields of the request that the response repeats.
+        thoughts: Whether what was thought is sent.
     """
 
     asks: tuple[Ask, ...]
@@ -394,8 +494,21 @@ def read_stream_options(body: RequestBody) -> tuple[bool, bool, bool, bool]:
 def read_ask_fields(
     body: RequestBody, model: LoadedModel, method: str, seed: int
 ) -> dict[str, Any]:
-    """The fields of an Ask that every endpoint shares, as keyword arguments; method, seed: where none is given.
-    Raises RequestError for a value out of its range."""
+    """Read the fields of an Ask that every endpoint shares.
+
+    Args:
+        body: Body of the request, from which the fields are taken.
+        model: The model that is to answer.
+        method: Decoding method where the request names none.
+        seed: Seed where the request has none.
+
+    Returns:
+        The fields as keyword arguments of an Ask.
+
+    Raises:
+        RequestError: A value is out of its range.
+        RefusalError: A field is malformed, or lacks another one.
+    """
     usual = {"method": method, "seed": seed}
     fields = {field: _field(body, name, field, usual) for name, field in ASKED.items()}
     if fields["reuse"] is not None and not fields["reuse_key"]:
@@ -405,6 +518,7 @@ def read_ask_fields(
         )
     model = model.in_units(fields["units"], fields["covers"])
     size = model.checkpoint.lm.vocab.size
+    # Before conversion: a list longer than the vocabulary is a mistake, and long to read.
     for name in (name for rule in sampling_rules().values() for name in rule.token_ids):
         _entries(body, name, size)
     sampling = {name: value for name in sampling_fields() if (value := body.take(name)) is not None}
@@ -434,14 +548,28 @@ def _entries(body: RequestBody, name: str, size: int) -> None:
 
 
 def _whole(prompt: Any, name: str) -> Any:
-    """A second prompt or a source: a text must hold whole characters, and whatever else it is is looked at with the model."""
+    """A second prompt or a source: a text must hold whole characters, and whatever else it is is
+    looked at with the model.
+    """
     if isinstance(prompt, str):
         return whole_text(prompt, name)
     return prompt
 
 
 def prompt_logprobs(body: RequestBody, stream: bool) -> int | None:
-    """vLLM's field. Raises Refusal for a value out of its range, or in a stream, which has no place for it."""
+    """Read vLLM's field of that name.
+
+    Args:
+        body: Body of the request, from which the field is taken.
+        stream: Whether the request asks for a stream.
+
+    Returns:
+        Alternatives for each token of the prompt; None where it was not given.
+
+    Raises:
+        RefusalError: The value is out of its range, or stands in a stream, which has no place for
+            it.
+    """
     value = body.whole("prompt_logprobs", 0, ALTERNATIVES)
     if value is not None and stream:
         raise RefusalError(
@@ -455,7 +583,20 @@ def prompt_logprobs(body: RequestBody, stream: bool) -> int | None:
 def read_max_tokens(
     body: RequestBody, *names: str, default: int | None = None, least: int = 1
 ) -> int | None:
-    """max_tokens by any of its names. Raises Refusal where two of them differ."""
+    """Read max_tokens by any of its names.
+
+    Args:
+        body: Body of the request, from which the fields are taken.
+        names: The field's names at this endpoint.
+        default: What it is where it was not given. Default None.
+        least: Least legal value. Default 1.
+
+    Returns:
+        Tokens of an answer, at most.
+
+    Raises:
+        RefusalError: Two of the names differ, or a value is out of its range.
+    """
     lengths = {name: value for name in names if (value := body.take(name)) is not None}
     for name, value in lengths.items():
         if type(value) is not int or value < least:

@@ -16,8 +16,13 @@ _FIELD = "polydec.client"
 
 @dataclass(frozen=True)
 class ClientIdentity:
-    """credential: names the API key that the request came with, "" where the server has none: then all clients are one, as far
-    as what is kept goes; address: where it came from, an IPv6 one without the half that a client may choose."""
+    """Who sends a request.
+
+    Attributes:
+        credential: Names the API key that the request came with, "" where the server has none: then
+            all clients are one, as far as cached texts go.
+        address: Where it came from; an IPv6 address without the half that a client may choose.
+    """
 
     credential: str = ""
     address: str = ""
@@ -28,7 +33,14 @@ class ClientIdentity:
         return self.credential or self.address
 
     def cache_salt(self, asked: str) -> str:
-        """The salt of its requests; asked: what they say themselves."""
+        """Compute the salt under which the client's texts are cached.
+
+        Args:
+            asked: The salt that the request itself gives.
+
+        Returns:
+            The salt, which no other credential can have.
+        """
         if self.credential:
             return f"{self.credential}:{asked}"
         return asked
@@ -44,7 +56,12 @@ def client_of(scope: Scope) -> ClientIdentity:
 
 
 def attach_client(scope: Scope, client: ClientIdentity) -> None:
-    """Called by the gate."""
+    """Note who sent a request; the gate does so.
+
+    Args:
+        scope: The request's scope, which is written to.
+        client: Who sent it.
+    """
     scope[_FIELD] = client
 
 
@@ -63,6 +80,8 @@ def address_of(scope: Scope) -> str:
         return host
     if not isinstance(address, ipaddress.IPv6Address):
         return str(address)
+    # An IPv4 client of a socket for both families is the same client as on its own socket.
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
+    # A provider gives a client 2^64 addresses: all of them share one account.
     return str(ipaddress.ip_network((address, 64), strict=False).network_address)

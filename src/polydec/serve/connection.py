@@ -34,7 +34,15 @@ class BoundedConnection(H11Protocol, asyncio.BufferedProtocol):
         self._due: asyncio.TimerHandle | None = None
 
     def get_buffer(self, sizehint: int) -> bytearray | memoryview:
-        """Where the next part goes."""
+        """Say where the next part of the connection goes.
+
+        Args:
+            sizehint: Not used.
+
+        Returns:
+            The buffer, large only where a body of known size comes in.
+        """
+        # A chunked body may come in chunks of one byte, each of which is an event of the parser.
         sized = all(name != b"transfer-encoding" for name, _ in self.headers or ())
         body = self.conn.their_state is h11.SEND_BODY
         if body and sized:
@@ -42,7 +50,11 @@ class BoundedConnection(H11Protocol, asyncio.BufferedProtocol):
         return self._small
 
     def buffer_updated(self, nbytes: int) -> None:
-        """A part has come."""
+        """Hand on a part that has come.
+
+        Args:
+            nbytes: Its size.
+        """
         self.data_received(bytes(self._part[:nbytes]))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -70,6 +82,7 @@ class BoundedConnection(H11Protocol, asyncio.BufferedProtocol):
         """Let the clock run while a head is awaited, or what nobody reads comes in."""
         here = self.conn.our_state
         there = self.conn.their_state
+        # Waiting for a head, or for the rest of a body whose request is answered already.
         if there is h11.IDLE or (there is h11.SEND_BODY and here is h11.DONE):
             if self._due is None and not self.transport.is_closing():
                 self._due = self.loop.call_later(PATIENCE, self._late)
@@ -94,6 +107,7 @@ class BoundedConnection(H11Protocol, asyncio.BufferedProtocol):
     def _refuse(self, refusal: RefusalError) -> None:
         """Answer, where nothing has been answered yet, and end the connection."""
         self._forget()
+        # Once a response has begun there is no room for another one on this connection.
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
             if self.cycle is not None and not self.cycle.response_complete:
                 self.cycle.disconnected = True  # whoever works on it writes no second answer

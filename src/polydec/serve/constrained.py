@@ -60,8 +60,16 @@ FORMATS = {"text": (), "json_object": ("schema",), "json_schema": ("json_schema"
 
 @dataclass(frozen=True, eq=False)
 class PrecompiledConstraint:
-    """A constraint with the language that was made of it when it was read: who plans the request, for whom all others wait,
-    need not make it again. vocab, ends: for which; others are made anew."""
+    """A constraint with the language that was compiled when the request was read.
+
+    All requests wait for the thread that plans them: with this it need not compile anything.
+
+    Attributes:
+        constraint: The constraint.
+        vocab: Vocabulary that it was compiled for.
+        ends: End tokens that it was compiled for.
+        made: The compiled language.
+    """
 
     constraint: OutputConstraint
     vocab: TokenVocabulary
@@ -69,14 +77,35 @@ class PrecompiledConstraint:
     made: TokenLanguage[Any]
 
     def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> TokenLanguage[Any]:
+        """Give the language over a vocabulary.
+
+        Args:
+            vocab: The vocabulary.
+            ends: Tokens that end a text.
+
+        Returns:
+            The language that is there, or a newly compiled one for another vocabulary or other
+            ends.
+        """
         if vocab is self.vocab and ends == self.ends:
             return self.made
         return self.constraint.language(vocab, ends)
 
 
 def read_request_constraint(body: RequestBody, model: LoadedModel) -> OutputConstraint | None:
-    """The constraint of a request, None where it has none. Raises Refusal for one that cannot be kept, several, or a field
-    that is malformed."""
+    """Read the constraint of a request.
+
+    Args:
+        body: Body of the request, from which the fields are taken.
+        model: The model that is to answer.
+
+    Returns:
+        The constraint; None where the request has none.
+
+    Raises:
+        RefusalError: A field is malformed, there are several constraints, or one cannot be kept.
+    """
+    # Every field is taken, so that one that is empty does not count as unknown.
     asked = {
         name: read
         for name, value in [(name, body.take(name)) for name in FIELDS]
@@ -95,12 +124,25 @@ def read_request_constraint(body: RequestBody, model: LoadedModel) -> OutputCons
 def compile_field_constraint(
     name: str, make: Callable[[], OutputConstraint | None], model: LoadedModel
 ) -> OutputConstraint | None:
-    """A constraint that a field makes, and that can be kept: so what is wrong with it is said of this field."""
+    """Compile the constraint of a field, so that what is wrong with it is said of this field.
+
+    Args:
+        name: Name of the field.
+        make: Makes the constraint; None from it means that there is none.
+        model: The model that is to answer.
+
+    Returns:
+        The constraint with its language; without one where the model knows no end token.
+
+    Raises:
+        RefusalError: It cannot be kept, or too many wait for the process that compiles (503).
+    """
     vocab = model.checkpoint.lm.vocab
     try:
         constraint = make()
         if constraint is None or not vocab.eos:
             return constraint
+        # One process compiles all constraints: a queue in front of it may not take all readers.
         with few_waiting(WAITING):
             return PrecompiledConstraint(
                 constraint, vocab, vocab.eos, constraint.language(vocab, vocab.eos)
@@ -147,8 +189,11 @@ def _gbnf(value: Any) -> dict[str, Any]:
 
 
 def _format(value: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
-    """OpenAI's response_format: {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema":
-    …}}; and llama.cpp's, {"type": "json_object", "schema": …}."""
+    """The constraint in OpenAI's or llama.cpp's response_format.
+
+    OpenAI has {"type": "text"}, {"type": "json_object"} and {"type": "json_schema", "json_schema":
+    {"schema": …}}; llama.cpp has {"type": "json_object", "schema": …}.
+    """
     kind = value.get("type")
     if kind not in FORMATS:
         raise RefusalError(
@@ -166,6 +211,7 @@ def _format(value: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
         schema = held.get("schema")
     else:
         schema = None
+    # Any JSON object, as OpenAI means it; with a schema it is llama.cpp's form.
     if kind == "json_object" and schema in (None, {}):
         return {"json_object": True}
     if not isinstance(held, Mapping) or not isinstance(schema, Mapping):

@@ -26,8 +26,12 @@ def _of(kind: str, about: str, **more: Any) -> Schema:
 
 
 def _as_here(option: Option, *, own: bool = False, **more: Any) -> Schema:
-    """A field of a request as it is over HTTP, where null means that it was not given; own: what stands then is the server's
-    or the checkpoint's own."""
+    """The schema of a request's field as it is over HTTP, where null means that it was not given.
+
+    With `own`, what stands for null is the server's or the checkpoint's own value, so no default is
+    said.
+    """
+    # The form without None: over HTTP a field is left out, or null, in its place.
     schema = replace(option, type=option.form).schema()
     if own or option.default is None:
         del schema["default"]
@@ -35,7 +39,9 @@ def _as_here(option: Option, *, own: bool = False, **more: Any) -> Schema:
 
 
 def _asked(field: str, about: str = "", **more: Any) -> Schema:
-    """A field of an Ask; about: what is to be said beside its own help here."""
+    """The schema of a field of an Ask; `about` is what is to be said of it here beside its own
+    help.
+    """
     option = ask_options()[field]
     if about:
         help_text = f"{option.help}; {about}"
@@ -172,8 +178,16 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
 
 
 def request_body_fields(path: str) -> dict[str, Schema]:
-    """The fields of a request to this path, with a schema of each."""
+    """Describe the fields of a request.
+
+    Args:
+        path: Path of the endpoint.
+
+    Returns:
+        A JSON schema of each field, by its name.
+    """
     own = dict(_OWN[path][1])
+    # Only the endpoints that decode take the shared fields and those of sampling.
     if not path.startswith("/v1/") or path == "/v1/embeddings":
         return own
     sampling = {k: _as_here(o, own=k in OWN) for k, o in sampling_fields().items()}
@@ -181,7 +195,14 @@ def request_body_fields(path: str) -> dict[str, Schema]:
 
 
 def request_body_schema(path: str) -> dict[str, Any]:
-    """What OpenAPI says of a request's body."""
+    """Describe the body of a request for OpenAPI.
+
+    Args:
+        path: Path of the endpoint.
+
+    Returns:
+        What FastAPI merges into the endpoint's description.
+    """
     schema = {
         "type": "object",
         "properties": request_body_fields(path),
@@ -233,6 +254,7 @@ def _routes(paths: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _kind(field: Mapping[str, Any]) -> str:
+    # A field that may be null as well: its first form says what it holds.
     if "anyOf" in field:
         form = field["anyOf"][0]
     else:

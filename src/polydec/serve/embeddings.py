@@ -34,8 +34,14 @@ PACKED_NUMBERS = 16
 
 @dataclass(frozen=True)
 class EmbeddingRequest:
-    """A request, checked. dimensions: numbers of a vector, from its beginning; packed: they are sent as base64, not as
-    numbers."""
+    """A request for vectors, checked.
+
+    Attributes:
+        texts: The texts to read, as token ids.
+        how: How vectors are read out of the model.
+        dimensions: Numbers of a vector, from its beginning. None: all.
+        packed: Whether vectors are sent as base64, and not as numbers.
+    """
 
     texts: Sequence[EmbeddingInput]
     how: EmbeddingSettings
@@ -47,8 +53,17 @@ class EmbeddingRequest:
         return sum(len(t.ids) for t in self.texts)
 
     def answer(self, model: str, rows: Tensor) -> dict[str, Any]:
-        """OpenAI's object; rows: the vectors."""
+        """Write the answer in OpenAI's form.
+
+        Args:
+            model: Name under which the model is served.
+            rows: The vectors, shape ``[texts, width]``.
+
+        Returns:
+            The response's object; each row is made when it is written.
+        """
         vectors = rows[:, : self.dimensions]
+        # A vector that was cut has length 1 no more.
         if self.how.normalised and self.dimensions:
             vectors = normalize(vectors, dim=-1)
 
@@ -74,7 +89,20 @@ def _packed(row: Tensor) -> str:
 def read_embedding_request(
     body: RequestBody, model: LoadedModel, limits: RequestLimits
 ) -> EmbeddingRequest:
-    """Raises Refusal or RequestError for what cannot be honoured."""
+    """Read a request for vectors.
+
+    Args:
+        body: Body of the request.
+        model: The model that is to read.
+        limits: Limits of the server.
+
+    Returns:
+        The request.
+
+    Raises:
+        RefusalError: A field is malformed, or the response would list too many numbers.
+        RequestError: A text is too long, or the model gives no such vectors.
+    """
     texts = body.take("input")
     form = body.take("encoding_format", "float")
     dimensions = body.whole("dimensions", 1, _width(model))
@@ -90,6 +118,7 @@ def read_embedding_request(
     width = dimensions or _width(model)
     packed = form == "base64"
     most = limits.entries * (PACKED_NUMBERS if packed else NUMBERS)
+    # Bounded before anything is computed: the response is made in memory.
     if len(given) * width > most:
         raise RefusalError(
             f"input has {len(given)} texts, and {width} numbers each: this server lists at most {most} in a response: give "
@@ -114,6 +143,7 @@ def _texts(value: Any) -> Sequence[Any]:
             f"input is {short_repr(value)}: it must be a text, token ids, or a list of either",
             param="input",
         )
+    # A list of integers is one text in token ids.
     if type(value[0]) is int:
         texts = (value,)
     else:

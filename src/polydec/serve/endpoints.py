@@ -16,19 +16,41 @@ from polydec.serve.shapes import ChatCompletionsShape, CompletionsShape
 
 
 class EndpointReader(Protocol):
-    """How a request is read. prefix: of the response's id."""
+    """How a request is read.
+
+    Attributes:
+        prefix: How the response's id begins.
+    """
 
     prefix: str
 
     def read(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
     ) -> ResponseOptions:
-        """Raises Refusal or RequestError for what cannot be honoured."""
+        """Read a request.
+
+        Args:
+            body: Body of the request, from which the fields are taken.
+            model: The model that is to answer.
+            method: Decoding method where the request names none.
+            seed: Seed where the request has none.
+
+        Returns:
+            What the request asks for.
+
+        Raises:
+            RefusalError: Something cannot be honoured.
+            RequestError: A value is out of its range.
+        """
         ...
 
 
 class EndpointAnswer(Protocol):
-    """An answer on its way out: as a stream, or as one response. last: what is sent behind the events of a stream."""
+    """An answer on its way out: as a stream, or as one response.
+
+    Attributes:
+        last: What is sent after the events of a stream; "" for nothing.
+    """
 
     last: str
 
@@ -42,8 +64,13 @@ class EndpointAnswer(Protocol):
 
 @dataclass(frozen=True)
 class ServerEndpoint:
-    """reads: made for each request; answers: given it, what is wanted, the model, its name here, and the response's id and
-    time."""
+    """An endpoint that decodes.
+
+    Attributes:
+        reads: Makes what reads a request.
+        answers: Makes what writes its answer, from the reader, what is wanted, the model, its name
+            here, and the response's id and time.
+    """
 
     reads: Callable[[], Any]
     answers: Callable[[Any, ResponseOptions, LoadedModel, str, str, int], EndpointAnswer]
@@ -57,7 +84,19 @@ class ServerEndpoint:
         name: str,
         created: int,
     ) -> EndpointAnswer:
-        """The answer to a request; name: its id without the prefix."""
+        """Make what writes the answer to a request.
+
+        Args:
+            reads: What has read the request.
+            wanted: What the request asks for.
+            model: The model that answers.
+            served: Name of the model in the response.
+            name: Id of the response, without its prefix.
+            created: When the request came, in seconds of the epoch.
+
+        Returns:
+            The answer.
+        """
         return self.answers(reads, wanted, model, served, f"{reads.prefix}-{name}", created)
 
 

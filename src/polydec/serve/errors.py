@@ -29,8 +29,12 @@ OTHERS = {
 class RefusalError(Exception):
     """A request that is not answered.
 
-    status: of HTTP; param: the field that is to blame; code: a word for programs; retry: seconds after which it may be worth
-    asking again.
+    Args:
+        message: Why, as a sentence.
+        status: HTTP status. Default 400.
+        param: The field that is to blame. None: no field is.
+        code: A word for programs. None: there is none.
+        retry: Seconds after which it may be worth asking again. None: it is not.
     """
 
     def __init__(
@@ -70,7 +74,16 @@ class RefusalError(Exception):
 
 
 def refusal_from_error(error: PolydecError, fields: Collection[str]) -> RefusalError:
-    """A sentence of the library as a 400. Its first word names the field."""
+    """Turn an error of the library into a refusal.
+
+    Args:
+        error: The error; the first word of its sentence names the field.
+        fields: Names of the fields that the client sent.
+
+    Returns:
+        A refusal of status 400 that blames the field by the client's name of it, where it is among
+        them.
+    """
     first = re.match(r"\w+", str(error))
     if first is None:
         word = ""

@@ -13,8 +13,16 @@ REFUSED = "refused"
 
 
 def field_outcome(path: str, name: str) -> str:
-    """What happens to a field on a route: it is applied, has no effect, is taken with some values
-    only, which are listed, or is refused by name."""
+    """Say what happens to a field on a route.
+
+    Args:
+        path: Path of the endpoint.
+        name: Name of the field.
+
+    Returns:
+        Whether it is applied, has no effect, is taken with some values only, which are listed, or
+        is refused by name.
+    """
     if name in request_body_fields(path):
         return APPLIED
     if name in IDLE:
@@ -32,6 +40,7 @@ def field_table_rows() -> list[tuple[str, ...]]:
     names = sorted({n for e in ENGINES for p in PATHS for n in fields_of(e, p)})
     out = list[tuple[str, ...]]()
     for name in names:
+        # A field counts only on routes on which some other engine takes it.
         whose = [e for e in ENGINES if any(name in fields_of(e, p) for p in PATHS)]
         known = [any(name in fields_of(e, p) for e in ENGINES) for p in PATHS]
         told = [

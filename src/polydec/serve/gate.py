@@ -28,8 +28,16 @@ LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
 class AccessGate:
-    """The outermost layer. keys: any of them opens; none: whoever reaches the server may use it; local: only by the names of
-    this machine; replica: the only client is a front, which says whose request it hands on."""
+    """The outermost layer of an application: it lets requests in, or answers them itself.
+
+    Args:
+        app: What lies behind it.
+        keys: API keys, any of which opens; none: whoever reaches the server may use it.
+        metrics: Counters of the server.
+        local: Whether the server answers only to the names of this machine.
+        replica: Whether the only client is a front, which says whose request it hands on. Default
+            False.
+    """
 
     def __init__(
         self,
@@ -52,14 +60,24 @@ class AccessGate:
         try:
             self.check(scope)
         except RefusalError as refusal:
+            # A client that still writes would lose the answer.
             await discard_request_body(receive)
             await refusal_response(refusal, self.metrics)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
     def check(self, scope: Scope) -> None:
-        """Note who sent the request. Raises Refusal."""
+        """Let a request in, and note who sent it.
+
+        Args:
+            scope: The request's scope.
+
+        Raises:
+            RefusalError: The host's name, the key or the kind of body is wrong.
+        """
         headers = Headers(scope=scope)
+        # Against DNS rebinding: a page of another site can reach this machine only by a name of its
+        # own.
         if self.local and _host(headers.get("host", "")) not in LOCAL:
             raise RefusalError(
                 f"host {short_repr(headers.get('host', ''))} is not this machine: a server without a key answers to "
@@ -79,6 +97,8 @@ class AccessGate:
                     status=401,
                     code="invalid_api_key",
                 )
+            # A key's place stands for it from here on: nothing behind the gate knows the key
+            # itself.
             credential = f"key-{right.index(True)}"
         attach_client(
             scope,
@@ -86,6 +106,7 @@ class AccessGate:
             if self.replica
             else ClientIdentity(credential, address_of(scope)),
         )
+        # Only JSON: a page of another site may send a form without asking, but no JSON.
         if (
             scope["method"] == "POST"
             and headers.get("content-type", "").partition(";")[0].strip() != "application/json"
@@ -96,7 +117,15 @@ class AccessGate:
 
 
 def refusal_response(refusal: RefusalError, metrics: ServerMetrics) -> JSONResponse:
-    """The response to a request that is refused; it is counted."""
+    """Make the response to a request that is refused, and count it.
+
+    Args:
+        refusal: Why it is refused.
+        metrics: Counters of the server.
+
+    Returns:
+        The error in OpenAI's form.
+    """
     metrics.refused.labels("", str(refusal.status)).inc()
     return JSONResponse(refusal.to_json(), refusal.status, refusal.headers)
 
@@ -114,8 +143,18 @@ def _host(host: str) -> str:
 
 
 def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:
-    """Keys from a file (one a line, # begins a remark) and from the environment. Raises RequestError where the file has none,
-    or one is too short to keep anybody out."""
+    """Read API keys from a file and from the environment.
+
+    Args:
+        path: File with a key on each line; # begins a remark. None: no file.
+        environment: A further key. None: there is none.
+
+    Returns:
+        The keys.
+
+    Raises:
+        RequestError: The file has none, or one is too short to keep anybody out.
+    """
     if path is None:
         lines = []
     else:

@@ -19,7 +19,12 @@ PIECE = 1 << 16
 
 
 class LazyRows(Sequence[Any]):
-    """Rows that are made when somebody looks at them. make: gives the row of an item."""
+    """Rows that are made when somebody looks at them.
+
+    Args:
+        make: Makes the row of an item.
+        items: The items, one for each row.
+    """
 
     def __init__(self, make: Callable[[Any], Any], items: Sequence[Any]) -> None:
         self._parts = [(make, items)]
@@ -46,7 +51,14 @@ class LazyRows(Sequence[Any]):
         raise IndexError(at)
 
     def __add__(self, other: LazyRows) -> LazyRows:
-        """These, and those of another one behind them."""
+        """Append the rows of another sequence.
+
+        Args:
+            other: The rows that follow.
+
+        Returns:
+            A new sequence of both.
+        """
         both = LazyRows(len, ())
         both._parts = [*self._parts, *other._parts]
         return both
@@ -65,9 +77,18 @@ _ASCII, _UNICODE = _encoder(True), _encoder(False)
 
 
 def json_pieces(value: Any, *, ascii_only: bool = False) -> Iterator[str]:
-    """The JSON text of a value, piece by piece. ascii_only: other characters are escaped."""
+    """Write a value as JSON, piece by piece.
+
+    Args:
+        value: A JSON value, which may hold lazy rows.
+        ascii_only: Whether other characters are escaped. Default False.
+
+    Yields:
+        Pieces of the text, in order.
+    """
     held = list[str]()
     size = 0
+    # Small parts are gathered: each piece costs a hand-over to the event loop.
     for part in _parts(value, DEPTH, _ASCII if ascii_only else _UNICODE):
         held.append(part)
         size += len(part)
@@ -90,6 +111,8 @@ def json_line(value: Any) -> str:
 
 
 def _parts(value: Any, depth: int, encode: Encode) -> Iterator[str]:
+    # Large values are opened, so that between two parts other threads may take the interpreter's
+    # lock.
     if depth and isinstance(value, Mapping) and value:
         for at, (name, inner) in enumerate(value.items()):
             yield f"{',' if at else '{'}{encode(name)}:"
@@ -105,6 +128,7 @@ def _parts(value: Any, depth: int, encode: Encode) -> Iterator[str]:
 
 def _items(rows: Sequence[Any], depth: int, encode: Encode) -> Iterator[str]:
     lazy = isinstance(rows, LazyRows)
+    # Plain values: many at once, without the brackets around each portion.
     if not lazy and (rows[0] is None or isinstance(rows[0], (str, int, float))):
         for at in range(0, len(rows), SCALARS):
             yield f"{',' if at else ''}{encode(rows[at : at + SCALARS])[1:-1]}"

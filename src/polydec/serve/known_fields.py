@@ -166,7 +166,15 @@ REASONS: Mapping[str, str] = MappingProxyType(
 
 
 def fields_of(engine: str, path: str) -> frozenset[str]:
-    """The fields that an engine takes on a route; none where it is not known."""
+    """List the fields that an engine takes on a route.
+
+    Args:
+        engine: Name of the engine, one of ENGINES.
+        path: Path of the route, one of PATHS.
+
+    Returns:
+        Names of the fields; none where the engine has no such route.
+    """
     return frozenset(" ".join(_NAMES[engine][path]).split())
 
 

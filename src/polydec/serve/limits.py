@@ -15,8 +15,20 @@ from polydec.serve.settings import RequestLimits
 def apply_request_limits(
     model: LoadedModel, asks: Sequence[Ask], limits: RequestLimits
 ) -> list[Ask]:
-    """The prompts of one response within the limits. Their max_tokens None: as much as there is room for. Raises RequestError
-    where one of them, or what all of them list, goes beyond."""
+    """Fit the prompts of one response into the server's limits.
+
+    Args:
+        model: The model that is to answer.
+        asks: The requests; max_tokens None becomes as much as there is room for.
+        limits: Limits of the server.
+
+    Returns:
+        The requests, each with max_tokens.
+
+    Raises:
+        RequestError: One of them, or the log-probabilities that all of them list, goes beyond a
+            limit.
+    """
     out = list[Ask]()
     listed = 0
     for ask in asks:
@@ -28,8 +40,12 @@ def apply_request_limits(
 
 
 def _within(model: LoadedModel, ask: Ask, limits: RequestLimits, listed: int) -> tuple[Ask, int]:
-    """A request within the limits, and how many log-probabilities are listed up to its last; listed: those before it."""
+    """A request within the limits, and how many log-probabilities are listed up to its last one.
+
+    `listed` is how many the requests before it list.
+    """
     model = model.in_units(ask.units, ask.covers)
+    # Encoding stops there: a longer text is refused anyway.
     most = min(limits.prompt, model.network.context)
     source = tuple[int, ...]()
     if hasattr(model.checkpoint.lm, "given"):
@@ -45,6 +61,7 @@ def _within(model: LoadedModel, ask: Ask, limits: RequestLimits, listed: int) ->
             sanitize_control_tokens=ask.sanitize_control_tokens,
         )
     steered = plan_steering(model, ask, ids, ask.raw, most)
+    # A second prompt is fed like the first one, and bounded like it.
     if steered is None or steered.second is None:
         second = ()
     else:
@@ -61,6 +78,7 @@ def _within(model: LoadedModel, ask: Ask, limits: RequestLimits, listed: int) ->
             ask.prompt
         )
         most = min(limits.output, left)
+        # Where the length is free, it also fits what may still be listed.
         if each:
             most = min(most, (limits.entries - listed) // each)
         ask = replace(ask, max_tokens=max(1, most))

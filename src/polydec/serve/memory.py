@@ -55,13 +55,14 @@ async def giving_back(
     """Return freed memory to the system from time to time, while requests come.
 
     Args:
-        asked: how many requests have come so far.
-        return_memory: what does so, in a thread of its own.
+        asked: Gives how many requests have come so far.
+        return_memory: Returns the memory; it is called in a thread of its own.
     """
     before = 0
     while True:
         await asyncio.sleep(EVERY)
         now = asked()
+        # Without requests nothing was freed: an idle server stays asleep.
         if now != before:
             before = now
             await asyncio.to_thread(return_memory)

@@ -19,12 +19,40 @@ class ServerMetrics:
         self.registry = registry = CollectorRegistry()
 
         def gauge(name: str, what: str) -> Gauge:
+            """Make a number that goes up and down, one for each model.
+
+            Args:
+                name: Its name.
+                what: What it says.
+
+            Returns:
+                The gauge.
+            """
             return Gauge(name, what, ["model_name"], registry=registry)
 
         def counter(name: str, what: str, *labels: str) -> Counter:
+            """Make a number that only grows, one for each model.
+
+            Args:
+                name: Its name.
+                what: What it counts.
+                labels: Further labels.
+
+            Returns:
+                The counter.
+            """
             return Counter(name, what, ["model_name", *labels], registry=registry)
 
         def times(name: str, what: str) -> Histogram:
+            """Make a histogram of seconds, one for each model.
+
+            Args:
+                name: Its name.
+                what: What is timed.
+
+            Returns:
+                The histogram.
+            """
             return Histogram(name, what, ["model_name"], buckets=SECONDS, registry=registry)
 
         self.running = gauge("vllm:num_requests_running", "Requests that are being written")
@@ -79,7 +107,12 @@ class ServerMetrics:
         )
 
     def ended(self, model: str, ticket: Ticket) -> None:
-        """Count a request that has ended, as far as it came."""
+        """Count a request that has ended, as far as it came.
+
+        Args:
+            model: Name of the model.
+            ticket: The request's ticket.
+        """
         answer = ticket.completion()
         method = ticket.plan.card.name
         self.prompt_tokens.labels(model).inc(answer.usage["prompt_tokens"])
@@ -92,6 +125,7 @@ class ServerMetrics:
 
     def _drafts(self, model: str, method: str, stats: Any) -> None:
         """Families that draft count these; of the others only the passes are known."""
+        # Every family counts its passes.
         self.passes.labels(model, method).inc(stats.passes)
         drafted = getattr(stats, "drafted", 0)
         accepted = getattr(stats, "accepted", 0)

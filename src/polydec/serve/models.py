@@ -23,8 +23,18 @@ log = logging.getLogger("polydec.serve")
 
 
 class ServedModels:
-    """loaders: how each is loaded, by its name; the first is the one that requests mean which name none. `failed` holds why a
-    model could not be loaded; `draining`: no new requests are taken. trace: where to write what happens to requests."""
+    """The models of a server.
+
+    The attribute `failed` holds why a model could not be loaded; while `draining`, no new requests are
+    taken.
+
+    Args:
+        loaders: What loads each model, by its name; the first one answers requests that name no
+            model.
+        limits: Limits of each model's requests.
+        metrics: Counters of the server.
+        trace: Where to write what happens to requests. None: nowhere.
+    """
 
     def __init__(
         self,
@@ -52,6 +62,8 @@ class ServedModels:
             try:
                 model = await asyncio.to_thread(_ready, loader, name)
             except Exception as error:
+                # One model that cannot be loaded ends the server in `on_tick`, which says why; the
+                # loop goes on until then.
                 self.failed[name] = str(error)
                 if not isinstance(error, (PolydecError, OSError)):
                     log.exception("model %s cannot be loaded", name)
@@ -59,6 +71,7 @@ class ServedModels:
                 self.workers[name] = ModelWorker(
                     name, model, self.limits, self.metrics, self._trace
                 )
+        # Once all models are there: what follows is the requests' and may become garbage.
         freeze_garbage_collector()
 
     @property
@@ -74,7 +87,17 @@ class ServedModels:
         }
 
     def find(self, name: object = None) -> ModelWorker:
-        """The worker of a model; None: of the first. Raises Refusal where there is none, or it is not ready."""
+        """Find the worker of a model.
+
+        Args:
+            name: Name of the model. None: the first one.
+
+        Returns:
+            The worker.
+
+        Raises:
+            RefusalError: There is no such model, or it is not ready.
+        """
         if name is None:
             name = next(iter(self.loaders))
         if not isinstance(name, str) or name not in self.loaders:
@@ -105,9 +128,14 @@ class ServedModels:
         return sum(len(w.live) + w.reading for w in self.workers.values())
 
     async def drain(self, seconds: float) -> None:
-        """Take no more requests, wait for those under way, and end what is left after so many seconds."""
+        """Take no more requests, and wait for those under way.
+
+        Args:
+            seconds: After this time what is left is cancelled.
+        """
         self.draining = True
         await until_idle(lambda: self.live, seconds)
+        # What is left now did not end in time; it is counted before it is cancelled.
         self.cut = self.live
         for worker in self.workers.values():
             worker.cancel(list(worker.live), STOPPED)
@@ -125,5 +153,6 @@ class ServedModels:
 def _ready(loader: Callable[[], LoadedModel], name: str) -> LoadedModel:
     """A model with what the first request would otherwise wait for, under the name by which clients know it."""
     model = loader().called(name)
+    # Both are computed on first use, which would make the first client wait.
     _ = model.costs, model.checkpoint.text.pieces
     return model

@@ -30,7 +30,13 @@ NOTHING = -1
 
 @dataclass(frozen=True)
 class ReasoningFields:
-    """format, budget: fields of an Ask; told: whether the thinking is sent to the client."""
+    """What a request says of the thinking.
+
+    Attributes:
+        format: Field of an Ask: whether thinking is parted from the answer.
+        budget: Field of an Ask: tokens of thinking at most. None: no bound.
+        told: Whether the thinking is sent to the client.
+    """
 
     format: str
     budget: int | None
@@ -42,7 +48,17 @@ class ReasoningFields:
 
 
 def read_reasoning(body: RequestBody) -> ReasoningFields:
-    """What a request says of the thinking. Raises Refusal for what cannot be honoured."""
+    """Read what a request says of the thinking.
+
+    Args:
+        body: Body of the request, from which the fields are taken.
+
+    Returns:
+        The fields.
+
+    Raises:
+        RefusalError: A field is malformed.
+    """
     form = body.take("reasoning_format", "auto")
     if not isinstance(form, str) or form not in FORMATS:
         raise RefusalError(
@@ -53,9 +69,19 @@ def read_reasoning(body: RequestBody) -> ReasoningFields:
 
 
 def read_budget(body: RequestBody) -> int | None:
-    """The tokens of thinking at most, by any of its names; None: no bound. Raises Refusal where two of them differ, or one is
-    out of its range."""
+    """Read the most tokens of thinking, by any of the field's names.
+
+    Args:
+        body: Body of the request, from which the fields are taken.
+
+    Returns:
+        The tokens. None: no bound.
+
+    Raises:
+        RefusalError: Two of the names differ, or a value is out of its range.
+    """
     given = {name: value for name in BUDGETS if (value := body.take(name)) is not None}
+    # Another reader takes this field, for its effort.
     more = body.peek("reasoning")
     if isinstance(more, Mapping) and more.get("max_tokens") is not None:
         given["reasoning.max_tokens"] = more["max_tokens"]
@@ -77,12 +103,24 @@ def read_budget(body: RequestBody) -> int | None:
 
 
 def may_think(model: LoadedModel, form: str) -> bool:
-    """Whether thinking may be parted from an answer."""
+    """Say whether thinking may be parted from an answer.
+
+    Args:
+        model: The model that answers.
+        form: The request's reasoning format.
+
+    Returns:
+        True where the format is not ``none`` and the model has marks of thinking.
+    """
     return form != "none" and model.checkpoint.text.thinking_marks is not None
 
 
 class ThoughtStream:
-    """Parts an answer that comes in pieces. reader: of its marks, None: nothing is parted."""
+    """Parts an answer that comes in pieces into what is thought and what is said.
+
+    Args:
+        reader: Reads the marks of thinking. None: nothing is parted.
+    """
 
     def __init__(self, reader: ThinkingReader | None) -> None:
         self._reader = reader
@@ -92,10 +130,19 @@ class ThoughtStream:
             self._state = reader.start()
 
     def feed(self, text: str, finish_reason: str | None) -> tuple[str, str]:
-        """What was thought and what was said with one more piece; finish_reason: where it is the last."""
+        """Read one more piece.
+
+        Args:
+            text: The piece.
+            finish_reason: Why the answer ended, with its last piece; else None.
+
+        Returns:
+            What became certain to be thought, and what became certain to be said.
+        """
         if self._reader is None or self._state is None:
             return "", text
         self._state, segments = self._reader.step(self._state, text)
+        # What was held back as the beginning of a mark is text now.
         if finish_reason is not None:
             segments += self._reader.end(self._state, cut=finish_reason != "stop")
         return _joined(segments, ThinkingSegmentKind.THINKING), _joined(

@@ -52,7 +52,16 @@ GONE = (httpx.TransportError, httpx.StreamError)
 
 
 class ServerReplica:
-    """One server. It runs in a process of Ray's."""
+    """One server, in a process of Ray's.
+
+    Args:
+        loaders: What loads each model, by its name.
+        limits: Limits of each model's requests.
+        method: Decoding method of requests that name none.
+        key: Key by which the front calls it.
+        threads: Threads that compute.
+        lenient: Whether unknown fields of a request are ignored. Default False.
+    """
 
     def __init__(
         self,
@@ -69,6 +78,7 @@ class ServerReplica:
         self._app = create_app(
             loaders, limits=limits, keys=(key,), method=method, lenient=lenient, replica=True
         )
+        # A new process has a new port: that is how the front tells it from one that died.
         sock = open_listening_socket("127.0.0.1", 0)
         self._port = int(sock.getsockname()[1])
         server = uvicorn.Server(uvicorn.Config(self._app, log_level="critical"))
@@ -81,7 +91,16 @@ class ServerReplica:
 
 
 class ReplicaFleet:
-    """The replicas, as run.py and the routes know a server's models. ports: of those that are ready, by their number."""
+    """The replicas, as run.py and the routes know a server's models.
+
+    Args:
+        count: How many replicas.
+        start: Starts one, given its key.
+        names: Names of the models.
+
+    Attributes:
+        ports: Port of each replica that is ready, by its number.
+    """
 
     def __init__(self, count: int, start: Callable[[str], Any], names: tuple[str, ...]) -> None:
         self.key = secrets.token_hex(16)
@@ -125,19 +144,31 @@ class ReplicaFleet:
     async def _look(self, i: int) -> None:
         with suppress(RayError, asyncio.TimeoutError):
             port, states, failed = await asyncio.wait_for(self.actors[i].state.remote(), 60)
+            # Requests come only to a replica with all of its models.
             if set(states.values()) == {"ready"}:
                 self.ports[i] = port
             elif failed:
                 self.failed[f"replica {i}"] = next(iter(failed.values()))
 
     def lost(self, i: int, port: int) -> None:
-        """A replica does not answer at this port any more; it may have been started anew since, at another one."""
+        """Note that a replica does not answer any more.
+
+        It may have been started anew since, at another port: then it stays.
+
+        Args:
+            i: Number of the replica.
+            port: Port at which it did not answer.
+        """
         if self.ports.get(i) == port:
             del self.ports[i]
             self.router.lost(i)
 
     async def drain(self, seconds: float) -> None:
-        """Take no more requests, wait for those under way, and end what is left after so many seconds."""
+        """Take no more requests, and wait for those under way.
+
+        Args:
+            seconds: After this time what is left is cancelled.
+        """
         self.draining = True
         await until_idle(lambda: self.live, seconds)
         self.cut = self.live
@@ -159,7 +190,20 @@ def create_front(
     local: bool = True,
     origins: tuple[str, ...] = (),
 ) -> FastAPI:
-    """The application that stands before the replicas; origins: of pages that may use it. `app.state.models` is the fleet."""
+    """Make the application that stands before the replicas.
+
+    `app.state.models` is the fleet.
+
+    Args:
+        fleet: The replicas.
+        limits: Limits of requests.
+        keys: API keys, any of which lets a client in. Default: no key is needed.
+        local: Whether a front without keys answers only to this machine's names. Default True.
+        origins: Origins of web pages that may use it.
+
+    Returns:
+        The application.
+    """
     metrics = ServerMetrics()
 
     @asynccontextmanager
@@ -195,6 +239,15 @@ def create_front(
 
     @app.api_route("/{path:path}", methods=["GET", "POST"])
     async def hand_on(request: Request, path: str) -> Response:
+        """Hand a request on to a replica.
+
+        Args:
+            request: The request.
+            path: Its path, which the replica reads from the request itself.
+
+        Returns:
+            The replica's answer.
+        """
         if request.method == "POST":
             body = await read_bytes(request, limits.body)
         else:
@@ -210,6 +263,7 @@ async def _handed_on(fleet: ReplicaFleet, request: Request, body: bytes) -> Resp
         raise RefusalError(
             "the server stops: it takes no more requests", status=503, code="stopping", retry=5
         )
+    # Replicas keep caches of prompts: a request goes where most of its beginning was read.
     prompt = prefix_block_hashes(prompt_beginning(_json(body)), client_of(request.scope).credential)
     tried = set[int]()
     while True:
@@ -223,17 +277,20 @@ async def _handed_on(fleet: ReplicaFleet, request: Request, body: bytes) -> Resp
                 code="no_replica",
                 retry=5,
             )
+        # A replica is tried once for each request, so that the loop ends.
         tried.add(i)
         place = ReplicaSlot(fleet, i)
         fleet.router.sent(i, prompt)
         try:
             response = await _sent(fleet, place.port, request, body)
             if response.headers.get("content-type", "").startswith("text/event-stream"):
+                # Its head is with the client soon: from here on another replica cannot take over.
                 return ProxyStream(place, response)  # which gives the place back
             content = await _whole(request, response)
             place.leave()
             return Response(content, response.status_code, _passed(response))
         except GONE:
+            # Nothing was handed on yet: the next replica may answer as if nothing had happened.
             fleet.lost(i, place.port)
             place.leave()
         except BaseException:
@@ -258,7 +315,13 @@ class ReplicaSlot:
 
 
 class ProxyStream(StreamingResponse):
-    """A stream that is handed on. Whether or not it ever begins, the replica's connection is closed behind it."""
+    """A stream that is handed on. Whether or not it ever begins, the replica's connection is closed
+    after it.
+
+    Args:
+        place: The replica's slot, which is left at the end.
+        response: The replica's answer, of which the head has come.
+    """
 
     def __init__(self, place: ReplicaSlot, response: httpx.Response) -> None:
         super().__init__(_streamed(place, response), response.status_code, _passed(response))
@@ -299,6 +362,7 @@ async def _unless_left(request: Request, waited: Any) -> Any:
     fleet: ReplicaFleet = request.app.state.models
     fleet.under_way.add(doing)
     try:
+        # Whichever comes first: the answer, or the end of the client's connection.
         await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
             raise RefusalError("the client has left", status=499, code="left")
@@ -326,6 +390,7 @@ async def _streamed(place: ReplicaSlot, response: httpx.Response) -> AsyncIterat
     code = ""
     try:
         async for part in response.aiter_raw():
+            # Only complete events are handed on: an error may follow any of them.
             whole, mark, unsent = (unsent + part).rpartition(b"\n\n")
             if mark:
                 yield whole + mark
@@ -350,6 +415,7 @@ async def _metrics(fleet: ReplicaFleet) -> str:
     """Those of all replicas, each with a label that names it."""
     lines = list[str]()
     described = set[str]()
+    # HELP and TYPE lines once, samples of every replica with its number as a label.
     for i, port in sorted(fleet.ports.items()):
         try:
             text = (
@@ -382,6 +448,7 @@ def _passed(response: httpx.Response) -> dict[str, str]:
 def _json(body: bytes) -> Mapping[str, Any]:
     """A body's fields, as far as they can be read: a damaged one is refused by a replica."""
     try:
+        # Only to choose a replica: which one does not matter for a body that no replica takes.
         data = json.loads(body) if body else {}
     except (ValueError, RecursionError):
         return {}
@@ -397,8 +464,19 @@ def fleet_of(
     threads: int,
     lenient: bool = False,
 ) -> ReplicaFleet:
-    """Start `count` replicas, at least 1, on a local cluster of Ray's own; threads: of each; lenient: fields that nobody knows
-    are left out."""
+    """Start replicas on a local cluster of Ray's own.
+
+    Args:
+        count: How many, at least 1.
+        loaders: What loads each model, by its name.
+        limits: Limits of each model's requests.
+        method: Decoding method of requests that name none.
+        threads: Threads that each replica computes with.
+        lenient: Whether unknown fields of a request are ignored. Default False.
+
+    Returns:
+        The fleet; its replicas become ready later.
+    """
     ray.init(
         address="local",
         num_cpus=count,

@@ -22,9 +22,20 @@ from polydec.serve.tools import ToolCallDelta, ToolCallReader, read_calls
 
 @dataclass(frozen=True)
 class AnswerDelta:
-    """What one tick wrote to one answer. index: its number in the response; notes: where log-probabilities are asked for;
-    prompt: notes of the prompt's tokens where they are, with the first news of an answer. steps, passes: where they are asked
-    for; opened: when the request began to run; thinking: of the marks that part an answer, None: nothing is parted."""
+    """What one tick wrote to one answer.
+
+    Attributes:
+        index: Number of the answer in the response.
+        pieces: Tokens with their texts.
+        notes: Log-probabilities of the tokens, where they are asked for.
+        finish_reason: Why the answer ended, with its last news; else None.
+        prompt: Log-probabilities of the prompt's tokens, where they are asked for, with an answer's
+            first news.
+        steps: What rounds did, where that is asked for.
+        passes: Passes that the request took part in, where they are asked for.
+        opened: When the request began to run, by `time.perf_counter`.
+        thinking: Reads the marks that part thinking from the answer. None: nothing is parted.
+    """
 
     index: int
     pieces: tuple[Piece, ...]
@@ -38,7 +49,16 @@ class AnswerDelta:
 
 
 class CompletionsAnswer:
-    """One response of chats or completions. served: the model's name there; name: the response's id."""
+    """One response of /v1/chat/completions or /v1/completions.
+
+    Args:
+        shape: The form of the endpoint.
+        wanted: What the request asks for.
+        model: The model that answers.
+        served: Name of the model in the response.
+        name: Id of the response.
+        created: When the request came, in seconds of the epoch.
+    """
 
     last = "data: [DONE]\n\n"
 
@@ -59,6 +79,7 @@ class CompletionsAnswer:
         self.created = created
         self._text = answer_tokenizer(model, wanted)
         self.echoes = wanted.echoes or ("",) * sum(ask.n for ask in wanted.asks)
+        # Answers are numbered over all prompts: here is the request of each.
         self._asked = [ask for ask in wanted.asks for _ in range(ask.n)]
         self._pieces: dict[int, list[Piece]] = {}
         self._offsets = [TokenOffsets(len(echo)) for echo in self.echoes]
@@ -79,13 +100,21 @@ class CompletionsAnswer:
                 yield self._chunk([choice])
 
     def chunks(self, news: AnswerDelta) -> Iterator[dict[str, Any]]:
-        """One tick's text of one choice, and its end."""
+        """Write one tick's text of one choice, and its end.
+
+        Args:
+            news: What the tick wrote.
+
+        Yields:
+            Chunks of the stream.
+        """
         if self.wanted.echoes is not None and news.index not in self._opened:
             self._opened.add(news.index)
             logprobs = self._prompt(news.index, news.prompt)
             yield self._chunk(
                 [self.shape.delta(news.index, self.echoes[news.index], logprobs, None)]
             )
+        # max_tokens 0 is decoded as one token, of which nothing is shown.
         if self.wanted.silent:
             news = replace(news, pieces=(), notes=(), finish_reason=news.finish_reason and "length")
         thought, text = self._parted(news)
@@ -94,15 +123,19 @@ class CompletionsAnswer:
             logprobs = self._logprobs(news.notes, self._offsets[news.index])
         else:
             logprobs = None
+        # Log-probabilities come once, with the first chunk of the tick.
         if thought and self.wanted.thoughts:
             yield self._chunk([self.shape.delta(news.index, "", logprobs, None, thought=thought)])
             logprobs = None
         if self._readers:
+            # What may become a call is held back, so a tick may give less text than it wrote, or
+            # more.
             text, parts = self._readers[news.index].feed(text)
             if news.finish_reason is not None:
                 rest, more = self._readers[news.index].end(news.finish_reason == "length")
                 text = text + rest
                 parts = parts + more
+        # A tick of which nothing is to be told makes no chunk.
         if text or logprobs is not None or self.wanted.details:
             about = {
                 "pieces": piece_rows(news.pieces),
@@ -125,6 +158,7 @@ class CompletionsAnswer:
 
     def _part(self, index: int, part: ToolCallDelta) -> Iterator[dict[str, Any]]:
         """A piece of a call in a stream: first its name, then its arguments."""
+        # The id comes with the name alone; later pieces are matched by their index.
         if part.name is not None:
             call = {"name": part.name, "arguments": ""}
             name = self._call_name(index, part.at)
@@ -141,7 +175,14 @@ class CompletionsAnswer:
         return _reason(news.finish_reason, reader.count, reader.whole)
 
     def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
-        """What comes after everything is written."""
+        """Write what comes after everything else.
+
+        Args:
+            done: The completions of all prompts.
+
+        Yields:
+            A chunk with counts and figures, where one of these is asked for.
+        """
         if self.wanted.usage or self.wanted.details:
             out = self._chunk(
                 [],
@@ -154,13 +195,21 @@ class CompletionsAnswer:
             yield {**out, "usage": self._usage(done)} if self.wanted.usage else out
 
     def failed(self, refusal: RefusalError) -> dict[str, Any]:
-        """What ends a stream that cannot go on."""
+        """Write what ends a stream that cannot go on.
+
+        Args:
+            refusal: Why.
+
+        Returns:
+            The error in OpenAI's form.
+        """
         return refusal.to_json()
 
     def _chunk(
         self, choices: list[dict[str, Any]], details: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         out = {**self._head(self.shape.chunk), "choices": choices}
+        # OpenAI's clients want the field in every chunk, null until the last one.
         if self.wanted.usage:
             out["usage"] = None
         if self.wanted.details and details is not None:
@@ -170,14 +219,25 @@ class CompletionsAnswer:
     # ---- as one response ----
 
     def take(self, news: AnswerDelta) -> None:
-        """Keep what the response will need beside the completions."""
+        """Note what the response will need beside the completions.
+
+        Args:
+            news: What one tick wrote.
+        """
         if self.wanted.steps:
             self._rounds.setdefault(news.index, []).append(replace(news, pieces=(), notes=()))
         if self.wanted.details and not self.wanted.silent:
             self._pieces.setdefault(news.index, []).extend(news.pieces)
 
     def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
-        """The response."""
+        """Write the complete response.
+
+        Args:
+            done: The completions of all prompts.
+
+        Returns:
+            The response's object.
+        """
         choices = [(completion, c) for completion in done for c in completion.choices]
         out = {
             **self._head(self.shape.whole),
@@ -256,7 +316,10 @@ class CompletionsAnswer:
         if self.wanted.echoes is None or k is None:
             return None
         return self._logprobs(
-            [n if len(n.top) <= k else replace(n, top=n.top[:k]) for n in notes], TokenOffsets()
+            # Prompt and answer may list different numbers of alternatives: the echo has the
+            # answer's.
+            [n if len(n.top) <= k else replace(n, top=n.top[:k]) for n in notes],
+            TokenOffsets(),
         )
 
     def _call_name(self, index: int, at: int) -> str:
@@ -288,7 +351,15 @@ class CompletionsAnswer:
 
 
 def answer_tokenizer(model: LoadedModel, wanted: ResponseOptions) -> Tokenizer:
-    """What ids of the answers mean: requests of one body are written in the same units."""
+    """Find what ids of the answers mean: requests of one body are written in the same units.
+
+    Args:
+        model: The model that answers.
+        wanted: What the request asks for.
+
+    Returns:
+        The tokenizer.
+    """
     first = wanted.asks[0]
     return model.in_units(first.units, first.covers).checkpoint.text
 
@@ -328,5 +399,13 @@ def piece_rows(written: Sequence[Piece]) -> LazyRows:
 
 
 def completion_details(done: Completion, seed: int) -> dict[str, Any]:
-    """What ran, and its figures."""
+    """Write what ran, and its figures, for the field `polydec`.
+
+    Args:
+        done: The completion of one prompt.
+        seed: Seed of its request.
+
+    Returns:
+        Method, seed and metrics.
+    """
     return {"method": done.method, "seed": seed, "metrics": done.metrics}

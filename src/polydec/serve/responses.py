@@ -47,7 +47,22 @@ class ResponsesReader:
     def read(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
     ) -> ResponseOptions:
-        """Raises Refusal or RequestError for what cannot be honoured."""
+        """Read a request.
+
+        Args:
+            body: Body of the request, from which the fields are taken.
+            model: The model that is to answer.
+            method: Decoding method where the request names none.
+            seed: Seed where the request has none.
+
+        Returns:
+            What the request asks for.
+
+        Raises:
+            RefusalError: Something cannot be honoured.
+            RequestError: A value is out of its range.
+        """
+        # First, as it puts the constraint of `text` under the name that is read below.
         _format(body)
         no_ending(body)
         fields: dict[str, Any] = {
@@ -137,7 +152,18 @@ def _format(body: RequestBody) -> None:
 
 
 def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
-    """A text, or messages whose parts are texts, calls, what they gave, and what was thought."""
+    """Read a text, or messages whose parts are texts, calls, what these gave, and what was thought.
+
+    Args:
+        body: Body of the request.
+        value: The field `input`.
+
+    Returns:
+        Messages as chat templates take them.
+
+    Raises:
+        RefusalError: The field is malformed.
+    """
     if isinstance(value, str) and value:
         return read_messages(body, [{"role": "user", "content": value}])
     if not isinstance(value, list) or not value:
@@ -152,6 +178,8 @@ def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
             kind = item.get("type")
         else:
             kind = None
+        # Chats hold calls inside of the assistant's message: they join the one before, or a new
+        # one.
         if kind == "function_call":
             call = _past(f"input[{at}]", item, body)
             if not messages or messages[-1]["role"] != "assistant":
@@ -165,6 +193,7 @@ def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
             messages.append(_result(f"input[{at}]", item, body))
         else:
             messages.append(_item(f"input[{at}]", item, body))
+        # What was thought stands before its message here, and inside of it in chats.
         if thought and kind != "reasoning" and messages[-1]["role"] == "assistant":
             before = messages[-1].get("reasoning_content")
             joined_thoughts = "\n".join(x for x in (before, thought) if x)
@@ -173,6 +202,7 @@ def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
     try:
         return read_messages(body, messages)
     except RefusalError as error:
+        # Messages are this endpoint's `input`: the sentence names the field that was sent.
         told = str(error).replace("messages", "input", 1)
         raise RefusalError(told, param="input", code=error.code) from None
 
@@ -213,7 +243,9 @@ def _result(where: str, item: Mapping[str, Any], body: RequestBody) -> dict[str,
 
 
 def _item(where: str, item: Any, body: RequestBody) -> dict[str, Any]:
-    """A message of the input, as chats have it. What an earlier response gave has more fields, which say nothing new."""
+    """A message of the input, as chats have it. What an earlier response gave has more fields,
+    which say nothing new.
+    """
     if not isinstance(item, Mapping) or item.get("type", "message") != "message":
         raise RefusalError(f"{where} is {short_repr(item)}: only messages are legal", param="input")
     body.members(where, item, ("type", "role", "content", "id", "status"))
@@ -233,8 +265,19 @@ def _content(content: Any) -> Any:
 
 
 class ResponsesAnswer:
-    """One response. It has one answer: one message with one part of text, and the calls that it makes, if it may make some;
-    there is no message then where it says nothing."""
+    """One response of /v1/responses.
+
+    It has one answer: one message with one part of text, and the calls that it makes, if it may
+    make some; there is no message then where it says nothing.
+
+    Args:
+        shape: How the request was read. It is not used.
+        wanted: What the request asks for.
+        model: The model that answers.
+        served: Name of the model in the response.
+        name: Id of the response.
+        created: When the request came, in seconds of the epoch.
+    """
 
     last = ""  # a stream ends with its last event
 
@@ -271,11 +314,19 @@ class ResponsesAnswer:
         """What comes before anything is written."""
         yield self._event("response.created", response=self._object("in_progress", [], None))
         yield self._event("response.in_progress", response=self._object("in_progress", [], None))
+        # Whether there is a message at all is known only later where the answer may call or think.
         if self._reader is None and not may_think(self.model, self.wanted.asks[0].reasoning_format):
             yield from self._begin()
 
     def chunks(self, news: AnswerDelta) -> Iterator[dict[str, Any]]:
-        """One tick's text."""
+        """Write one tick's text.
+
+        Args:
+            news: What the tick wrote.
+
+        Yields:
+            Events of the stream.
+        """
         self.take(news)
         if self._stream is None:
             self._stream = ThoughtStream(news.thinking)
@@ -293,6 +344,7 @@ class ResponsesAnswer:
                 text = text + rest
                 parts = parts + more
         self._text += text
+        # A tick that only thought, before anything was said, opens no message.
         unsaid = self._thought and not text and MESSAGE not in self._order
         if (text or marks or self.wanted.details) and not unsaid:
             yield from self._begin()
@@ -348,12 +400,21 @@ class ResponsesAnswer:
             )
 
     def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
-        """What comes after everything is written."""
+        """Write what comes after everything else.
+
+        Args:
+            done: The completion, alone.
+
+        Yields:
+            The events that close each item, and the complete response.
+        """
         calls = join_call_deltas(self._parts)
+        # An answer that said nothing has an empty message, unless it called.
         if not calls:
             yield from self._begin()
         whole = self.whole(done)
         items = {item["id"]: item for item in whole["output"]}
+        # Items are closed in the order in which the stream began them.
         for at, number in enumerate(self._order):
             name = self._item_name(number)
             if number == THOUGHT:
@@ -382,7 +443,14 @@ class ResponsesAnswer:
         yield self._event(f"response.{whole['status']}", response=whole)
 
     def failed(self, refusal: RefusalError) -> dict[str, Any]:
-        """What ends a stream that cannot go on."""
+        """Write what ends a stream that cannot go on.
+
+        Args:
+            refusal: Why.
+
+        Returns:
+            An event with the error.
+        """
         return self._event("error", code=refusal.code, message=str(refusal), param=refusal.param)
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
@@ -396,12 +464,23 @@ class ResponsesAnswer:
     # ---- as one response ----
 
     def take(self, news: AnswerDelta) -> None:
-        """Keep what the response will need beside the completion."""
+        """Note what the response will need beside the completion.
+
+        Args:
+            news: What one tick wrote.
+        """
         if self.wanted.details:
             self._pieces += news.pieces
 
     def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
-        """The response."""
+        """Write the complete response.
+
+        Args:
+            done: The completion, alone.
+
+        Returns:
+            The response's object.
+        """
         answer = done[0]
         choice = done[0].choices[0]
         if choice.finish_reason == "length":
@@ -426,6 +505,7 @@ class ResponsesAnswer:
             ),
         }
         for at, call in enumerate(calls):
+            # Only the last call can be cut.
             ended = whole or at < len(calls) - 1
             items[at] = self._called(at, call, "completed" if ended else "incomplete")
         first = [THOUGHT] if thought else []
@@ -433,6 +513,7 @@ class ResponsesAnswer:
             message = [MESSAGE]
         else:
             message = []
+        # A stream has its own order, which its events have named already.
         order = self._order or [*first, *message, *range(len(calls))]
         out = self._object(status, [items[number] for number in order], _usage(answer))
         if self.wanted.details:

@@ -19,7 +19,16 @@ SLACK = 4
 
 
 def prompt_beginning(body: Mapping[str, Any]) -> Sequence[Any]:
-    """What a request's prompt begins with: characters or token ids. Whether the body is legal is said by whoever answers it."""
+    """Find what a request's prompt begins with.
+
+    Whether the body is legal is said by whoever answers it.
+
+    Args:
+        body: Fields of the request.
+
+    Returns:
+        Characters or token ids; of a chat the JSON text of its tools and messages.
+    """
     prompt = body.get("prompt")
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
         prompt = prompt[0]  # pyright: ignore[reportUnknownVariableType]
@@ -30,11 +39,20 @@ def prompt_beginning(body: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def prefix_block_hashes(text: Sequence[Any], credential: str = "") -> list[bytes]:
-    """Names of the beginnings of a prompt that are whole blocks, the shortest first: each stands for all before it as well.
-    credential: of its client, whose texts share nothing with another one's."""
+    """Name the beginnings of a prompt that are complete blocks.
+
+    Args:
+        text: Characters or token ids of the prompt.
+        credential: Credential of the client, whose texts share nothing with another one's. Default
+            "": there are none.
+
+    Returns:
+        A hash for each block, the first block first: each stands for all before it as well.
+    """
     out = list[bytes]()
     before = credential.encode()
     for at in range(0, min(len(text) // BLOCK, MOST_BLOCKS) * BLOCK, BLOCK):
+        # Keyed with the hash before it: equal blocks behind other beginnings have other names.
         part = repr(text[at : at + BLOCK]).encode("utf-8", "surrogatepass")
         before = blake2b(part, digest_size=16, key=before).digest()
         out.append(before)
@@ -42,7 +60,14 @@ def prefix_block_hashes(text: Sequence[Any], credential: str = "") -> list[bytes
 
 
 class ReplicaRouter:
-    """Remembers what each of `count` replicas was sent. `busy`: how many requests each has under way."""
+    """Remembers what each replica was sent.
+
+    Args:
+        count: How many replicas.
+
+    Attributes:
+        busy: How many requests each has under way.
+    """
 
     def __init__(self, count: int) -> None:
         self.busy = [0] * count
@@ -50,10 +75,19 @@ class ReplicaRouter:
         self._turn = 0
 
     def choose(self, prompt: Sequence[bytes], alive: Collection[int]) -> int | None:
-        """The replica for a prompt of these blocks; None where none is alive. Among equals they take turns."""
+        """Choose the replica for a prompt. Among equals they take turns.
+
+        Args:
+            prompt: Hashes of the prompt's blocks.
+            alive: Numbers of the replicas to choose from.
+
+        Returns:
+            Number of the replica; None where none is alive.
+        """
         if not alive:
             return None
         least = min(self.busy[i] for i in alive)
+        # A cached prefix is worth a short queue, but not a long one.
         free = [i for i in sorted(alive) if self.busy[i] <= least + SLACK]
         self._turn += 1
         return max(
@@ -66,16 +100,30 @@ class ReplicaRouter:
         )
 
     def shared(self, replica: int, prompt: Sequence[bytes]) -> int:
-        """How many blocks of a prompt a replica was sent before."""
+        """Count the blocks of a prompt that a replica was sent before.
+
+        Args:
+            replica: Number of the replica.
+            prompt: Hashes of the prompt's blocks.
+
+        Returns:
+            How many, from the prompt's beginning.
+        """
         known = self._known[replica]
         return next((n for n, block in enumerate(prompt) if block not in known), len(prompt))
 
     def sent(self, replica: int, prompt: Sequence[bytes]) -> None:
-        """A replica was given this prompt."""
+        """Note that a replica was given a prompt.
+
+        Args:
+            replica: Number of the replica.
+            prompt: Hashes of the prompt's blocks.
+        """
         known = self._known[replica]
         for block in prompt:
             known[block] = None
             known.move_to_end(block)
+        # What was sent longest ago is most likely out of the replica's own cache as well.
         while len(known) > KEPT:
             known.popitem(last=False)
 

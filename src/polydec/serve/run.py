@@ -21,7 +21,14 @@ from polydec.serve.models import ServedModels
 
 
 class DrainingServer(uvicorn.Server):
-    """Ends after a drain: what is under way may end within `seconds`, and what could not is told."""
+    """A server that ends after a drain: what is under way may end, and what could not is counted in
+    its last message.
+
+    Args:
+        config: How uvicorn runs the application.
+        models: The models, or the fleet of replicas.
+        seconds: Time that requests under way have.
+    """
 
     def __init__(self, config: uvicorn.Config, models: ServedModels, seconds: float) -> None:
         super().__init__(config)
@@ -33,6 +40,12 @@ class DrainingServer(uvicorn.Server):
         )
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End on a signal: SIGTERM is an ordinary end, any other one is passed on after it.
+
+        Args:
+            sig: Number of the signal.
+            frame: Where it came.
+        """
         if sig == signal.SIGTERM:  # an ordinary end: the exit code is 0
             self.should_exit = True
         else:
@@ -41,6 +54,7 @@ class DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         states = set(self.models.states.values())
+        # A server without one of its models is of no use to whoever started it.
         if "failed" in states:
             self.should_exit = True
         if states == {"ready"} and not self._told:
@@ -49,6 +63,7 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Draining runs beside uvicorn's own shutdown, which waits for open connections.
         under_way = self.models.live
         draining = asyncio.create_task(self.models.drain(self.seconds))
         await super().shutdown(sockets)
@@ -67,10 +82,21 @@ def print_server_notice(what: str) -> None:
 
 
 def open_listening_socket(host: str, port: int) -> socket.socket:
-    """The socket to serve on. Raises RequestError where it cannot be had.
+    """Open the socket to serve on.
 
-    Its connections send small pieces at once (TCP_NODELAY). asyncio sees to that for sockets that it makes itself only; for
-    others the second piece of an answer waits until the client has confirmed the first: 40 ms on Linux.
+    Its connections send small pieces at once (TCP_NODELAY). asyncio sees to that for sockets that
+    it makes itself only; for others the second piece of an answer waits until the client has
+    confirmed the first: 40 ms on Linux.
+
+    Args:
+        host: Address to listen on.
+        port: Port; 0 is any that is free.
+
+    Returns:
+        The socket.
+
+    Raises:
+        RequestError: It cannot be had.
     """
     if ":" in host:
         family = socket.AF_INET6
@@ -89,7 +115,17 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
 
 
 def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
-    """Raises RequestError where others could use the server without a key, and nobody said that they may."""
+    """Refuse an address at which others could use the server without a key, unless somebody said
+    that they may.
+
+    Args:
+        host: Address to listen on.
+        keys: API keys of the server.
+        anyone: Whether anybody may use it.
+
+    Raises:
+        RequestError: Others reach the address, and there is neither a key nor a permission.
+    """
     if not is_loopback_address(host) and not keys and not anyone:
         raise RequestError(
             f"host is {host!r}, which others may reach, and there is no API key: give --api-key-file, or "
@@ -98,7 +134,17 @@ def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
 
 
 def uvicorn_config(app: FastAPI, drain: float, log_level: str = "error") -> uvicorn.Config:
-    """How uvicorn runs an application here: what clients do wrong is told to them, and fills no log."""
+    """Say how uvicorn runs an application: within bounds, and without a log of what clients do
+    wrong.
+
+    Args:
+        app: The application.
+        drain: Seconds that requests under way have at the end.
+        log_level: Least level of uvicorn's own messages. Default "error".
+
+    Returns:
+        The configuration.
+    """
     return uvicorn.Config(
         app,
         http=BoundedConnection,
@@ -112,10 +158,21 @@ def uvicorn_config(app: FastAPI, drain: float, log_level: str = "error") -> uvic
 
 
 def run_server(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
-    """Serve until a signal comes. Raises RequestError where a model cannot be loaded."""
+    """Serve until a signal comes.
+
+    Args:
+        app: The application, whose `app.state.models` are its models.
+        sock: The socket to serve on.
+        drain: Seconds that requests under way have at the end.
+
+    Raises:
+        RequestError: A model cannot be loaded.
+        KeyboardInterrupt: It was interrupted.
+    """
     models: ServedModels = app.state.models
     # long prompts are encoded beside other threads; the tokenizer needs no threads of its own for that
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Before there are threads: the C library then gives none of them an arena of its own.
     one_arena()
     # Threads that compute in Python let the event loop in sooner: behind a request of 2,048 texts
     # to embed `/health` waited 253 ms with 1 ms here, and 92 ms with this.

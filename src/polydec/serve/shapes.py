@@ -46,16 +46,28 @@ Note = TokenLogprob | PromptLogprob
 
 
 class TokenOffsets:
-    """Where each token of a text begins, in characters; a special one takes no room. at: characters in front of the first.
+    """Where each token of a text begins, in characters; a special one takes no room.
 
-    It is told tokens and no text: that may be held back, for a stop string or a character that is not whole, and come later."""
+    It is given tokens and no text: that may be held back, for a stop string or a character that is
+    not complete, and come later.
+
+    Args:
+        at: Characters in front of the first token. Default 0.
+    """
 
     def __init__(self, at: int = 0) -> None:
         self.at = at
         self._reader = getincrementaldecoder("utf-8")("replace")
 
     def take(self, tokens: Sequence[bytes | None]) -> list[int]:
-        """Of the tokens that come next; None: a special one."""
+        """Place the tokens that come next.
+
+        Args:
+            tokens: Bytes of each token; None for a special one.
+
+        Returns:
+            Where each begins.
+        """
         out = list[int]()
         for token in tokens:
             out.append(self.at)
@@ -64,7 +76,7 @@ class TokenOffsets:
 
 
 class EndpointShape(Protocol):
-    """One endpoint."""
+    """The form of one endpoint: how requests are read, and how answers are written."""
 
     prefix: str  # of the response's id
     whole: str  # the `object` of a response
@@ -73,7 +85,21 @@ class EndpointShape(Protocol):
     def read(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
     ) -> ResponseOptions:
-        """Raises Refusal or RequestError for what cannot be honoured."""
+        """Read a request.
+
+        Args:
+            body: Body of the request, from which the fields are taken.
+            model: The model that is to answer.
+            method: Decoding method where the request names none.
+            seed: Seed where the request has none.
+
+        Returns:
+            What the request asks for.
+
+        Raises:
+            RefusalError: Something cannot be honoured.
+            RequestError: A value is out of its range.
+        """
         ...
 
     def opening(self, index: int) -> dict[str, Any] | None:
@@ -89,7 +115,20 @@ class EndpointShape(Protocol):
         calls: Sequence[Mapping[str, Any]] = (),
         thought: str = "",
     ) -> dict[str, Any]:
-        """A choice of a chunk; calls: of tools, or pieces of them; thought: what was thought, before it says something."""
+        """Write a choice of a chunk.
+
+        Args:
+            index: Number of the choice.
+            text: What was said.
+            logprobs: Log-probabilities of its tokens, in the endpoint's form. None: they are not
+                asked for.
+            finish_reason: Why the answer ended, with its last chunk; else None.
+            calls: Calls of tools, or pieces of them.
+            thought: What was thought, before anything is said.
+
+        Returns:
+            The choice's object.
+        """
         ...
 
     def choice(
@@ -101,17 +140,47 @@ class EndpointShape(Protocol):
         calls: Sequence[Mapping[str, Any]] = (),
         thought: str = "",
     ) -> dict[str, Any]:
-        """A choice of a response; calls: of tools; thought: what was thought before it."""
+        """Write a choice of a complete response.
+
+        Args:
+            index: Number of the choice.
+            text: What it says.
+            logprobs: Log-probabilities of its tokens, in the endpoint's form. None: they are not
+                asked for.
+            finish_reason: Why the answer ended.
+            calls: Calls of tools.
+            thought: What was thought before it.
+
+        Returns:
+            The choice's object.
+        """
         ...
 
     def logprobs(
         self, text: Tokenizer, notes: Sequence[Any], offsets: TokenOffsets
     ) -> dict[str, Any]:
-        """Log-probabilities of the model; offsets: of the text before them, and then of theirs."""
+        """Write log-probabilities of the model.
+
+        Args:
+            text: The model's tokenizer.
+            notes: The tokens, each with its log-probability and the likeliest ones.
+            offsets: Where the tokens begin; they are moved on by these.
+
+        Returns:
+            The log-probabilities in the endpoint's form.
+        """
         ...
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
-        """A response with vLLM's prompt_logprobs; prompts: those of each choice."""
+        """Add vLLM's prompt_logprobs to a response.
+
+        Args:
+            response: The response.
+            prompts: The prompt_logprobs of each choice.
+
+        Returns:
+            The response with that field.
+        """
         ...
 
 
@@ -125,6 +194,21 @@ class ChatCompletionsShape:
     def read(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
     ) -> ResponseOptions:
+        """Read a chat.
+
+        Args:
+            body: Body of the request, from which the fields are taken.
+            model: The model that is to answer.
+            method: Decoding method where the request names none.
+            seed: Seed where the request has none.
+
+        Returns:
+            What the request asks for.
+
+        Raises:
+            RefusalError: Something cannot be honoured.
+            RequestError: A value is out of its range.
+        """
         fields: dict[str, Any] = {
             **read_ask_fields(body, model, method, seed),
             "constraint": read_request_constraint(body, model),
@@ -142,6 +226,7 @@ class ChatCompletionsShape:
             fields["logprobs"] = top or 0
         else:
             fields["logprobs"] = None
+        # Order matters little, as long as every field is taken before `end` refuses the rest.
         fields["prompt_ending"] = chat_ending(body)
         tools = read_tools(body, model, fields["constraint"])
         fields["constraint"] = tools.constraint
@@ -178,6 +263,21 @@ class ChatCompletionsShape:
         calls: Sequence[Mapping[str, Any]] = (),
         thought: str = "",
     ) -> dict[str, Any]:
+        """Write a choice of a chunk: what is new of the assistant's message.
+
+        Args:
+            index: Number of the choice.
+            text: What was said.
+            logprobs: Log-probabilities of its tokens, in the endpoint's form. None: they are not
+                asked for.
+            finish_reason: Why the answer ended, with its last chunk; else None.
+            calls: Pieces of tool calls.
+            thought: More of what was thought.
+
+        Returns:
+            The choice's object.
+        """
+        # A chunk that only ends, calls or thinks has no content, not even an empty one.
         spoken = finish_reason is None and not calls and not thought
         delta: dict[str, Any] = {"content": text} if text or spoken else {}
         if thought:
@@ -200,6 +300,20 @@ class ChatCompletionsShape:
         calls: Sequence[Mapping[str, Any]] = (),
         thought: str = "",
     ) -> dict[str, Any]:
+        """Write a choice: the assistant's message.
+
+        Args:
+            index: Number of the choice.
+            text: What it says.
+            logprobs: Log-probabilities of its tokens, in the endpoint's form. None: they are not
+                asked for.
+            finish_reason: Why the answer ended.
+            calls: Its tool calls.
+            thought: What was thought before it.
+
+        Returns:
+            The choice's object.
+        """
         message: dict[str, Any] = {"role": "assistant"}
         if thought:
             message["reasoning_content"] = thought
@@ -214,7 +328,27 @@ class ChatCompletionsShape:
     def logprobs(
         self, text: Tokenizer, notes: Sequence[TokenLogprob], offsets: TokenOffsets
     ) -> dict[str, Any]:
+        """Write log-probabilities, a row for each token.
+
+        Args:
+            text: The model's tokenizer.
+            notes: The tokens, each with its log-probability and the likeliest ones.
+            offsets: Not used: chats have no offsets.
+
+        Returns:
+            The log-probabilities in the endpoint's form.
+        """
+
         def entry(token: int, logp: float) -> dict[str, Any]:
+            """Write one token.
+
+            Args:
+                token: Token id.
+                logp: Its log-probability, in nats.
+
+            Returns:
+                Its text, log-probability and bytes.
+            """
             known = bytes_of_token(text, token)
             return {
                 "token": token_text(text, token),
@@ -228,6 +362,15 @@ class ChatCompletionsShape:
         return {"content": LazyRows(row, notes), "refusal": None}
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
+        """Add vLLM's prompt_logprobs: a chat has one prompt.
+
+        Args:
+            response: The response.
+            prompts: The prompt_logprobs of each choice.
+
+        Returns:
+            The response with that field.
+        """
         return {**response, "prompt_logprobs": prompts[0]}  # a chat has one prompt
 
 
@@ -241,6 +384,21 @@ class CompletionsShape:
     def read(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
     ) -> ResponseOptions:
+        """Read a completion of one or several prompts.
+
+        Args:
+            body: Body of the request, from which the fields are taken.
+            model: The model that is to answer.
+            method: Decoding method where the request names none.
+            seed: Seed where the request has none.
+
+        Returns:
+            What the request asks for.
+
+        Raises:
+            RefusalError: Something cannot be honoured.
+            RequestError: A value is out of its range.
+        """
         fields: dict[str, Any] = {
             **read_ask_fields(body, model, method, seed),
             "constraint": read_request_constraint(body, model),
@@ -254,6 +412,7 @@ class CompletionsShape:
             prompts = [""]
         else:
             prompts = read_prompts(prompt, body.limits)
+        # Prompts times answers: refused before any is encoded.
         if body.limits is not None:
             body.limits.admit(len(prompts) * fields["n"])
         most = read_max_tokens(body, "max_tokens", default=USUAL, least=0 if echo else 1)
@@ -264,6 +423,7 @@ class CompletionsShape:
         )
         stream, usage, details, steps = read_stream_options(body)
         prompted = prompt_logprobs(body, stream)
+        # One list of alternatives serves both fields: it is as long as the longer one.
         told = [k for k in (prompted, fields["logprobs"] if echo else None) if k is not None]
         fields["prompt_logprobs"] = max(told, default=None)
         body.end()
@@ -286,6 +446,20 @@ class CompletionsShape:
         calls: Sequence[Mapping[str, Any]] = (),
         thought: str = "",
     ) -> dict[str, Any]:
+        """Write a choice of a chunk, which looks like that of a response.
+
+        Args:
+            index: Number of the choice.
+            text: What was said.
+            logprobs: Log-probabilities of its tokens, in the endpoint's form. None: they are not
+                asked for.
+            finish_reason: Why the answer ended, with its last chunk; else None.
+            calls: Not used: completions have no tools.
+            thought: Not used: nothing is parted here.
+
+        Returns:
+            The choice's object.
+        """
         return self.choice(index, text, logprobs, finish_reason)
 
     def choice(
@@ -297,11 +471,36 @@ class CompletionsShape:
         calls: Sequence[Mapping[str, Any]] = (),
         thought: str = "",
     ) -> dict[str, Any]:
+        """Write a choice: its text.
+
+        Args:
+            index: Number of the choice.
+            text: What it says.
+            logprobs: Log-probabilities of its tokens, in the endpoint's form. None: they are not
+                asked for.
+            finish_reason: Why the answer ended. None: it has not.
+            calls: Not used: completions have no tools.
+            thought: Not used: nothing is parted here.
+
+        Returns:
+            The choice's object.
+        """
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
     def logprobs(
         self, text: Tokenizer, notes: Sequence[Note], offsets: TokenOffsets
     ) -> dict[str, Any]:
+        """Write log-probabilities, a list for each kind of entry.
+
+        Args:
+            text: The model's tokenizer.
+            notes: The tokens, each with its log-probability and the likeliest ones.
+            offsets: Where the tokens begin; they are moved on by these.
+
+        Returns:
+            The log-probabilities in the endpoint's form.
+        """
+
         def likeliest(n: Note) -> dict[str, float] | None:
             if n.model_logp is None:
                 return None
@@ -318,6 +517,15 @@ class CompletionsShape:
         }
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
+        """Add vLLM's prompt_logprobs to each choice.
+
+        Args:
+            response: The response.
+            prompts: The prompt_logprobs of each choice.
+
+        Returns:
+            The response with that field.
+        """
         choices = [
             {**c, "prompt_logprobs": p} for c, p in zip(response["choices"], prompts, strict=True)
         ]
@@ -341,12 +549,23 @@ def _echo(model: LoadedModel, ask: Ask) -> str:
 
 
 def by_id(text: Tokenizer, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
-    """vLLM's form of a prompt's log-probabilities: of each token its own and the k likeliest, by their ids."""
+    """Write a prompt's log-probabilities in vLLM's form: for each token its own and the likeliest,
+    by their ids.
+
+    Args:
+        text: The model's tokenizer.
+        notes: The prompt's tokens.
+        k: How many of the likeliest tokens are listed, 0 or more.
+
+    Returns:
+        A row for each token; None for the first, which follows nothing.
+    """
 
     def row(note: PromptLogprob) -> dict[str, Any] | None:
         if note.model_logp is None:
             return None
         likeliest = {t: (logp, rank) for rank, (t, logp) in enumerate(note.top[:k], 1)}
+        # The prompt's own token comes first, and once, though it may be among the likeliest.
         known = {note.token: (note.model_logp, note.rank), **likeliest}
         return {
             str(t): {
@@ -361,14 +580,30 @@ def by_id(text: Tokenizer, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
 
 
 def bytes_of_token(text: Tokenizer, token: int) -> bytes | None:
-    """The bytes of a token; None for a special one."""
+    """Look up the bytes of a token.
+
+    Args:
+        text: The model's tokenizer.
+        token: Token id.
+
+    Returns:
+        Its bytes; None for a special token.
+    """
     if token < len(text.pieces):
         return text.pieces[token]
     return None
 
 
 def token_text(text: Tokenizer, token: int) -> str:
-    """A token alone. One that is part of a character has U+FFFD; a special token its name."""
+    """Read a token alone.
+
+    Args:
+        text: The model's tokenizer.
+        token: Token id.
+
+    Returns:
+        Its text; a part of a character has U+FFFD, and a special token its name.
+    """
     known = bytes_of_token(text, token)
     if known is None:
         return text.tokenizer.id_to_token(token) or ""
@@ -376,9 +611,21 @@ def token_text(text: Tokenizer, token: int) -> str:
 
 
 def read_prompts(prompt: Any, limits: RequestLimits | None = None) -> list[Any]:
-    """A text or token ids, or several of either; limits: of a server."""
+    """Read a text or token ids, or several of either.
+
+    Args:
+        prompt: The field `prompt`.
+        limits: Limits of the server. None: there are none.
+
+    Returns:
+        The prompts; vectors among token ids are read.
+
+    Raises:
+        RefusalError: The field is malformed, or goes beyond a limit.
+    """
     if prompt is None:
         raise RefusalError("prompt is missing: give a text or token ids", param="prompt")
+    # A list of integers is one prompt in token ids; of texts or lists, several.
     many = isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], (str, list))
     prompts = prompt if many else [prompt]
     if len(prompts) > MOST_PROMPTS:
@@ -423,8 +670,21 @@ EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
 
 def read_messages(body: RequestBody, messages: Any) -> list[Mapping[str, Any]]:
-    """Messages as templates take them: role and content, a text each. `developer` is another word for `system`. body: of the
-    request. Messages may hold calls and what they gave, whether the request has tools or not."""
+    """Read messages as chat templates take them: role and content, a text each.
+
+    `developer` is another word for `system`. Messages may hold calls and what they gave, whether
+    the request has tools or not.
+
+    Args:
+        body: Body of the request.
+        messages: The messages as they were sent.
+
+    Returns:
+        The messages.
+
+    Raises:
+        RefusalError: A message is malformed.
+    """
     if not isinstance(messages, list) or not messages:
         raise RefusalError(
             f"messages is {short_repr(messages)}: it must be a list of at least one message",
@@ -446,6 +706,7 @@ def _message(where: str, message: Any, body: RequestBody) -> Mapping[str, Any]:
         )
     more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role)
     body.members(where, message, MESSAGE, EMPTY)
+    # What may hold something for this role; all other known fields must be empty.
     legal = ("role", "content", "name", more, *(THOUGHTS if role == "assistant" else ()))
     for name, value in ((k, v) for k, v in message.items() if k in MESSAGE):
         if name not in legal and value not in EMPTY:
@@ -484,7 +745,7 @@ def _thought(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
 def _said(
     where: str, message: Mapping[str, Any], more: str | None, body: RequestBody
 ) -> dict[str, Any]:
-    """What a message holds beside its role; more: the field of it that is about tools."""
+    """What a message holds beside its role; `more` is the field of it that is about tools."""
     content = message.get("content")
     if more is None:
         about = None
@@ -492,6 +753,7 @@ def _said(
         about = message.get(more)
     extra = dict[str, Any]()
     if more == "tool_calls" and about:
+        # An assistant that only calls may have no content.
         calls = past_calls(f"{where}.tool_calls", about, body)
         content = content or ""
         extra = {"tool_calls": calls}

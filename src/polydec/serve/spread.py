@@ -16,7 +16,12 @@ from polydec.serve.json_text import json_line
 
 
 class BatchActor:
-    """One process: its model is loaded once. make: makes its batch, given who has which custom_id in the whole file."""
+    """One process of a batch, which loads its model once.
+
+    Args:
+        make: Makes its batch runner, given the first line of each custom_id.
+        names: The first line of each custom_id in the input.
+    """
 
     def __init__(
         self, make: Callable[[Mapping[str, int]], BatchRunner], names: Mapping[str, int]
@@ -36,9 +41,16 @@ class BatchActor:
 
 
 class RayBatchRunner:
-    """`BatchRunner` over `count` processes. Lines go to them in groups of at most `group`: the rows
-    of a group are written when all of it is answered, and a group whose process dies is answered
-    anew, by another one."""
+    """`BatchRunner` over several processes.
+
+    The rows of a group are written when all of it is answered, and a group whose process dies is
+    answered anew, by another one.
+
+    Args:
+        count: How many processes, at least 1.
+        make: Makes a process's batch runner, given the first line of each custom_id.
+        group: Lines that go to a process together, at most.
+    """
 
     def __init__(
         self, count: int, make: Callable[[Mapping[str, int]], BatchRunner], group: int
@@ -54,15 +66,24 @@ class RayBatchRunner:
         write: Callable[[Row], None],
         tally: BatchProgress,
     ) -> None:
-        """Write a row for each line that is not among `done`."""
+        """Write a row for each line that has none yet.
+
+        Args:
+            lines: Lines of the input.
+            done: Numbers of lines that have a row.
+            write: Writes a row.
+            tally: Counts the rows.
+        """
         lines = list(lines)
         known = frozenset(done)
         left = [{"line": json.dumps(asdict(line))} for line in lines if line.at not in known]
         if not left:
             return
+        # At least two groups for each process, so that none waits long for the last one.
         group = max(1, min(self._group, len(left) // (2 * self._count)))
         ray.init(
             address="local",
+            # One more than the actors: Ray Data's own work needs a processor as well.
             num_cpus=self._count + 1,
             include_dashboard=False,
             log_to_driver=False,
@@ -74,6 +95,8 @@ class RayBatchRunner:
             rows = ray.data.from_items(
                 left, override_num_blocks=-(-len(left) // group)
             ).map_batches(
+                # Each actor knows the custom_ids of the complete input: a group alone would miss
+                # earlier lines.
                 BatchActor,
                 fn_constructor_args=(self._make, custom_id_lines(lines)),
                 batch_size=group,
@@ -81,6 +104,7 @@ class RayBatchRunner:
                 num_cpus=1,
             )
             for row in rows.iter_rows():
+                # A group's counts come with its first row, and nothing with the others.
                 about = json.loads(row["tally"])
                 tally.wrong += about.get("wrong", 0)
                 tally.tokens += about.get("tokens", 0)

@@ -16,9 +16,16 @@ from polydec.serve.shapes import token_text
 
 @dataclass(frozen=True)
 class DecodingStep:
-    """What made some tokens final. at: when, by `time.perf_counter`; wrote: how many tokens. Of draft and verify also the tree
-    that was fed, whose node 0 is the last token before, with each node's parent; path: the nodes that were accepted; bonus: the
-    target's own token behind them, which the end of an answer may cut off."""
+    """What made some tokens final.
+
+    Attributes:
+        at: When, by `time.perf_counter`.
+        wrote: How many tokens.
+        token: Of draft and verify the tree that was fed; node 0 is the last token before it.
+        parent: The parent of each of its nodes.
+        path: The nodes that were accepted.
+        bonus: The target's own token after them, which the end of an answer may cut off.
+    """
 
     at: float
     wrote: int
@@ -52,6 +59,7 @@ class StepObserver:
     def _step(self, event: EditedEvent) -> DecodingStep:
         now = time.perf_counter()
         wrote = len(event.tokens)
+        # The edit ends a round: the draft and the verdict before it are that round's.
         draft = self._draft.pop(event.choice, None)
         verdict = self._verdict.pop(event.choice, None)
         if draft is None or verdict is None:
@@ -59,12 +67,28 @@ class StepObserver:
         return DecodingStep(now, wrote, draft.token, draft.parent, verdict.path, verdict.bonus)
 
     def take(self, choice: int) -> tuple[DecodingStep, ...]:
-        """The steps of an answer since this was last asked."""
+        """Take the steps of an answer since the last call.
+
+        Args:
+            choice: Number of the answer's choice.
+
+        Returns:
+            The steps.
+        """
         return tuple(self._done.pop(choice, ()))
 
 
 def steps_json(text: Tokenizer, done: Sequence[DecodingStep], begin: float) -> list[dict[str, Any]]:
-    """Steps as JSON. begin: the time from which seconds are counted."""
+    """Write steps as JSON.
+
+    Args:
+        text: The model's tokenizer.
+        done: The steps.
+        begin: Time from which seconds are counted, by `time.perf_counter`.
+
+    Returns:
+        An object for each step.
+    """
     out = list[dict[str, Any]]()
     for step in done:
         row: dict[str, Any] = {"seconds": step.at - begin, "wrote": step.wrote}
@@ -87,8 +111,17 @@ def steps_json(text: Tokenizer, done: Sequence[DecodingStep], begin: float) -> l
 def passes_json(
     done: Sequence[RequestPass], begin: float, names: Mapping[Any, str], target: object
 ) -> list[dict[str, Any]]:
-    """Passes as JSON, of which a client learns what its own requests fed. names: of models; target: the model that the answer
-    is decoded from, which others draft for."""
+    """Write passes as JSON. A client learns only what its own requests fed.
+
+    Args:
+        done: The passes.
+        begin: Time from which seconds are counted, by `time.perf_counter`.
+        names: Names of models.
+        target: The model that the answer is decoded from; others draft for it.
+
+    Returns:
+        An object for each pass.
+    """
     return [
         {
             "model": names.get(p.model, "?"),

@@ -25,8 +25,19 @@ FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning", "reasoning_fo
 
 
 def template_values(body: RequestBody, model: LoadedModel) -> dict[str, Any]:
-    """The names that a request gives the template. Raises Refusal for one that the template does not know, so that nothing is
-    dropped in silence."""
+    """Read the names that a request gives the chat template.
+
+    Args:
+        body: Body of the request, from which the fields are taken.
+        model: The model that answers.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        RefusalError: The template does not know a name, so that nothing is dropped in silence, or
+            two fields contradict one another.
+    """
     values = dict(body.mapping("chat_template_kwargs"))
     # nothing else runs while a value is written: many are not looked at, as each name takes that much at least
     size = LEAST * len(values)
@@ -44,6 +55,7 @@ def template_values(body: RequestBody, model: LoadedModel) -> dict[str, Any]:
         told = {}
     else:
         told = _thinking(effort, model)
+    # An effort and a switch of the template may say the same thing, but not two.
     for name, value in told.items():
         if values.get(name, value) != value:
             raise RefusalError(
@@ -55,9 +67,19 @@ def template_values(body: RequestBody, model: LoadedModel) -> dict[str, Any]:
 
 
 def chat_ending(body: RequestBody) -> str:
-    """What the text of a chat ends with (models/text/prompt_ending.py). Raises Refusal where two
-    fields contradict one another."""
+    """Read what the text of a chat ends with (models/text/prompt_ending.py).
+
+    Args:
+        body: Body of the request, from which the fields are taken.
+
+    Returns:
+        One of the endings.
+
+    Raises:
+        RefusalError: Two fields contradict one another.
+    """
     continued = body.flag("continue_final_message")
+    # A turn is opened unless one is continued.
     opened = body.flag("add_generation_prompt", not continued)
     if continued and opened:
         raise RefusalError(
@@ -132,7 +154,9 @@ def _effort(body: RequestBody) -> str | None:
 
 
 def _thinking(effort: str, model: LoadedModel) -> dict[str, Any]:
-    """What the template is told of an effort: its own word where it knows that, and its switch, which is off for "none"."""
+    """What an effort means to the template: its own word where it knows that, and its switch, which
+    is off for "none".
+    """
     told = dict[str, Any]()
     if _knows(model, "reasoning_effort"):
         told["reasoning_effort"] = effort
@@ -151,6 +175,7 @@ _CODE = re.compile(r"\{[%{].*?[%}]\}", re.DOTALL)
 
 def _knows(model: LoadedModel, name: str) -> bool:
     """Whether a name stands, as a name, in the code of the model's chat template."""
+    # Only inside of {{ }} and {% %}: a word in the template's text is no name that it reads.
     named = re.compile(rf"(?<![\w.'\"]){re.escape(name)}(?![\w'\"])")
     return any(
         named.search(code)

@@ -37,8 +37,14 @@ NOTHING = JsonSchema('{"type": "object", "additionalProperties": false}')
 
 @dataclass(frozen=True)
 class RequestTools:
-    """What a request says of tools. shown: those that the model is shown; constraint: of the whole answer; form: in which calls
-    stand in it, None: in any; told: the fields as they were given, with what they are otherwise."""
+    """What a request says of tools.
+
+    Attributes:
+        shown: The tools that the model is shown.
+        constraint: Constraint of the complete answer. None: there is none.
+        form: Form in which calls stand in the answer. None: any.
+        told: The fields as they were given, with their defaults; the response repeats them.
+    """
 
     shown: tuple[Mapping[str, Any], ...] = ()
     constraint: OutputConstraint | None = None
@@ -53,13 +59,25 @@ class RequestTools:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """arguments: a JSON text."""
+    """A call of a tool.
+
+    Attributes:
+        name: Name of the tool.
+        arguments: Its arguments, a JSON text.
+    """
 
     name: str
     arguments: str
 
     def to_json(self, name: str) -> dict[str, Any]:
-        """name: the call's id."""
+        """Write the call as chats have it.
+
+        Args:
+            name: Id of the call.
+
+        Returns:
+            The call's object.
+        """
         return {
             "id": name,
             "type": "function",
@@ -70,8 +88,20 @@ class ToolCall:
 def read_tools(
     body: RequestBody, model: LoadedModel, asked: OutputConstraint | None, *, flat: bool = False
 ) -> RequestTools:
-    """The tools of a request, whose answer is bound by `asked` already; flat: a tool holds its function's fields itself. Raises
-    Refusal for what cannot be honoured."""
+    """Read the tools of a request.
+
+    Args:
+        body: Body of the request, from which the fields are taken.
+        model: The model that is to answer.
+        asked: Constraint that the answer has already. None: it has none.
+        flat: Whether a tool holds its function's fields itself, as in /v1/responses. Default False.
+
+    Returns:
+        The tools, and the constraint of the answer.
+
+    Raises:
+        RefusalError: Something cannot be honoured.
+    """
     declared_tools = body.take("tools", [])
     choice = body.take("tool_choice", "auto")
     many = body.flag("parallel_tool_calls", True)
@@ -92,6 +122,8 @@ def read_tools(
     name = _chosen(choice, names, flat, body)
     if not tools or choice == "none":
         return RequestTools(constraint=asked, told=told)
+    # From here on the answer may call. What binds it: a required call, a strict tool, one call at
+    # most, or a schema.
     must = choice != "auto"
     if must and asked is not None:
         raise RefusalError(
@@ -102,9 +134,11 @@ def read_tools(
     strict = any(tool["function"].get("strict") for tool in tools)
     form = _form(model)
     if isinstance(asked, JsonSchema) and form.tags:
+        # Tags can stand beside a JSON answer; a bare object could not be told from it.
         tagged = asked
     else:
         tagged = None
+    # Nothing binds the calls, or another constraint leaves no room for them.
     if not (must or strict or tagged or not many) or asked is not tagged:
         return RequestTools(tools, asked, None, told)
     functions = [t["function"] for t in tools if name in (None, t["function"]["name"])]
@@ -159,7 +193,9 @@ def _chosen(choice: Any, names: Sequence[str], flat: bool, body: RequestBody) ->
 
 
 def _form(model: LoadedModel) -> ToolCallForm:
-    """The form in which the model is shown how to call: as its chat template writes calls, else as the default prompt does."""
+    """The form in which the model is shown how to call: as its chat template writes calls, else as
+    the default prompt does.
+    """
     text = model.checkpoint.text
     template = text.chat_templates[1]
     if template is None:
@@ -182,6 +218,7 @@ def _arguments(function: Mapping[str, Any]) -> JsonSchema:
         raise RequestError(
             f"function {short_repr(function['name'])} has parameters of type {short_repr(kind)}: arguments are an object"
         )
+    # A function with no properties takes none, although JSON schema would allow any.
     empty = schema.get("properties") == {} and "additionalProperties" not in schema
     if empty:
         more = {"additionalProperties": False}
@@ -240,7 +277,19 @@ def _tool(where: str, tool: Any, flat: bool, body: RequestBody) -> Mapping[str, 
 
 
 def past_calls(where: str, calls: Any, body: RequestBody) -> list[dict[str, Any]]:
-    """Calls of an earlier turn as templates take them: the arguments as an object. Raises Refusal."""
+    """Read calls of an earlier turn as chat templates take them, with the arguments as an object.
+
+    Args:
+        where: Path of the calls in the request, for messages.
+        calls: The calls, one or a list.
+        body: Body of the request.
+
+    Returns:
+        The calls.
+
+    Raises:
+        RefusalError: A call is malformed.
+    """
     out = list[dict[str, Any]]()
     for at, call in enumerate(calls if isinstance(calls, list) else [calls]):
         if isinstance(call, Mapping):
@@ -284,7 +333,13 @@ def past_calls(where: str, calls: Any, body: RequestBody) -> list[dict[str, Any]
 
 @dataclass(frozen=True)
 class ToolCallDelta:
-    """A piece of a call. at: the call's number; name: with its first piece alone; arguments: more of their JSON text."""
+    """A piece of a call.
+
+    Attributes:
+        at: Number of the call in its answer.
+        name: Name of the tool, with the first piece alone; else None.
+        arguments: More of the arguments' JSON text.
+    """
 
     at: int
     name: str | None
@@ -303,6 +358,7 @@ def _partly(atoms: Sequence[str]) -> re.Pattern[str]:
     """What matches the beginnings of these expressions in a row."""
     pattern = ""
     for atom in reversed(atoms):
+        # Each atom may be followed by the next one, from the inside out: a(?:b(?:c)?)?.
         pattern = f"{atom}(?:{pattern})?"
     return re.compile(pattern)
 
@@ -332,7 +388,15 @@ _HEAD_BEGUN = _partly(
 
 
 def begins_call(text: str, known: frozenset[str]) -> bool:
-    """Whether a text is the beginning of a call of a known tool, or of a list of calls, and may be cut anywhere."""
+    """Say whether a text is the beginning of a call, or of a list of calls.
+
+    Args:
+        text: The text, which may be cut anywhere.
+        known: Names of the tools.
+
+    Returns:
+        Whether it may go on to be a call of one of them.
+    """
     begun = _LIST.match(text)
     text = text[begun.end() if begun else 0 :]
     head = HEAD.match(text)
@@ -341,6 +405,7 @@ def begins_call(text: str, known: frozenset[str]) -> bool:
     match = _HEAD_BEGUN.fullmatch(text)
     if match is None:
         return False
+    # The name is complete: it must be a tool's. Else it must be the beginning of one.
     if match["end"]:
         return _parsed(f'"{match["name"]}"') in known
     begin = f'"{match["name"] or ""}'
@@ -348,11 +413,15 @@ def begins_call(text: str, known: frozenset[str]) -> bool:
 
 
 class ToolCallReader:
-    """Parts a text that comes in pieces into what is said and what is called. known: names of tools; form: in which calls
-    stand, where the answer is bound to one.
+    """Parts a text that comes in pieces into what is said and what is called.
 
-    White space beside a call is dropped. Arguments are told as they come, as soon as the name before them is known to be a
-    tool's; from there on it is a call, whole or not. Where the pieces are cut makes no difference to what they add up to.
+    White space beside a call is dropped. Arguments are given out as they come, as soon as the name
+    before them is known to be a tool's; from there on it is a call, complete or not. Where the
+    pieces are cut makes no difference to what they add up to.
+
+    Args:
+        known: Names of the tools.
+        form: Form in which calls stand, where the answer is bound to one. None: any.
     """
 
     def __init__(self, known: frozenset[str], form: ToolCallForm | None = None) -> None:
@@ -376,7 +445,14 @@ class ToolCallReader:
         return self._fit and self._state != self._arguments
 
     def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
-        """What became certain with one more piece."""
+        """Read one more piece.
+
+        Args:
+            text: The piece.
+
+        Returns:
+            What became certain to be said, and pieces of calls.
+        """
         self._held += text
         while self._state():
             pass
@@ -385,14 +461,23 @@ class ToolCallReader:
         return told
 
     def end(self, cut: bool = False) -> tuple[str, list[ToolCallDelta]]:
-        """What was held back. cut: the answer ended for its length, so that what may have become a call is none of what is
-        said."""
+        """Give out what was held back, at the end of the text.
+
+        Args:
+            cut: Whether the answer ended for its length, so that the beginning of a call is not
+                part of what is said. Default False.
+
+        Returns:
+            The rest of what is said, and pieces of calls.
+        """
+        # Inside of arguments a cut call stays a call, with what came of it.
         if cut and self._state != self._arguments:
             return self._cut()
         if self._state == self._begin:
             parsed = _parsed(self._held)
             read = [_one(x, self.known) for x in (parsed if isinstance(parsed, list) else [parsed])]
             calls = [call for call in read if call is not None]
+            # An answer that is an object, or a list, counts as calls only if all of it is.
             if self._alone and calls and len(calls) == len(read):
                 for call in calls:
                     self._call(call.name, call.arguments)
@@ -441,6 +526,7 @@ class ToolCallReader:
 
     def _begin(self) -> bool:
         """Nothing was told yet."""
+        # Whether the answer is nothing but calls shows in its first sign.
         start = self._held.lstrip()[:1]
         if not self._alone or start not in ("", "{", "["):
             self._state = self._text
@@ -454,6 +540,7 @@ class ToolCallReader:
             at = self._held.find(OPEN)
         else:
             at = -1
+        # No tag: all is said but what may be the beginning of one.
         if at < 0:
             self._say(self._held[: self._safe() if self._tags else None])
             return False
@@ -461,10 +548,12 @@ class ToolCallReader:
         inside = self._held.lstrip()[len(OPEN) :]
         if self._open(HEAD.match(inside), inside):
             return True
+        # A head in another order, such as arguments before the name: wait for the closing tag.
         whole, closed, rest = inside.partition(CLOSE)
         if not closed:
             return False
         call = _one(_parsed(whole), self.known)
+        # What names no tool stays text, its tags included.
         if call is None:
             self._say(self._held[: len(self._held) - len(rest)])
         else:
@@ -491,6 +580,7 @@ class ToolCallReader:
         """Between the arguments of a call and its closing tag."""
         between = TAIL.match(self._held)
         rest = self._held[between.end() if between else 0 :]
+        # The closing tag may come in pieces, or be missing.
         if CLOSE.startswith(rest) and rest != CLOSE:
             return False
         self._held = rest.removeprefix(CLOSE)
@@ -536,6 +626,7 @@ class ToolCallReader:
     def _safe(self) -> int:
         """Where the end of what is held begins that may become part of a call, or white space before one."""
         text = self._held
+        # The longest end that is a beginning of the opening tag.
         for size in range(min(len(OPEN) - 1, len(text)), 0, -1):
             if OPEN.startswith(text[-size:]):
                 text = text[:-size]
@@ -544,7 +635,11 @@ class ToolCallReader:
 
 
 class JsonObjectStream:
-    """An object of JSON that comes in pieces, up to the brace that closes it. text: what came of it."""
+    """A JSON object that comes in pieces, up to the brace that closes it.
+
+    Attributes:
+        text: What came of it so far.
+    """
 
     def __init__(self) -> None:
         self.text = ""
@@ -557,8 +652,16 @@ class JsonObjectStream:
         return bool(self.text) and not self._depth
 
     def feed(self, text: str) -> int:
-        """How many characters of it are the object's."""
+        """Read one more piece.
+
+        Args:
+            text: The piece.
+
+        Returns:
+            How many of its characters are the object's.
+        """
         at = 0
+        # Brackets count outside of strings only; a backslash takes the next sign out of the count.
         while at < len(text) and not (at and not self._depth):
             char = text[at]
             at += 1
@@ -575,7 +678,17 @@ class JsonObjectStream:
 def read_calls(
     text: str, known: frozenset[str], form: ToolCallForm | None = None, cut: bool = False
 ) -> tuple[str, list[ToolCall], bool]:
-    """What a whole text says and calls, and whether the calls are whole; cut: it ended for its length."""
+    """Find what a complete text says and calls.
+
+    Args:
+        text: The text.
+        known: Names of the tools.
+        form: Form in which calls stand, where the answer is bound to one. None: any.
+        cut: Whether it ended for its length. Default False.
+
+    Returns:
+        What it says, its calls, and whether all of these are complete.
+    """
     reader = ToolCallReader(known, form)
     words, parts = reader.feed(text)
     rest, more = reader.end(cut)
@@ -583,7 +696,14 @@ def read_calls(
 
 
 def join_call_deltas(parts: Sequence[ToolCallDelta]) -> list[ToolCall]:
-    """The calls that pieces add up to."""
+    """Put pieces of calls together.
+
+    Args:
+        parts: The pieces, in order.
+
+    Returns:
+        The calls.
+    """
     out = list[ToolCall]()
     for part in parts:
         if part.name is not None:

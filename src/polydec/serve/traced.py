@@ -28,14 +28,23 @@ log = logging.getLogger("polydec.serve")
 
 
 class ServerTrace:
-    """One file for all models. Requests are numbered from 0 in the order in which they are checked; seconds count from here.
+    """One trace file for all models.
 
-    Raises RequestError where the file cannot be written. Later, where the disk is full or `most` bytes are written, one line of
-    the log says so, and nothing more is written: no request suffers from that.
+    Requests are numbered from 0 in the order in which they are checked; seconds count from the
+    trace's beginning. Where the disk is full or `most` bytes are written, one line of the log says
+    so, and nothing more is written: no request suffers from that.
+
+    Args:
+        path: The file, which is written anew.
+        most: Bytes that it may have.
+
+    Raises:
+        RequestError: The file cannot be written.
     """
 
     def __init__(self, path: Path, most: int = MOST) -> None:
         try:
+            # Prompts stand in the trace: nobody but its owner may read it.
             at = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             self._file = os.fdopen(at, "w", buffering=1, encoding="utf-8")
         except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
@@ -49,13 +58,25 @@ class ServerTrace:
         self._requests = 0
 
     def watch(self, lm: LoadedModel, steps: StepObserver | None) -> ServerTraceObserver:
-        """What observes the next request. steps: who is told of its events as well."""
+        """Make the observer of the next request.
+
+        Args:
+            lm: The model that answers it.
+            steps: An observer that gets its events as well. None: there is none.
+
+        Returns:
+            The observer.
+        """
         with self.lock:
             self._requests += 1
             return ServerTraceObserver(self, self._requests - 1, lm, steps)
 
     def write(self, line: dict[str, Any]) -> None:
-        """A line, while there is room."""
+        """Write a line, while there is room.
+
+        Args:
+            line: The line as an object.
+        """
         with self.lock:
             if self._left <= 0:
                 return
@@ -78,7 +99,16 @@ class ServerTrace:
 
 
 class ServerTraceObserver:
-    """An observer of one request. Events wait until its ticket is there, whose method stands beside the opening."""
+    """An observer of one request.
+
+    Events wait until its ticket is there, whose method stands beside the opening.
+
+    Args:
+        trace: The file.
+        number: Number of the request.
+        lm: The model that answers it.
+        steps: An observer that gets its events as well. None: there is none.
+    """
 
     def __init__(
         self, trace: ServerTrace, number: int, lm: LoadedModel, steps: StepObserver | None
@@ -98,18 +128,27 @@ class ServerTraceObserver:
             self._write()
 
     def begun(self, ticket: Ticket) -> None:
-        """The request was taken."""
+        """Note that the request was taken.
+
+        Args:
+            ticket: Its ticket.
+        """
         with self._trace.lock:
             self._opening = {"method": ticket.method, "trace": trace_header(self._lm, ticket)}
             self._write()
 
     def passed(self, passes: Sequence[RequestPass]) -> None:
-        """It took part in these."""
+        """Note passes that the request took part in.
+
+        Args:
+            passes: The passes.
+        """
         with self._trace.lock:
             self._waiting += pass_events(self._lm, passes, self._trace.begun)
             self._write()
 
     def _write(self) -> None:
+        # The first events come while the request is submitted, before its ticket is returned.
         if self._opening is None:
             return
         for event in self._waiting:

@@ -17,8 +17,18 @@ ROWS = 8192
 
 
 def read_prompt_vectors(fields: Mapping[str, Any]) -> Soft:
-    """{"vectors": base64 of a safetensors file with one tensor, "stands_for": ids or null}. Raises Refusal for anything
-    else."""
+    """Read vectors that stand among the ids of a prompt.
+
+    Args:
+        fields: {"vectors": base64 of a safetensors file with one tensor, "stands_for": token ids or
+            null}.
+
+    Returns:
+        The vectors.
+
+    Raises:
+        RefusalError: It is anything else.
+    """
     if unknown := next((k for k in fields if k not in ("vectors", "stands_for")), None):
         raise RefusalError(
             f"prompt has vectors with {short_repr(unknown)}: they hold vectors and stands_for",
@@ -47,6 +57,8 @@ def _tensor(text: Any) -> Any:
         data = b64decode(text, validate=True)
     except ValueError:
         raise RefusalError("vectors is no base64", param="prompt") from None
+    # The first eight bytes say how long the header is: a long one would be parsed before anything
+    # is checked.
     if len(data) < 8 or not 2 <= int.from_bytes(data[:8], "little") <= HEADER:
         raise RefusalError(
             f"vectors is no safetensors file with a header of at most {HEADER} bytes",

@@ -56,7 +56,13 @@ ANYBODY = ClientIdentity()
 
 @dataclass(frozen=True)
 class RequestEnd:
-    """A request has ended: with its completion, or for an error. at: its number among those of the response."""
+    """A prompt of a response has ended.
+
+    Attributes:
+        at: Its number among the prompts of the response.
+        completion: Its answer; None where there is none.
+        error: What went wrong. None: nothing did, or it was cancelled.
+    """
 
     at: int
     completion: Completion | None
@@ -65,7 +71,26 @@ class RequestEnd:
 
 @dataclass(eq=False)
 class PromptJob:
-    """One prompt of a response. `cut` is set in the loop's thread, everything else below it in the engine's."""
+    """One prompt of a response. `cut` is set in the loop's thread, everything else after it in the
+    engine's.
+
+    Attributes:
+        at: Number of the prompt in the response.
+        first: Number of its first answer in the response.
+        ask: The request.
+        steps: Observer of its steps, where they are asked for.
+        told: Called with news, in the loop's thread.
+        arrived: When it came, by `time.perf_counter`.
+        deadline: When it must have ended, by the same clock.
+        account: Whose share of the server it takes.
+        cut: Why it was cut short; "" where it was not.
+        ticket: Its ticket, once it was checked.
+        written: How many tokens were handed on, by choice.
+        finished: Choices that have ended.
+        last: When something was handed on.
+        passes: Passes since then, where they are asked for.
+        watched: Its observer, where the server writes a trace.
+    """
 
     at: int
     first: int  # the number of its first answer in the response
@@ -88,7 +113,13 @@ class PromptJob:
 
 @dataclass(eq=False)
 class ReadJob:
-    """A coroutine that reads with the model, and who waits for what it gives. task: None until the engine has it."""
+    """A coroutine that reads with the model.
+
+    Attributes:
+        work: The coroutine.
+        answer: Who waits for what it gives.
+        task: Its task; None until the engine has it.
+    """
 
     work: Coro
     answer: asyncio.Future[Any]
@@ -112,7 +143,14 @@ class ReadJob:
 
 
 class ResponseAnswers:
-    """What becomes of the prompts of one response, in the order in which it happens."""
+    """What becomes of the prompts of one response, in the order in which it happens.
+
+    Args:
+        worker: The model's worker.
+        asks: The requests, one for each prompt.
+        steps: Whether what each round did is asked for.
+        account: Whose share of the server they take.
+    """
 
     def __init__(
         self, worker: ModelWorker, asks: Sequence[Ask], steps: bool, account: str = ""
@@ -139,10 +177,22 @@ class ResponseAnswers:
             first += ask.n
 
     def tell(self, news: AnswerDelta | RequestEnd) -> None:
+        """Add news.
+
+        Args:
+            news: What was written, or that a prompt has ended.
+        """
         self._news.put_nowait(news)
 
     async def news(self) -> AsyncIterator[AnswerDelta]:
-        """Until all prompts have ended. Raises Refusal where one of them did not end well; the others are cancelled then."""
+        """Wait for news until all prompts have ended.
+
+        Yields:
+            What was written.
+
+        Raises:
+            RefusalError: A prompt did not end well; the others are cancelled then.
+        """
         while None in self.ends:
             news = await self._news.get()
             if isinstance(news, AnswerDelta):
@@ -165,7 +215,11 @@ class ResponseAnswers:
         return self._worker.limits
 
     def cancel(self, why: str) -> None:
-        """End what has not ended."""
+        """Cancel what has not ended.
+
+        Args:
+            why: Why, one of the words above.
+        """
         self._worker.cancel(self.jobs, why)
 
 
@@ -190,7 +244,15 @@ def _failure(job: PromptJob, error: Exception | None, worker: ModelWorker) -> Re
 
 
 class ModelWorker:
-    """One model. `start` and `cancel` are called in the event loop's thread."""
+    """One model at work. `start` and `cancel` are called in the event loop's thread.
+
+    Args:
+        name: Name under which the model is served.
+        model: The model.
+        limits: Limits of its requests.
+        metrics: Counters of the server.
+        trace: Where to write what happens to requests. None: nowhere.
+    """
 
     def __init__(
         self,
@@ -206,6 +268,8 @@ class ModelWorker:
         self.metrics = metrics
         self._trace = trace
         costs, alone = model.costs, ALONE * model.costs.budget(1)
+        # A pass is as large as it may be without delaying anybody's next token by much; alone it
+        # may be larger.
         self.engine = Engine(
             model,
             max_running=limits.running,
@@ -231,12 +295,24 @@ class ModelWorker:
     async def start(
         self, asks: Sequence[Ask], *, steps: bool = False, client: ClientIdentity = ANYBODY
     ) -> ResponseAnswers:
-        """Check requests and let them run. max_tokens None: as much as there is room for; steps: tell what each round did;
-        client: who asks. Raises Refusal where there is no room for them in the queue, RequestError where one cannot be
-        honoured."""
+        """Check requests and let them run.
+
+        Args:
+            asks: The requests of one response; max_tokens None is as much as there is room for.
+            steps: Whether what each round did is asked for. Default False.
+            client: Who asks.
+
+        Returns:
+            Their answers, as they come.
+
+        Raises:
+            RefusalError: There is no room for them in the queue.
+            RequestError: One of them cannot be honoured.
+        """
         count = sum(ask.n for ask in asks)
         self.limits.admit(count)
         self.admission.admit(client.account, count, self.loads)
+        # Caches of one credential are never read by another one.
         salted = [replace(ask, cache_salt=client.cache_salt(ask.cache_salt)) for ask in asks]
         answers = ResponseAnswers(self, salted, steps, client.account)
         self.admission.begin(client.account, count)
@@ -244,6 +320,8 @@ class ModelWorker:
         planned = asyncio.wrap_future(self._to_plan(client.account, answers.jobs))
         planned.add_done_callback(lambda _: self._forget_unplanned(answers))
         try:
+            # Shielded: a client that leaves cancels the wait, and not the check, which ends by
+            # itself.
             await asyncio.shield(planned)
         except asyncio.CancelledError:
             answers.cancel(LEFT)
@@ -264,6 +342,7 @@ class ModelWorker:
         used = self.pace.used
         out = list[RequestLoad]()
         for job in self.live:
+            # What it asked for, then what its plan allows, else the server's own limit.
             allowed = job.ask.max_tokens
             if job.ticket is not None:
                 allowed = job.ticket.plan.request.max_tokens
@@ -276,7 +355,9 @@ class ModelWorker:
         return out
 
     def _to_plan(self, account: str, jobs: list[PromptJob]) -> Future[None]:
-        """Have jobs checked, behind those of their account and of others that have fewer answers under way."""
+        """Have jobs checked, after those of their account and of others that have fewer answers
+        under way.
+        """
         planned = Future[None]()
         self._unplanned.put(account, (jobs, planned))
         self._planner.submit(self._plan_next)
@@ -284,6 +365,7 @@ class ModelWorker:
 
     def _plan_next(self) -> None:
         """In the planner's thread."""
+        # Each call plans one entry, not always the one that was just put: accounts take turns.
         entry = self._unplanned.pop(Counter(self.admission.under_way))
         if entry is None or not entry[1].set_running_or_notify_cancel():
             return
@@ -302,6 +384,7 @@ class ModelWorker:
         """In the planner's thread. The jobs go to the engine together, or none of them does."""
         try:
             going = [job for job in jobs if not job.cut]
+            # All prompts of the response are checked before any runs.
             asks = apply_request_limits(self.model, [job.ask for job in going], self.limits)
             for job, ask in zip(going, asks, strict=True):
                 self._submit(job, ask)
@@ -311,8 +394,10 @@ class ModelWorker:
                     self.engine.cancel(job.ticket)
                     job.ticket = None
             raise
+        # One prompt failed: those that the engine has already are taken back.
         for job in jobs:
             if job.ticket is not None:
+                # The list of jobs belongs to the engine's thread: it is changed by an order only.
                 self._orders.put(lambda job=job: self._jobs.append(job))
 
     def _submit(self, job: PromptJob, ask: Ask) -> None:
@@ -341,11 +426,22 @@ class ModelWorker:
             self.admission.end(job.account, job.ask.n)
 
     async def read(self, work: Coro, client: ClientIdentity = ANYBODY) -> Any:
-        """What a coroutine gives that reads with the model, beside all answers and in passes shared with them. Raises Refusal
-        where there is no room for it in the queue, or it takes too long."""
+        """Run a coroutine that reads with the model, in passes shared with the answers under way.
+
+        Args:
+            work: The coroutine.
+            client: Who asks.
+
+        Returns:
+            What the coroutine returns.
+
+        Raises:
+            RefusalError: There is no room for it in the queue, or it takes too long.
+        """
         try:
             self.admission.admit(client.account, 1, self.loads)
         except RefusalError:
+            # A coroutine that is never awaited must be closed by hand.
             work.close()
             raise
         self.admission.begin(client.account, 1)
@@ -364,10 +460,16 @@ class ModelWorker:
         finally:
             self.admission.end(client.account, 1)
             self.reading -= 1
+            # Whether it ended or not: an engine that still reads for nobody stops here.
             self._orders.put(lambda: self._leave(going))
 
     def cancel(self, jobs: Sequence[PromptJob], why: str) -> None:
-        """End these; those that have ended stay so."""
+        """Cancel prompts; those that have ended stay so.
+
+        Args:
+            jobs: The prompts.
+            why: Why, one of the words above.
+        """
         for job in jobs:
             if job in self.live and not job.cut:
                 job.cut = why
@@ -382,7 +484,11 @@ class ModelWorker:
         self._orders.put(None)
 
     async def closed(self, seconds: float = 10.0) -> None:
-        """After `close`: until the engine's thread has ended its pass."""
+        """Wait, after `close`, until the engine's thread has ended its pass.
+
+        Args:
+            seconds: The longest wait. Default 10.
+        """
         await self._loop.run_in_executor(None, self._thread.join, seconds)
 
     # ---- the engine's thread ----
@@ -418,6 +524,7 @@ class ModelWorker:
         """Take the orders there are; wait for one where nothing is under way. False: end."""
         try:
             while True:
+                # With work under way it only looks; without, it sleeps until something comes.
                 order = self._orders.get(block=not self._jobs and not self._going)
                 if order is None:
                     return False
@@ -444,6 +551,7 @@ class ModelWorker:
         for job in self._jobs:
             ticket = job.ticket
             assert ticket is not None
+            # Time limits are kept here, once a tick, whatever the event loop is doing.
             if not ticket.done and not job.cut and (why := self._overdue(job, ticket, now)):
                 job.cut = why
                 self.metrics.cut.labels(self.name, why).inc()
@@ -453,6 +561,7 @@ class ModelWorker:
             news = self._news(job, ticket)
             if news:
                 wrote += sum(len(n.pieces) for n in news)
+                # The first writing counts from arrival, every later one from the writing before.
                 (self.metrics.first if job.last is None else self.metrics.between).labels(
                     self.name
                 ).observe(now - (job.arrived if job.last is None else job.last))
@@ -460,6 +569,7 @@ class ModelWorker:
             out += [(job, n) for n in news]
             if ticket.done:
                 out.append((job, self._end(job, ticket, now)))
+            # A ticket without a task waits for its turn in the engine.
             waiting += ticket.task is None and not ticket.done
         self.pace.wrote(wrote)
         self._jobs = [job for job in self._jobs if job.ticket is not None and not job.ticket.done]
@@ -510,6 +620,7 @@ class ModelWorker:
             text = ticket.transcript.texts[choice]
             start = job.written.get(choice, 0)
             stop = job.written[choice] = start + len(pieces)
+            # The reason goes with the last token, and not before all tokens are handed on.
             if stop == len(text.tokens):
                 reason = text.finish_reason
             else:
@@ -548,6 +659,7 @@ class ModelWorker:
             self.metrics.queue.labels(self.name).observe(watch.opened - job.arrived)
         if watch.first is not None:
             self.metrics.decode.labels(self.name).observe(watch.last - watch.first)
+        # A cut answer says nothing of how long answers are.
         if not job.cut:
             for written in job.written.values():
                 self.pace.ended(written, ticket.plan.request.max_tokens)
