@@ -225,13 +225,14 @@ def test_schema():
     "hint, default, message",
     [
         (Annotated[int, InRange(0, 64)], 3, "needs a default and a line of help"),
-        (int, 3, "needs a default and a line of help"),
+        (int, 3, "a line of help: Annotated[int, InRange(0, 64), "),
         (
             Annotated[int, InRange(0, 64), "help"],
             65,
             "the default of an option is not legal: x is 65",
         ),
         (Annotated[bytes, "help"], b"", "is of type <class 'bytes'>"),
+        (Annotated[bytes, "help"], b"", "tuple[str, ...], CommaList, MultilineText, "),
         (Annotated[int, "help"], None, "the default of an option is not legal"),
     ],
 )

@@ -442,7 +442,7 @@ def option_from_annotation(name: str, hint: Any, default: Any) -> Option:
     out = _declared(name, hint, default)
     if default is inspect.Parameter.empty or not out.help:
         raise TypeError(
-            f'option {name} needs a default and a line of help: Annotated[int, Within(0, 64), "what it is"] = 3'
+            f'option {name} needs a default and a line of help: Annotated[int, InRange(0, 64), "what it is"] = 3'
         )
     return _whole_declaration(out)
 
@@ -474,7 +474,7 @@ def _field(name: str, hint: Any, default: Any) -> Option:
     out = _declared(name, hint, default)
     if not out.help:
         raise TypeError(
-            f'field {name} needs a line of help: Annotated[int, Within(0, 64), "what it is"]'
+            f'field {name} needs a line of help: Annotated[int, InRange(0, 64), "what it is"]'
         )
     # These fields are checked by somebody else, or have no default to check.
     apart = any(isinstance(x, ParsedElsewhere) for x in _unfold(hint)[1])
@@ -506,7 +506,7 @@ def _whole_declaration(out: Option) -> Option:
     if out.form not in _READ:
         raise TypeError(
             f"option {out.name} is of type {out.type}: an option is int, float, bool, str, tuple[int, ...], "
-            "tuple[float, ...], tuple[str, ...], Names, Passage, Mapping[int, float], Mapping[str, Any], "
+            "tuple[float, ...], tuple[str, ...], CommaList, MultilineText, Mapping[int, float], Mapping[str, Any], "
             "or one of these with None"
         )
     try:

@@ -36,7 +36,7 @@ class NoRepeatNgramRule:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise RequestError(
-                f"no_repeat_ngram_size is {self.size}: NoRepeatNgram needs at least 1 (leave it out to allow all)"
+                f"no_repeat_ngram_size is {self.size}: it must be at least 1 (leave it out to allow all)"
             )
 
     def start(self, prompt: Sequence[int]) -> Ids:

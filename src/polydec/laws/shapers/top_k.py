@@ -32,7 +32,7 @@ class TopKRule:
     def __post_init__(self) -> None:
         if self.k < 1:
             raise RequestError(
-                f"top_k is {self.k}: TopK needs at least 1 (leave it out to keep every token)"
+                f"top_k is {self.k}: it must be at least 1 (leave it out to keep every token)"
             )
 
     def start(self, prompt: Sequence[int]) -> None:

@@ -33,7 +33,7 @@ class TopNSigmaRule:
     def __post_init__(self) -> None:
         if not self.n > 0.0:
             raise RequestError(
-                f"top_n_sigma is {self.n}: TopNSigma needs a number above 0 (leave it out to keep every token)"
+                f"top_n_sigma is {self.n}: it must be above 0 (leave it out to keep every token)"
             )
 
     def start(self, prompt: Sequence[int]) -> None:

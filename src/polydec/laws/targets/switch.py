@@ -447,7 +447,9 @@ class SwitchScores:
         Raises:
             RequestError: Always.
         """
-        raise RequestError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
+        raise RequestError(
+            f"depth is {depth}: no exit was wanted of this score (ScoreRequest.exits)"
+        )
 
     @property
     def hidden_NH(self) -> Tensor | None:

@@ -190,7 +190,9 @@ class LogitScores:
             RequestError: No exit was wanted of this score.
         """
         if self._exits is None:
-            raise RequestError(f"depth is {depth}: no exit was wanted of this score (Want.exits)")
+            raise RequestError(
+                f"depth is {depth}: no exit was wanted of this score (ScoreRequest.exits)"
+            )
         states, head = self._exits
         hidden_RH = states(depth, nodes)
         # The states wait in a list that all exits share. Its item becomes a tuple once its logits

@@ -16,7 +16,7 @@ from polydec.methods.search.loop.attempt import SearchAttempt, one_token_round
 from polydec.methods.speculative.loop.walk import WalkRound
 
 Routing = tuple[tuple[float, ...], ...]
-"""What is added to the router's scores, [layers][experts]: see Want.routing."""
+"""What is added to the router's scores, [layers][experts]: see ScoreRequest.routing."""
 
 
 @dataclass(frozen=True)
