@@ -314,7 +314,6 @@ def read_masked_checkpoint(
     layout = _LAYOUTS.get(config.get("model_type", ""))
     if layout is None:
         config = dict(config)
-        weights = weights
     else:
         config, weights = layout(config, weights)
     edge.validate_record(fields.MaskedFields, config, "config")

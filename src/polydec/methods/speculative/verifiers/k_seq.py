@@ -157,9 +157,7 @@ def smallest_rho(p_V: Tensor, q_V: Tensor, k: int) -> float:
         middle = (low + high) / 2
         if gives_too_much(middle):
             low = middle
-            high = high
         else:
-            low = low
             high = middle
     # The upper end fulfils the condition; the middle of the last interval may not.
     return high
