@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +12,10 @@ from torch import Tensor
 from polydec.api import LoadedModel, Prompt
 from polydec.core.canvas_law import Canvas, CanvasSession, Denoiser
 from polydec.core.decoder import answer_one
+from polydec.core.delegating import DelegatingDenoiser
 from polydec.core.law import normalise_log_weights
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
-from polydec.core.types import TokenVocabulary
 from polydec.laws.shapers.sampling import Sampling, build_shapers
 from polydec.methods.registry import registry
 
@@ -76,7 +76,7 @@ def measure_cache_drift(
 
 
 @dataclass(frozen=True)
-class WatchedDenoiser:
+class WatchedDenoiser(DelegatingDenoiser):
     """A denoiser whose boards compare each pass with one that feeds everything; nats, moved: what was found, pass by
     pass; whole: whether a pass fed everything."""
 
@@ -84,30 +84,6 @@ class WatchedDenoiser:
     nats: list[Tensor] = field(default_factory=list[Tensor])
     moved: list[Tensor] = field(default_factory=list[Tensor])
     whole: list[bool] = field(default_factory=list[bool])
-    family: ClassVar[str] = "diffusion"
-    layers: ClassVar[int] = 0
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.denoiser.vocab
-
-    @property
-    def block(self) -> int:
-        return self.denoiser.block
-
-    @property
-    def boundary(self) -> int | None:
-        return self.denoiser.boundary
-
-    @property
-    def context(self) -> int:
-        return self.denoiser.context
-
-    def embed(self, canvas: Sequence[int | None]) -> Tensor:
-        return self.denoiser.embed(canvas)
-
-    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
-        return self.denoiser.laws(state_RH, rows)
 
     def open(self, length: int, prompt: int = 0) -> WatchedBoard:
         return WatchedBoard(self, self.denoiser.open(length, prompt), prompt)
