@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
     name="a-star-decoding",
@@ -34,8 +35,8 @@ def build(
     kit: Kit,
     *,
     width: Annotated[int, InRange(1, 64), "next steps that are drawn at a time"] = 4,
-    delimiter: Annotated[str, ValueNote("\\n: a line break"), "what a step ends with"] = "\\n",
-    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    delimiter: StepDelimiter = "\\n",
+    longest: StepTokens = 64,
     budget: Annotated[int, AtLeast(1), "nothing is begun after so many tokens"] = 1024,
     toll: Annotated[float, AtLeast(0), "cost of a step"] = 0.01,
     again: Annotated[

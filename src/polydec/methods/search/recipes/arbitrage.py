@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange, ValueNote
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
+from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
     name="arbitrage",
@@ -38,8 +39,8 @@ def build(
         InRange(0.0, 2.0),
         "chance of a better step from which the target writes it, above 1: never",
     ] = 0.5,
-    delimiter: Annotated[str, ValueNote("\\n: a line break"), "what a step ends with"] = "\\n",
-    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    delimiter: StepDelimiter = "\\n",
+    longest: StepTokens = 64,
 ) -> Decoder:
     from polydec.methods.search.loop.arbiters import ReadingArbiter, RouterArbiter
     from polydec.methods.search.loop.arbitrage import ArbitrageSearch, StepReader

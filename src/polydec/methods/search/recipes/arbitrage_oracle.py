@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange, ValueNote
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
+from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
     name="arbitrage-oracle",
@@ -33,8 +34,8 @@ def build(
     tau: Annotated[
         float, InRange(-2.0, 1.0), "advantage above which the target's step stands"
     ] = 0.0,
-    delimiter: Annotated[str, ValueNote("\\n: a line break"), "what a step ends with"] = "\\n",
-    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    delimiter: StepDelimiter = "\\n",
+    longest: StepTokens = 64,
 ) -> Decoder:
     from polydec.methods.search.loop.arbiters import AdvantageArbiter
     from polydec.methods.search.loop.arbitrage import ArbitrageSearch

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.search.recipes._options import TextCount
 
 CARD = Card(
     name="best-of-n",
@@ -30,7 +28,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, InRange(1, 256), "texts that are drawn side by side"] = 8,
+    tries: TextCount = 8,
 ) -> Decoder:
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.best_of import BestOfPicker

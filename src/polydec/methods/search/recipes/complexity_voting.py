@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange, ValueNote
+from polydec.base.options import AtLeast, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.search.recipes._options import AnswerMark, TextCount
 
 CARD = Card(
     name="complexity-voting",
@@ -31,13 +32,11 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, InRange(1, 256), "texts that are drawn side by side"] = 8,
+    tries: TextCount = 8,
     keep: Annotated[
         int, AtLeast(0), ValueNote("0: all"), "how many vote, those of the most steps"
     ] = 5,
-    mark: Annotated[
-        str, ValueNote("none: the last line"), "what stands before an answer, such as 'answer is'"
-    ] = "",
+    mark: AnswerMark = "",
 ) -> Decoder:
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.rollouts import RolloutSearch

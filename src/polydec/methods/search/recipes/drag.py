@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.search.recipes._options import AnswerMark, TextCount
 
 CARD = Card(
     name="drag",
@@ -32,13 +33,11 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, InRange(1, 256), "texts that are drawn side by side"] = 5,
+    tries: TextCount = 5,
     share: Annotated[
         float, InRange(0.01, 1.0), "of them that a statement must be supported by"
     ] = 0.5,
-    mark: Annotated[
-        str, ValueNote("none: the last line"), "what stands before an answer, such as 'answer is'"
-    ] = "",
+    mark: AnswerMark = "",
     within: Annotated[
         str,
         ValueNote("none: no places are known"),

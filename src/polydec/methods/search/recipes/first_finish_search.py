@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange
+from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.search.recipes._options import TextCount
 
 CARD = Card(
     name="first-finish-search",
@@ -31,7 +32,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, InRange(1, 256), "texts that are drawn side by side"] = 4,
+    tries: TextCount = 4,
     enough: Annotated[int, AtLeast(1), "stop when so many have ended"] = 1,
 ) -> Decoder:
     from polydec.laws.targets.searched import drop_greedy_rule

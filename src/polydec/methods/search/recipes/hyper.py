@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.search.recipes._options import AnswerMark
 
 CARD = Card(
     name="hyper",
@@ -50,9 +51,7 @@ def build(
         ValueNote("0: none do"),
         "how far lengths may be from the median to count",
     ] = 1.0,
-    mark: Annotated[
-        str, ValueNote("none: the last line"), "what stands before an answer, such as 'answer is'"
-    ] = "",
+    mark: AnswerMark = "",
     ways: Annotated[
         int,
         InRange(1, 64),

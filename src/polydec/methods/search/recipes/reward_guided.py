@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange, ValueNote
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
+from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
     name="reward-guided",
@@ -36,8 +37,8 @@ def build(
         InRange(0.0, 2.0),
         "value of a step below which the target writes it, above 1: always",
     ] = 0.7,
-    delimiter: Annotated[str, ValueNote("\\n: a line break"), "what a step ends with"] = "\\n",
-    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    delimiter: StepDelimiter = "\\n",
+    longest: StepTokens = 64,
 ) -> Decoder:
     from polydec.methods.search.loop.arbiters import ValueArbiter
     from polydec.methods.search.loop.arbitrage import ArbitrageSearch

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange, ValueNote
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
     name="step-beam",
@@ -33,8 +34,8 @@ def build(
     *,
     keep: Annotated[int, InRange(1, 64), "beginnings that are kept after a step"] = 2,
     width: Annotated[int, InRange(1, 64), "next steps that are drawn behind each"] = 2,
-    delimiter: Annotated[str, ValueNote("\\n: a line break"), "what a step ends with"] = "\\n",
-    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    delimiter: StepDelimiter = "\\n",
+    longest: StepTokens = 64,
 ) -> Decoder:
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.step_beam import StepBeamSearch

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.search.recipes._options import StepTokens
 
 CARD = Card(
     name="stoc-tot",
@@ -49,7 +50,7 @@ def build(
     alike: Annotated[
         float, InRange(0.0, 1.0), "words that two steps share before one of them goes"
     ] = 0.8,
-    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    longest: StepTokens = 64,
     passages: Annotated[
         str,
         ValueNote("\\n: a line break"),

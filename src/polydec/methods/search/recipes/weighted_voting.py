@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.search.recipes._options import AnswerMark, TextCount
 
 CARD = Card(
     name="weighted-voting",
@@ -31,10 +29,8 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, InRange(1, 256), "texts that are drawn side by side"] = 8,
-    mark: Annotated[
-        str, ValueNote("none: the last line"), "what stands before an answer, such as 'answer is'"
-    ] = "",
+    tries: TextCount = 8,
+    mark: AnswerMark = "",
 ) -> Decoder:
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.rollouts import RolloutSearch
