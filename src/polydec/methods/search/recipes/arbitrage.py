@@ -6,7 +6,6 @@ from typing import Annotated
 
 from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
-from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
@@ -44,17 +43,11 @@ def build(
 ) -> Decoder:
     from polydec.methods.search.loop.arbiters import ReadingArbiter, RouterArbiter
     from polydec.methods.search.loop.arbitrage import ArbitrageSearch, StepReader
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.models.learned.kinds.router import DraftStateRouter
     from polydec.models.learned.kinds.text_router import TextRouter
 
     # Both models decode plainly; only the arbiter decides which step stands.
-    def plain(law: Target) -> SpeculativeDecoder:
-        return SpeculativeDecoder(law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
-
     ends = delimiter.replace("\\n", "\n")
     # A router that reads the text goes before one on the draft model's states.
     reads = kit.find(TextRouter)
@@ -63,5 +56,7 @@ def build(
         reader = None
     else:
         arbiter = ReadingArbiter(reads, tau)
-        reader = StepReader(plain(reads.law), *reads.marks, reads.law.context)
-    return ArbitrageSearch(plain(kit.target), plain(kit.drafting), arbiter, ends, longest, reader)
+        reader = StepReader(undrafted_method(reads.law), *reads.marks, reads.law.context)
+    return ArbitrageSearch(
+        undrafted_method(kit.target), undrafted_method(kit.drafting), arbiter, ends, longest, reader
+    )

@@ -40,16 +40,11 @@ def build(
 ) -> Decoder:
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.rollouts import RolloutSearch
+    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.methods.search.loop.vote import MajorityVotePicker
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to vote on.
-    method = SpeculativeDecoder(
-        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
-    )
+    method = undrafted_method(drop_greedy_rule(kit.target))
     # All texts are drawn to their end; only those of the most steps vote.
     return RolloutSearch(method, MajorityVotePicker(mark, keep), tries, tries)

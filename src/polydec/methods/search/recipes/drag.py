@@ -53,16 +53,11 @@ def build(
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.agreed import AnswerAgreement, parse_name_hierarchy
     from polydec.methods.search.loop.drag import ResponseAggregationSearch
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to aggregate.
-    method = SpeculativeDecoder(
-        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
-    )
+    method = undrafted_method(drop_greedy_rule(kit.target))
     asked = ask.replace("\\n", "\n")
     return ResponseAggregationSearch(
         method,

@@ -38,15 +38,10 @@ def build(
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.best_of import BestOfPicker
     from polydec.methods.search.loop.rollouts import RolloutSearch
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to race.
-    method = SpeculativeDecoder(
-        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
-    )
+    method = undrafted_method(drop_greedy_rule(kit.target))
     # Several that end in the same pass are compared by their mean log-probability.
     return RolloutSearch(method, BestOfPicker(), tries, enough)

@@ -42,17 +42,12 @@ def build(
 ) -> Decoder:
     from polydec.methods.search.loop.arbiters import ValueArbiter
     from polydec.methods.search.loop.arbitrage import ArbitrageSearch
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.models.learned.kinds.step_reward import StepReward
 
     # Both models decode plainly; only the arbiter decides which step stands.
-    big, small = (
-        SpeculativeDecoder(law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
-        for law in (kit.target, kit.drafting)
-    )
+    big = undrafted_method(kit.target)
+    small = undrafted_method(kit.drafting)
     return ArbitrageSearch(
         big, small, ValueArbiter(kit.need(StepReward), tau), delimiter.replace("\\n", "\n"), longest
     )
