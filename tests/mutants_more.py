@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "sure tokens are refined",
         "methods/search/loop/pool.py",
-        "if _entropy(r.scores, 0) > by.above]",
-        "if _entropy(r.scores, 0) < by.above]",
+        "if node_entropy(r.scores, 0) > by.above]",
+        "if node_entropy(r.scores, 0) < by.above]",
         "tests/methods/search/test_refining.py::test_it_is_the_loop",
     ),
     Mutant(

@@ -5,7 +5,8 @@ import inspect
 
 import pytest
 
-from polydec.core.delegating import DelegatingSession, LawsOnlySession
+from polydec.core.canvas_law import Denoiser
+from polydec.core.delegating import DelegatingDenoiser, DelegatingSession, LawsOnlySession
 from polydec.core.protocols import Session
 from polydec.core.types import Draft, ScoreRequest
 
@@ -91,3 +92,17 @@ def test_a_closed_session_says_why_what_lies_below_its_laws_cannot_be_read(name,
     assert Shut().peers == 3, "all else is passed on"
     with pytest.raises(NotImplementedError):  # who closes a session has to say why
         LawsOnlySession()._refusal(what)
+
+
+def test_a_member_of_a_denoiser_is_passed_on_or_every_wrappers_own():
+    values = {"family", "layers"}
+    assert members(DelegatingDenoiser) - values == members(Denoiser) - {"open"}
+
+
+def test_what_a_denoiser_is_asked_reaches_the_inner_one_as_it_was_given():
+    wrapper = DelegatingDenoiser()
+    inner = wrapper.denoiser = Recorder()
+    inner.vocab, inner.block, inner.boundary, inner.context = "words", 4, 7, 16
+    assert (wrapper.vocab, wrapper.block, wrapper.boundary, wrapper.context) == ("words", 4, 7, 16)
+    assert wrapper.embed((1, None)) == ("embed", ((1, None),))
+    assert wrapper.laws("states", (0, 2)) == ("laws", ("states", (0, 2)))

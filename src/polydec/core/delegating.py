@@ -1,12 +1,15 @@
-"""A session that passes every verb on to another one: whoever bends a law writes down only what it does differently."""
+"""Sessions and denoisers that pass everything on to another one: whoever bends a law writes down
+only what it does differently.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from polydec.core.canvas_law import Denoiser
 from polydec.core.protocols import DraftScores, Session
-from polydec.core.types import Draft, ScoreRequest
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,3 +117,45 @@ class LawsOnlySession(DelegatingSession):
             PolydecError: Always; the wrapper's own `_refusal` says why.
         """
         raise self._refusal("layers")
+
+
+class DelegatingDenoiser:
+    """What a denoiser around another one does where it has nothing of its own to say.
+
+    `open` is missing on purpose: a wrapper bends what the canvas sessions say.
+    """
+
+    denoiser: Denoiser
+    family: ClassVar[str] = "diffusion"
+    layers: ClassVar[int] = 0
+
+    @property
+    def vocab(self) -> TokenVocabulary:
+        return self.denoiser.vocab
+
+    @property
+    def block(self) -> int:
+        return self.denoiser.block
+
+    @property
+    def boundary(self) -> int | None:
+        return self.denoiser.boundary
+
+    @property
+    def context(self) -> int:
+        return self.denoiser.context
+
+    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+        return self.denoiser.embed(canvas)
+
+    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        """Return what the inner denoiser says of these states.
+
+        Args:
+            state_RH: States of the positions, shape ``[R, H]``.
+            rows: Position of each state in the canvas.
+
+        Returns:
+            Log-weights, shape ``[R, V]``.
+        """
+        return self.denoiser.laws(state_RH, rows)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from polydec.base.errors import RequestError
+from polydec.core.types import RowDetail
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,6 +153,13 @@ class Request:
     def choices(self) -> range:
         """The numbers of the answers."""
         return range(self.choice, self.choice + self.n)
+
+    @property
+    def base_detail(self) -> RowDetail:
+        """What is read of the model's own rows, before shaping, for the answer's log-probabilities."""
+        if self.logprobs is None:
+            return RowDetail.NOTHING
+        return RowDetail.ROW
 
 
 @dataclass(frozen=True)

@@ -431,7 +431,7 @@ def common_prefix_tokens(texts: Iterable[AnswerText]) -> list[int]:
 
 
 def logprobs_at_nodes(
-    scores: DraftScores, nodes: Sequence[int], tokens: Sequence[int], k: int
+    scores: DraftScores, nodes: Sequence[int], tokens: Sequence[int], k: int | None
 ) -> list[TokenLogprob]:
     """Note the log-probabilities of tokens that follow nodes of a draft.
 
@@ -439,12 +439,15 @@ def logprobs_at_nodes(
         scores: Laws at the nodes of the draft.
         nodes: The node that each token follows.
         tokens: Token ids; where there are more nodes than tokens, the last nodes are left out.
-        k: How many of the model's likeliest tokens to report with each, 0 or more.
+        k: How many of the model's likeliest tokens to report with each, 0 or more. None: nothing is
+            noted.
 
     Returns:
-        One entry for each token.
+        One entry for each token; none at all for k = None.
     """
     out: list[TokenLogprob] = []
+    if k is None:
+        return out
     for node, x in zip(nodes, tokens, strict=False):
         if k:
             top = zip(*scores.base.topk(node, k), strict=True)

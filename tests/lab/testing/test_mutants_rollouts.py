@@ -211,7 +211,9 @@ FAULTS = {
     "a cut answer has the reward's word for a score": Fault(
         "step_beam", "best.score = kept[0].value", "best.score = kept[0].attempt.value", "beam"
     ),
-    "steps are drawn alike": Fault("step_beam", "if number:", "if number < 0:", "draws"),
+    "steps are drawn alike": Fault(
+        "step_beam", "step_stream(b.attempt, b.rng, i)", "b.rng", "draws"
+    ),
     "steps that were dropped cost nothing": Fault(
         "step_beam",
         "[attempt.spent for _, attempt, _ in drawn]",
@@ -220,16 +222,19 @@ FAULTS = {
     ),
     "what may still leave the beam is given out": Fault(
         "step_beam",
-        "sure = len(common_prefix_tokens(texts))",
-        "sure = len(texts[0].tokens)",
+        "self._choice.settle([b.attempt.text for b in kept])",
+        "self._choice.settle([kept[0].attempt.text])",
         "sessions",
     ),
     "steps are left open": Fault(
-        "step_beam", "self._opened += [attempt for _, attempt, _ in drawn]", "pass", "sessions"
+        "step_beam",
+        "self._choice.forks(b.attempt, width)",
+        "[b.attempt.fork(0) for _ in range(width)]",
+        "sessions",
     ),
     # what texts agree in
     "texts that were cut have a say": Fault(
-        "drag", 'if t.text.finish_reason == "stop"] or list(tries)', "]", "agreement"
+        "drag", 'if t.text.finish_reason == "stop"] or tries', "]", "agreement"
     ),
     "whoever supports it speaks for it": Fault(
         "drag", "if ladders[i][0] == statement]", "]", "agreement"
@@ -250,12 +255,12 @@ FAULTS = {
         "drag", "spent = spent.plus(root.spent)", "pass", "agreement"
     ),
     "texts are drawn alike": Fault(
-        "drag", "streams_of(rng, self.tries)", "[rng] * self.tries", "draws"
+        "drag", "streams_of(choice.rng, self.tries)", "[choice.rng] * self.tries", "draws"
     ),
     "texts are left open": Fault(
         "drag",
-        "opened += (tries := [root.fork(choice) for _ in range(self.tries)])",
-        "tries = [root.fork(choice) for _ in range(self.tries)]",
+        "choice.forks(root, self.tries)",
+        "[root.fork(0) for _ in range(self.tries)]",
         "sessions",
     ),
     # a tree of thoughts
@@ -288,7 +293,7 @@ FAULTS = {
     ),
     "the prompt is no evidence": Fault(
         "thought_tree",
-        "(*self._request.prompt, *attempt.text.tokens)",
+        "(*self._choice.into.request.prompt, *attempt.text.tokens)",
         "tuple(attempt.text.tokens)",
         "tree",
     ),
@@ -315,11 +320,16 @@ FAULTS = {
     ),
     "the clock starts with the vote": Fault(
         "thought_tree",
-        "self._answer.edit(TextEdit())",
+        "self._choice.answer.edit(TextEdit())",
         "pass",
         "clock",
     ),
-    "beginnings are left open": Fault("thought_tree", "self._opened += forks", "pass", "sessions"),
+    "beginnings are left open": Fault(
+        "thought_tree",
+        "self._choice.forks(thought.attempt, self._plan.steps)",
+        "[thought.attempt.fork(0) for _ in range(self._plan.steps)]",
+        "sessions",
+    ),
     # rounds
     "the first seen is the best": Fault(
         "refine", "sorted(self._seen, key=lambda a: -(a.value or 0.0))", "self._seen", "rounds"
@@ -348,7 +358,12 @@ FAULTS = {
         "replace(spent, ended=0, written=0, scored=0)",
         "ledger",
     ),
-    "proposals are left open": Fault("refine", "self._opened += drawn", "pass", "sessions"),
+    "proposals are left open": Fault(
+        "refine",
+        "self._choice.forks(start, self._plan.proposals)",
+        "[start.fork(0) for _ in range(self._plan.proposals)]",
+        "sessions",
+    ),
     "always the best is shown": Fault("refine", "order[turn % len(order)]", "order[0]", "patience"),
     "nothing is good enough": Fault("refine", "if before >= plan.enough:", "if False:", "patience"),
     # superposed texts
@@ -373,8 +388,8 @@ FAULTS = {
     "the session stays open": Fault("superposed", "session.close()", "pass", "sessions"),
     "only what leads is noted": Fault(
         "superposed",
-        "text.tokens, request.logprobs or 0",
-        "text.tokens[:1], request.logprobs or 0",
+        "text.tokens, request.logprobs)",
+        "text.tokens[:1], request.logprobs)",
         "results",
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +12,10 @@ from torch import Tensor
 from polydec.api import LoadedModel, Prompt
 from polydec.core.canvas_law import Canvas, CanvasSession, Denoiser
 from polydec.core.decoder import answer_one
+from polydec.core.delegating import DelegatingDenoiser
 from polydec.core.law import normalise_log_weights
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
-from polydec.core.types import TokenVocabulary
 from polydec.laws.shapers.sampling import Sampling, build_shapers
 from polydec.methods.registry import registry
 
@@ -102,7 +102,7 @@ def measure_cache_drift(
 
 
 @dataclass(frozen=True)
-class WatchedDenoiser:
+class WatchedDenoiser(DelegatingDenoiser):
     """A denoiser whose canvases compare each pass with one that feeds everything.
 
     Attributes:
@@ -110,47 +110,12 @@ class WatchedDenoiser:
         nats: Divergences of each pass, one tensor [R] a pass.
         moved: Whether the likeliest token is another one, one tensor [R] a pass.
         whole: Whether each pass fed everything.
-        family: The family of models that a method sees.
-        layers: 0: no part of the layers can run alone.
     """
 
     denoiser: Denoiser
     nats: list[Tensor] = field(default_factory=list[Tensor])
     moved: list[Tensor] = field(default_factory=list[Tensor])
     whole: list[bool] = field(default_factory=list[bool])
-    family: ClassVar[str] = "diffusion"
-    layers: ClassVar[int] = 0
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.denoiser.vocab
-
-    @property
-    def block(self) -> int:
-        return self.denoiser.block
-
-    @property
-    def boundary(self) -> int | None:
-        return self.denoiser.boundary
-
-    @property
-    def context(self) -> int:
-        return self.denoiser.context
-
-    def embed(self, canvas: Sequence[int | None]) -> Tensor:
-        return self.denoiser.embed(canvas)
-
-    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
-        """Log-weights at some positions, as the watched model gives them.
-
-        Args:
-            state_RH: States of these positions, shape ``[R, H]``.
-            rows: The positions, ascending.
-
-        Returns:
-            Log-weights, shape ``[R, V]``.
-        """
-        return self.denoiser.laws(state_RH, rows)
 
     def open(self, length: int, prompt: int = 0) -> WatchedBoard:
         """Open a canvas whose passes are compared.

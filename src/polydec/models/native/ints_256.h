@@ -12,58 +12,26 @@ namespace {
 constexpr int WIDTH = 8;
 using V = __m256;
 using I = __m256i;
-inline V zero() { return _mm256_setzero_ps(); }
-inline V all(float x) { return _mm256_set1_ps(x); }
-inline V mul(V a, V b) { return _mm256_mul_ps(a, b); }
-inline V sub(V a, V b) { return _mm256_sub_ps(a, b); }
-inline V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
-inline V fms(V a, V b, V c) { return _mm256_fmsub_ps(a, b, c); }
-inline void store(float* p, V a) { _mm256_storeu_ps(p, a); }
-inline V load(const float* p) { return _mm256_loadu_ps(p); }
-inline V add(V a, V b) { return _mm256_add_ps(a, b); }
-inline I iall(int32_t x) { return _mm256_set1_epi32(x); }
+#define OP(name) _mm256_##name
 inline I word(const u8* p) { return _mm256_loadu_si256((const __m256i*)p); }
 inline I mask(I a, uint32_t m) { return _mm256_and_si256(a, _mm256_set1_epi32(int(m))); }
 inline I either(I a, I b) { return _mm256_or_si256(a, b); }
-template <int n>
-inline I down(I a) {
-  return _mm256_srli_epi16(a, n);
-}
-template <int n>
-inline I up(I a) {
-  return _mm256_slli_epi16(a, n);
-}
-template <int n>
-inline I signed_down(I a) {
-  return _mm256_srai_epi16(a, n);
-}
-inline I iadd(I a, I b) { return _mm256_add_epi32(a, b); }
-inline I isub(I a, I b) { return _mm256_sub_epi32(a, b); }
-template <int n>
-inline I ishift(I a) {
-  return _mm256_slli_epi32(a, n);
-}
-inline V number(I a) { return _mm256_cvtepi32_ps(a); }
+inline V as_floats(I a) { return _mm256_castsi256_ps(a); }
 inline V halves(const u8* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
 inline I byte_words(const u8* p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
 }
-inline V bytes(const u8* p) { return number(byte_words(p)); }
-inline V low_nibbles(const u8* p) { return number(mask(byte_words(p), 15)); }
-inline V high_nibbles(const u8* p) { return number(_mm256_srli_epi32(byte_words(p), 4)); }
-inline V signed_bytes(const u8* p) {
-  return number(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
-}
-inline V half_powers(const u8* p) {  // 2^(e - 128) of bytes e
-  const I e = byte_words(p), one = iall(1),
-          tiny = _mm256_sllv_epi32(iall(0x200000), _mm256_min_epi32(e, one));
-  return _mm256_castsi256_ps(
-      _mm256_max_epi32(_mm256_slli_epi32(_mm256_sub_epi32(e, one), 23), tiny));
+inline I signed_words(const u8* p) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
 }
 inline I lookup(const u8* table, I x) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128((const __m128i*)table)), x);
 }
+}  // namespace
 
+#include "ints_x86.h"
+
+namespace {
 struct WordSum {  // two codes of 16 bits with two inputs
   I v;
   WordSum() : v(_mm256_setzero_si256()) {}

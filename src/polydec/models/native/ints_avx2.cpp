@@ -3,11 +3,7 @@
 #include "integers.h"
 
 #if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC target("avx2,fma,f16c")
-#endif
+BEGIN_SET("avx2,fma,f16c")
 #include "ints_256.h"
 
 namespace {
@@ -26,9 +22,7 @@ const polydec::Integers* polydec::integers_avx2() {
   static const Integers k = make();
   return &k;
 }
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+END_SET
 #else
 const polydec::Integers* polydec::integers_avx2() { return nullptr; }
 #endif

@@ -4,11 +4,7 @@
 
 #if defined(__x86_64__) && \
     ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avxvnni"))), apply_to = function)
-#else
-#pragma GCC target("avx2,fma,f16c,avxvnni")
-#endif
+BEGIN_SET("avx2,fma,f16c,avxvnni")
 #define DOT4 _mm256_dpbusd_avx_epi32
 #include "ints_256.h"
 
@@ -26,9 +22,7 @@ const polydec::Integers* polydec::integers_avxvnni() {
   static const Integers k = make();
   return &k;
 }
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+END_SET
 #else
 const polydec::Integers* polydec::integers_avxvnni() { return nullptr; }
 #endif

@@ -3,13 +3,7 @@
 #include "integers.h"
 
 #if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(                                                               \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"))), \
-    apply_to = function)
-#else
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
-#endif
+BEGIN_SET("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 #include "ints_512.h"
 
 namespace {
@@ -29,9 +23,7 @@ const polydec::Integers* polydec::integers_vnni() {
   static const Integers k = make();
   return &k;
 }
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+END_SET
 #else
 const polydec::Integers* polydec::integers_vnni() { return nullptr; }
 #endif

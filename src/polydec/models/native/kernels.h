@@ -19,6 +19,15 @@
 #include <stdint.h>
 
 #define PRAGMA(x) _Pragma(#x)
+// Functions from here to END_SET are compiled for the instruction set of these features.
+#if defined(__clang__)
+#define BEGIN_SET(features) \
+  PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define END_SET PRAGMA(clang attribute pop)
+#else
+#define BEGIN_SET(features) PRAGMA(GCC target(features))
+#define END_SET
+#endif
 #define UNROLL(n) \
   PRAGMA(GCC unroll n)  // accumulators stay in registers only if every loop over them is unrolled
 

@@ -3,11 +3,7 @@
 #include "kernels.h"
 
 #if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC target("avx2,fma,f16c")
-#endif
+BEGIN_SET("avx2,fma,f16c")
 #include "simd_avx2.h"
 
 namespace {
@@ -21,9 +17,7 @@ const polydec::Kernels* polydec::kernels_avx2() {
   static const Kernels k = make("AVX2");
   return &k;
 }
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+END_SET
 #else
 const polydec::Kernels* polydec::kernels_avx2() { return nullptr; }
 #endif

@@ -3,13 +3,7 @@
 #include "kernels.h"
 
 #if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(                                                    \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"))), \
-    apply_to = function)
-#else
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
-#endif
+BEGIN_SET("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #include "simd_avx512.h"
 
 namespace {
@@ -30,7 +24,5 @@ const polydec::Kernels* polydec::KERNELS() {
   static const Kernels k = make(NAME);
   return &k;
 }
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
+END_SET
 #endif

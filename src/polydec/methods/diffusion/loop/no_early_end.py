@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from polydec.core.canvas_law import Canvas, CanvasSession, Denoiser
+from polydec.core.delegating import DelegatingDenoiser
 from polydec.core.law import NEG_INF
-from polydec.core.types import TokenVocabulary
 
 
 @dataclass(frozen=True)
-class NoEarlyEndDenoiser:
+class NoEarlyEndDenoiser(DelegatingDenoiser):
     """The laws of `denoiser`, where no end may stand before a position.
 
     Confidence is measured on what is left, renormalised.
@@ -31,27 +30,6 @@ class NoEarlyEndDenoiser:
     denoiser: Denoiser
     ends: frozenset[int]
     first: int
-    family: ClassVar[str] = "diffusion"
-    layers: ClassVar[int] = 0
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.denoiser.vocab
-
-    @property
-    def block(self) -> int:
-        return self.denoiser.block
-
-    @property
-    def boundary(self) -> int | None:
-        return self.denoiser.boundary
-
-    @property
-    def context(self) -> int:
-        return self.denoiser.context
-
-    def embed(self, canvas: Sequence[int | None]) -> Tensor:
-        return self.denoiser.embed(canvas)
 
     def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
         """Return log-weights at some positions from their states.

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.canvas_law import Canvas, CanvasSession, Denoiser
+from polydec.core.delegating import DelegatingDenoiser
 from polydec.core.effects import gather_coroutines
 from polydec.core.law import NEG_INF, normalise_log_weights
-from polydec.core.types import TokenVocabulary
 
 
 @dataclass(frozen=True)
-class PromptGuidedDenoiser:
+class PromptGuidedDenoiser(DelegatingDenoiser):
     """Guides the laws of a canvas by its prompt.
 
     log p = (1 + scale) log p(with the prompt) - scale log p(without it), normalised. "Without it"
@@ -35,28 +34,10 @@ class PromptGuidedDenoiser:
 
     denoiser: Denoiser
     scale: float
-    family: ClassVar[str] = "diffusion"
-    layers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if not self.scale >= 0:
             raise RequestError(f"scale is {self.scale}: it must be at least 0")
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.denoiser.vocab
-
-    @property
-    def block(self) -> int:
-        return self.denoiser.block
-
-    @property
-    def boundary(self) -> int | None:
-        return self.denoiser.boundary
-
-    @property
-    def context(self) -> int:
-        return self.denoiser.context
 
     def embed(self, canvas: Sequence[int | None]) -> Tensor:
         """Return the embeddings twice, for states with the prompt and for those without it."""

@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
 
@@ -34,9 +35,7 @@ def build(
     count: Annotated[
         int, AtLeast(1), "gaps that are filled after each pass, one after the other"
     ] = 4,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 0,
+    block: BlockLength = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.joint import JointDenoising

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange
+from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import WriteThreshold
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import BLOCKS, Kit
 
@@ -31,11 +32,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    threshold: Annotated[
-        float,
-        InRange(0, 2),
-        "probability from which a token is written at once (above 1: one a pass)",
-    ] = 0.9,
+    threshold: WriteThreshold = 0.9,
     block: Annotated[
         int,
         AtLeast(0),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 
@@ -38,14 +39,8 @@ def build(
         float, InRange(0, 16), "power of a likeliest token's probability that is its gain"
     ] = 0.2,
     beta: Annotated[float, InRange(0, 1), "share of the credits that the next pass keeps"] = 0.8,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 32,
-    cache: Annotated[
-        int,
-        InRange(0, 2),
-        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
-    ] = 0,
+    block: BlockLength = 32,
+    cache: CacheLevel = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.refreshes import refresh_for_cache

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange
+from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength, WriteThreshold
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 
@@ -30,19 +31,13 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    threshold: Annotated[
-        float,
-        InRange(0, 2),
-        "probability from which a token is written at once (above 1: one a pass)",
-    ] = 2.0,
+    threshold: WriteThreshold = 2.0,
     every: Annotated[int, AtLeast(1), "passes of a block after which everything is fed again"] = 8,
     prompt: Annotated[
         bool,
         "feed the prompt once and keep it for good: dKV-Cache-PD, and with every=1 its Prefill",
     ] = False,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 32,
+    block: BlockLength = 32,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.refreshes.delayed import DelayedRefresh

@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 
@@ -35,9 +36,7 @@ def build(
     shuffled: Annotated[
         bool, "fill a block's gaps in an order drawn beforehand, as published (else from the left)"
     ] = False,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 32,
+    block: BlockLength = 32,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.foreseen import DrawnOrderDenoising

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange
+from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 
@@ -33,14 +34,8 @@ def build(
     threshold: Annotated[
         float, AtLeast(0), "nats: gaps of at most this entropy are written at once"
     ] = 0.45,
-    cache: Annotated[
-        int,
-        InRange(0, 2),
-        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
-    ] = 0,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 32,
+    cache: CacheLevel = 0,
+    block: BlockLength = 32,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.refreshes import refresh_for_cache

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength, CacheLevel, WriteThreshold
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 
@@ -31,19 +29,9 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    threshold: Annotated[
-        float,
-        InRange(0, 2),
-        "probability from which a token is written at once (above 1: one a pass)",
-    ] = 0.9,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 32,
-    cache: Annotated[
-        int,
-        InRange(0, 2),
-        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
-    ] = 0,
+    threshold: WriteThreshold = 0.9,
+    block: BlockLength = 32,
+    cache: CacheLevel = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.refreshes import refresh_for_cache

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength, WriteThreshold
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 
@@ -32,14 +33,8 @@ def build(
     kit: Kit,
     *,
     drafts: Annotated[int, InRange(1, 64), "canvases of a pass"] = 4,
-    threshold: Annotated[
-        float,
-        InRange(0, 2),
-        "probability from which a token is written at once (above 1: one a pass)",
-    ] = 2.0,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 32,
+    threshold: WriteThreshold = 2.0,
+    block: BlockLength = 32,
     cache: Annotated[
         int,
         InRange(0, 2),

@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
 
@@ -44,9 +45,7 @@ def build(
     freeze: Annotated[
         bool, "keep the prompt's and finished blocks' keys and values for good (FreeCache)"
     ] = False,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 32,
+    block: BlockLength = 32,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.guided import GuidedDenoising

@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
 
@@ -45,11 +46,7 @@ def build(
         "probability from which a predicted end cuts (0: any does, as released)",
     ] = 0.9,
     spare: Annotated[int, AtLeast(0), "gaps behind that end that stay on the canvas"] = 0,
-    cache: Annotated[
-        int,
-        InRange(0, 2),
-        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
-    ] = 0,
+    cache: CacheLevel = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.endings import FullLengthEnding, PredictedEnding

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength, BlockPasses, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 
@@ -29,20 +30,14 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 32,
-    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+    block: BlockLength = 32,
+    steps: BlockPasses = 0,
     guidance: Annotated[
         float,
         InRange(0, 16),
         "how much stronger the prompt is made, at twice the positions (0: not)",
     ] = 0.0,
-    cache: Annotated[
-        int,
-        InRange(0, 2),
-        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
-    ] = 0,
+    cache: CacheLevel = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.prompted import PromptGuidedDenoiser

@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 
@@ -29,9 +30,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 0,
+    block: BlockLength = 0,
     steps: Annotated[
         int, AtLeast(0), "passes that a block is given (0: one for each gap; else approximate)"
     ] = 0,

@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 
@@ -40,9 +41,7 @@ def build(
     passes: Annotated[
         int, AtLeast(0), "that an answer is expected to take (0: one for each of max_tokens)"
     ] = 0,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 32,
+    block: BlockLength = 32,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.refreshes import exact_refresh

@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import BlockLength, BlockPasses, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 
@@ -30,10 +31,8 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 32,
-    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+    block: BlockLength = 32,
+    steps: BlockPasses = 0,
     again: Annotated[
         int, InRange(0, 1024), "further passes of a block, which take tokens back"
     ] = 2,
@@ -41,11 +40,7 @@ def build(
     late: Annotated[
         float, InRange(0, 1), "share of a block's passes behind which they come"
     ] = 0.875,
-    cache: Annotated[
-        int,
-        InRange(0, 2),
-        "keys and values kept in a block: 0 none, 1 those before it, 2 all others",
-    ] = 0,
+    cache: CacheLevel = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.remasking import RemaskingDenoising

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import (
+    BlockLength,
+    BlockPasses,
+    EditTries,
+    RewardHeat,
+)
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
 
@@ -28,16 +31,10 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, InRange(1, 64), "edits that are drawn for each pass"] = 8,
-    heat: Annotated[
-        float,
-        AtLeast(0),
-        "in units of the reward: the higher, the less it counts (0: the best edit is taken)",
-    ] = 0.0,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 0,
-    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+    tries: EditTries = 8,
+    heat: RewardHeat = 0.0,
+    block: BlockLength = 0,
+    steps: BlockPasses = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.valued import SoftValueDenoising

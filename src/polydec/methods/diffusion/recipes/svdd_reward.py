@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import (
+    AnswerLength,
+    BlockLength,
+    BlockPasses,
+    EditTries,
+    LengthPull,
+    RewardHeat,
+)
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
 
@@ -29,20 +34,12 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, InRange(1, 64), "edits that are drawn for each pass"] = 8,
-    heat: Annotated[
-        float,
-        AtLeast(0),
-        "in units of the reward: the higher, the less it counts (0: the best edit is taken)",
-    ] = 0.0,
-    length: Annotated[int, AtLeast(0), "tokens that an answer should have (0: any number)"] = 0,
-    pull: Annotated[
-        float, AtLeast(0), "what an answer loses for each token that it is longer or shorter"
-    ] = 1.0,
-    block: Annotated[
-        int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
-    ] = 0,
-    steps: Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"] = 0,
+    tries: EditTries = 8,
+    heat: RewardHeat = 0.0,
+    length: AnswerLength = 0,
+    pull: LengthPull = 1.0,
+    block: BlockLength = 0,
+    steps: BlockPasses = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.valued import SoftValueDenoising

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
-from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
-from polydec.core.protocols import Target
-from polydec.core.request import Request, Result
+from polydec.core.request import Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens
-from polydec.core.types import Exactness, TextEdit, TokenVocabulary
-from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.core.types import Exactness
+from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
+    SearchAttempt,
+    method_target,
+    method_vocab,
+    search_each_choice,
+    side_by_side,
+    step_stream,
+)
 from polydec.methods.search.loop.protocols import ProcessReward
 from polydec.methods.search.loop.stats import SearchStats
 from polydec.methods.search.loop.types import StepBoundary
@@ -104,6 +108,9 @@ class AStarSearch:
     again: float | None = None
     sure: float | None = None
     exactness = Exactness.APPROXIMATE
+    target = method_target
+    vocab = method_vocab
+    run = search_each_choice
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64:
@@ -116,60 +123,23 @@ class AStarSearch:
         if self.sure is not None and not 0.0 < self.sure <= 1.0:
             raise RequestError(f"sure is {self.sure}: it must be above 0 and at most 1")
 
-    @property
-    def target(self) -> Target:
-        return self.method.target
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.target.vocab
-
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Search for each choice.
-
-        Args:
-            request: What is asked: prompt token ids, number of answers, limits.
-            rng: Random stream of each choice, by the choice's number.
-            into: Record of the request, which gets the tokens, the statistics and the trace events.
-
-        Returns:
-            One result for each choice of the request, in order.
-        """
-
-        async def write(
-            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
-        ) -> Result:
-            """Search for one choice.
-
-            Args:
-                answer: Record of the answer.
-                root: Attempt that stands at the end of the prompt.
-                opened: Attempts that are closed when the search is over; forks are added here.
-
-            Returns:
-                The finished answer.
-            """
-            return await _AStarRun(self, answer, opened).run(
-                AStarNode(root, rng(answer.choice or 0))
-            )
-
-        return await for_each(self.method, request, into, write)
+    async def search(self, choice: ChoiceSearch) -> Result:
+        """Search for one answer."""
+        return await _AStarRun(self, choice).run()
 
 
 class _AStarRun:
-    """The run of one answer; the caller closes the attempts in `opened`."""
+    """The run of one answer."""
 
-    def __init__(self, plan: AStarSearch, answer: AnswerText, opened: list[SearchAttempt]) -> None:
+    def __init__(self, plan: AStarSearch, choice: ChoiceSearch) -> None:
         self._plan = plan
-        self._answer = answer
-        self._opened = opened
+        self._choice = choice
         self._spent = SearchStats()
-        self._first = -1
         self._steps = StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words)
         self._count = 0
 
-    async def run(self, root: AStarNode) -> Result:
-        open_ = [root]
+    async def run(self) -> Result:
+        open_ = [AStarNode(self._choice.root, self._choice.rng)]
         plan = self._plan
         while (
             not (best := min(open_, key=lambda n: n.order)).attempt.ended
@@ -182,7 +152,7 @@ class _AStarRun:
             for node in open_[plan.frontier :]:
                 node.attempt.close()
             del open_[plan.frontier :]
-            self._settle([n.attempt.text for n in open_])
+            self._choice.settle([n.attempt.text for n in open_])
         # The goal, or out of budget: then a complete solution of the queue goes before any
         # beginning.
         whole = [n for n in open_ if n.attempt.ended]
@@ -191,18 +161,17 @@ class _AStarRun:
         (last,) = self._forks(best, 1)
         # The budget is spent: what is begun comes to its end.
         if not last.ended:
-            await last.go_on(_stream(best, best.drawn))
+            await last.go_on(step_stream(best.attempt, best.rng, best.drawn))
         self._spent = self._spent.plus(last.spent)
         last.text.score = last.value
-        self._answer.follow(last.text)
-        return self._answer.result(replace(self._spent, first=max(self._first, 0)))
+        return self._choice.finish(last.text, self._spent)
 
     async def _expand(self, node: AStarNode) -> list[AStarNode]:
         """Return the new steps after a node, and the node itself where it waits."""
         plan = self._plan
         # Streams are numbered on from the last expansion, so that a second one draws other steps.
         numbers = range(node.drawn, node.drawn + plan.width)
-        streams = [_stream(node, i) for i in numbers]
+        streams = [step_stream(node.attempt, node.rng, i) for i in numbers]
         drawn = self._forks(node, plan.width)
         await gather_coroutines(
             *(a.go_on(s, self._steps) for a, s in zip(drawn, streams, strict=True))
@@ -243,8 +212,7 @@ class _AStarRun:
 
     def _forks(self, node: AStarNode, count: int) -> list[SearchAttempt]:
         """So many that go on from a node, which is over with that unless it waits."""
-        drawn = [node.attempt.fork(self._answer.choice or 0) for _ in range(count)]
-        self._opened += drawn
+        drawn = self._choice.forks(node.attempt, count)
         if self._plan.again is None:
             node.attempt.close()
         return drawn
@@ -261,21 +229,3 @@ class _AStarRun:
         return AStarNode(
             attempt, rng, parent.cost + fall + self._plan.toll, hope, parent.depth + 1, self._count
         )
-
-    def _settle(self, texts: Sequence[AnswerText]) -> None:
-        """What all that may still win begin with is certain."""
-        sure = len(common_prefix_tokens(texts))
-        if self._first < 0:
-            self._first = sure
-            self._answer.edit(TextEdit())
-        self._answer.follow(texts[0], sure)
-
-
-def _stream(node: AStarNode, number: int) -> Rng:
-    """Return the stream of a node's step.
-
-    The first goes on in the node's own stream, so that one text draws as plain decoding does.
-    """
-    if number:
-        return node.rng.at("step", len(node.attempt.text.tokens), number)
-    return node.rng

@@ -10,10 +10,13 @@ from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.request import Request, Result
-from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript
-from polydec.core.types import Exactness, RowDetail, TextEdit, TokenVocabulary
-from polydec.methods.search.loop.attempt import SearchAttempt, for_each
+from polydec.core.transcript import Transcript
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
+    SearchAttempt,
+    for_each,
+)
 from polydec.methods.search.loop.protocols import ProcessReward, StepArbiter
 from polydec.methods.search.loop.types import StepBoundary, WrittenStep
 from polydec.methods.speculative.loop.walk import SpeculativeMethod, Walk
@@ -107,27 +110,15 @@ class ArbitrageSearch:
         Returns:
             One result for each choice of the request, in order.
         """
+        return await for_each(self.small, request, rng, into, self.search)
 
-        async def write(
-            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
-        ) -> Result:
-            """Write one choice.
-
-            Args:
-                answer: Record of the answer.
-                root: Attempt that stands at the end of the prompt.
-                opened: Attempts that are closed when the search is over; forks are added here.
-
-            Returns:
-                The finished answer.
-            """
-            course = _ArbitrageRun(self, request, into, answer, root, opened)
-            try:
-                return await course.run(rng(answer.choice or 0))
-            finally:
-                course.close()
-
-        return await for_each(self.small, request, into, write)
+    async def search(self, choice: ChoiceSearch) -> Result:
+        """Write one answer."""
+        course = _ArbitrageRun(self, choice)
+        try:
+            return await course.run()
+        finally:
+            course.close()
 
 
 class _ArbitrageRun:
@@ -137,25 +128,16 @@ class _ArbitrageRun:
         _small: The draft model's attempt, which stands after what is final.
         _big: The target's attempt, the same less the tokens in `_lag`; None before the target is
             called.
-        _opened: Attempts that the caller closes in the end.
     """
 
-    def __init__(
-        self,
-        plan: ArbitrageSearch,
-        request: Request,
-        into: Transcript,
-        answer: AnswerText,
-        small: SearchAttempt,
-        opened: list[SearchAttempt],
-    ) -> None:
+    def __init__(self, plan: ArbitrageSearch, choice: ChoiceSearch) -> None:
         self._plan = plan
-        self._request = request
-        self._into = into
-        self._answer = answer
-        self._opened = opened
-        self._small = small
-        self._tried = small
+        self._choice = choice
+        self._request = choice.into.request
+        self._answer = choice.answer
+        self._rng = choice.rng
+        self._small = choice.root
+        self._tried = choice.root
         self._big: SearchAttempt | None = None
         self._lag = list[int]()
         self._targets = list[SearchAttempt]()
@@ -164,7 +146,6 @@ class _ArbitrageRun:
         # The target after a step of its own in its place; None: it wrote none.
         self._own: SearchAttempt | None = None
         self._steps = StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words)
-        self._rng = Rng.of(0)
         self._stats = ArbitrageStats()
         self._dropped = False
         # Steps that stand so far.
@@ -175,8 +156,8 @@ class _ArbitrageRun:
         # The reader after the step that is judged, too.
         self._told: Walk | None = None
 
-    async def run(self, rng: Rng) -> Result:
-        self._rng = rng
+    async def run(self) -> Result:
+        rng = self._rng
         arbiter = self._plan.arbiter
         # The clock of decoding starts.
         self._answer.edit(TextEdit())
@@ -313,13 +294,9 @@ class _ArbitrageRun:
     async def _caught_up(self) -> SearchAttempt:
         """Return the target's attempt, which stands after what is final."""
         if self._big is None:
-            if self._request.logprobs is None:
-                base = RowDetail.NOTHING
-            else:
-                base = RowDetail.ROW
-            walk = await Walk.open(self._plan.big, self._request.prompt, base=base, whole=True)
-            self._big = SearchAttempt(walk, self._into.hypothesis(), self._request.logprobs)
-            self._opened.append(self._big)
+            self._big = await self._choice.begin(
+                self._plan.big, self._request.prompt, self._request.logprobs
+            )
             self._targets.append(self._big)
         if self._lag:
             await self._big.say(self._lag)
@@ -327,8 +304,7 @@ class _ArbitrageRun:
         return self._big
 
     def _fork(self, attempt: SearchAttempt) -> SearchAttempt:
-        twin = attempt.fork(self._answer.choice or 0)
-        self._opened.append(twin)
+        (twin,) = self._choice.forks(attempt, 1)
         return twin
 
     def _fork_big(self, attempt: SearchAttempt) -> SearchAttempt:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from torch import Tensor
 
+from polydec.core.decoder import Streams
 from polydec.core.effects import Coro, gather_coroutines
-from polydec.core.protocols import DraftScores
+from polydec.core.law import float64_probabilities
+from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
-from polydec.core.types import RowDetail, TokenCodec
+from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens, logprobs_at_nodes
+from polydec.core.types import RowDetail, TextEdit, TokenCodec, TokenVocabulary
 from polydec.methods.search.loop.protocols import ProcessReward
 from polydec.methods.search.loop.stats import SearchStats
 from polydec.methods.search.loop.types import CandidateText, StepBoundary
@@ -93,12 +96,7 @@ class SearchAttempt:
         # Token by token: the text may end, or the step, within what the round accepted.
         for node, x in zip(r.nodes, r.tokens, strict=True):
             self.logp += r.scores.logp(node, (x,))[0]
-            self.text.write(
-                (x,),
-                ()
-                if self._asked is None
-                else logprobs_at_nodes(r.scores, (node,), (x,), self._asked),
-            )
+            self.text.write((x,), logprobs_at_nodes(r.scores, (node,), (x,), self._asked))
             count += 1
             over = self.ended or (steps is not None and steps.closes(self.text.tokens[begin:]))
             if over:
@@ -185,11 +183,169 @@ def one_token_round(r: WalkRound, token: int) -> WalkRound:
     return WalkRound(r.position, r.draft, r.scores, Verdict((), token), (token,))
 
 
+def node_entropy(scores: DraftScores, node: int) -> float:
+    """Return the entropy of the law at a node, in nats.
+
+    Args:
+        scores: Laws of a pass.
+        node: Node of its draft.
+    """
+    # A certain token has no entropy; its row need not be read.
+    if scores.certain(node) is not None:
+        return 0.0
+    p_V = float64_probabilities(scores.row(node))
+    return float(-(p_V * p_V.clamp_min(1e-300).log()).sum())
+
+
+def step_stream(attempt: SearchAttempt, rng: Rng, number: int) -> Rng:
+    """Return the stream of a step that is drawn after an attempt.
+
+    The first goes on in the attempt's own stream, so that one text draws as plain decoding does.
+
+    Args:
+        attempt: The beginning of the text.
+        rng: Its random stream.
+        number: Number of the step among those that are drawn there.
+    """
+    if number:
+        return rng.at("step", len(attempt.text.tokens), number)
+    return rng
+
+
+class ChoiceSearch:
+    """The search for one answer of a request.
+
+    Attributes:
+        into: Record of the request.
+        answer: Record of the answer.
+        root: Attempt that stands at the end of the prompt.
+        rng: Random stream of the answer.
+        opened: Attempts that are closed when the searches of all answers are over.
+    """
+
+    __slots__ = ("_first", "answer", "into", "opened", "rng", "root")
+
+    def __init__(
+        self,
+        into: Transcript,
+        answer: AnswerText,
+        root: SearchAttempt,
+        rng: Rng,
+        opened: list[SearchAttempt],
+    ) -> None:
+        """Begin at the end of the prompt.
+
+        Args:
+            into: Record of the request.
+            answer: Record of the answer.
+            root: Attempt that stands at the end of the prompt.
+            rng: Random stream of the answer.
+            opened: Attempts that are closed in the end; what is forked is added.
+        """
+        self.into = into
+        self.answer = answer
+        self.root = root
+        self.rng = rng
+        self.opened = opened
+        # Tokens that were certain after the first pass; None before it.
+        self._first: int | None = None
+
+    def forks(self, attempt: SearchAttempt, count: int) -> list[SearchAttempt]:
+        """Return attempts that continue from one, which are closed when the search is over.
+
+        Args:
+            attempt: The beginning that all of them continue.
+            count: How many.
+        """
+        forks = [attempt.fork(self.answer.choice or 0) for _ in range(count)]
+        self.opened += forks
+        return forks
+
+    async def begin(
+        self, method: SpeculativeMethod, prompt: Sequence[int], asked: int | None = None
+    ) -> SearchAttempt:
+        """Return an attempt after a prompt of its own, which is closed when the search is over.
+
+        Args:
+            method: Draws the text.
+            prompt: Token ids, all of which are fed now.
+            asked: How many alternatives are noted with each token. None: no log-probabilities.
+        """
+        base = RowDetail.NOTHING
+        if asked is not None:
+            base = RowDetail.ROW
+        walk = await Walk.open(method, prompt, base=base, whole=True)
+        attempt = SearchAttempt(walk, self.into.hypothesis(), asked)
+        self.opened.append(attempt)
+        return attempt
+
+    def settle(self, texts: Sequence[AnswerText]) -> None:
+        """Write what all texts that may still win begin with: it is certain."""
+        sure = len(common_prefix_tokens(texts))
+        if self._first is None:
+            self._first = sure
+            # The clock of decoding starts, whether anything is certain or not.
+            self.answer.edit(TextEdit())
+        self.answer.follow(texts[0], sure)
+
+    def finish(self, best: AnswerText, spent: SearchStats) -> Result:
+        """Write the text that won, and return the answer.
+
+        Args:
+            best: The text.
+            spent: What the search took; `first` is filled in where texts were settled.
+        """
+        self.answer.follow(best)
+        if self._first is not None:
+            spent = replace(spent, first=self._first)
+        return self.answer.result(spent)
+
+
+class AttemptSearch(Protocol):
+    """A search that writes each answer of a request for itself, by a draft-and-verify method."""
+
+    @property
+    def method(self) -> SpeculativeMethod: ...
+
+    def search(self, choice: ChoiceSearch) -> Coro:
+        """Search for one answer; what it forks is added to `ChoiceSearch.opened`."""
+        ...
+
+
+@property
+def method_target(self: AttemptSearch) -> Target:
+    """`target` of a search whose method draws its texts."""
+    return self.method.target
+
+
+@property
+def method_vocab(self: AttemptSearch) -> TokenVocabulary:
+    """`vocab` of a search whose method draws its texts."""
+    return self.method.target.vocab
+
+
+async def search_each_choice(
+    self: AttemptSearch, request: Request, rng: Streams, into: Transcript
+) -> list[Result]:
+    """Search for each choice of a request: `run` of an `AttemptSearch`.
+
+    Args:
+        request: What is asked: prompt token ids, number of answers, limits.
+        rng: Random stream of each choice, by the choice's number.
+        into: Record of the request, which gets the tokens, the statistics and the trace events.
+
+    Returns:
+        One result for each choice of the request, in order.
+    """
+    return await for_each(self.method, request, rng, into, self.search)
+
+
 async def for_each(
     method: SpeculativeMethod,
     request: Request,
+    rng: Streams,
     into: Transcript,
-    write: Callable[[AnswerText, SearchAttempt, list[SearchAttempt]], Coro],
+    search: Callable[[ChoiceSearch], Coro],
     base: RowDetail = RowDetail.NOTHING,
 ) -> list[Result]:
     """Search for each choice of a request, after feeding the prompt once.
@@ -197,10 +353,9 @@ async def for_each(
     Args:
         method: Draws the texts.
         request: What is asked: prompt token ids, number of answers, limits.
+        rng: Random stream of each choice, by the choice's number.
         into: Record of the request, which gets the tokens, the statistics and the trace events.
-        write: write(answer, attempt, opened) searches for one answer, from an attempt at the
-            prompt's end. What it forks it adds to `opened`, which is closed in the end, however
-            that comes.
+        search: Searches for one answer. What it forks is closed in the end, however that comes.
         base: What the search reads of the model's own rows, before shaping, where the request reads
             none.
 
@@ -208,17 +363,17 @@ async def for_each(
         One result for each choice of the request, in order.
     """
     answers = [into.open(choice) for choice in request.choices]
-    if request.logprobs is not None:
-        base = RowDetail.ROW
-    walk = await Walk.open(method, request.prompt, base=base, whole=True)
+    walk = await Walk.open(method, request.prompt, base=max(base, request.base_detail), whole=True)
     opened = [SearchAttempt(walk, into.hypothesis(), request.logprobs)]
     try:
         # Each choice forks from the prompt's end, so the prompt is fed once.
         opened += (roots := [opened[0].fork(choice) for choice in request.choices])
         opened[0].close()
-        return await gather_coroutines(
-            *(write(answer, root, opened) for answer, root in zip(answers, roots, strict=True))
-        )
+        searches = [
+            ChoiceSearch(into, answer, root, rng(answer.choice or 0), opened)
+            for answer, root in zip(answers, roots, strict=True)
+        ]
+        return await gather_coroutines(*map(search, searches))
     finally:
         for attempt in opened:
             attempt.close()

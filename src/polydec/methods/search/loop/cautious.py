@@ -8,15 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
-from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
-from polydec.core.law import float64_probabilities
-from polydec.core.protocols import Target
-from polydec.core.request import Request, Result
-from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript
-from polydec.core.types import Exactness, TokenVocabulary
-from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.core.request import Result
+from polydec.core.types import Exactness
+from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
+    method_target,
+    method_vocab,
+    node_entropy,
+    search_each_choice,
+    side_by_side,
+)
 from polydec.methods.search.loop.stats import SearchStats
 from polydec.methods.search.loop.types import StepBoundary
 from polydec.methods.speculative.loop.walk import SpeculativeMethod
@@ -55,6 +57,9 @@ class CautiousSearch:
     high: float = 1.5
     longest: int = 64
     exactness = Exactness.APPROXIMATE
+    target = method_target
+    vocab = method_vocab
+    run = search_each_choice
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most <= 64:
@@ -68,74 +73,35 @@ class CautiousSearch:
         if self.longest < 1:
             raise RequestError(f"longest is {self.longest}: it must be at least 1")
 
-    @property
-    def target(self) -> Target:
-        return self.method.target
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.target.vocab
-
     def trials(self, entropy: float) -> int:
         """Return the number of trials for an entropy in nats."""
         share = min(max((entropy - self.low) / (self.high - self.low), 0.0), 1.0)
         return int(self.least + (self.most - self.least) * share)
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Write each choice; the prompt is fed once.
-
-        Args:
-            request: What is asked: prompt token ids, number of answers, limits.
-            rng: Random stream of each choice, by the choice's number.
-            into: Record of the request, which gets the tokens, the statistics and the trace events.
-
-        Returns:
-            One result for each choice of the request, in order.
-        """
-
-        async def write(
-            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
-        ) -> Result:
-            """Write one choice.
-
-            Args:
-                answer: Record of the answer.
-                root: Attempt that stands at the end of the prompt.
-                opened: Attempts that are closed when the search is over; forks are added here.
-
-            Returns:
-                The finished answer.
-            """
-            return await self._write(answer, root, opened, rng(answer.choice or 0))
-
-        return await for_each(self.method, request, into, write)
-
-    async def _write(
-        self, answer: AnswerText, text: SearchAttempt, opened: list[SearchAttempt], rng: Rng
-    ) -> Result:
+    async def search(self, choice: ChoiceSearch) -> Result:
+        """Write one answer."""
+        text = choice.root
         # A trial ends where a sentence or clause does.
         steps = StepBoundary(PUNCTUATION, self.longest, self.vocab.words)
         spent = SearchStats()
         first = 0
         while not text.ended:
-            r = await text.look(rng)
+            r = await text.look(choice.rng)
             count = 1
-            # A certain token has no entropy; its row need not be read.
             if r.scores.certain(0) is None:
-                p_V = float64_probabilities(r.scores.row(0))
-                count = self.trials(float(-(p_V * p_V.clamp_min(1e-300).log()).sum()))
+                count = self.trials(node_entropy(r.scores, 0))
             if count == 1:
                 text.take(r)
-                answer.follow(text.text)
+                choice.answer.follow(text.text)
                 first = first or int(text.spent.passes == 1 and not spent.passes)
                 continue
             # Unsure: the trials fork here, and run in the same passes.
-            opened += (tried := [text.fork(answer.choice or 0) for _ in range(count)])
+            tried = choice.forks(text, count)
             spent = spent.plus(text.spent)
             text.close()
             at = text.text.position
             await gather_coroutines(
-                *(t.go_on(rng.at("trial", at, i), steps) for i, t in enumerate(tried))
+                *(t.go_on(choice.rng.at("trial", at, i), steps) for i, t in enumerate(tried))
             )
             spent = spent.plus(side_by_side([t.spent for t in tried]))
             begun = text.logp
@@ -146,5 +112,5 @@ class CautiousSearch:
                 if t is not text:
                     t.close()
             text.spent = SearchStats()
-            answer.follow(text.text)
-        return answer.result(replace(spent.plus(text.spent), first=first))
+            choice.answer.follow(text.text)
+        return choice.answer.result(replace(spent.plus(text.spent), first=first))

@@ -76,14 +76,11 @@ class ContrastiveSearch:
         """
         best = NBestAnswers(into, 1)
         stats = SearchStats()
-        asked = request.logprobs
-        if asked is None:
-            base = RowDetail.NOTHING
-        else:
-            base = RowDetail.ROW
         session = self.target.open(request.prompt)
         tree = BranchTree(
-            session, Draft.chain(request.prompt[-1]), ScoreRequest(base=base, hidden=True)
+            session,
+            Draft.chain(request.prompt[-1]),
+            ScoreRequest(base=request.base_detail, hidden=True),
         )
         try:
             # Candidates are compared with the prompt, too: prefill gives the states of all its
@@ -116,12 +113,8 @@ class ContrastiveSearch:
                     for p, c in zip(logp, near_K, strict=True)
                 ]
                 i = worth.index(max(worth))
-                text.write(
-                    (tokens[i],),
-                    ()
-                    if asked is None
-                    else logprobs_at_nodes(scores, (node,), (tokens[i],), asked),
-                )
+                taken = (tokens[i],)
+                text.write(taken, logprobs_at_nodes(scores, (node,), taken, request.logprobs))
                 total += logp[i]
                 seen.append(state_KH[i : i + 1])
                 # The pass that judged the candidates has the law after each: no further pass is

@@ -12,7 +12,7 @@ from polydec.core.decoder import Streams
 from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
 from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
-from polydec.core.types import Exactness, RowDetail, TokenVocabulary
+from polydec.core.types import Exactness, TokenVocabulary
 from polydec.methods.search.loop.best import NBestAnswers
 from polydec.methods.search.loop.branches import BranchTree
 from polydec.methods.search.loop.ranking import LIKELIEST, LengthRanking
@@ -109,11 +109,7 @@ class DiverseBeamSearch:
         """
         best = NBestAnswers(into, self.width)
         stats = SearchStats()
-        tree = await BranchTree.open(
-            self.target,
-            request.prompt,
-            base=RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW,
-        )
+        tree = await BranchTree.open(self.target, request.prompt, base=request.base_detail)
         try:
             groups: Sequence[BeamGroup] = [
                 BeamGroup((BeamHypothesis(into.hypothesis(), 0.0, 0),))
@@ -151,10 +147,7 @@ class DiverseBeamSearch:
             if len(live) == self.beams:
                 break
             after = BeamHypothesis(beam.text.fork(), total, beam.node)
-            k = request.logprobs
-            after.text.write(
-                (x,), () if k is None else logprobs_at_nodes(scores, (beam.node,), (x,), k)
-            )
+            after.text.write((x,), logprobs_at_nodes(scores, (beam.node,), (x,), request.logprobs))
             over = after.text.finish_reason is not None
             if over and rank >= self.beams:
                 # An end counts only among the best continuations, as many as there are beams.

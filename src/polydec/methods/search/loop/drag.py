@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from polydec.base.errors import PolydecError, RequestError
-from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
-from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
-from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript
-from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.core.transcript import AnswerText
+from polydec.core.types import Exactness, TextEdit
 from polydec.methods.search.loop.agreed import AnswerAgreement, AnswerStatement
-from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
+    method_target,
+    method_vocab,
+    search_each_choice,
+    side_by_side,
+)
 from polydec.methods.search.loop.rollouts import streams_of
 from polydec.methods.search.loop.told import write_greedy_reply
 from polydec.methods.search.loop.types import answer_said
@@ -65,6 +68,9 @@ class ResponseAggregationSearch:
     ask: str = ""
     context: int | None = None
     exactness = Exactness.APPROXIMATE
+    target = method_target
+    vocab = method_vocab
+    run = search_each_choice
 
     def __post_init__(self) -> None:
         if not 1 <= self.tries <= 256:
@@ -75,62 +81,17 @@ class ResponseAggregationSearch:
             )
         self.vocab.spelled(self.ask.replace(ANSWERS, ""), f"ask is {self.ask!r}")
 
-    @property
-    def target(self) -> Target:
-        return self.method.target
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.target.vocab
-
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Draw and aggregate texts for each choice.
-
-        Args:
-            request: What is asked: prompt token ids, number of answers, limits.
-            rng: Random stream of each choice, by the choice's number.
-            into: Record of the request, which gets the tokens, the statistics and the trace events.
-
-        Returns:
-            One result for each choice of the request, in order.
-        """
-
-        async def write(
-            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
-        ) -> Result:
-            """Draw and aggregate the texts of one choice.
-
-            Args:
-                answer: Record of the answer.
-                root: Attempt that stands at the end of the prompt.
-                opened: Attempts that are closed when the search is over; forks are added here.
-
-            Returns:
-                The finished answer.
-            """
-            choice = answer.choice or 0
-            opened += (tries := [root.fork(choice) for _ in range(self.tries)])
-            return await self._answer(request, into, answer, root, tries, opened, rng(choice))
-
-        return await for_each(self.method, request, into, write)
-
-    async def _answer(
-        self,
-        request: Request,
-        into: Transcript,
-        answer: AnswerText,
-        root: SearchAttempt,
-        tries: Sequence[SearchAttempt],
-        opened: list[SearchAttempt],
-        rng: Rng,
-    ) -> Result:
+    async def search(self, choice: ChoiceSearch) -> Result:
+        """Draw and aggregate the texts of one answer."""
+        request = choice.into.request
+        root = choice.root
+        tries = choice.forks(root, self.tries)
         # The clock of decoding starts; nothing is certain before all have ended.
-        answer.edit(TextEdit())
-        await gather_coroutines(
-            *(t.go_on(stream) for t, stream in zip(tries, streams_of(rng, self.tries), strict=True))
-        )
+        choice.answer.edit(TextEdit())
+        streams = streams_of(choice.rng, self.tries)
+        await gather_coroutines(*(t.go_on(s) for t, s in zip(tries, streams, strict=True)))
         # Texts that were cut say nothing certain: they count only if there is no other.
-        pool = [t for t in tries if t.text.finish_reason == "stop"] or list(tries)
+        pool = [t for t in tries if t.text.finish_reason == "stop"] or tries
         texts = [t.tried(self.vocab.words).said for t in pool]
         answers = [answer_said(text, self.mark) for text in texts]
         # The rules' statement, which also stands in where the model is not asked or says nothing.
@@ -142,7 +103,7 @@ class ResponseAggregationSearch:
             asked := self._asked(request, answers)
         ):
             tokens, more = await write_greedy_reply(
-                self.method, request, into, opened, asked, request.max_tokens, rng.at("ask")
+                self.method, choice, asked, request.max_tokens, choice.rng.at("ask")
             )
             statement = self._read(tokens, answers, statement)
             spent = spent.plus(more)
@@ -161,8 +122,7 @@ class ResponseAggregationSearch:
                 speaker = root
                 spent = spent.plus(root.spent)
         speaker.text.score = len(supporting) / len(pool)
-        answer.follow(speaker.text)
-        return answer.result(spent)
+        return choice.finish(speaker.text, spent)
 
     def _asked(self, request: Request, answers: Sequence[str]) -> tuple[int, ...]:
         """The tokens of what the model is asked; none where it is not asked."""

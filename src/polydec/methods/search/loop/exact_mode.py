@@ -79,11 +79,7 @@ class ExactModeSearch:
                 f"length is {self.length}: max_tokens is {request.max_tokens}, and an end of the text stands behind it, "
                 f"so it can be at most {request.max_tokens - 1}"
             )
-        if request.logprobs is None:
-            base = RowDetail.NOTHING
-        else:
-            base = RowDetail.ROW
-        walk = _ExactModeRun(self, request, into, ScoreRequest(base=base))
+        walk = _ExactModeRun(self, request, into, ScoreRequest(base=request.base_detail))
         return best.results(*await walk.run())
 
 
@@ -225,12 +221,9 @@ class _ExactModeRun:
     def _with(self, level: _DepthFirstLevel, token: int) -> AnswerText:
         # Texts are forked, not rewound: those that were found stay as they are.
         text = level.text.fork()
-        asked = self._request.logprobs
-        if asked is None:
-            notes = ()
-        else:
-            notes = logprobs_at_nodes(level.scores, (0,), (token,), asked)
-        text.write((token,), notes)
+        text.write(
+            (token,), logprobs_at_nodes(level.scores, (0,), (token,), self._request.logprobs)
+        )
         self._spent = self._spent.plus(SearchStats(written=1))
         return text
 

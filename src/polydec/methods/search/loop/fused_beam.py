@@ -166,11 +166,7 @@ class FusedBeamSearch:
             RequestError: More answers are asked for than there are beams; nothing was fed yet.
         """
         best = NBestAnswers(into, self.width)
-        if request.logprobs is None:
-            base = RowDetail.NOTHING
-        else:
-            base = RowDetail.ROW
-        tree = await BranchTree.open(self.target, request.prompt, base=base)
+        tree = await BranchTree.open(self.target, request.prompt, base=request.base_detail)
         opened: list[BranchTree | FusionTree] = [tree]
         try:
             # Without a share the language model is not asked at all, and not opened.
@@ -309,10 +305,8 @@ class _FusedBeamRun:
     def _written(self, o: FusedCandidate, scores: DraftScores) -> FusedHypothesis:
         """An option as a hypothesis, at the branches of the one that it goes on from."""
         text = o.of.text.fork()
-        k = self.request.logprobs
-        node = o.of.node
         token = (o.token,)
-        text.write(token, () if k is None else logprobs_at_nodes(scores, (node,), token, k))
+        text.write(token, logprobs_at_nodes(scores, (o.of.node,), token, self.request.logprobs))
         text.score = o.score
         return replace(o.of, text=text, total=o.total)
 

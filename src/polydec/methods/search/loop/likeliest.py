@@ -11,7 +11,7 @@ from polydec.core.law import NEG_INF
 from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
 from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
-from polydec.core.types import Exactness, RowDetail, TokenVocabulary
+from polydec.core.types import Exactness, TokenVocabulary
 from polydec.laws.constraints import pieces
 from polydec.laws.constraints.protocols import TokenLanguage
 from polydec.laws.constraints.span_of import SpanLanguage
@@ -95,11 +95,7 @@ class LikeliestTextSearch:
             language = self._spans(request, into.ends)
         else:
             language = self.language
-        if request.logprobs is None:
-            base = RowDetail.NOTHING
-        else:
-            base = RowDetail.ROW
-        tree = await BranchTree.open(self.target, request.prompt, base=base)
+        tree = await BranchTree.open(self.target, request.prompt, base=request.base_detail)
         live = [LikeliestPrefix(into.hypothesis(), 0.0, language.start(), 0)]
         ended = list[LikeliestPrefix]()
         cut = False
@@ -183,12 +179,7 @@ class LikeliestTextSearch:
             b = live[i]
             text = live[i].text.fork()
             new += 1
-            text.write(
-                (x,),
-                ()
-                if request.logprobs is None
-                else logprobs_at_nodes(scores, (b.node,), (x,), request.logprobs),
-            )
+            text.write((x,), logprobs_at_nodes(scores, (b.node,), (x,), request.logprobs))
             after = LikeliestPrefix(text, total, language.step(b.state, x), b.node)
             if text.finish_reason is None:
                 grown.append(after)

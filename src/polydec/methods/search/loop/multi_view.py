@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
-from polydec.core.protocols import DraftScores, Target
-from polydec.core.request import Request, Result
+from polydec.core.protocols import DraftScores
+from polydec.core.request import Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript
-from polydec.core.types import Exactness, TextEdit, TokenVocabulary
+from polydec.core.types import Exactness, TextEdit
 from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
     SearchAttempt,
-    for_each,
+    method_target,
+    method_vocab,
     one_token_round,
+    search_each_choice,
     side_by_side,
 )
 from polydec.methods.search.loop.types import StepBoundary
@@ -100,6 +101,9 @@ class MultiViewSearch:
     drawn: bool = True
     shared: bool = False
     exactness = Exactness.APPROXIMATE
+    target = method_target
+    vocab = method_vocab
+    run = search_each_choice
 
     def __post_init__(self) -> None:
         for name, value, least, most in (
@@ -117,14 +121,6 @@ class MultiViewSearch:
         for view in self.views:
             self.spelled(view, "views")
 
-    @property
-    def target(self) -> Target:
-        return self.method.target
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.target.vocab
-
     def spelled(self, text: str, name: str) -> tuple[int, ...]:
         """Return the tokens of a text.
 
@@ -137,36 +133,11 @@ class MultiViewSearch:
         """
         return self.vocab.spelled(text, f"{name} holds {text!r}")
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Vote over views and paths for each choice.
-
-        Args:
-            request: What is asked: prompt token ids, number of answers, limits.
-            rng: Random stream of each choice, by the choice's number.
-            into: Record of the request, which gets the tokens, the statistics and the trace events.
-
-        Returns:
-            One result for each choice of the request, in order.
-        """
-
-        async def write(
-            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
-        ) -> Result:
-            """Vote for one choice.
-
-            Args:
-                answer: Record of the answer.
-                root: Attempt that stands at the end of the prompt.
-                opened: Attempts that are closed when the search is over; forks are added here.
-
-            Returns:
-                The finished answer.
-            """
-            # The clock of decoding starts; nothing is certain before the vote.
-            answer.edit(TextEdit())
-            return await _MultiViewRun(self, answer, opened).run(root, rng(answer.choice or 0))
-
-        return await for_each(self.method, request, into, write)
+    async def search(self, choice: ChoiceSearch) -> Result:
+        """Vote on one answer."""
+        # The clock of decoding starts; nothing is certain before the vote.
+        choice.answer.edit(TextEdit())
+        return await _MultiViewRun(self, choice).run()
 
     def first(self, said: str) -> tuple[int, int] | None:
         """Return which answer a text gives, and where it begins; None where it gives none.
@@ -186,26 +157,20 @@ class MultiViewSearch:
 
 
 class _MultiViewRun:
-    """The run of one answer; the caller closes the attempts in `opened`."""
+    """The run of one answer."""
 
-    def __init__(
-        self, plan: MultiViewSearch, answer: AnswerText, opened: list[SearchAttempt]
-    ) -> None:
+    def __init__(self, plan: MultiViewSearch, choice: ChoiceSearch) -> None:
         self._plan = plan
-        self._answer = answer
-        self._opened = opened
+        self._choice = choice
         self._line = StepBoundary((LINE,), plan.most, plan.vocab.words)
 
-    async def run(self, root: SearchAttempt, rng: Rng) -> Result:
-        """Write views and paths, and let them vote.
-
-        Args:
-            root: Attempt that stands at the end of the prompt.
-            rng: Random stream of the answer.
-        """
+    async def run(self) -> Result:
+        """Write views and paths, and let them vote."""
+        root = self._choice.root
+        rng = self._choice.rng
         views = self._plan.views or ("",)
         if self._plan.views:
-            begun = self._forks(root, len(views))
+            begun = self._choice.forks(root, len(views))
             streams = [rng.at("view", i) for i in range(len(views))]
         else:
             begun = [root]
@@ -221,8 +186,7 @@ class _MultiViewRun:
             side_by_side([p.attempt.spent for of in paths for p in of if p.attempt not in begun])
         )
         best.attempt.text.score = weight / len(views)
-        self._answer.follow(best.attempt.text)
-        return self._answer.result(spent)
+        return self._choice.finish(best.attempt.text, spent)
 
     async def _view(self, attempt: SearchAttempt, view: str, rng: Rng) -> list[ViewPath]:
         """Return the paths after a view, the likeliest first; the view itself if none has room."""
@@ -244,7 +208,7 @@ class _MultiViewRun:
         tokens, logp = r.scores.topk(0, plan.width)
         chance = {x: math.exp(p) for x, p in zip(tokens, logp, strict=True)}
         kept = [x for x in tokens if chance[x] >= plan.least] or list(tokens[:1])
-        forks = self._forks(attempt, len(kept))
+        forks = self._choice.forks(attempt, len(kept))
         for fork, x in zip(forks, kept, strict=True):
             fork.take(one_token_round(r, x))
         return list(
@@ -327,11 +291,6 @@ class _MultiViewRun:
         else:
             which = min(equal)
         return max((p for p in speaking if p.answer == which), key=lambda p: p.weight), most
-
-    def _forks(self, attempt: SearchAttempt, count: int) -> list[SearchAttempt]:
-        forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]
-        self._opened += forks
-        return forks
 
 
 def top_two_margin(scores: DraftScores) -> float:

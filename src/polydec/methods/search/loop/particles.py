@@ -17,7 +17,7 @@ from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens, logprobs_at_nodes
-from polydec.core.types import Exactness, RowDetail, TextEdit, TokenVocabulary
+from polydec.core.types import Exactness, TextEdit, TokenVocabulary
 from polydec.laws.constraints.everything import UnrestrictedLanguage
 from polydec.laws.constraints.protocols import TokenLanguage
 from polydec.methods.search.loop.branches import BranchTree
@@ -107,14 +107,12 @@ class ParticleSearch:
             RequestError: The constraint leaves no token that the law gives weight.
         """
         answers = [into.open(choice) for choice in request.choices]
-        if request.logprobs is None:
-            base = RowDetail.NOTHING
-        else:
-            base = RowDetail.ROW
         trees = list[BranchTree]()
         try:
             for _ in answers:
-                trees.append(await BranchTree.open(self.target, request.prompt, base=base))
+                trees.append(
+                    await BranchTree.open(self.target, request.prompt, base=request.base_detail)
+                )
             return await gather_coroutines(
                 *(
                     self._write(tree, answer, rng(answer.choice or 0), into)
@@ -180,11 +178,8 @@ class ParticleSearch:
         if drawn.token is None or not drawn.weight:
             return replace(p, logw=NEG_INF), drawn
         text = p.text.fork()
-        if request.logprobs is None:
-            notes = ()
-        else:
-            notes = logprobs_at_nodes(scores, (p.node,), (drawn.token,), request.logprobs)
-        text.write((drawn.token,), notes)
+        token = (drawn.token,)
+        text.write(token, logprobs_at_nodes(scores, (p.node,), token, request.logprobs))
         return TextParticle(
             text, p.logw + math.log(drawn.weight), language.step(p.state, drawn.token), p.node
         ), drawn

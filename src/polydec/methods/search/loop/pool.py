@@ -11,15 +11,19 @@ from statistics import fmean, median
 
 from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
-from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
-from polydec.core.law import float64_probabilities
-from polydec.core.protocols import DraftScores, Target
-from polydec.core.request import Request, Result
+from polydec.core.request import Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens
-from polydec.core.types import Exactness, TextEdit, TokenVocabulary
-from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.core.types import Exactness
+from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
+    SearchAttempt,
+    method_target,
+    method_vocab,
+    node_entropy,
+    search_each_choice,
+    side_by_side,
+)
 from polydec.methods.search.loop.refining import ExpertRefinement
 from polydec.methods.search.loop.rollouts import streams_of
 from polydec.methods.search.loop.vote import elect_answer, said_of
@@ -300,48 +304,18 @@ class HypothesisPoolSearch:
     early: bool = False
     refining: ExpertRefinement | None = None
     exactness = Exactness.APPROXIMATE
+    target = method_target
+    vocab = method_vocab
+    run = search_each_choice
 
     def __post_init__(self) -> None:
         if not 1 <= self.tries <= 64:
             raise RequestError(f"tries is {self.tries}: it must lie in 1 to 64")
         at_least_one(self, "budget")
 
-    @property
-    def target(self) -> Target:
-        return self.method.target
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.target.vocab
-
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Run a pool for each choice.
-
-        Args:
-            request: What is asked: prompt token ids, number of answers, limits.
-            rng: Random stream of each choice, by the choice's number.
-            into: Record of the request, which gets the tokens, the statistics and the trace events.
-
-        Returns:
-            One result for each choice of the request, in order.
-        """
-
-        async def write(
-            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
-        ) -> Result:
-            """Run the pool of one choice.
-
-            Args:
-                answer: Record of the answer.
-                root: Attempt that stands at the end of the prompt.
-                opened: Attempts that are closed when the search is over; forks are added here.
-
-            Returns:
-                The finished answer.
-            """
-            return await _HypothesisPoolRun(self, answer, opened).run(root, rng(answer.choice or 0))
-
-        return await for_each(self.method, request, into, write)
+    async def search(self, choice: ChoiceSearch) -> Result:
+        """Run the pool of one answer."""
+        return await _HypothesisPoolRun(self, choice).run()
 
 
 class _PoolPath:
@@ -371,7 +345,7 @@ class _PoolPath:
         # Only what was taken: the text may have ended within the round.
         for node, x in zip(r.nodes[:taken], r.tokens[:taken], strict=True):
             self.logps.append(r.scores.logp(node, (x,))[0])
-            self.entropies.append(_entropy(r.scores, node))
+            self.entropies.append(node_entropy(r.scores, node))
 
     def window(self) -> PoolWindow:
         """What it wrote since the last look, which is now."""
@@ -397,65 +371,46 @@ class _PoolPath:
         return twin
 
 
-def _entropy(scores: DraftScores, node: int) -> float:
-    """Return the entropy of the law at a node, in nats."""
-    if scores.certain(node) is not None:
-        return 0.0
-    p_V = float64_probabilities(scores.row(node))
-    return float(-(p_V * p_V.clamp_min(1e-300).log()).sum())
-
-
 class _HypothesisPoolRun:
-    """The run of one answer; the caller closes the attempts in `opened`."""
+    """The run of one answer."""
 
-    def __init__(
-        self, plan: HypothesisPoolSearch, answer: AnswerText, opened: list[SearchAttempt]
-    ) -> None:
+    def __init__(self, plan: HypothesisPoolSearch, choice: ChoiceSearch) -> None:
         self._plan = plan
-        self._answer = answer
-        self._opened = opened
+        self._choice = choice
         self._begun = list[_PoolPath]()
         self._passes = 0
-        self._first = -1
         # Whether unsure tokens are refined, until the next look.
         self._refines = False
 
-    async def run(self, root: SearchAttempt, rng: Rng) -> Result:
-        """Run the pool until its budget is spent or the vote is decided.
-
-        Args:
-            root: Attempt that stands at the end of the prompt.
-            rng: Random stream of the answer.
-        """
+    async def run(self) -> Result:
+        """Run the pool until its budget is spent or the vote is decided."""
         plan = self._plan
+        root = self._choice.root
         # All texts fork from the prompt's end, so its cache entries are shared.
-        self._begun = [_PoolPath(self._fork(root), s) for s in streams_of(rng, plan.tries)]
+        forks = self._choice.forks(root, plan.tries)
+        streams = streams_of(self._choice.rng, plan.tries)
+        self._begun = [_PoolPath(a, s) for a, s in zip(forks, streams, strict=True)]
         root.close()
         pool = list(self._begun)
         while (live := [p for p in pool if not p.attempt.ended]) and self._written + len(
             live
         ) <= plan.budget:
             await self._pass(live)
-            self._settle(pool)
+            self._choice.settle([p.attempt.text for p in pool])
             live = [p for p in live if not p.attempt.ended]
             if plan.early and self._decided(pool, live):
                 break
             # The controller looks at the living texts after every `interval` passes.
             if live and self._passes % plan.control.interval == 0:
-                pool = self._changed(pool, live, rng)
+                pool = self._changed(pool, live)
         # Only texts that ended by themselves vote.
         ended = [p for p in pool if p.attempt.text.finish_reason == "stop"]
         if ended:
             best = self._elected(ended)
         else:
             best = await self._likeliest(pool)
-        self._answer.follow(best.attempt.text)
-        spent = replace(
-            side_by_side([p.attempt.spent for p in self._begun]),
-            passes=self._passes,
-            first=max(self._first, 0),
-        )
-        return self._answer.result(spent)
+        spent = side_by_side([p.attempt.spent for p in self._begun])
+        return self._choice.finish(best.attempt.text, replace(spent, passes=self._passes))
 
     @property
     def _written(self) -> int:
@@ -478,7 +433,7 @@ class _HypothesisPoolRun:
         """The rounds, of which the unsure ones are drawn anew: all in one more pass."""
         out = list(rounds)
         # A certain token needs no refinement: only rows above the bound cost further rows.
-        unsure = [i for i, r in enumerate(rounds) if _entropy(r.scores, 0) > by.above]
+        unsure = [i for i, r in enumerate(rounds) if node_entropy(r.scores, 0) > by.above]
         new = await gather_coroutines(
             *(by.refined(live[i].attempt, out[i], live[i].rng) for i in unsure)
         )
@@ -487,9 +442,7 @@ class _HypothesisPoolRun:
         self._passes += bool(unsure)
         return out
 
-    def _changed(
-        self, pool: Sequence[_PoolPath], live: Sequence[_PoolPath], rng: Rng
-    ) -> list[_PoolPath]:
+    def _changed(self, pool: Sequence[_PoolPath], live: Sequence[_PoolPath]) -> list[_PoolPath]:
         """The pool after a look at it."""
         control = self._plan.control
         phase = self._written / self._plan.budget
@@ -502,14 +455,10 @@ class _HypothesisPoolRun:
             p.attempt.close()
         new = list[_PoolPath]()
         if (at := control.grows(phase, windows)) is not None:
-            new = [live[at].fork(self._fork(live[at].attempt), rng.at("branch", len(self._begun)))]
+            (fork,) = self._choice.forks(live[at].attempt, 1)
+            new = [live[at].fork(fork, self._choice.rng.at("branch", len(self._begun)))]
             self._begun += new
         return [*(p for p in pool if p not in gone), *new]
-
-    def _fork(self, attempt: SearchAttempt) -> SearchAttempt:
-        twin = attempt.fork(self._answer.choice or 0)
-        self._opened.append(twin)
-        return twin
 
     def _decided(self, pool: Sequence[_PoolPath], live: Sequence[_PoolPath]) -> bool:
         """Whether those that live cannot change which answer wins."""
@@ -537,16 +486,6 @@ class _HypothesisPoolRun:
         best = max(pool, key=lambda p: p.attempt.mean)
         while not best.attempt.ended:
             await self._pass([best])
-            self._settle([best])
+            self._choice.settle([best.attempt.text])
         best.attempt.text.score = best.attempt.mean
         return best
-
-    def _settle(self, pool: Sequence[_PoolPath]) -> None:
-        """What all that may still win begin with is certain."""
-        texts = [p.attempt.text for p in pool]
-        sure = len(common_prefix_tokens(texts))
-        if self._first < 0:
-            self._first = sure
-            # The clock of decoding starts, whether anything is certain or not.
-            self._answer.edit(TextEdit())
-        self._answer.follow(texts[0], sure)

@@ -7,20 +7,24 @@ from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
-from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
-from polydec.core.protocols import Target
-from polydec.core.request import Request, Result
+from polydec.core.request import Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript
-from polydec.core.types import Exactness, TextEdit, TokenVocabulary
-from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.core.types import Exactness, TextEdit
+from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
+    SearchAttempt,
+    method_target,
+    method_vocab,
+    search_each_choice,
+    side_by_side,
+)
 from polydec.methods.search.loop.judging import AttemptJudge, AttemptTextJudge, StateJudge
 from polydec.methods.search.loop.protocols import ProcessReward
 from polydec.methods.search.loop.rollouts import streams_of
 from polydec.methods.search.loop.stats import SearchStats
 from polydec.methods.search.loop.told import write_greedy_reply
-from polydec.methods.speculative.loop.walk import SpeculativeMethod, Walk
+from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 SCORE = "{score}"
 """What a feedback's text has where the reward's value is to stand."""
@@ -81,6 +85,9 @@ class IterativeRefinementSearch:
     critique: str = ""
     text: AttemptTextJudge | None = None
     exactness = Exactness.APPROXIMATE
+    target = method_target
+    vocab = method_vocab
+    run = search_each_choice
 
     def __post_init__(self) -> None:
         for name, value in (("rounds", self.rounds), ("proposals", self.proposals)):
@@ -95,14 +102,6 @@ class IterativeRefinementSearch:
         self.said(0.5)
         self.said_of_worst(0.5)
         self.asked()
-
-    @property
-    def target(self) -> Target:
-        return self.method.target
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.target.vocab
 
     @property
     def judging(self) -> AttemptJudge:
@@ -141,64 +140,24 @@ class IterativeRefinementSearch:
         text = "" if self.rounds == 1 else text
         return self.vocab.spelled(text, f"{name} is {getattr(self, name)!r}")
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Run rounds for each choice.
-
-        Args:
-            request: What is asked: prompt token ids, number of answers, limits.
-            rng: Random stream of each choice, by the choice's number.
-            into: Record of the request, which gets the tokens, the statistics and the trace events.
-
-        Returns:
-            One result for each choice of the request, in order.
-        """
-
-        async def write(
-            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
-        ) -> Result:
-            """Run the rounds of one choice.
-
-            Args:
-                answer: Record of the answer.
-                root: Attempt that stands at the end of the prompt.
-                opened: Attempts that are closed when the search is over; forks are added here.
-
-            Returns:
-                The finished answer.
-            """
-            return await _IterativeRefinementRun(self, request, into, answer, root, opened).run(
-                rng(answer.choice or 0)
-            )
-
-        return await for_each(self.method, request, into, write)
+    async def search(self, choice: ChoiceSearch) -> Result:
+        """Run the rounds of one answer."""
+        return await _IterativeRefinementRun(self, choice).run()
 
 
 class _IterativeRefinementRun:
-    """The run of one answer.
+    """The run of one answer."""
 
-    `root` stands at the end of the prompt; the caller closes the attempts in `opened`.
-    """
-
-    def __init__(
-        self,
-        plan: IterativeRefinementSearch,
-        request: Request,
-        into: Transcript,
-        answer: AnswerText,
-        root: SearchAttempt,
-        opened: list[SearchAttempt],
-    ) -> None:
+    def __init__(self, plan: IterativeRefinementSearch, choice: ChoiceSearch) -> None:
         self._plan = plan
-        self._request = request
-        self._into = into
-        self._answer = answer
-        self._root = root
-        self._opened = opened
+        self._choice = choice
+        self._request = choice.into.request
         self._spent = SearchStats()
         self._seen = list[SearchAttempt]()
 
-    async def run(self, rng: Rng) -> Result:
+    async def run(self) -> Result:
         plan = self._plan
+        rng = self._choice.rng
         idle = 0
         turn = 0
         await self._first(rng)
@@ -223,8 +182,7 @@ class _IterativeRefinementRun:
                 turn = turn + (idle % plan.patience == 0)
         best = self._best.text
         best.score = self._best.value
-        self._answer.follow(best)
-        return self._answer.result(self._spent)
+        return self._choice.finish(best, self._spent)
 
     @property
     def _room(self) -> int:
@@ -246,9 +204,9 @@ class _IterativeRefinementRun:
 
     async def _first(self, rng: Rng) -> None:
         """Draw the proposals of the first round, after the prompt alone."""
-        drawn = self._forks(self._root)
+        drawn = self._choice.forks(self._choice.root, self._plan.proposals)
         # The clock of decoding starts; nothing is certain before the last round.
-        self._answer.edit(TextEdit())
+        self._choice.answer.edit(TextEdit())
         await gather_coroutines(
             *(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True))
         )
@@ -266,11 +224,8 @@ class _IterativeRefinementRun:
         """Draw proposals after the prompt and what is shown; judge those that are new."""
         prompt = (*self._request.prompt, *shown)
         # A new prompt: what is shown is context, so this text has a cache of its own.
-        start = SearchAttempt(
-            await Walk.open(self._plan.method, prompt, whole=True), self._into.hypothesis(), None
-        )
-        self._opened.append(start)
-        drawn = self._forks(start)
+        start = await self._choice.begin(self._plan.method, prompt)
+        drawn = self._choice.forks(start, self._plan.proposals)
         start.close()
         # The answer must fit after what is shown, and must not be longer than the request allows.
         limit = min(self._request.max_tokens, self._room - len(shown))
@@ -293,8 +248,7 @@ class _IterativeRefinementRun:
 
     async def _judge(self, texts: Sequence[tuple[int, ...]]) -> None:
         """Read texts as answers to the prompt, and ask the reward of them."""
-        read = [self._root.fork(self._answer.choice or 0) for _ in texts]
-        self._opened += read
+        read = self._choice.forks(self._choice.root, len(texts))
         await gather_coroutines(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
         await gather_coroutines(*(self._plan.judging.judge(a) for a in read))
         spent = side_by_side([a.spent for a in read])
@@ -304,11 +258,6 @@ class _IterativeRefinementRun:
             a.close()
             if a.ended:
                 self._keep(a)
-
-    def _forks(self, start: SearchAttempt) -> list[SearchAttempt]:
-        drawn = [start.fork(self._answer.choice or 0) for _ in range(self._plan.proposals)]
-        self._opened += drawn
-        return drawn
 
     def _keep(self, attempt: SearchAttempt) -> None:
         if tuple(attempt.text.tokens) not in {tuple(a.text.tokens) for a in self._seen}:
@@ -327,7 +276,7 @@ class _IterativeRefinementRun:
             most = room // 2
             asked = (*answer[: room - most], *critique)
             reply, spent = await write_greedy_reply(
-                self._plan.method, self._request, self._into, self._opened, asked, most, rng
+                self._plan.method, self._choice, asked, most, rng
             )
             self._spent = self._spent.plus(spent)
             return (*worst, *asked, *reply, *feedback)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
-from polydec.core.protocols import Target
-from polydec.core.request import Request, Result
+from polydec.core.request import Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens
-from polydec.core.types import Exactness, TextEdit, TokenVocabulary
-from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.core.types import Exactness
+from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
+    SearchAttempt,
+    method_target,
+    method_vocab,
+    search_each_choice,
+    side_by_side,
+)
 from polydec.methods.search.loop.best_of import candidate_score
 from polydec.methods.search.loop.protocols import AnswerPicker, ProcessReward
 from polydec.methods.speculative.loop.walk import SpeculativeMethod
@@ -46,6 +49,9 @@ class RolloutSearch:
     enough: int = 8
     reward: ProcessReward | None = None
     exactness = Exactness.APPROXIMATE
+    target = method_target
+    vocab = method_vocab
+    run = search_each_choice
 
     def __post_init__(self) -> None:
         if not 1 <= self.tries <= 256:
@@ -55,49 +61,11 @@ class RolloutSearch:
                 f"enough is {self.enough}: it must lie in 1 to tries, which is {self.tries}"
             )
 
-    @property
-    def target(self) -> Target:
-        return self.method.target
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.target.vocab
-
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Draw texts for each choice.
-
-        Args:
-            request: What is asked: prompt token ids, number of answers, limits.
-            rng: Random stream of each choice, by the choice's number.
-            into: Record of the request, which gets the tokens, the statistics and the trace events.
-
-        Returns:
-            One result for each choice of the request, in order.
-        """
-
-        async def write(
-            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
-        ) -> Result:
-            """Draw the texts of one choice.
-
-            Args:
-                answer: Record of the answer.
-                root: Attempt that stands at the end of the prompt.
-                opened: Attempts that are closed when the search is over; forks are added here.
-
-            Returns:
-                The finished answer.
-            """
-            choice = answer.choice or 0
-            opened += (tries := [root.fork(choice) for _ in range(self.tries)])
-            root.close()
-            return await self._answer(answer, tries, rng(choice))
-
-        return await for_each(self.method, request, into, write)
-
-    async def _answer(self, answer: AnswerText, tries: Sequence[SearchAttempt], rng: Rng) -> Result:
-        streams = streams_of(rng, self.tries)
-        first = -1
+    async def search(self, choice: ChoiceSearch) -> Result:
+        """Draw the texts of one answer, and pick."""
+        tries = choice.forks(choice.root, self.tries)
+        choice.root.close()
+        streams = streams_of(choice.rng, self.tries)
         finished = list[SearchAttempt]()
         while len(finished) < self.enough and (
             live := [i for i, t in enumerate(tries) if not t.ended]
@@ -108,20 +76,15 @@ class RolloutSearch:
                 strict=True,
             ):
                 tries[i].take(r)
-            # What all texts begin with is certain, whichever is picked.
-            sure = common_prefix_tokens(t.text for t in tries)
-            if first < 0:
-                first = len(sure)
-                # The clock of decoding starts, whether anything is certain or not.
-                answer.edit(TextEdit())
-            answer.follow(tries[0].text, len(sure))
+            # Any of them may be picked.
+            choice.settle([t.text for t in tries])
             finished = [t for t in tries if t.text.finish_reason == "stop"]
             for t in tries:
                 if self.reward is None and t.ended:
                     # Closed at once: its cache is free for those that go on.
                     t.close()
         # Texts that were cut compete only where none has ended.
-        pool = finished or list(tries)
+        pool = finished or tries
         for t in tries:
             if t not in pool:
                 t.close()
@@ -130,8 +93,7 @@ class RolloutSearch:
         seen = [t.tried(self.vocab.words) for t in pool]
         which = self.pick.pick(seen)
         pool[which].text.score = candidate_score(seen[which])
-        answer.follow(pool[which].text)
-        return answer.result(replace(side_by_side([t.spent for t in tries]), first=first))
+        return choice.finish(pool[which].text, side_by_side([t.spent for t in tries]))
 
 
 def streams_of(rng: Rng, count: int) -> list[Rng]:

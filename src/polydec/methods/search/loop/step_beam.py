@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
-from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
-from polydec.core.protocols import Target
-from polydec.core.request import Request, Result
+from polydec.core.request import Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript, common_prefix_tokens
-from polydec.core.types import Exactness, TextEdit, TokenVocabulary
-from polydec.methods.search.loop.attempt import SearchAttempt, for_each, side_by_side
+from polydec.core.types import Exactness
+from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
+    SearchAttempt,
+    method_target,
+    method_vocab,
+    search_each_choice,
+    side_by_side,
+    step_stream,
+)
 from polydec.methods.search.loop.protocols import ProcessReward
 from polydec.methods.search.loop.stats import SearchStats
 from polydec.methods.search.loop.types import StepBoundary
@@ -72,6 +77,9 @@ class StepBeamSearch:
     delimiter: str = "\n"
     longest: int = 64
     exactness = Exactness.APPROXIMATE
+    target = method_target
+    vocab = method_vocab
+    run = search_each_choice
 
     def __post_init__(self) -> None:
         for name, value in (("keep", self.keep), ("width", self.width)):
@@ -79,62 +87,23 @@ class StepBeamSearch:
                 raise RequestError(f"{name} is {value}: it must lie in 1 to 64")
         at_least_one(self, "longest")
 
-    @property
-    def target(self) -> Target:
-        return self.method.target
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.target.vocab
-
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
-        """Run a beam for each choice.
-
-        Args:
-            request: What is asked: prompt token ids, number of answers, limits.
-            rng: Random stream of each choice, by the choice's number.
-            into: Record of the request, which gets the tokens, the statistics and the trace events.
-
-        Returns:
-            One result for each choice of the request, in order.
-        """
-
-        async def write(
-            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
-        ) -> Result:
-            """Run the beam of one choice.
-
-            Args:
-                answer: Record of the answer.
-                root: Attempt that stands at the end of the prompt.
-                opened: Attempts that are closed when the search is over; forks are added here.
-
-            Returns:
-                The finished answer.
-            """
-            return await _StepBeamRun(self, answer, opened).run(
-                StepBeamPrefix(root, rng(answer.choice or 0))
-            )
-
-        return await for_each(self.method, request, into, write)
+    async def search(self, choice: ChoiceSearch) -> Result:
+        """Run the beam of one answer."""
+        return await _StepBeamRun(self, choice).run()
 
 
 class _StepBeamRun:
-    """The run of one answer; the caller closes the attempts in `opened`."""
+    """The run of one answer."""
 
-    def __init__(
-        self, plan: StepBeamSearch, answer: AnswerText, opened: list[SearchAttempt]
-    ) -> None:
+    def __init__(self, plan: StepBeamSearch, choice: ChoiceSearch) -> None:
         self._plan = plan
-        self._answer = answer
-        self._opened = opened
+        self._choice = choice
         self._spent = SearchStats()
-        self._first = -1
         self._steps = StepBoundary((plan.delimiter,), plan.longest, plan.vocab.words)
 
-    async def run(self, root: StepBeamPrefix) -> Result:
+    async def run(self) -> Result:
         plan = self._plan
-        kept = [root]
+        kept = [StepBeamPrefix(self._choice.root, self._choice.rng)]
         # The first level draws as many steps as all later levels do together.
         width = self._plan.keep * self._plan.width
         while any(not b.attempt.ended for b in kept):
@@ -148,23 +117,19 @@ class _StepBeamRun:
                 b.attempt.close()
             kept = beams[: plan.keep]
             width = plan.width
-            self._settle([b.attempt.text for b in kept])
+            self._choice.settle([b.attempt.text for b in kept])
         best = kept[0].attempt.text
         best.score = kept[0].value
-        self._answer.follow(best)
-        return self._answer.result(replace(self._spent, first=max(self._first, 0)))
+        return self._choice.finish(best, self._spent)
 
     async def _grown(self, begun: Sequence[StepBeamPrefix], width: int) -> list[StepBeamPrefix]:
         """Return the new beginnings: so many steps drawn after each of these, in parallel."""
-        choice = self._answer.choice or 0
         # Numbered by beginning, so that equal steps after different beginnings stay apart.
         drawn = [
-            (number, attempt, _stream(b, i))
+            (number, attempt, step_stream(b.attempt, b.rng, i))
             for number, b in enumerate(begun)
-            for i in range(width)
-            for attempt in [b.attempt.fork(choice)]
+            for i, attempt in enumerate(self._choice.forks(b.attempt, width))
         ]
-        self._opened += [attempt for _, attempt, _ in drawn]
         for b in begun:
             b.attempt.close()
         await gather_coroutines(
@@ -185,22 +150,3 @@ class _StepBeamRun:
             )
             for attempt, stream in once.values()
         ]
-
-    def _settle(self, texts: Sequence[AnswerText]) -> None:
-        """What all that are kept begin with is certain."""
-        sure = len(common_prefix_tokens(texts))
-        if self._first < 0:
-            self._first = sure
-            # The clock of decoding starts, whether anything is certain or not.
-            self._answer.edit(TextEdit())
-        self._answer.follow(texts[0], sure)
-
-
-def _stream(begun: StepBeamPrefix, number: int) -> Rng:
-    """Return the stream of a step.
-
-    The first goes on in the beginning's own stream, so that one text draws as plain decoding does.
-    """
-    if number:
-        return begun.rng.at("step", len(begun.attempt.text.tokens), number)
-    return begun.rng

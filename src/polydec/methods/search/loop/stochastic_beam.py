@@ -17,7 +17,7 @@ from polydec.core.protocols import DraftScores, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
-from polydec.core.types import Exactness, RowDetail, TokenVocabulary
+from polydec.core.types import Exactness, TokenVocabulary
 from polydec.methods.search.loop.best import NBestAnswers
 from polydec.methods.search.loop.branches import BranchTree
 from polydec.methods.search.loop.stats import SearchStats
@@ -113,11 +113,7 @@ class StochasticBeamSearch:
         best = NBestAnswers(into, self.width)
         stats = SearchStats()
         drawn = rng(0)
-        tree = await BranchTree.open(
-            self.target,
-            request.prompt,
-            base=RowDetail.NOTHING if request.logprobs is None else RowDetail.ROW,
-        )
+        tree = await BranchTree.open(self.target, request.prompt, base=request.base_detail)
         try:
             beam: Sequence[RacingPrefix] = [RacingPrefix(into.hypothesis(), 0.0, 0)]
             while fed := {r.node for r in beam if r.text.finish_reason is None}:
@@ -190,9 +186,7 @@ def _child(
     """One token further on, at its parent's node."""
     racer = parent.racer
     text = parent.racer.text.fork()
-    text.write(
-        (token,), () if asked is None else logprobs_at_nodes(scores, (racer.node,), (token,), asked)
-    )
+    text.write((token,), logprobs_at_nodes(scores, (racer.node,), (token,), asked))
     return RacingPrefix(text, racer.logp + float(parent.logp_V[token]), racer.node)
 
 

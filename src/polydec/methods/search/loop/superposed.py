@@ -280,7 +280,7 @@ async def _noted(text: AnswerText, session: Session, into: Transcript) -> Answer
     )
     out.write(
         text.tokens,
-        logprobs_at_nodes(scores, range(len(text.tokens)), text.tokens, request.logprobs or 0),
+        logprobs_at_nodes(scores, range(len(text.tokens)), text.tokens, request.logprobs),
     )
     out.score = text.score
     return out

@@ -16,15 +16,17 @@ from polydec.base.options import at_least_one
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
 from polydec.core.law import NEG_INF
-from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
-from polydec.core.transcript import AnswerText, Transcript
+from polydec.core.transcript import Transcript
 from polydec.core.types import Exactness, RowDetail, TextEdit, TokenVocabulary
 from polydec.laws.constraints.protocols import TokenLanguage
 from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
     SearchAttempt,
     for_each,
+    method_target,
+    method_vocab,
     one_token_round,
     side_by_side,
 )
@@ -128,6 +130,8 @@ class ThoughtTreeSearch:
     found: int = 2
     own: str = ""
     exactness = Exactness.APPROXIMATE
+    target = method_target
+    vocab = method_vocab
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("keep", 1), ("depth", 0)):
@@ -152,14 +156,6 @@ class ThoughtTreeSearch:
             raise RequestError(
                 f"check is {self.check!r}: the model's tokenizer cannot spell yes and no, so leave it empty"
             )
-
-    @property
-    def target(self) -> Target:
-        return self.method.target
-
-    @property
-    def vocab(self) -> TokenVocabulary:
-        return self.target.vocab
 
     def spelled(self, name: str) -> tuple[int, ...]:
         """Return the tokens of a text field.
@@ -193,43 +189,21 @@ class ThoughtTreeSearch:
         Returns:
             One result for each choice of the request, in order.
         """
+        # A check reads the model's own law.
+        base = RowDetail.ROW if self.check else RowDetail.NOTHING
+        return await for_each(self.method, request, rng, into, self.search, base)
 
-        async def write(
-            answer: AnswerText, root: SearchAttempt, opened: list[SearchAttempt]
-        ) -> Result:
-            """Search the tree of one choice.
-
-            Args:
-                answer: Record of the answer.
-                root: Attempt that stands at the end of the prompt.
-                opened: Attempts that are closed when the search is over; forks are added here.
-
-            Returns:
-                The finished answer.
-            """
-            return await _ThoughtTreeRun(self, request, answer, opened).run(
-                ThoughtChain(root, rng(answer.choice or 0))
-            )
-
-        return await for_each(
-            self.method, request, into, write, RowDetail.ROW if self.check else RowDetail.NOTHING
-        )
+    async def search(self, choice: ChoiceSearch) -> Result:
+        """Search the tree of one answer."""
+        return await _ThoughtTreeRun(self, choice).run()
 
 
 class _ThoughtTreeRun:
-    """The run of one answer; the caller closes the attempts in `opened`."""
+    """The run of one answer."""
 
-    def __init__(
-        self,
-        plan: ThoughtTreeSearch,
-        request: Request,
-        answer: AnswerText,
-        opened: list[SearchAttempt],
-    ) -> None:
+    def __init__(self, plan: ThoughtTreeSearch, choice: ChoiceSearch) -> None:
         self._plan = plan
-        self._request = request
-        self._answer = answer
-        self._opened = opened
+        self._choice = choice
         self._steps = StepBoundary(("\n",), plan.longest, plan.vocab.words)
         self._cue = plan.spelled("cue")
         self._check = plan.spelled("check")
@@ -237,12 +211,12 @@ class _ThoughtTreeRun:
         self._passages = PassageRanking(plan.passages)
         self._spent = SearchStats()
 
-    async def run(self, root: ThoughtChain) -> Result:
-        live = [root]
+    async def run(self) -> Result:
+        live = [ThoughtChain(self._choice.root, self._choice.rng)]
         ready = list[ThoughtChain]()
         plan = self._plan
         # The clock of decoding starts; nothing is certain before the vote.
-        self._answer.edit(TextEdit())
+        self._choice.answer.edit(TextEdit())
         for level in range(plan.depth):
             # Expand all beginnings of the level in parallel.
             deepened = await gather_coroutines(*(self._grown(t) for t in live))
@@ -251,7 +225,7 @@ class _ThoughtTreeRun:
             ready += [t for t in grown if t.ready]
             # Prune: a draw in proportion to chance, so that weak beginnings are not always lost.
             live = draw_thoughts(
-                [t for t in grown if not t.ready], plan.keep, root.rng.at("keep", level)
+                [t for t in grown if not t.ready], plan.keep, self._choice.rng.at("keep", level)
             )
             if not live:
                 break
@@ -260,12 +234,11 @@ class _ThoughtTreeRun:
         self._spent = self._spent.plus(side_by_side([t.attempt.spent for t in leaves]))
         best, weight = self._elected(leaves)
         best.attempt.text.score = weight
-        self._answer.follow(best.attempt.text)
-        return self._answer.result(self._spent)
+        return self._choice.finish(best.attempt.text, self._spent)
 
     async def _grown(self, thought: ThoughtChain) -> tuple[list[ThoughtChain], SearchStats]:
         """Return the new beginnings after a thought, and what drawing them took."""
-        forks = self._forks(thought.attempt, self._plan.steps)
+        forks = self._choice.forks(thought.attempt, self._plan.steps)
         begin = len(thought.attempt.text.tokens)
         streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
         # Draw the steps, each in a stream of its own.
@@ -356,7 +329,7 @@ class _ThoughtTreeRun:
             mean = (attempt.logp - begun) / (len(attempt.text.tokens) - begin)
             return math.exp(mean), SearchStats()
         # A fork is asked: the question must not stay in the text.
-        (asking,) = self._forks(attempt, 1)
+        (asking,) = self._choice.forks(attempt, 1)
         logp_V = (await asking.ask(self._check)).base.row(len(self._check))
         yes, no = (
             float(logp_V[list(self._plan.begun_by(words))].exp().sum()) for words in (YES, NO)
@@ -366,7 +339,7 @@ class _ThoughtTreeRun:
 
     async def _answered(self, thought: ThoughtChain) -> ThoughtChain:
         """Return a thought with an answer after it."""
-        (attempt,) = self._forks(thought.attempt, 1)
+        (attempt,) = self._choice.forks(thought.attempt, 1)
         if attempt.ended:
             return replace(thought, attempt=attempt, answered=len(attempt.text.tokens))
         if self._cue and attempt.text.room > len(self._cue):
@@ -375,7 +348,7 @@ class _ThoughtTreeRun:
         ends = attempt.text.ends
         line = StepBoundary(("\n",), self._plan.most, self._plan.vocab.words)
         # The evidence is all that stands before the answer, passages that were read included.
-        evidence = (*self._request.prompt, *attempt.text.tokens)
+        evidence = (*self._choice.into.request.prompt, *attempt.text.tokens)
         if self._plan.grounded:
             bank_V = word_bank(self._plan.vocab, ends, evidence)
         else:
@@ -425,11 +398,6 @@ class _ThoughtTreeRun:
             (t for t, answer in zip(pool, answers, strict=True) if answer == most),
             key=lambda t: t.chance,
         ), votes[most]
-
-    def _forks(self, attempt: SearchAttempt, count: int) -> list[SearchAttempt]:
-        forks = [attempt.fork(self._answer.choice or 0) for _ in range(count)]
-        self._opened += forks
-        return forks
 
 
 def _taken(forks: Sequence[SearchAttempt]) -> SearchStats:

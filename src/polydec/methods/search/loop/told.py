@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.transcript import Transcript
-from polydec.methods.search.loop.attempt import SearchAttempt, one_token_round
+from polydec.methods.search.loop.attempt import (
+    ChoiceSearch,
+    one_token_round,
+)
 from polydec.methods.search.loop.stats import SearchStats
-from polydec.methods.speculative.loop.walk import SpeculativeMethod, Walk
+from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 
 async def write_greedy_reply(
-    method: SpeculativeMethod,
-    request: Request,
-    into: Transcript,
-    opened: list[SearchAttempt],
-    asked: Sequence[int],
-    most: int,
-    rng: Rng,
+    method: SpeculativeMethod, choice: ChoiceSearch, asked: Sequence[int], most: int, rng: Rng
 ) -> tuple[tuple[int, ...], SearchStats]:
     """Write the model's own words after the prompt and a question, greedily.
 
@@ -29,9 +24,7 @@ async def write_greedy_reply(
 
     Args:
         method: Writes the reply.
-        request: Its prompt comes first.
-        into: Record of the request; the reply is a hypothesis in it.
-        opened: Attempts that the caller closes; the reply's is added.
+        choice: Search for the answer. The prompt of its request comes first.
         asked: Tokens of the question, after the prompt.
         most: Most tokens of the reply.
         rng: Random stream for the passes; nothing of the reply is drawn.
@@ -39,9 +32,8 @@ async def write_greedy_reply(
     Returns:
         The reply's tokens, without its end, and what they cost.
     """
-    prompt = (*request.prompt, *asked)
-    attempt = SearchAttempt(await Walk.open(method, prompt, whole=True), into.hypothesis(), None)
-    opened.append(attempt)
+    prompt = (*choice.into.request.prompt, *asked)
+    attempt = await choice.begin(method, prompt)
     text = attempt.text
     words = method.target.vocab.words
     text.limit = most

@@ -16,7 +16,7 @@ from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
-from polydec.core.types import Exactness, RowDetail, TokenVocabulary
+from polydec.core.types import Exactness, TokenVocabulary
 from polydec.methods.search.loop.branches import BranchTree
 from polydec.methods.search.loop.contrastive_search import likeliest_tokens
 from polydec.methods.search.loop.stats import SearchStats
@@ -101,11 +101,9 @@ class TransferQSearch:
             One result for each choice of the request, in order.
         """
         answers = [into.open(choice) for choice in request.choices]
-        if request.logprobs is None:
-            base = RowDetail.NOTHING
-        else:
-            base = RowDetail.ROW
-        law = await BranchTree.open(self.target, request.prompt, base=base, whole=True)
+        law = await BranchTree.open(
+            self.target, request.prompt, base=request.base_detail, whole=True
+        )
         trees = [law]
         try:
             ahead = law
@@ -191,11 +189,7 @@ class _TransferQRun:
             # Score log p(v) + weight Q(v), then take the best or draw.
             i = self._choose([p + self._plan.weight * q for p, q in zip(logp, value)], rng)
             taken = (tokens[i],)
-            asked = request.logprobs
-            answer.write(
-                taken,
-                () if asked is None else logprobs_at_nodes(scores, (self._node,), taken, asked),
-            )
+            answer.write(taken, logprobs_at_nodes(scores, (self._node,), taken, request.logprobs))
             if answer.finish_reason is None:
                 (self._node,) = self._law.grow([(self._node, tokens[i])])
                 # In the continuations' tree the taken token's node is the next root: its branch

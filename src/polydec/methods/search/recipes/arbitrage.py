@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange, ValueNote
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
-from polydec.core.protocols import Target
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
+from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
     name="arbitrage",
@@ -38,22 +38,16 @@ def build(
         InRange(0.0, 2.0),
         "chance of a better step from which the target writes it, above 1: never",
     ] = 0.5,
-    delimiter: Annotated[str, ValueNote("\\n: a line break"), "what a step ends with"] = "\\n",
-    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    delimiter: StepDelimiter = "\\n",
+    longest: StepTokens = 64,
 ) -> Decoder:
     from polydec.methods.search.loop.arbiters import ReadingArbiter, RouterArbiter
     from polydec.methods.search.loop.arbitrage import ArbitrageSearch, StepReader
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.models.learned.kinds.router import DraftStateRouter
     from polydec.models.learned.kinds.text_router import TextRouter
 
     # Both models decode plainly; only the arbiter decides which step stands.
-    def plain(law: Target) -> SpeculativeDecoder:
-        return SpeculativeDecoder(law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
-
     ends = delimiter.replace("\\n", "\n")
     # A router that reads the text goes before one on the draft model's states.
     reads = kit.find(TextRouter)
@@ -63,6 +57,10 @@ def build(
         else ReadingArbiter(reads, tau)
     )
     reader = (
-        None if reads is None else StepReader(plain(reads.law), *reads.marks, reads.law.context)
+        None
+        if reads is None
+        else StepReader(undrafted_method(reads.law), *reads.marks, reads.law.context)
     )
-    return ArbitrageSearch(plain(kit.target), plain(kit.drafting), arbiter, ends, longest, reader)
+    return ArbitrageSearch(
+        undrafted_method(kit.target), undrafted_method(kit.drafting), arbiter, ends, longest, reader
+    )

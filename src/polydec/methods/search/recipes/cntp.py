@@ -36,17 +36,12 @@ def build(
 ) -> Decoder:
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.cautious import CautiousSearch
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
 
     # Texts are drawn without drafts: the entropy is looked at before every token. The greedy rule
     # is dropped: at temperature 0 it leaves one text, and there is nothing to try.
     return CautiousSearch(
-        SpeculativeDecoder(
-            drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
-        ),
+        undrafted_method(drop_greedy_rule(kit.target)),
         1,
         most,
         low,

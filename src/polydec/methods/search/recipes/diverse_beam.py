@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange, ValueNote
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.search.recipes._options import EarlyStop, LengthPower
 
 CARD = Card(
     name="diverse-beam",
@@ -35,17 +36,8 @@ def build(
     strength: Annotated[
         float, InRange(0, 100), "log-probability that a choice of an earlier group costs"
     ] = 0.5,
-    length_penalty: Annotated[
-        float,
-        InRange(-10, 10),
-        ValueNote("below 0 favours short texts"),
-        "power of the length that divides a score",
-    ] = 1.0,
-    early: Annotated[
-        bool | None,
-        ValueNote("none: when no text can win that is not there"),
-        "true: stop at as many ended texts as beams; false: guess whether going on helps",
-    ] = None,
+    length_penalty: LengthPower = 1.0,
+    early: EarlyStop = None,
 ) -> Decoder:
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.search.recipes._options import AnswerMark, TextCount
 
 CARD = Card(
     name="drag",
@@ -32,13 +33,11 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    tries: Annotated[int, InRange(1, 256), "texts that are drawn side by side"] = 5,
+    tries: TextCount = 5,
     share: Annotated[
         float, InRange(0.01, 1.0), "of them that a statement must be supported by"
     ] = 0.5,
-    mark: Annotated[
-        str, ValueNote("none: the last line"), "what stands before an answer, such as 'answer is'"
-    ] = "",
+    mark: AnswerMark = "",
     within: Annotated[
         str,
         ValueNote("none: no places are known"),
@@ -54,16 +53,11 @@ def build(
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.agreed import AnswerAgreement, parse_name_hierarchy
     from polydec.methods.search.loop.drag import ResponseAggregationSearch
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to aggregate.
-    method = SpeculativeDecoder(
-        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
-    )
+    method = undrafted_method(drop_greedy_rule(kit.target))
     asked = ask.replace("\\n", "\n")
     return ResponseAggregationSearch(
         method,

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.search.recipes._options import AnswerMark
 
 CARD = Card(
     name="hyper",
@@ -50,9 +51,7 @@ def build(
         ValueNote("0: none do"),
         "how far lengths may be from the median to count",
     ] = 1.0,
-    mark: Annotated[
-        str, ValueNote("none: the last line"), "what stands before an answer, such as 'answer is'"
-    ] = "",
+    mark: AnswerMark = "",
     ways: Annotated[
         int,
         InRange(1, 64),
@@ -72,16 +71,11 @@ def build(
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.pool import HypothesisPoolSearch, PoolController, VoteWeights
     from polydec.methods.search.loop.refining import ExpertRefinement
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to vote on.
-    method = SpeculativeDecoder(
-        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
-    )
+    method = undrafted_method(drop_greedy_rule(kit.target))
     # None for a dense model: then refining is worth nothing to the controller.
     refining = ExpertRefinement.of(method.target, ways, stir, above)
     control = PoolController(interval, least, most, refine=refining is not None)

@@ -59,18 +59,13 @@ def build(
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.judging import AttemptTextJudge
     from polydec.methods.search.loop.refine import IterativeRefinementSearch
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.models.learned.kinds.reward import TextReward
     from polydec.models.learned.kinds.step_reward import StepReward
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to refine.
-    method = SpeculativeDecoder(
-        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
-    )
+    method = undrafted_method(drop_greedy_rule(kit.target))
     feedback_text, worst, asked = (
         text.replace("\\n", "\n") for text in (feedback, contrast, critique)
     )

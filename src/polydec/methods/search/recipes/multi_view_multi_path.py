@@ -52,10 +52,7 @@ def build(
 ) -> Decoder:
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.multi_view import MultiViewSearch
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
 
     # Options come as one line each: an escaped n stands for a line break.
     def parts(text: str) -> tuple[str, ...]:
@@ -63,9 +60,7 @@ def build(
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to vote on.
-    method = SpeculativeDecoder(
-        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
-    )
+    method = undrafted_method(drop_greedy_rule(kit.target))
     asked = cue.replace("\\n", "\n")
     return MultiViewSearch(
         method, parts(answers), parts(views), asked, caption, width, least, most, drawn, shared

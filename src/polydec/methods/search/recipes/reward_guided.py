@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange, ValueNote
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
+from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
     name="reward-guided",
@@ -36,22 +37,17 @@ def build(
         InRange(0.0, 2.0),
         "value of a step below which the target writes it, above 1: always",
     ] = 0.7,
-    delimiter: Annotated[str, ValueNote("\\n: a line break"), "what a step ends with"] = "\\n",
-    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    delimiter: StepDelimiter = "\\n",
+    longest: StepTokens = 64,
 ) -> Decoder:
     from polydec.methods.search.loop.arbiters import ValueArbiter
     from polydec.methods.search.loop.arbitrage import ArbitrageSearch
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.models.learned.kinds.step_reward import StepReward
 
     # Both models decode plainly; only the arbiter decides which step stands.
-    big, small = (
-        SpeculativeDecoder(law, NothingDrafter(), MatchVerifier(), FixedPolicy(0))
-        for law in (kit.target, kit.drafting)
-    )
+    big = undrafted_method(kit.target)
+    small = undrafted_method(kit.drafting)
     return ArbitrageSearch(
         big, small, ValueArbiter(kit.need(StepReward), tau), delimiter.replace("\\n", "\n"), longest
     )

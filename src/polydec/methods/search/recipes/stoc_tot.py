@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.search.recipes._options import StepTokens
 
 CARD = Card(
     name="stoc-tot",
@@ -49,7 +50,7 @@ def build(
     alike: Annotated[
         float, InRange(0.0, 1.0), "words that two steps share before one of them goes"
     ] = 0.8,
-    longest: Annotated[int, AtLeast(1), "tokens of a step at most"] = 64,
+    longest: StepTokens = 64,
     passages: Annotated[
         str,
         ValueNote("\\n: a line break"),
@@ -64,16 +65,11 @@ def build(
 ) -> Decoder:
     from polydec.laws.targets.searched import drop_greedy_rule
     from polydec.methods.search.loop.thought_tree import ThoughtTreeSearch, usual_check
-    from polydec.methods.speculative.drafters.nothing import NothingDrafter
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
-    from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.methods.search.loop.undrafted import undrafted_method
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to search.
-    method = SpeculativeDecoder(
-        drop_greedy_rule(kit.target), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
-    )
+    method = undrafted_method(drop_greedy_rule(kit.target))
     check = usual_check(kit.target.vocab) if check is None else check
     asked, ask_text, answered, passage_lines = (
         text.replace("\\n", "\n") for text in (check, cue, own, passages)

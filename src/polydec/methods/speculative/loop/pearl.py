@@ -155,10 +155,7 @@ class PearlDecoder:
             if got < len(tested) - 1:
                 new = (*new, verdict.bonus)
             into.on(VerifiedEvent(choice, n, verdict.path[: len(new) - 1], new[-1]))
-            if asked is None:
-                notes = ()
-            else:
-                notes = logprobs_at_nodes(scores, range(len(new)), new, asked)
+            notes = logprobs_at_nodes(scores, range(len(new)), new, asked)
             count = text.write(new, notes, got)
             counted.see(tested, verdict, count)
             if text.finish_reason is not None:

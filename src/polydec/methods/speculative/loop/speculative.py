@@ -66,9 +66,8 @@ class SpeculativeDecoder:
         texts = [into.open(choice) for choice in request.choices]
         # Log-probabilities and the mass that a guard leaves are read from the model's own rows,
         # before shaping.
-        if request.logprobs is None and request.guard is None:
-            base = RowDetail.NOTHING
-        else:
+        base = request.base_detail
+        if request.guard is not None:
             base = RowDetail.ROW
         walk = await Walk.open(self, request.prompt, base=base, whole=request.n > 1)
         walks = [walk]
@@ -108,10 +107,7 @@ async def _write(
                 ProposedEvent(choice, r.position, draft.token, draft.parent, piece, draft.probes)
             )
             into.on(VerifiedEvent(choice, r.position, r.verdict.path, r.verdict.bonus))
-        if asked is None:
-            notes = ()
-        else:
-            notes = logprobs_at_nodes(r.scores, r.nodes, r.tokens, asked)
+        notes = logprobs_at_nodes(r.scores, r.nodes, r.tokens, asked)
         # The guard's state is read before the write: it belongs to the first token of this round.
         if guard is None:
             before = None

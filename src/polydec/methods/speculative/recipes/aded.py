@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtMost, DeprecatedName, GreaterThan, InRange
+from polydec.base.options import AtMost, GreaterThan, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.speculative.recipes._options import CostAwareFormerlyThrift
 
 CARD = Card(
     name="aded",
@@ -55,11 +56,7 @@ def build(
         bool,
         "begin with the model's n-gram table, of contexts of two tokens or more (--ngrams DIR; as published: true)",
     ] = False,
-    cost_aware: Annotated[
-        bool,
-        DeprecatedName("thrift"),
-        "feed only what is worth its rows by the costs measured here (as published: false)",
-    ] = True,
+    cost_aware: CostAwareFormerlyThrift = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter

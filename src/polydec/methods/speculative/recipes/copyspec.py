@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import DeprecatedName, InRange
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 from polydec.methods.speculative.loop.with_source import with_source_text
+from polydec.methods.speculative.recipes._options import CostAwareFormerlyThrift
 
 CARD = Card(
     name="copyspec",
@@ -42,11 +43,7 @@ def build(
         InRange(0, 1),
         "of adapt, the price of a drafted token beside that of a pass; none: 0.1",
     ] = None,
-    cost_aware: Annotated[
-        bool,
-        DeprecatedName("thrift"),
-        "feed only what is worth its rows by the costs measured here (as published: false)",
-    ] = True,
+    cost_aware: CostAwareFormerlyThrift = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.copying import CopySpecDrafter

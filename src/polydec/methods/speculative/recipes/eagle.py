@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.speculative.recipes._options import CostAware, PromptStates
 
 CARD = Card(
     name="eagle",
@@ -34,12 +35,8 @@ def build(
     *,
     nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, InRange(1, 16), "levels"] = 4,
-    prompt: Annotated[
-        bool, "the layer reads the whole prompt's states: a cached prefix is computed again"
-    ] = True,
-    cost_aware: Annotated[
-        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
-    ] = False,
+    prompt: PromptStates = True,
+    cost_aware: CostAware = False,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost

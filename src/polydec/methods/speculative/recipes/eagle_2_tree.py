@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.speculative.recipes._options import PathWidth
 
 CARD = Card(
     name="eagle-2-tree",
@@ -29,9 +30,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    width: Annotated[
-        int, InRange(1, 64), "paths expanded at each level and tokens tried below each"
-    ] = 3,
+    width: PathWidth = 3,
     nodes: Annotated[int, InRange(0, 1024), "tokens of a tree"] = 6,
     depth: Annotated[int, InRange(0, 64), "levels"] = 4,
 ) -> Decoder:

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, ArtefactNeed, Kit
+from polydec.methods.speculative.recipes._options import CostAware
 
 NEED = ArtefactNeed(
     "probes", "transferred states (hidden-transfer)", lambda probes: probes.maps is not None
@@ -36,9 +37,7 @@ def build(
     *,
     nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 8,
     rows: Annotated[int, InRange(1, 256), "tokens and probes fed beside the root"] = 24,
-    cost_aware: Annotated[
-        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
-    ] = False,
+    cost_aware: CostAware = False,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost

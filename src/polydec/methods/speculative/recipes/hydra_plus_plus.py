@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.speculative.recipes._options import CostAware
 
 NEED = ArtefactNeed(
     "heads", "draft heads behind a layer (hydra++)", lambda heads: heads.layer is not None
@@ -35,9 +36,7 @@ def build(
     kit: Kit,
     *,
     nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
-    cost_aware: Annotated[
-        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
-    ] = False,
+    cost_aware: CostAware = False,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost

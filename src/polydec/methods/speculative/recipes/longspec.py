@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.speculative.recipes._options import CostAware, PathWidth
 
 CARD = Card(
     name="longspec",
@@ -31,9 +32,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    width: Annotated[
-        int, InRange(1, 64), "paths expanded at each level and tokens tried below each"
-    ] = 4,
+    width: PathWidth = 4,
     nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, InRange(1, 16), "levels"] = 5,
     static: Annotated[
@@ -47,9 +46,7 @@ def build(
         "a tree whose levels hold so many of the likeliest paths each, such as 4,16,16,16,16 (as published), in place of the "
         "`nodes` likeliest of all",
     ] = None,
-    cost_aware: Annotated[
-        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
-    ] = False,
+    cost_aware: CostAware = False,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, DeprecatedName, InRange
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 from polydec.methods.speculative.loop.with_source import with_source_text
+from polydec.methods.speculative.recipes._options import (
+    CandidateCount,
+    CostAwareFormerlyThrift,
+)
 
 CARD = Card(
     name="lookup-recycling",
@@ -32,17 +36,13 @@ def build(
     min_ngram: Annotated[
         int, AtLeast(1), "shortest run of tokens that is looked up, at most max_ngram"
     ] = 2,
-    k: Annotated[int, InRange(1, 64), "candidates remembered after each token"] = 8,
+    k: CandidateCount = 8,
     nodes: Annotated[int, InRange(1, 256), "tokens of an unfolded tree"] = 3,
     depth: Annotated[int, InRange(0, 64), "most tokens of a copy"] = 10,
     growth: Annotated[
         int, InRange(0, 16), "tokens copied for each token that matched (0: always depth)"
     ] = 2,
-    cost_aware: Annotated[
-        bool,
-        DeprecatedName("thrift"),
-        "feed only what is worth its rows by the costs measured here (as published: false)",
-    ] = True,
+    cost_aware: CostAwareFormerlyThrift = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import DeprecatedName, GreaterThan, InRange
+from polydec.base.options import GreaterThan, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 from polydec.methods.speculative.loop.with_source import with_source_text
+from polydec.methods.speculative.recipes._options import (
+    CandidateCount,
+    CostAwareFormerlyThrift,
+)
 
 CARD = Card(
     name="merged-drafts",
@@ -37,15 +41,11 @@ def build(
     trust: Annotated[
         float, GreaterThan(0), "how many trials a source's own estimate is worth"
     ] = 32.0,
-    k: Annotated[int, InRange(1, 64), "candidates remembered after each token"] = 8,
+    k: CandidateCount = 8,
     recycle_prefill: Annotated[
         bool, "remember what the prompt's rows say too (they are computed for it)"
     ] = False,
-    cost_aware: Annotated[
-        bool,
-        DeprecatedName("thrift"),
-        "feed only what is worth its rows by the costs measured here (as published: false)",
-    ] = True,
+    cost_aware: CostAwareFormerlyThrift = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter

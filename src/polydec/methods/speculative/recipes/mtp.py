@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.speculative.recipes._options import CostAware
 
 CARD = Card(
     name="mtp",
@@ -38,9 +39,7 @@ def build(
         bool, "masks behind every drafted token (false: behind the last one)"
     ] = True,
     sampler: Annotated[bool, "a guess depends on the token before it"] = True,
-    cost_aware: Annotated[
-        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
-    ] = False,
+    cost_aware: CostAware = False,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import worth_its_cost

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.speculative.recipes._options import CostAware
 
 NEED = ArtefactNeed("probes", "prompt tokens (ppd)", lambda probes: probes.maps is None)
 CARD = Card(
@@ -42,9 +43,7 @@ def build(
     hardware_aware: Annotated[
         bool, "by_state with so many rows as pay by the costs measured here (as published)"
     ] = False,
-    cost_aware: Annotated[
-        bool, "feed only what is worth its rows by the costs measured here (as published: false)"
-    ] = False,
+    cost_aware: CostAware = False,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.economics import state_trees

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, DeprecatedName, InRange
+from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 from polydec.methods.speculative.loop.with_source import with_source_text
+from polydec.methods.speculative.recipes._options import CostAwareFormerlyThrift
 
 CARD = Card(
     name="prompt-lookup",
@@ -45,11 +46,7 @@ def build(
         bool, "a copy that reaches the end of the text goes on from its own start"
     ] = True,
     first: Annotated[bool, "copy from the earliest occurrence instead of the latest"] = False,
-    cost_aware: Annotated[
-        bool,
-        DeprecatedName("thrift"),
-        "feed only what is worth its rows by the costs measured here (as published: false)",
-    ] = True,
+    cost_aware: CostAwareFormerlyThrift = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter

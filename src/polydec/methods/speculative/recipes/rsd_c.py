@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import EntryCount, InRange
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.speculative.recipes._options import LevelChildren
 
 CARD = Card(
     name="rsd-c",
@@ -30,12 +31,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    levels: Annotated[
-        tuple[int, ...],
-        EntryCount(1, 16),
-        InRange(1, 16),
-        "children of each node, level by level, such as 2,1,1",
-    ] = (2, 1, 1),
+    levels: LevelChildren = (2, 1, 1),
     nodes: Annotated[int, InRange(0, 1024), "most tokens of a tree"] = 16,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.speculative.recipes._options import PathWidth
 
 CARD = Card(
     name="scylla",
@@ -37,9 +38,7 @@ def build(
         "tokens of a tree by sequences at once, such as 1:16,4:8,16:0 (none: by the costs measured here)",
     ] = "",
     nodes: Annotated[int, InRange(1, 64), "tokens of the widest tree, where costs decide"] = 16,
-    width: Annotated[
-        int, InRange(1, 64), "paths expanded at each level and tokens tried below each"
-    ] = 4,
+    width: PathWidth = 4,
     depth: Annotated[int, InRange(1, 16), "levels"] = 5,
     patience: Annotated[int, AtLeast(1), "rounds in a row that must ask for another width"] = 3,
     prompt: Annotated[

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.speculative.recipes._options import CandidateCount
 
 CARD = Card(
     name="specmquant",
@@ -39,7 +40,7 @@ def build(
         InRange(1, 64),
         "a chain of so many tokens is verified (published: 6, with depth 9); none: depth",
     ] = None,
-    k: Annotated[int, InRange(1, 64), "candidates remembered after each token"] = 8,
+    k: CandidateCount = 8,
     inner_nodes: Annotated[int, InRange(0, 256), "tokens of an inner tree (published: 30)"] = 7,
     inner_depth: Annotated[int, InRange(0, 64), "levels of an inner tree (published: 3)"] = 4,
     eagle: Annotated[

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import DeprecatedName, InRange
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 from polydec.methods.speculative.loop.with_source import with_source_text
+from polydec.methods.speculative.recipes._options import CostAwareFormerlyThrift
 
 CARD = Card(
     name="suffix-automaton",
@@ -40,11 +41,7 @@ def build(
     hot: Annotated[
         bool, "copy from the engine's earlier requests as well: drafts then show what these hold"
     ] = False,
-    cost_aware: Annotated[
-        bool,
-        DeprecatedName("thrift"),
-        "feed only what is worth its rows by the costs measured here (as published: false)",
-    ] = True,
+    cost_aware: CostAwareFormerlyThrift = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.automaton import SuffixStore

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import DeprecatedName, InRange
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.speculative.recipes._options import (
+    CandidateCount,
+    CostAwareFormerlyThrift,
+)
 
 CARD = Card(
     name="token-recycling",
@@ -31,7 +35,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    k: Annotated[int, InRange(1, 64), "candidates remembered after each token"] = 8,
+    k: CandidateCount = 8,
     nodes: Annotated[
         int | None, InRange(1, 256), "tokens of a draft tree; none: 7, or as shape says"
     ] = None,
@@ -48,11 +52,7 @@ def build(
         bool,
         "keep the table for later requests of the engine: drafts then show what other requests wrote",
     ] = False,
-    cost_aware: Annotated[
-        bool,
-        DeprecatedName("thrift"),
-        "feed only what is worth its rows by the costs measured here (as published: false)",
-    ] = True,
+    cost_aware: CostAwareFormerlyThrift = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.cost_aware import CostAwareDrafter

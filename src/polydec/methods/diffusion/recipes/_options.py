@@ -1,0 +1,28 @@
+"""Options that several methods of this family take alike."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import AtLeast, InRange
+
+BlockLength = Annotated[
+    int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
+]
+WriteThreshold = Annotated[
+    float, InRange(0, 2), "probability from which a token is written at once (above 1: one a pass)"
+]
+CacheLevel = Annotated[
+    int, InRange(0, 2), "keys and values kept in a block: 0 none, 1 those before it, 2 all others"
+]
+BlockPasses = Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"]
+EditTries = Annotated[int, InRange(1, 64), "edits that are drawn for each pass"]
+AnswerLength = Annotated[int, AtLeast(0), "tokens that an answer should have (0: any number)"]
+LengthPull = Annotated[
+    float, AtLeast(0), "what an answer loses for each token that it is longer or shorter"
+]
+RewardHeat = Annotated[
+    float,
+    AtLeast(0),
+    "in units of the reward: the higher, the less it counts (0: the best edit is taken)",
+]
