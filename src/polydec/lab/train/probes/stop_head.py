@@ -1,119 +1,110 @@
-"""`polydec train stop-head`: a head that says whether a drafted token will be accepted (SpecDec++)."""
+"""A head that says whether a drafted token will be accepted (SpecDec++).
+
+Every eighth text is set aside, and the weights that are best on these are saved: the head, which
+begins as the best constant, has more of them than a small run has positions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.train import selfplay
 from polydec.lab.train.dice import generator_for
-from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
-from polydec.lab.train.own_text import gather_target_text
-from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.own_text import SampledTextSpec, gather_target_text
+from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
 from polydec.lab.train.selfplay import TrainingSample
-from polydec.lab.train.specs.stop_head import StopHeadSpec
+from polydec.lab.train.specs.probe import StopHeadSpec
 from polydec.lab.train.target import load_target_and_draft
 from polydec.models.learned.kinds import stop_head
 from polydec.models.learned.kinds.stop_head import StopHead
+from polydec.models.sessions.checkpoint import ModelBundle
 from polydec.models.sessions.lm import CausalLaw
 
 
-@dataclass(frozen=True, eq=False)
-class StopHeadExamples:
-    """States of the draft after drafted tokens (N, H) and the chance with which each token is accepted (N)."""
+def trainable_stop_head(start: StopHead, tied: bool) -> TrainableProbe[StopHead]:
+    """Take the weights of a head to train.
 
-    hidden_NH: Tensor
-    accepted_N: Tensor
+    Args:
+        start: The head that training begins with.
+        tied: All blocks are the first one, which is trained once.
 
+    Returns:
+        Its tensors: those of the blocks, then those of the output.
+    """
+    depth = len(start.blocks)
+    own = start.blocks[:1] if tied else start.blocks
 
-class TrainableStopHead(nn.Module):
-    """The weights of a StopHead, to be trained."""
-
-    def __init__(self, start: StopHead, tied: bool) -> None:
-        super().__init__()
-        if tied:
-            own = start.blocks[:1]
-        else:
-            own = start.blocks
-        self.blocks = nn.ParameterList([nn.Parameter(t.clone()) for block in own for t in block])
-        self.out = nn.ParameterList([nn.Parameter(t.clone()) for t in start.out])
-        self._depth = len(start.blocks)
-        self._tied = tied
-
-    def head(self) -> StopHead:
-        t: list[Tensor] = list(self.parameters())
+    def build(*t: Tensor) -> StopHead:
         pairs = tuple((t[i], t[i + 1]) for i in range(0, len(t) - 2, 2))
-        return StopHead(pairs * self._depth if self._tied else pairs, (t[-2], t[-1]))
+        return StopHead(pairs * depth if tied else pairs, (t[-2], t[-1]))
+
+    return TrainableProbe(build, blocks=[t for block in own for t in block], out=start.out)
 
 
-def train_stop_head(spec: StopHeadSpec) -> dict[str, Any]:
-    """Train, save at spec.out (head.safetensors, config.json), and say how it does on held-out prompts beside the best
-    constant. Every eighth text is set aside, and the weights that are best on these are saved: the head, which begins as the
-    best constant, has more of them than a small run has positions. The draft is left as it is. See `carry_out`. Raises
-    RequestError on a wrong spec, a draft that does not fit the target, or missing data."""
-    return run_training("stop-head", spec, _course)
+def split_target_text(
+    spec: SampledTextSpec, point: ModelBundle
+) -> tuple[list[TrainingSample], tuple[list[TrainingSample], ...]]:
+    """Gather the target's answers, and split them.
+
+    Args:
+        spec: Which text is wanted.
+        point: The target, which writes what is not there.
+
+    Returns:
+        All texts to learn from; and these but for every eighth one, every eighth one, and those of
+        held-out prompts.
+    """
+    samples = gather_target_text(spec, point.lm, point.text, False)
+    unseen = gather_target_text(spec, point.lm, point.text, True)
+    lessons = [s for i, s in enumerate(samples) if i % 8] or samples
+    return samples, (lessons, samples[::8], unseen)
 
 
-def _course(spec: StopHeadSpec) -> TrainingRun:
+def prepare_probe(spec: StopHeadSpec) -> ProbeTraining[ProbeExamples]:
+    """Label tokens that the draft draws after the target's own text."""
     point, small, name = load_target_and_draft(spec.target, spec.draft)
-    samples, unseen = (
-        gather_target_text(spec, point.lm, point.text, unseen_part) for unseen_part in (False, True)
-    )
-    parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
-    lessons, aside, unseen_lessons = (
+    samples, parts = split_target_text(spec, point)
+    lessons, aside, unseen = (
         label_drafted_tokens(point.lm, small.lm, part, spec, number)
         for number, part in enumerate(parts)
     )
-    start = stop_head.new_stop_head(lessons.hidden_NH.shape[1], spec.depth, spec.tied, spec.seed)
-    network = TrainableStopHead(
-        StopHead(
-            start.blocks, (start.out[0], best_constant_logits(lessons.accepted_N, spec.weight))
-        ),
-        spec.tied,
+    start = stop_head.new_stop_head(lessons.input_NX.shape[1], spec.depth, spec.tied, spec.seed)
+    constant = best_constant_logits(lessons.label_N, spec.weight)
+    head = trainable_stop_head(StopHead(start.blocks, (start.out[0], constant)), spec.tied)
+
+    def loss(part: ProbeExamples) -> Tensor:
+        return weighted_bce(head.probe().logits(part.input_NX), part.label_N, spec.weight)
+
+    about = {
+        "target": spec.target,
+        "draft": name,
+        "temperature": spec.temperature,
+        "mixing": spec.mixing,
+        "weight": spec.weight,
+    }
+    return ProbeTraining(
+        head,
+        lessons,
+        loss,
+        lambda: {
+            "positions": len(lessons),
+            "loss_aside": float(loss(aside)),
+            "held_out": measure_stop_head(head.probe(), unseen, spec.weight),
+        },
+        lambda out, result: stop_head.save(out, head.probe(), about),
+        lambda: loss(aside),
+        {
+            "draft": name,
+            "positions": len(lessons),
+            "samples": selfplay.samples_fingerprint(samples),
+        },
     )
-
-    def loss_aside() -> Tensor:
-        return weighted_bce(network.head().logits(aside.hidden_NH), aside.accepted_N, spec.weight)
-
-    def loss(step: int) -> tuple[Tensor, int]:
-        g = generator_for(spec.seed, step, "rows")
-        picked = torch.randint(len(lessons.accepted_N), (spec.rows,), generator=g)
-        return weighted_bce(
-            network.head().logits(lessons.hidden_NH[picked]),
-            lessons.accepted_N[picked],
-            spec.weight,
-        ), spec.rows
-
-    known_as = run_identity(
-        spec,
-        draft=name,
-        positions=len(lessons.accepted_N),
-        samples=selfplay.samples_fingerprint(samples),
-    )
-
-    def measure() -> dict[str, Any]:
-        return {
-            "positions": len(lessons.accepted_N),
-            "loss_aside": float(loss_aside().detach()),
-            "held_out": measure_stop_head(network.head(), unseen_lessons, spec.weight),
-        }
-
-    def save(out: Path, result: Mapping[str, Any]) -> None:
-        about = {k: known_as[k] for k in ("target", "draft", "temperature", "mixing", "weight")}
-        stop_head.save(out, network.head(), about)
-
-    schedule = TrainingSchedule(
-        spec.steps, spec.rate, decay=1.0, save_every=500, log_every=50, judge_every=25
-    )
-    return TrainingRun(network, loss, schedule, known_as, save, measure, loss_aside)
 
 
 def label_drafted_tokens(
@@ -122,7 +113,7 @@ def label_drafted_tokens(
     samples: Sequence[TrainingSample],
     spec: StopHeadSpec,
     part: int,
-) -> StopHeadExamples:
+) -> ProbeExamples:
     """What the draft's states say of tokens that it drew after the target's own text. part: number of this part of the samples,
     which names its draws."""
     g = generator_for(spec.seed, part, "drafts")
@@ -137,7 +128,7 @@ def label_drafted_tokens(
             read = torch.where(own_T, token_T, torch.tensor(s.output_ids))
             hidden.append(teacher_forced_states(draft, s.prompt_ids, read.tolist())[own_T])
             accepted.append((p_T / q_T).clamp(max=1.0)[own_T])
-    return StopHeadExamples(torch.cat(hidden), torch.cat(accepted).float())
+    return ProbeExamples(torch.cat(hidden), torch.cat(accepted).float())
 
 
 def teacher_forced_laws(lm: CausalLaw, sample: TrainingSample, temperature: float) -> Tensor:
@@ -192,13 +183,11 @@ def best_constant_logits(accepted_N: Tensor, weight: float) -> Tensor:
 
 
 @torch.no_grad()
-def measure_stop_head(
-    head: StopHead, lessons: StopHeadExamples, weight: float
-) -> Mapping[str, float]:
+def measure_stop_head(head: StopHead, lessons: ProbeExamples, weight: float) -> Mapping[str, float]:
     """loss: as in training; loss_of_constant: of the best constant; acceptance: mean label; ranked: how often, of two tokens
     of which one is likelier to be accepted, the head says which (0.5 is chance)."""
-    y = lessons.accepted_N
-    logits = head.logits(lessons.hidden_NH)
+    y = lessons.label_N
+    logits = head.logits(lessons.input_NX)
     same = best_constant_logits(y, weight).expand(len(y), 2)
     g = torch.Generator().manual_seed(0)
     a, b = torch.randint(len(y), (2, 20000), generator=g)

@@ -1,4 +1,9 @@
-"""`polydec train filter`: which tokens of a block are right already? From a model's own runs (Learn2PD)."""
+"""Which tokens of a block are right already? From a model's own runs (Learn2PD).
+
+The target answers one token a pass. Each answer is replayed by writing all tokens that are right as
+soon as they are the likeliest, and what the confidences were when which were right is learned.
+Every tenth run is set aside.
+"""
 
 from __future__ import annotations
 
@@ -15,74 +20,85 @@ from polydec.core.canvas_law import Canvas, Denoiser
 from polydec.core.scheduler import run_coroutines
 from polydec.lab.train import selfplay
 from polydec.lab.train.data import training_data
-from polydec.lab.train.envelope import TrainingRun, run_identity, run_training, tensor_digest
-from polydec.lab.train.schedule import TrainingSchedule
-from polydec.lab.train.specs.filter import FilterSpec
+from polydec.lab.train.envelope import tensor_digest
+from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
+from polydec.lab.train.specs.probe import FilterSpec, ValueSpec
 from polydec.lab.train.target import require_family
 from polydec.lab.train.tasks import draw_task, task_variety
 from polydec.methods.registry.kit import family_of
 from polydec.models.learned.kinds import filter as filters
+from polydec.models.learned.kinds.filter import ConfidenceFilter
 from polydec.request.loaded import LoadedModel
 from polydec.request.loading import load
 
 R = TypeVar("R")
 
 
-def train_filter(spec: FilterSpec) -> dict[str, Any]:
-    """Let the target answer one token a pass, replay each answer by writing all tokens that are right as soon as they are the
-    likeliest, and learn from what the confidences were when which were right. Every tenth run is set aside. See
-    `carry_out`."""
-    return run_training("filter", spec, _course)
+def prepare_probe(spec: FilterSpec) -> ProbeTraining[ProbeExamples]:
+    """Let the target answer, and replay its answers.
 
-
-def _course(spec: FilterSpec) -> TrainingRun:
-    lm = load(spec.target, draft=None)
-    require_family("diffusion", family_of(lm.checkpoint.lm), spec.target)
+    Raises:
+        RequestError: The target is no masked-diffusion model, or no prompt fits.
+    """
+    lm = load_diffusion_model(spec.target)
+    model = lm.checkpoint.lm
     prompts = filter_training_prompts(lm, spec)
-    finals = fill_answer_canvases(lm.checkpoint.lm, prompts, spec)
+    finals = fill_answer_canvases(model, prompts, spec)
     pairs = run_in_batches(
-        [_pairs(lm.checkpoint.lm, p, final, spec) for p, final in zip(prompts, finals, strict=True)]
+        [_pairs(model, p, final, spec) for p, final in zip(prompts, finals, strict=True)]
     )
-    aside = [p for i, p in enumerate(pairs) if i % 10 == 9]
+    aside = [p for i, p in enumerate(pairs) if i % 10 == 9] or pairs
     sure_NB, right_NB, _ = (
         torch.cat(t) for t in zip(*(p for i, p in enumerate(pairs) if i % 10 != 9))
     )
-    net = _TrainableFilter(spec.block, spec.hidden or spec.block, spec.seed)
 
-    def loss(step: int) -> tuple[Tensor, int]:
-        return binary_cross_entropy_with_logits(net.filter().logits(sure_NB), right_NB), len(
-            sure_NB
-        )
+    def build(*t: Tensor) -> ConfidenceFilter:
+        return ConfidenceFilter(((t[0], t[1]), (t[2], t[3])), spec.written)
 
-    schedule = TrainingSchedule(
-        spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps)
-    )
+    start = filters.new_confidence_filter(spec.block, spec.hidden or spec.block, spec.seed)
+    net = TrainableProbe(build, p=[t for layer in start.layers for t in layer])
 
-    def made() -> filters.ConfidenceFilter:
-        layers = tuple((w.detach(), b.detach()) for w, b in net.filter().layers)
-        return filters.ConfidenceFilter(layers, spec.written)  # pyright: ignore
+    def loss(part: ProbeExamples) -> Tensor:
+        return binary_cross_entropy_with_logits(net.probe().logits(part.input_NX), part.label_N)
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
-        filters.save(out, made(), {"target": spec.target, "tasks": list(spec.tasks), **result})
+        about = {"target": spec.target, "tasks": list(spec.tasks), **result}
+        filters.save(out, net.probe(), about)
 
-    def measure() -> dict[str, Any]:
-        return {"pairs": len(sure_NB), **_judge(made(), aside or pairs)}
+    return ProbeTraining(
+        net,
+        ProbeExamples(sure_NB, right_NB),
+        loss,
+        lambda: {"pairs": len(sure_NB), **_judge(net.probe(), aside)},
+        save,
+        identity={"pairs": tensor_digest(right_NB)},
+        schedule={"weight_decay": 0.0},
+    )
 
-    known_as = run_identity(spec, pairs=tensor_digest(right_NB))
-    return TrainingRun(net, loss, schedule, known_as, save, measure)
+
+def load_diffusion_model(name: str) -> LoadedModel:
+    """The target of this name. Raises RequestError where it is no masked-diffusion model."""
+    lm = load(name, draft=None)
+    require_family("diffusion", family_of(lm.checkpoint.lm), name)
+    return lm
 
 
-class _TrainableFilter(torch.nn.Module):
-    """A filter's numbers, to train."""
+def draw_task_prompts(lm: LoadedModel, spec: FilterSpec | ValueSpec) -> list[tuple[int, ...]]:
+    """Prompts of the tasks in turn, none of a question that is held out.
 
-    def __init__(self, size: int, hidden: int, seed: int) -> None:
-        super().__init__()
-        self.p = torch.nn.ParameterList(
-            t for layer in filters.new_confidence_filter(size, hidden, seed).layers for t in layer
-        )
+    Args:
+        lm: The model whose tokens the prompts are of.
+        spec: Names the tasks, how many of each, and the randomness.
 
-    def filter(self) -> filters.ConfidenceFilter:
-        return filters.ConfidenceFilter(((self.p[0], self.p[1]), (self.p[2], self.p[3])))
+    Returns:
+        Token ids of each prompt.
+    """
+    of = task_variety(spec.varied)
+    return [
+        lm.ids(draw_task(name, spec.seed, i, of=of).question)
+        for i in range(spec.each)
+        for name in spec.tasks
+    ]
 
 
 def filter_training_prompts(lm: LoadedModel, spec: FilterSpec) -> list[tuple[int, ...]]:
@@ -98,12 +114,7 @@ def filter_training_prompts(lm: LoadedModel, spec: FilterSpec) -> list[tuple[int
                 f"a context of {lm.network.context}"
             )
         return fitting
-    of = task_variety(spec.varied)
-    return [
-        lm.ids(draw_task(name, spec.seed, i, of=of).question)
-        for i in range(spec.each)
-        for name in spec.tasks
-    ]
+    return draw_task_prompts(lm, spec)
 
 
 def fill_answer_canvases(
@@ -169,7 +180,7 @@ async def _laws(board: Any, canvas: Sequence[int | None], rows: Sequence[int]) -
 
 
 def _judge(
-    made: filters.ConfidenceFilter, pairs: Sequence[tuple[Tensor, Tensor, Tensor]]
+    made: ConfidenceFilter, pairs: Sequence[tuple[Tensor, Tensor, Tensor]]
 ) -> dict[str, float]:
     """On runs that were set aside: of tokens that it finds right at 0.96 the share that is, and of right ones the share that it
     finds; gaps only."""
