@@ -1,4 +1,4 @@
-"""Commands of `polydec train` that are made of what a kind of training declares (polydec/lab/train/specs)."""
+"""Commands of `polydec train`, made of what each training declares (polydec/lab/train/specs)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BESIDE = ("command", "fields", "states")
 
 
 def training_commands() -> tuple[TrainingCommand, ...]:
-    """What the files of polydec/lab/train/specs call COMMAND, by name, and those of other packages (`plugins.py`)."""
+    """Commands and recipes of polydec/lab/train/specs and of other packages (`plugins.py`)."""
     own = {command.name: command for name in _names() for command in _own(name)}
     every = own | _brought()
     return tuple(every[name] for name in sorted(every))

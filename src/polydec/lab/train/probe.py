@@ -130,6 +130,7 @@ def train_probe(spec: ProbeSpec) -> dict[str, Any]:
 
 def _course(spec: ProbeSpec, training: ProbeTraining[Any]) -> TrainingRun:
     lessons = training.lessons
+    # A recipe without such a field has few examples, and takes all of them at each step.
     rows: int | None = getattr(spec, "rows", None)
 
     def loss(step: int) -> tuple[Tensor, int]:

@@ -73,7 +73,15 @@ def gathering_identity(spec: StepPairSpec) -> dict[str, Any]:
 
 
 def problem_count(spec: StepPairSpec, unseen: bool) -> int:
-    """Problems of each kind: a quarter as many held-out ones."""
+    """Count the problems of each kind.
+
+    Args:
+        spec: Says how many both models solve.
+        unseen: Of held-out problems, a quarter as many.
+
+    Returns:
+        At least 1.
+    """
     if unseen:
         return max(1, spec.each // 4)
     return spec.each
@@ -103,6 +111,7 @@ def write_step_pairs(
         )
         for p in (models.target, models.draft)
     )
+    # Problems that are live together share passes of each model.
     with show_count_progress(f"{'held-out ' * unseen}problems", every=LIVE) as watch:
         for first in range(0, len(numbered), LIVE):
             tasks = list[Any]()

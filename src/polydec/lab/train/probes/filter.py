@@ -48,6 +48,7 @@ def prepare_probe(spec: FilterSpec) -> ProbeTraining[ProbeExamples]:
         [_pairs(model, p, final, spec) for p, final in zip(prompts, finals, strict=True)]
     )
     aside = [p for i, p in enumerate(pairs) if i % 10 == 9] or pairs
+    # A row is one pass over one block: the confidences there, and which tokens were right already.
     sure_NB, right_NB, _ = (
         torch.cat(t) for t in zip(*(p for i, p in enumerate(pairs) if i % 10 != 9))
     )
@@ -102,8 +103,18 @@ def draw_task_prompts(lm: LoadedModel, spec: FilterSpec | ValueSpec) -> list[tup
 
 
 def filter_training_prompts(lm: LoadedModel, spec: FilterSpec) -> list[tuple[int, ...]]:
-    """Prompts of the tasks, in turn, or of one's own text; none of a question that is held out. Raises RequestError where no
-    prompt of one's own leaves room for its answer."""
+    """Draw the prompts that the target answers; none is of a question that is held out.
+
+    Args:
+        lm: The model whose tokens the prompts are of.
+        spec: Names the tasks, or a text of one's own whose prompts are taken instead.
+
+    Returns:
+        Token ids of each prompt.
+
+    Raises:
+        RequestError: No prompt of one's own text leaves room for its answer.
+    """
     if spec.data is not None:
         own = selfplay.draw_prompts(training_data(spec.data), spec.each, seed=spec.seed)
         ids = [lm.ids(user) for _, user in own]
@@ -120,20 +131,39 @@ def filter_training_prompts(lm: LoadedModel, spec: FilterSpec) -> list[tuple[int
 def fill_answer_canvases(
     model: Denoiser, prompts: Sequence[Sequence[int]], spec: FilterSpec
 ) -> list[Canvas]:
-    """The canvases that `answer` fills, many at a time."""
+    """Let the model answer prompts, many at a time.
+
+    Args:
+        model: The target.
+        prompts: Token ids of each.
+        spec: Says how long an answer and a block are.
+
+    Returns:
+        Of each prompt the canvas that `fill_answer_canvas` fills.
+    """
     return run_in_batches([fill_answer_canvas(model, prompt, spec) for prompt in prompts])
 
 
 def run_in_batches(work: Sequence[Coroutine[Any, Any, R]], most: int = 64) -> list[R]:
-    """What these come to; `most` of them share passes."""
+    """Run coroutines that ask a model, so that some of them share passes.
+
+    Args:
+        work: What is to be run.
+        most: How many run together.
+
+    Returns:
+        What each of them comes to, in their order.
+    """
     return [x for i in range(0, len(work), most) for x in run_coroutines(work[i : i + most])]
 
 
 async def _pairs(
     model: Denoiser, prompt: Sequence[int], final: Canvas, spec: FilterSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of one prompt and its answer the confidences, which tokens were right, and which positions were gaps, [passes, block]
-    each: blocks one after the other."""
+    """Replay one answer: confidences, which tokens were right, and which positions were gaps.
+
+    Each is ``[passes, block]``, blocks one after the other.
+    """
     canvas: list[int | None] = [*prompt, *(None,) * spec.max_tokens]
     board = model.open(len(canvas), len(prompt))
     sure = list[Tensor]()
@@ -144,6 +174,7 @@ async def _pairs(
         while rows := [i for i in block if canvas[i] is None]:
             asked = block if spec.written else rows
             value_A, token_A = (await _laws(board, canvas, asked)).max(-1)
+            # What is not asked counts as sure and right: written places, and those behind the end.
             u = torch.ones(spec.block)
             z = torch.ones(spec.block)
             g = torch.zeros(spec.block)
@@ -154,14 +185,24 @@ async def _pairs(
             sure.append(u)
             right.append(z)
             gap.append(g)
-            for r in hits or rows:  # none is right: the whole block is written as it became
+            # Where none is right, the whole block is written as it became.
+            for r in hits or rows:
                 canvas[r] = final[r]
     board.close()
     return torch.stack(sure), torch.stack(right), torch.stack(gap)
 
 
 async def fill_answer_canvas(model: Denoiser, prompt: Sequence[int], spec: FilterSpec) -> Canvas:
-    """One token a pass, the surest first, block by block; gaps behind an end are filled as well."""
+    """Write one token a pass, the surest first, block by block.
+
+    Args:
+        model: The target.
+        prompt: Token ids that stand first.
+        spec: Says how long the answer and a block are.
+
+    Returns:
+        The prompt and the answer. Gaps behind an end of text are filled as well.
+    """
     canvas: list[int | None] = [*prompt, *(None,) * spec.max_tokens]
     board = model.open(len(canvas), len(prompt))
     for start in range(len(prompt), len(canvas), spec.block):
@@ -182,8 +223,7 @@ async def _laws(board: Any, canvas: Sequence[int | None], rows: Sequence[int]) -
 def _judge(
     made: ConfidenceFilter, pairs: Sequence[tuple[Tensor, Tensor, Tensor]]
 ) -> dict[str, float]:
-    """On runs that were set aside: of tokens that it finds right at 0.96 the share that is, and of right ones the share that it
-    finds; gaps only."""
+    """Precision and recall of tokens that it finds right at 0.96, in gaps of runs set aside."""
     sure_NB, right_NB, gap_NB = (torch.cat(t) for t in zip(*pairs))
     gap = gap_NB > 0
     kept = (made.logits(sure_NB).sigmoid() > 0.96)[gap]

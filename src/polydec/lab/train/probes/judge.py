@@ -96,7 +96,7 @@ def prepare_probe(spec: JudgeSpec) -> ProbeTraining[ProbeExamples]:
 
 
 Parts = tuple[Sequence[ProbeExamples], str]
-"""What is learned from, what is set aside and what is held out; and what tells these texts from others."""
+"""What is learned from, what is set aside and what is held out; and what identifies these texts."""
 
 
 def _compared(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
@@ -107,7 +107,7 @@ def _compared(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
 
 
 def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
-    """Labels by a checker, of a solution of each model; of a problem both are set aside or none is."""
+    """Labels by a checker, of a solution of each model."""
 
     def solutions(unseen: bool) -> list[LabelledSolution]:
         if unseen:
@@ -130,6 +130,7 @@ def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
 
     seen = solutions(False)
     unseen = solutions(True)
+    # Of a problem both solutions are set aside or none is: they are much alike.
     questions = set(sorted({d.problem.question for d in seen})[::8])
     parts = (
         [d for d in seen if d.problem.question not in questions],
@@ -147,8 +148,21 @@ def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
 
 
 def label_checked_tokens(target: CausalLaw, drawn: Sequence[LabelledSolution]) -> ProbeExamples:
-    """Every token up to the first wrong one, which counts as wrong. Those behind it are left out: nothing says whether they
-    would be right elsewhere. So is the end of a text, which no judge lets stand."""
+    """Label every token up to the first wrong one, which counts as wrong.
+
+    Those behind it are left out: nothing says whether they would be right elsewhere. So is the end
+    of a text, which no judge lets stand.
+
+    Args:
+        target: Its states are read.
+        drawn: Solutions whose tokens a checker labelled.
+
+    Returns:
+        The states behind these tokens, and whether each is right.
+
+    Raises:
+        RequestError: No solution has such a token.
+    """
     state = list[Tensor]()
     right = list[bool]()
     for d in drawn:
@@ -164,8 +178,23 @@ def label_checked_tokens(target: CausalLaw, drawn: Sequence[LabelledSolution]) -
 def label_differing_tokens(
     point: ModelBundle, draft: CausalLaw, drawn: Sequence[LabelledSolution]
 ) -> ProbeExamples:
-    """Where the draft would put another token than the target, both greedily, behind a beginning that is right: the draft's
-    token, and whether it goes on right. An end of the text is left out. Of such tokens a judge is asked."""
+    """Label the draft's tokens where it would put others than the target, both greedily.
+
+    Of such tokens a judge is asked. Only places behind a right beginning count; an end of the text
+    is left out.
+
+    Args:
+        point: The target, whose states are read.
+        draft: The draft model.
+        drawn: Solutions whose tokens a checker labelled.
+
+    Returns:
+        The target's states behind the draft's tokens, and whether the checker lets the text go on
+        so.
+
+    Raises:
+        RequestError: The draft would put the target's token everywhere.
+    """
     state = list[Tensor]()
     right = list[bool]()
     for d in drawn:
@@ -173,10 +202,12 @@ def label_differing_tokens(
         guesses, own = (
             teacher_forced_laws(lm, text, 0.0).argmax(-1).tolist() for lm in (draft, point.lm)
         )
+        # Up to the first wrong token: that place still has a right beginning before it.
         for i, guess in enumerate(guesses[: sum(d.right) + 1]):
             if guess == own[i] or guess in point.lm.vocab.eos:
                 continue
             begun = (*d.output_ids[:i], guess)
+            # Right is what may begin a right solution up to its last character.
             written = point.text.decode(begun)
             state.append(teacher_forced_states(point.lm, d.prompt_ids, begun)[-1])
             right.append(right_until(d.problem, written) >= len(written))
@@ -194,8 +225,25 @@ def label_by_continuation(
     samples: Sequence[TrainingSample],
     spec: JudgeSpec,
 ) -> ProbeExamples:
-    """Where the draft would have written another token, the target goes on from that token: it is right if the whole answer
-    comes to the same result. As many of the target's own tokens are right as they stand."""
+    """Label the draft's tokens by what the target's answer comes to behind them.
+
+    Where the draft would have written another token, the target goes on from that token: it is
+    right if the whole answer comes to the same result. As many of the target's own tokens are right
+    as they stand.
+
+    Args:
+        target: Goes on, greedily; its states are read.
+        draft: The draft model.
+        text: Turns tokens into text, whose results are compared.
+        samples: The target's own answers.
+        spec: Says how many places of an answer are tried, and how long it may be.
+
+    Returns:
+        The states behind both kinds of tokens, and whether each is right.
+
+    Raises:
+        RequestError: The draft would have written the target's token everywhere.
+    """
     state = list[Tensor]()
     right = list[float]()
     for s in samples:
@@ -206,6 +254,7 @@ def label_by_continuation(
             for i, token in enumerate(guesses)
             if token != own[i] and token not in target.vocab.eos
         ]
+        # Places are spread over the whole answer; each costs a continuation of the target's.
         for i in differ[:: max(1, len(differ) // spec.tries)][: spec.tries]:
             begun = (*own[:i], guesses[i])
             whole = (
@@ -224,7 +273,16 @@ def label_by_continuation(
 
 
 def greedy_continuation(lm: CausalLaw, prompt: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """What the target writes behind this, greedily."""
+    """Let a model write on, greedily.
+
+    Args:
+        lm: The model.
+        prompt: Token ids to go on from.
+        most: Tokens at most; nothing is written where it is below 1.
+
+    Returns:
+        The new token ids.
+    """
     if most < 1:
         return ()
     decoder = SpeculativeDecoder(
@@ -234,7 +292,15 @@ def greedy_continuation(lm: CausalLaw, prompt: tuple[int, ...], most: int) -> tu
 
 
 def is_same_result(answer: str, other: str) -> bool:
-    """Whether two answers come to the same result: their last number, or without one their last line."""
+    """Say whether two answers come to the same result: their last number, or their last line.
+
+    Args:
+        answer: Where it has no number, last lines are compared.
+        other: The other one.
+
+    Returns:
+        Whether they agree.
+    """
     numbers = [NUMBER.findall(t) for t in (answer, other)]
     if numbers[0]:
         return bool(numbers[1]) and numbers[0][-1] == numbers[1][-1]
@@ -244,7 +310,15 @@ def is_same_result(answer: str, other: str) -> bool:
 
 @torch.no_grad()
 def token_judge_auc(judge: JudgeProbe, lessons: ProbeExamples) -> float:
-    """How often, of a right token and a wrong one, the right one is told (ties count half; 0.5 where one kind is missing)."""
+    """Measure how often, of a right token and a wrong one, the right one is found likelier.
+
+    Args:
+        judge: The judge.
+        lessons: States behind tokens, and whether these are right.
+
+    Returns:
+        0 to 1; ties count half; 0.5 where all are right or all are wrong.
+    """
     share = ranking.roc_auc(judge.logits(lessons.input_NX), lessons.label_N > 0)
     if share is None:
         return 0.5
@@ -253,7 +327,16 @@ def token_judge_auc(judge: JudgeProbe, lessons: ProbeExamples) -> float:
 
 @torch.no_grad()
 def judge_pass_rates(judge: JudgeProbe, lessons: ProbeExamples) -> dict[str, tuple[float, float]]:
-    """By threshold, the share of right tokens and of wrong ones that the judge would let stand (0 where there are none)."""
+    """Count what a judge would let stand.
+
+    Args:
+        judge: The judge.
+        lessons: States behind tokens, and whether these are right.
+
+    Returns:
+        By threshold, the share of right tokens and of wrong ones that stand (0 where there are
+        none).
+    """
     chance_N = judge.logits(lessons.input_NX).sigmoid()
     right_N = lessons.label_N > 0
 

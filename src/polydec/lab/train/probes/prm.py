@@ -103,7 +103,7 @@ def label_solution_steps(
         The states behind these lines, and whether all is right there.
 
     Raises:
-        RequestError: No solution has a line that ends, so there is nothing to learn from or to judge.
+        RequestError: No solution has a line that ends, so there is nothing to learn from.
     """
     (line_break,) = point.text.encode("\n", special=False)
     order = tuple(problems.KINDS)
@@ -113,6 +113,7 @@ def label_solution_steps(
     kind = list[int]()
     for d in drawn:
         ends = [i for i, x in enumerate(d.output_ids) if x in closing]
+        # There is no state after the last token that is read: a line break stands behind all others.
         behind_NH = read_target_states(point.lm, (*d.prompt_ids, *d.output_ids, line_break))[0][
             len(d.prompt_ids) :
         ]

@@ -67,7 +67,18 @@ def prepare_probe(spec: RewardSpec) -> ProbeTraining[ProbeExamples]:
 
 
 def read_nonempty_lines(path: Path, most: int) -> list[str]:
-    """The first lines of a file that are not empty. Raises FileError where there is none."""
+    """Read the first lines of a file that are not empty.
+
+    Args:
+        path: The file.
+        most: Lines at most.
+
+    Returns:
+        At least one line.
+
+    Raises:
+        FileError: There is none.
+    """
     text = edge.read_bytes(path).decode("utf-8", "replace")
     kept = list(islice((line for line in text.splitlines() if line.strip()), most))
     if not kept:

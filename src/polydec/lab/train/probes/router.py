@@ -79,6 +79,7 @@ class _RecordingReward:
     chances: list[float] = field(default_factory=list[float])
 
     def chance(self, hidden_H: Tensor) -> float:
+        # Without a reward only the states are wanted.
         self.state.append(hidden_H)
         self.chances.append(0.0 if self.reward is None else self.reward.chance(hidden_H))
         return self.chances[-1]
@@ -103,6 +104,7 @@ def prepare_probe(spec: RouterSpec) -> ProbeTraining[RouterExamples]:
     out.mkdir(parents=True, exist_ok=True)
     every = _kept(spec, models, False)
     unseen = _kept(spec, models, True)
+    # Steps of one problem stand together, so every eighth step sets aside some of most problems.
     last = torch.arange(len(every)) % 8 == 0
     aside = every.select(last)
     width = every.state_NH.shape[1]

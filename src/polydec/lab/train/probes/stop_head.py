@@ -75,6 +75,7 @@ def prepare_probe(spec: StopHeadSpec) -> ProbeTraining[ProbeExamples]:
         for number, part in enumerate(parts)
     )
     start = stop_head.new_stop_head(lessons.input_NX.shape[1], spec.depth, spec.tied, spec.seed)
+    # Untrained weights count too: what is saved is no worse than the constant on what is aside.
     constant = best_constant_logits(lessons.label_N, spec.weight)
     head = trainable_stop_head(StopHead(start.blocks, (start.out[0], constant)), spec.tied)
 
@@ -114,16 +115,29 @@ def label_drafted_tokens(
     spec: StopHeadSpec,
     part: int,
 ) -> ProbeExamples:
-    """What the draft's states say of tokens that it drew after the target's own text. part: number of this part of the samples,
-    which names its draws."""
+    """Let the draft draw tokens after the target's own text, and label them.
+
+    Args:
+        target: Its laws decide how likely a token is accepted.
+        draft: Draws tokens; its states are read.
+        samples: The target's answers.
+        spec: Names temperature, draws of each text, and the share of the target's tokens that the
+            draft reads.
+        part: Number of this part of the samples, which names its draws.
+
+    Returns:
+        The draft's states after its own tokens, and the chance with which each is accepted.
+    """
     g = generator_for(spec.seed, part, "drafts")
     hidden = list[Tensor]()
     accepted = list[Tensor]()
     for s in samples:
         p_TV, q_TV = (teacher_forced_laws(lm, s, spec.temperature) for lm in (target, draft))
         for _ in range(spec.rounds if spec.temperature else 1):
+            # A token drawn from q is accepted with chance min(1, p/q): a label without noise.
             token_T = q_TV.multinomial(1, generator=g)[:, 0]
             p_T, q_T = (t.gather(1, token_T[:, None])[:, 0] for t in (p_TV, q_TV))
+            # At some places the draft reads the target's token, and there is no label.
             own_T = torch.rand(len(token_T), generator=g) >= spec.mixing
             read = torch.where(own_T, token_T, torch.tensor(s.output_ids))
             hidden.append(teacher_forced_states(draft, s.prompt_ids, read.tolist())[own_T])
@@ -132,7 +146,16 @@ def label_drafted_tokens(
 
 
 def teacher_forced_laws(lm: CausalLaw, sample: TrainingSample, temperature: float) -> Tensor:
-    """The law (T, V) of each output token after the true text before it."""
+    """Ask a model for its law at every token of an answer.
+
+    Args:
+        lm: The model.
+        sample: A prompt and its answer.
+        temperature: Of the laws; 0: all weight on the likeliest token.
+
+    Returns:
+        The law of each output token after the true text before it, ``[T, V]``, float64.
+    """
 
     async def score() -> Tensor:
         session = lm.open(sample.prompt_ids)
@@ -149,7 +172,19 @@ def teacher_forced_laws(lm: CausalLaw, sample: TrainingSample, temperature: floa
 
 
 def teacher_forced_states(lm: CausalLaw, prompt: tuple[int, ...], read: Sequence[int]) -> Tensor:
-    """The draft's state after each of these tokens."""
+    """Read tokens behind a prompt.
+
+    Args:
+        lm: The model that reads.
+        prompt: Token ids before them.
+        read: Token ids.
+
+    Returns:
+        Its state after each of these tokens, ``[T, H]``.
+
+    Raises:
+        RequestError: It shows no states.
+    """
 
     async def score() -> Tensor:
         session = lm.open(prompt)
@@ -167,7 +202,16 @@ def teacher_forced_states(lm: CausalLaw, prompt: tuple[int, ...], read: Sequence
 
 
 def weighted_bce(logits_N2: Tensor, accepted_N: Tensor, weight: float) -> Tensor:
-    """Cross-entropy of soft labels, rejections counted `weight` times, per unit of label weight."""
+    """Cross-entropy of soft labels, per unit of label weight.
+
+    Args:
+        logits_N2: Of rejection and acceptance, not normalised.
+        accepted_N: The chance with which each token is accepted.
+        weight: How much more a rejection counts than an acceptance.
+
+    Returns:
+        The loss in nats, a scalar.
+    """
     no_N, yes_N = logits_N2.log_softmax(-1).unbind(-1)
     rejected_N = 1.0 - accepted_N
     return -(weight * rejected_N * no_N + accepted_N * yes_N).sum() / (
@@ -176,7 +220,15 @@ def weighted_bce(logits_N2: Tensor, accepted_N: Tensor, weight: float) -> Tensor
 
 
 def best_constant_logits(accepted_N: Tensor, weight: float) -> Tensor:
-    """The two log chances that have the least loss where every token gets the same."""
+    """Find the two log chances that have the least loss where every token gets the same.
+
+    Args:
+        accepted_N: The chance with which each token is accepted.
+        weight: How much more a rejection counts than an acceptance.
+
+    Returns:
+        Of rejection and acceptance, ``[2]``.
+    """
     accepted = accepted_N.sum()
     rejected = weight * (1.0 - accepted_N).sum()
     return (torch.stack([rejected, accepted]) / (accepted + rejected)).clamp(min=1e-6).log()
@@ -184,12 +236,23 @@ def best_constant_logits(accepted_N: Tensor, weight: float) -> Tensor:
 
 @torch.no_grad()
 def measure_stop_head(head: StopHead, lessons: ProbeExamples, weight: float) -> Mapping[str, float]:
-    """loss: as in training; loss_of_constant: of the best constant; acceptance: mean label; ranked: how often, of two tokens
-    of which one is likelier to be accepted, the head says which (0.5 is chance)."""
+    """Say how a head does on tokens that it was not trained on.
+
+    Args:
+        head: The head.
+        lessons: States of the draft, and the chance with which each token is accepted.
+        weight: Of rejections, as in training.
+
+    Returns:
+        loss: as in training; loss_of_constant: of the best constant; acceptance: mean label;
+        ranked: how often, of two tokens of which one is likelier to be accepted, the head says
+        which (0.5 is chance).
+    """
     y = lessons.label_N
     logits = head.logits(lessons.input_NX)
     same = best_constant_logits(y, weight).expand(len(y), 2)
     g = torch.Generator().manual_seed(0)
+    # Pairs are drawn: all of them would be the square of the positions.
     a, b = torch.randint(len(y), (2, 20000), generator=g)
     score = logits[:, 1] - logits[:, 0]
     apart = (y[a] - y[b]).abs() > 0.2

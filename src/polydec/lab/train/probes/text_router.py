@@ -56,8 +56,14 @@ LOOKED = 512
 
 @dataclass(frozen=True)
 class TextRouterExample:
-    """A step of the draft model's. text: the prompt, and all steps up to this one behind their marks; problem: its number;
-    value: of the step (0 to 1); own: of what the target wrote in its place."""
+    """A step of the draft model's.
+
+    Attributes:
+        text: The prompt, and all steps up to this one behind their marks.
+        problem: Its number.
+        value: Of the step, 0 to 1.
+        own: Of what the target wrote in its place, 0 to 1.
+    """
 
     text: tuple[int, ...]
     problem: int
@@ -72,8 +78,16 @@ class TextRouterExample:
 
 @dataclass(frozen=True, eq=False)
 class _StepPairOracle:
-    """The oracle: whichever step is worth more stands, and every pair of steps is a lesson. worth(what the text was before, a
-    step) -> 0 to 1, where a checker values steps; None: the reward does, on the target's states."""
+    """Whichever step is worth more stands, and every pair of steps is a lesson.
+
+    Attributes:
+        prompt: Token ids of the problem.
+        marks: Tokens that say who wrote a step.
+        problem: Its number.
+        lessons: What was seen; all oracles of a run share it.
+        reward: Values steps on the target's states; None: `worth` does.
+        worth: Of the tokens before a step and the step, 0 to 1.
+    """
 
     prompt: tuple[int, ...]
     marks: tuple[int, int]
@@ -118,7 +132,15 @@ class TextRouterModel(nn.Module):
         self.head = head
 
     def logits(self, text_BT: Tensor, last_B: Tensor) -> Tensor:
-        """Of texts that end at these places: log odds [B] that the target's step would be the better one."""
+        """Read texts that end in a step of the draft model's.
+
+        Args:
+            text_BT: Token ids, filled up behind their ends.
+            last_B: The place of the last token of each.
+
+        Returns:
+            Log odds ``[B]`` that the target's step would be the better one.
+        """
         state_BTH = self.network.model.states(text_BT)
         return self.head.probe().logit(state_BTH[torch.arange(len(text_BT)), last_B])
 
@@ -147,6 +169,7 @@ def prepare_probe(spec: TextRouterSpec) -> ProbeTraining[TextRouterExamples]:
         return binary_cross_entropy_with_logits(net.logits(*pad_router_texts(part)), better_B)
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        # The router reads states alone, so the language model's last matrix stays behind.
         weights = net.network.state_dict()
         weights = {name: t for name, t in weights.items() if name.startswith("model.")}
         s = net.network.s
@@ -174,8 +197,18 @@ def prepare_probe(spec: TextRouterSpec) -> ProbeTraining[TextRouterExamples]:
 
 
 def start_text_router(spec: TextRouterSpec, size: int) -> TextRouterModel:
-    """The network that is begun with, whose marks begin as the mean row of its table. Raises RequestError where it is not one
-    that can be trained, or writes another vocabulary."""
+    """Make the network that is begun with; its marks begin as the mean row of its table.
+
+    Args:
+        spec: Names the language model, by default the draft.
+        size: Tokens of the target's vocabulary.
+
+    Returns:
+        The network and a new head on its states.
+
+    Raises:
+        RequestError: It is not one that can be trained, or it writes another vocabulary.
+    """
     name = spec.start or spec.draft
     source = sources.open_source(name)
     shape = LlamaShape.of(source.config)
@@ -187,6 +220,7 @@ def start_text_router(spec: TextRouterSpec, size: int) -> TextRouterModel:
     network = TrainableLlama(grown)
     table = "model.embed_tokens.weight"
     weights = {n: source.weights[n].float() for n in network.state_dict()}
+    # A mark is no token of the model: its row begins in the middle of all others.
     more = weights[table].mean(0, keepdim=True).expand(MARKS, -1)
     network.load_state_dict({**weights, table: torch.cat([weights[table], more])})
     start = step_reward.new_step_reward(shape.width, spec.head, None, spec.seed)  # pyright: ignore[reportArgumentType]
@@ -196,7 +230,15 @@ def start_text_router(spec: TextRouterSpec, size: int) -> TextRouterModel:
 def balance_router_examples(
     lessons: Sequence[TextRouterExample], seed: int
 ) -> list[TextRouterExample]:
-    """As many of each class, drawn from the larger one; in an order that mixes them."""
+    """Draw as many steps of each class, from the larger one.
+
+    Args:
+        lessons: Steps of both classes.
+        seed: Names the draws.
+
+    Returns:
+        The steps, in an order that mixes the classes.
+    """
     classes = [[x for x in lessons if x.better is better] for better in (False, True)]
     count = min(map(len, classes))
     out = list[TextRouterExample]()
@@ -220,7 +262,7 @@ _Row = Annotated[tuple[_TokenIds, Annotated[int, Field(ge=0)], float, float], Fi
 
 
 class _RouterExamplesRecord(StrictRecord):
-    """What lies in a file of lessons. lessons: of each the text, its problem, and what both steps are worth."""
+    """What lies in a file of lessons: of each the text, its problem, and what both steps are worth."""
 
     asked: dict[str, Any]
     lessons: list[_Row]
@@ -290,8 +332,17 @@ def gather_text_router_examples(
 def build_step_checker(
     problem: ReasoningProblem, text: Tokenizer, ends: frozenset[int]
 ) -> Callable[[Sequence[int], Sequence[int]], float]:
-    """Of a step behind what was written: 1 where all up to its end may begin a right solution, or is one where the text ends
-    there; else 0."""
+    """Make the value of a step behind what was written, by the checker of a problem.
+
+    Args:
+        problem: The problem.
+        text: Turns tokens into text.
+        ends: Tokens that end a text.
+
+    Returns:
+        A function of the tokens before a step and of the step: 1 where all up to its end may begin
+        a right solution, or is one where the text ends there; else 0.
+    """
 
     def worth(before: Sequence[int], step: Sequence[int]) -> float:
         written = text.decode([*before, *step])
@@ -306,10 +357,19 @@ def build_step_checker(
 def measure_text_router(
     net: TextRouterModel, lessons: Sequence[TextRouterExample]
 ) -> dict[str, Any]:
-    """steps: how many; better: the share in which the target's is; auc: how often, of such a step and another one, the router
-    tells which is which; of_value: the same for the value of the draft model's step; of_place: the same for how long the text
-    is (None where all are alike); spearman: how far the router's order of steps is that of what the target's is worth more, and
-    of_value's."""
+    """Say how well a router ranks steps.
+
+    Args:
+        net: The router.
+        lessons: Steps of held-out problems.
+
+    Returns:
+        steps: how many; better: the share in which the target's is; auc: how often, of such a step
+        and another one, the router tells which is which; of_value: the same for the value of the
+        draft model's step; of_place: the same for how long the text is (None where all are alike);
+        spearman: how far the router's order of steps is that of what the target's is worth more,
+        and of_value's.
+    """
     better_N = torch.tensor([x.better for x in lessons])
     parts = [lessons[i : i + 64] for i in range(0, len(lessons), 64)]
     logit_N = torch.cat([net.logits(*pad_router_texts(part)) for part in parts])

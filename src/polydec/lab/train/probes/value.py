@@ -91,6 +91,7 @@ def prepare_probe(spec: ValueSpec) -> ProbeTraining[CanvasExamples]:
     def loss_aside() -> Tensor:
         return mse_loss(in_units().values(held.input_NX, held.length_N), held.label_N)
 
+    # Its rows have seeds of their own, by which runs of earlier releases go on.
     def generator(step: int) -> Generator:
         return torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
 
@@ -115,7 +116,16 @@ def prepare_probe(spec: ValueSpec) -> ProbeTraining[CanvasExamples]:
 
 
 def draw_value_runs(lm: LoadedModel, judge: TextReward, spec: ValueSpec) -> list[ValueRun]:
-    """Answers of the target to the tasks in turn, none of a question that is held out."""
+    """Let the target answer the tasks in turn, none of a question that is held out.
+
+    Args:
+        lm: The target.
+        judge: Values the answers.
+        spec: Names the tasks, how many answers of each, and the randomness.
+
+    Returns:
+        A run for each answer.
+    """
     model = lm.checkpoint.lm
     shapers = build_shapers(Sampling(temperature=spec.temperature), seed=spec.seed, choice=0)
     how = DenoisingDecoder(model, AtRandomUnmasker(), exact_refresh(model.block), 0, shapers)
@@ -126,11 +136,23 @@ def draw_value_runs(lm: LoadedModel, judge: TextReward, spec: ValueSpec) -> list
 def one_run(
     how: DenoisingDecoder, judge: TextReward, prompt: tuple[int, ...], spec: ValueSpec, number: int
 ) -> ValueRun:
-    """One answer, and the canvas behind each of its passes."""
+    """Let the target write one answer, and keep the canvas behind each of its passes.
+
+    Args:
+        how: Decodes, gaps in random order.
+        judge: Values the answer.
+        prompt: Token ids that stand first.
+        spec: Says how long the answer is, and names the randomness.
+        number: Of this run, which names its draws.
+
+    Returns:
+        The canvases, and what the answer is worth.
+    """
     events = list[Any]()
     seed = spec.seed * 1_000_003 + number
     request = Request(prompt, spec.max_tokens, seed=seed)
     out = run_coroutines([answer_one(how, request, on=events.append)])[0]
+    # The trace of the run says what each pass wrote: its canvases are made anew from it.
     canvas: Canvas = (*prompt, *(None,) * spec.max_tokens)
     canvases = list[Canvas]()
     for event in events:
