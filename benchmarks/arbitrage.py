@@ -4,10 +4,12 @@
         [--reward zoo:reasoner-prm] [--only WORD ...] [--problems 40] [--seed 78] [--csv FILE]
     python benchmarks/arbitrage.py --draft DIR --reads DIR ... --steps
 
---router is one of `train router`, --reads some of `train text-router`; --only takes the ways whose names hold one of these
-words. --steps tells, of the held-out steps that lie beside each of --reads, how well the router and the reward of the draft
-model's step (what reward-guided looks at) say where the target's is the better one: the area under the curve, and Spearman's
-correlation with the difference of both steps' values by the checker, each with a 95 % interval over problems.
+--router is one of `train probe --recipe router`, --reads some of `train probe --recipe
+text-router`; --only takes the ways whose names hold one of these words. --steps tells, of the
+held-out steps that lie beside each of --reads, how well the router and the reward of the draft
+model's step (what reward-guided looks at) say where the target's is the better one: the area under
+the curve, and Spearman's correlation with the difference of both steps' values by the checker, each
+with a 95 % interval over problems.
 
 Held-out problems (lab/train/problems.py: SHA-1 of the question), as many of each kind; an answer
 counts where the checker accepts every step. "random" gives the large model as many steps as it is
@@ -36,10 +38,10 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.train.auc import roc_auc
+from polydec.lab.train.probes.text_router import build_step_checker
 from polydec.lab.train.problems import KINDS, ReasoningProblem, draw_problem, is_right_solution
 from polydec.lab.train.solutions import LONGEST
 from polydec.lab.train.spearman import spearman_correlation
-from polydec.lab.train.text_router import build_step_checker
 from polydec.laws.shapers.sampling import Sampling, build_shapers
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.search.loop.arbiters import (

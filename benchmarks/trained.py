@@ -31,7 +31,7 @@ from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request, Result
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, Exactness, RowDetail
-from polydec.lab.train.judge import is_same_result
+from polydec.lab.train.probes.judge import is_same_result
 from polydec.lab.train.selfplay import TrainingSample, read_samples
 from polydec.lab.train.states import cost_of
 from polydec.laws.shapers.greedy import GreedyRule

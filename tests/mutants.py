@@ -61,7 +61,7 @@ MUTANTS = [
     ),
     Mutant(
         "judge: what lies behind an error is labelled too",
-        "lab/train/judge.py",
+        "lab/train/probes/judge.py",
         "count = min(sum(d.right) + 1, len",
         "count = min(len(d.right), len",
         "tests/lab/train/test_train_judge.py::test_a_checker_labels_every_token_up_to_the_first_wrong_one",

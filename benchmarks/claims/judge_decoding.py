@@ -1,7 +1,8 @@
 """Judge decoding on problems that a checker judges: tokens a pass and solved problems, beside a judge that decides by chance.
 
     polydec train reasoner --out out/small --width 128 --layers 2 --steps 700 --seed 3
-    polydec train judge --target zoo:reasoner --draft out/small --kinds chain,make,order --each 250 --out out/judge
+    polydec train probe --recipe judge --target zoo:reasoner --draft out/small --kinds chain,make,order \
+        --each 250 --out out/judge
     python benchmarks/claims/judge_decoding.py --draft out/small --judge out/judge [--problems 67] [--seed 78]
 
 Held-out problems (SHA-1 of the question), as many of each kind, greedy. "chance" keeps as large a share of the tokens that the
@@ -26,7 +27,8 @@ from torch import Tensor
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
-from polydec.lab.train import judge as training
+from polydec.lab.train.probe import ProbeExamples
+from polydec.lab.train.probes import judge as training
 from polydec.lab.train.problems import KINDS, draw_problem, is_right_solution
 from polydec.lab.train.solutions import LONGEST, draw_solutions
 from polydec.laws.shapers.greedy import GreedyRule
@@ -104,12 +106,12 @@ def held_out_auc(target: Any, draft: Any, judge: Any, kinds: Sequence[str], out:
         out / "auc.jsonl", draft, kinds, 100, temperature=training.TEMPERATURE, seed=5, unseen=True
     )
     lessons = training.label_checked_tokens(target.lm, drawn)
-    early = training.JudgeExamples(lessons.state_NH.roll(1, 0), lessons.right_N)
+    early = ProbeExamples(lessons.input_NX.roll(1, 0), lessons.label_N)
     asked = training.label_differing_tokens(target, draft.lm, drawn)
     return (
         f"auc {training.token_judge_auc(judge, lessons)}, one place early "
         f"{training.token_judge_auc(judge, early)}; where the models differ "
-        f"{training.token_judge_auc(judge, asked)}, of {len(asked.right_N)} tokens {float(asked.right_N.mean()):.3f} right"
+        f"{training.token_judge_auc(judge, asked)}, of {len(asked.label_N)} tokens {float(asked.label_N.mean()):.3f} right"
     )
 
 

@@ -23,7 +23,8 @@ from polydec.api import LoadedModel
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import RowDetail, ScoreRequest
-from polydec.lab.train.stop_head import StopHeadSpec, train_stop_head
+from polydec.lab.train.probe import train_probe
+from polydec.lab.train.specs.probe import StopHeadSpec
 from polydec.methods.speculative.drafters.model import ModelDrafter
 from polydec.methods.speculative.loop.types import DraftBudget
 from polydec.methods.speculative.policies.additive import AdditivePolicy
@@ -170,7 +171,7 @@ def main() -> None:
     lm, trained = model(args, "default"), None
     with TemporaryDirectory() as folder:
         if not args.head:
-            trained = train_stop_head(
+            trained = train_probe(
                 StopHeadSpec(
                     folder,
                     target=args.model,

@@ -89,19 +89,19 @@ SMALL = {
     "train eagle": "--steps 2 --each 3 --max-tokens 16 --length 8 --texts 0",
     "train heads": "--steps 2 --each 3 --max-tokens 16 --length 8",
     "train probes": "--steps 2 --each 3 --max-tokens 16 --length 8",
-    "train stop-head": "--steps 2 --each 3 --max-tokens 8",
-    "train judge": "--steps 2 --each 3 --max-tokens 16",
+    "train probe --recipe stop-head": "--steps 2 --each 3 --max-tokens 8",
+    "train probe --recipe judge": "--steps 2 --each 3 --max-tokens 16",
     "train sorted": "--steps 2",
     "train diffusion": "--steps 2 --rows 2 --long 0",
     "train insertion": "--steps 2 --rows 2",
-    "train filter": "--steps 2 --each 2",
+    "train probe --recipe filter": "--steps 2 --each 2",
     "train dparallel": "--steps 2 --each 2",
     "train deer": "--steps 2 --refine 2 --each 2 --max-tokens 16",
     "train joint": "--steps 2 --texts 4",
     "train reasoner": "--steps 2",
-    "train prm": "--steps 2 --each 8",
-    "train router": "--steps 2 --each 8",
-    "train text-router": "--steps 2 --each 16",
+    "train probe --recipe prm": "--steps 2 --each 8",
+    "train probe --recipe router": "--steps 2 --each 8",
+    "train probe --recipe text-router": "--steps 2 --each 16",
     "train context": "--steps 4 --rows 2 --width 32",
 }
 """What a command is given in addition, so that it ends soon: the last value of an option counts."""
@@ -240,7 +240,9 @@ class Shell:
         arguments = [SWAPPED.get(a, a) for a in arguments]
         if not self.real:
             arguments = [re.sub(r"^(.*=)?zoo:smollm2$", r"\1zoo:tiny", a) for a in arguments]
-        name = arguments[0] if arguments[0] != "train" else " ".join(arguments[:2])
+        name = arguments[0]
+        if name == "train":
+            name = " ".join(arguments[: 4 if "--recipe" in arguments else 2])
         told = "--repeat" in arguments  # by a certificate, which says all else
         more = " ".join(
             [

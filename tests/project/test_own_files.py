@@ -13,8 +13,8 @@ from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError
 from polydec.cli.main import main
 from polydec.lab.fuzz import fuzz_files
-from polydec.lab.train import router, text_router
-from polydec.lab.train.specs.text_router import TextRouterSpec
+from polydec.lab.train.probes import router, text_router
+from polydec.lab.train.specs.probe import TextRouterSpec
 from polydec.models.formats import adapters
 from polydec.models.nets import linear
 
@@ -111,7 +111,7 @@ def test_lessons_of_a_router_that_reads_the_text(tmp_path):
     file = tmp_path / "lessons.json"
 
     def use():
-        return text_router._kept(spec, tmp_path, asked, None, None, None, False)
+        return text_router._kept(spec, None, False)
 
     file.write_text(json.dumps(whole))
     assert [x.text for x in use()] == [(1, 2, 3), (4,)]

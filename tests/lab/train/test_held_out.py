@@ -16,9 +16,9 @@ from polydec.lab.train.earlier import (
     embedded_training_questions,
     fresh_held_out_tasks,
 )
-from polydec.lab.train.filter import FilterSpec, filter_training_prompts
 from polydec.lab.train.insertion import InsertionSpec, draw_insertion_examples
 from polydec.lab.train.joint import JointSpec, train_joint
+from polydec.lab.train.probes.filter import FilterSpec, filter_training_prompts
 from polydec.lab.train.tasks import (
     LONG,
     SHIPPED,

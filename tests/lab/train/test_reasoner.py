@@ -11,7 +11,8 @@ from polydec import api
 from polydec.lab.train import problems, selfplay
 from polydec.lab.train.data import held_out
 from polydec.lab.train.lm import load_directory
-from polydec.lab.train.prm import PrmSpec, label_solution_steps, train_prm
+from polydec.lab.train.probe import train_probe
+from polydec.lab.train.probes.prm import PrmSpec, label_solution_steps
 from polydec.lab.train.problems import (
     KINDS,
     draw_flawed_solution,
@@ -262,7 +263,7 @@ def test_both_are_trained_and_used(tmp_path):
         label_solution_steps(
             lm.checkpoint, [LabelledSolution(problem, tuple(ids), (7, 8, 9), (True, False, False))]
         )
-    figures = train_prm(spec)
+    figures = train_probe(spec)
     assert figures["held_out"]["steps"] > 6 and 0 < figures["held_out"]["right"] < 1
     lm = api.load(str(tmp_path / "r"), trained=[str(tmp_path / "p")])
     for method, options in (

@@ -31,9 +31,10 @@ from polydec.lab.train.dparallel import (
     split_answer_blocks,
     train_dparallel,
 )
-from polydec.lab.train.filter import FilterSpec, _pairs, train_filter
 from polydec.lab.train.lora import add_lora_adapters, merge_lora_adapters
 from polydec.lab.train.network import LlamaShape, TrainableLlama, make_bidirectional
+from polydec.lab.train.probe import train_probe
+from polydec.lab.train.probes.filter import FilterSpec, _pairs
 from polydec.lab.train.tasks import LONG, TASKS, draw_task, is_right_task_answer
 from polydec.methods.diffusion.loop.types import row_entropy
 from polydec.models.learned.kinds import filter as filters
@@ -419,7 +420,7 @@ def test_a_filter_is_trained_from_the_models_own_runs(tmp_path, trained, written
             steps=steps,
             written=written,
         )
-        losses.append(train_filter(spec)["loss"])
+        losses.append(train_probe(spec)["loss"])
     assert losses[1] < 0.9 * losses[0] and filters.load(tmp_path / "60").written == written
     lm = load(str(trained[0]), trained=[str(tmp_path / "60")])
     engine = Engine(lm)
@@ -645,7 +646,7 @@ def test_a_filter_learns_from_any_text(elsewhere, tmp_path):
         steps=4,
         data=str(data),
     )
-    assert train_filter(spec)["pairs"] > 0
+    assert train_probe(spec)["pairs"] > 0
 
 
 def test_what_stands_behind_a_canvas_changes_nothing_in_its_loss(trained):

@@ -32,7 +32,7 @@ from project_paths import PROJECT_ROOT
 ROOT = PROJECT_ROOT
 COMMANDS = {command.name: command for command in training_commands()}
 GROUP = get_command(train.app)
-FLAGS = {name: GROUP.get_command(None, name) for name in GROUP.commands}
+FLAGS = {name: GROUP.resolve_command(None, name.split())[1] for name in COMMANDS}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -75,7 +75,36 @@ def test_every_field_stands_on_the_page_of_training(name):
 
 
 def test_no_command_of_training_is_written_by_hand():
-    assert FLAGS.keys() == COMMANDS.keys()
+    assert GROUP.commands.keys() == {name.partition(" ")[0] for name in COMMANDS}
+
+
+@pytest.mark.parametrize(
+    "words", [("--recipe", "prm"), ("--recipe=prm",), ("--recipe=value", "--recipe", "prm")]
+)
+def test_a_recipe_has_flags_of_its_own(words):
+    name, command, rest = GROUP.resolve_command(
+        None, ["probe", "--out", "x", *words, "--each", "3"]
+    )
+    assert (name, rest) == ("probe --recipe prm", ["--out", "x", "--each", "3"])
+    assert {"temperature", "kinds"} < {p.name for p in command.params}
+    assert "mixing" not in {p.name for p in command.params}
+
+
+@pytest.mark.parametrize("words", [(), ("--recipe",), ("--recipe", "prn")])
+def test_a_recipe_that_there_is_not_is_refused_with_those_that_there_are(words):
+    says = (
+        f"recipe is {'none' if len(words) < 2 else 'prn'!r}: it must be one of filter, judge, prm"
+    )
+    with pytest.raises(ValueError, match=says):
+        GROUP.resolve_command(None, ["probe", "--out", "x", *words])
+
+
+def test_without_a_recipe_the_help_lists_all_of_them():
+    name, command, rest = GROUP.resolve_command(None, ["probe", "--help"])
+    assert (name, rest) == ("probe", ["--help"])
+    for recipe in COMMANDS.values():
+        if recipe.name.startswith("probe "):
+            assert f"{recipe.name.partition(' ')[2]}: {recipe.summary}" in command.help
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -98,7 +127,8 @@ def test_flags_are_listed_without_torch():
     script = (
         "import sys\nfrom typer.main import get_command\nfrom polydec.lab.commands import train\n"
         "group = get_command(train.app)\n"
-        "[group.get_command(None, name) for name in group.commands]\nsys.exit('torch' in sys.modules)"
+        "[group.get_command(None, name) for name in group.commands]\n"
+        "group.resolve_command(None, ['probe', '--recipe', 'prm'])\nsys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

@@ -13,20 +13,19 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.toy import toy_law
-from polydec.lab.train import judge as training
 from polydec.lab.train import problems
-from polydec.lab.train.judge import (
-    JudgeExamples,
+from polydec.lab.train.probe import ProbeExamples, train_probe
+from polydec.lab.train.probes import judge as training
+from polydec.lab.train.probes.judge import (
     JudgeSpec,
     is_same_result,
     judge_pass_rates,
     label_checked_tokens,
     token_judge_auc,
-    train_judge,
 )
+from polydec.lab.train.probes.stop_head import teacher_forced_states
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.solutions import LabelledSolution, right_token_flags
-from polydec.lab.train.stop_head import teacher_forced_states
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
@@ -119,11 +118,11 @@ def test_auc_of_planted_errors():
     right, state = torch.rand(400, generator=g) > 0.3, torch.randn(400, 4, generator=g)
     state[:, 0] += 4.0 * right
     one = JudgeProbe(torch.tensor([1.0, 0, 0, 0]), torch.zeros(()), None)
-    assert token_judge_auc(one, JudgeExamples(state, right.float())) > 0.9
+    assert token_judge_auc(one, ProbeExamples(state, right.float())) > 0.9
     assert (
-        0.3 < token_judge_auc(one, JudgeExamples(state.roll(1, 0), right.float())) < 0.7
+        0.3 < token_judge_auc(one, ProbeExamples(state.roll(1, 0), right.float())) < 0.7
     )  # the state of the token before
-    assert token_judge_auc(one, JudgeExamples(state, torch.ones(400))) == 0.5
+    assert token_judge_auc(one, ProbeExamples(state, torch.ones(400))) == 0.5
 
 
 def test_it_is_trained_saved_and_fits(tmp_path):
@@ -138,7 +137,7 @@ def test_it_is_trained_saved_and_fits(tmp_path):
                     "output_ids": rng.choices(range(9, 60), k=6),
                 }
                 f.write(json.dumps(line) + "\n")
-    found = train_judge(
+    found = train_probe(
         JudgeSpec(str(tmp_path / "out"), str(target), str(small), steps=3, tries=2, max_tokens=10)
     )
     assert found["tokens"] == 2 * 2 * 7 and 0 <= found["held_out"]["auc"] <= 1
@@ -165,9 +164,9 @@ def test_a_checker_labels_every_token_up_to_the_first_wrong_one():
         )
     ]
     lessons = label_checked_tokens(target, drawn)
-    assert lessons.right_N.tolist() == [1, 1, 1, 1, 1, 0, 1, 0]
+    assert lessons.label_N.tolist() == [1, 1, 1, 1, 1, 0, 1, 0]
     texts = ((2,), (2, 3), (2, 3, 4), (2,), (2, 3), (2, 3, 4), (4,), (3,))
-    for state_H, text in zip(lessons.state_NH, texts, strict=True):
+    for state_H, text in zip(lessons.input_NX, texts, strict=True):
         assert state_H.allclose(teacher_forced_states(target, (0, 1), text)[-1])
     with pytest.raises(ValueError, match="wrote no solution"):
         label_checked_tokens(target, drawn[-1:])
@@ -178,9 +177,9 @@ def test_shares_that_are_let_stand():
         torch.tensor([1.0, 0.0]), torch.zeros(()), None
     )  # the chance grows with the first number
     state = torch.tensor([[9.0, 1.0], [1.0, 9.0], [-9.0, 1.0], [9.0, 1.0]])
-    shares = judge_pass_rates(one, JudgeExamples(state, torch.tensor([1.0, 1.0, 0.0, 0.0])))
+    shares = judge_pass_rates(one, ProbeExamples(state, torch.tensor([1.0, 1.0, 0.0, 0.0])))
     assert shares["0.3"] == (1.0, 0.5) and shares["0.7"] == (0.5, 0.5)
-    assert judge_pass_rates(one, JudgeExamples(state, torch.ones(4)))["0.5"] == (0.75, 0.0)
+    assert judge_pass_rates(one, ProbeExamples(state, torch.ones(4)))["0.5"] == (0.75, 0.0)
 
 
 def test_it_is_trained_on_problems_and_goes_on_where_it_was_cut(tmp_path):
@@ -188,7 +187,7 @@ def test_it_is_trained_on_problems_and_goes_on_where_it_was_cut(tmp_path):
         how = {"kinds": ("chain", "order"), "replies": True, "each": 8, "steps": 4, **more}
         return JudgeSpec(str(tmp_path / out), "zoo:reasoner", "zoo:reasoner", **how)
 
-    result = train_judge(spec("a"))
+    result = train_probe(spec("a"))
     assert 0 < result["right"] < 1 and result["tokens"] > 300
     assert set(result["held_out"]["kept"]) == {
         "0.3",
@@ -198,7 +197,7 @@ def test_it_is_trained_on_problems_and_goes_on_where_it_was_cut(tmp_path):
     }
     texts = [p.read_text().splitlines() for p in sorted((tmp_path / "a").glob("*.jsonl"))]
     assert sorted(len(lines) for lines in texts) == [4, 4, 16, 16]
-    assert train_judge(spec("a"))["held_out"] == result["held_out"]
+    assert train_probe(spec("a"))["held_out"] == result["held_out"]
     for bad, message in (
         ({"kinds": ("sum",)}, "kinds has 'sum': it must be one of chain, make, order"),
         ({"kinds": ()}, "replies is true: name the kinds"),
@@ -237,8 +236,8 @@ def test_a_checker_labels_what_the_draft_would_put_where_the_target_would_not(mo
                     (teacher_forced_states(target.lm, ids, (*tokens[:i], nine))[-1], float(good))
                 )
         lessons = training.label_differing_tokens(target, None, [drawn])
-        assert lessons.right_N.tolist() == [good for _, good in rows] and len(rows) > 4
-        for state_H, (want_H, _) in zip(lessons.state_NH, rows, strict=True):
+        assert lessons.label_N.tolist() == [good for _, good in rows] and len(rows) > 4
+        for state_H, (want_H, _) in zip(lessons.input_NX, rows, strict=True):
             assert state_H.allclose(want_H)
     with pytest.raises(ValueError, match="there is nothing to judge"):
         monkeypatch.setattr(training, "teacher_forced_laws", true)

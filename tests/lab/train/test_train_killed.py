@@ -15,7 +15,7 @@ from polydec.models.native.library import native_step_availability
 DIES = """
 import os, signal, sys
 import torch
-from polydec.lab.train import router, selfplay
+from polydec.lab.train import selfplay, step_pairs
 from polydec.__main__ import main
 
 def dying(inner, left):
@@ -32,7 +32,7 @@ torch.set_num_threads(1)
 if where == "text":
     selfplay.asdict = dying(selfplay.asdict, int(count))
 elif where == "problems":
-    router.answer_one = dying(router.answer_one, int(count))
+    step_pairs.answer_one = dying(step_pairs.answer_one, int(count))
 elif where == "steps":
     torch.nn.utils.clip_grad_norm_ = dying(torch.nn.utils.clip_grad_norm_, int(count))
 main()
@@ -147,8 +147,8 @@ def test_every_kind(kind, data, tmp_path):
 @pytest.mark.parametrize(
     "command, more, steps",
     [
-        ("judge", ("--steps", "104"), 102),
-        ("stop-head", ("--steps", "504", "--depth", "1"), 502),
+        ("probe", ("--recipe", "judge", "--steps", "104"), 102),
+        ("probe", ("--recipe", "stop-head", "--steps", "504", "--depth", "1"), 502),
         ("draft", ("--steps", "104", "--tokens", "200", "--width", "32"), 102),
         ("ngrams", (), 0),
     ],
@@ -162,7 +162,19 @@ def test_a_router(tmp_path):
     """Its problems are few and solved anew."""
     twice_killed(
         tmp_path,
-        ("router", "--draft", "zoo:reasoner", "--kinds", "chain", "--each", "6", "--steps", "54"),
+        (
+            "probe",
+            "--recipe",
+            "router",
+            "--draft",
+            "zoo:reasoner",
+            "--kinds",
+            "chain",
+            "--each",
+            "6",
+            "--steps",
+            "54",
+        ),
         52,
         ("problems", 3),
     )

@@ -5,10 +5,8 @@ from dataclasses import replace
 import pytest
 
 from polydec import Engine, load
-from polydec.lab.train.reward import train_reward
-from polydec.lab.train.specs.reward import RewardSpec
-from polydec.lab.train.specs.value import ValueSpec
-from polydec.lab.train.value import train_value
+from polydec.lab.train.probe import train_probe
+from polydec.lab.train.specs.probe import RewardSpec, ValueSpec
 from polydec.models.learned.artefacts import load_artefact
 from polydec.models.learned.kinds import reward
 from polydec.models.learned.kinds.reward import TextReward
@@ -22,7 +20,7 @@ def even(tmp_path_factory):
         some = [f"{a}{b}{c}" for a in digits for b in digits for c in digits]
         (path / name).write_text("\n".join(some))
     spec = RewardSpec(str(path / "even"), str(path / "good"), str(path / "bad"), 256, 1, 60)
-    return spec, train_reward(spec)
+    return spec, train_probe(spec)
 
 
 def test_a_classifier_tells_the_files_apart(even):
@@ -38,7 +36,7 @@ def test_a_classifier_tells_the_files_apart(even):
 def test_what_cannot_be_trained_or_saved_is_said(tmp_path, even):
     (tmp_path / "empty").write_text("\n \n")
     with pytest.raises(ValueError, match="holds no text"):
-        train_reward(replace(even[0], bad=str(tmp_path / "empty")))
+        train_probe(replace(even[0], bad=str(tmp_path / "empty")))
     with pytest.raises(ValueError, match="judge is a function"):
         reward.save(tmp_path / "out", TextReward(len), {})
     with pytest.raises(ValueError, match="order is 9"):
@@ -49,7 +47,7 @@ def test_a_value_network_foretells_and_leads(tmp_path, even):
     """It is nearer to what answers are worth than their mean is, and answers that it chose among are worth more."""
     out = str(tmp_path / "value")
     spec = ValueSpec(out, even[0].out, tasks=("pick", "keep"), each=60, max_tokens=7, steps=150)
-    result = train_value(spec)
+    result = train_probe(spec)
     # Five seeds gave 0.3 to 0.5; 20 answers a prompt are too few (0.36 to 0.97).
     assert result["error"] < 0.8 * result["spread"]
     judge, means = load_artefact(even[0].out).judge, []
@@ -74,4 +72,4 @@ def test_a_value_network_foretells_and_leads(tmp_path, even):
         means.append(sum(judge(r.choices[0].text) for r in engine.run(asked)) / len(asked))
     assert means[0] < means[1] and means[0] < means[2]
     with pytest.raises(ValueError, match="it holds a value network"):
-        train_value(replace(spec, reward=out))
+        train_probe(replace(spec, reward=out))

@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
-from polydec.lab.train import router as train
-from polydec.lab.train.router import RouterExamples, RouterSpec, measure_router, train_router
+from polydec.lab.train.probe import train_probe
+from polydec.lab.train.probes import router as train
+from polydec.lab.train.probes.router import RouterExamples, RouterSpec, measure_router
 from polydec.models.learned.kinds import router
 
 
@@ -22,17 +23,17 @@ def test_it_is_trained_and_what_it_learns_from_is_kept(tmp_path):
             **more,
         )
 
-    found = train_router(spec("a"))
+    found = train_probe(spec("a"))
     assert found["steps_seen"] > 4 and 0 <= found["held_out"]["better"] <= 1
     assert json.loads((tmp_path / "a" / "training.json").read_text())["steps"] == 6
     (tmp_path / "b").mkdir()
     for file in ("lessons.json", "lessons.safetensors", "held.safetensors"):
         (tmp_path / "b" / file).write_bytes((tmp_path / "a" / file).read_bytes())
-    train_router(spec("b"))
+    train_probe(spec("b"))
     for a, b in zip(*(router.load(tmp_path / x).head.inner for x in "ab"), strict=True):
         assert torch.equal(a, b)
     with pytest.raises(ValueError, match="gathered for another training"):
-        train_router(spec("a", temperature=0.9))
+        train_probe(spec("a", temperature=0.9))
     with pytest.raises(ValueError, match="each is 0"):
         RouterSpec("x", "y", each=0)
 
@@ -60,12 +61,12 @@ def test_killed_once_and_resumed_to_the_same_weights(tmp_path, monkeypatch):
         )
 
     counting(10**6)
-    whole, calls_of_whole = train_router(spec("a")), len(calls)
+    whole, calls_of_whole = train_probe(spec("a")), len(calls)
     counting(80)
     with pytest.raises(KeyboardInterrupt):
-        train_router(spec("b"))
+        train_probe(spec("b"))
     counting(10**6)
-    again = train_router(spec("b"))
+    again = train_probe(spec("b"))
     assert (
         whole["held_out"] == again["held_out"] and len(calls) < calls_of_whole - 40
     )  # it did not begin anew

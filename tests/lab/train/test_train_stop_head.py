@@ -16,11 +16,12 @@ from polydec.lab.testing.enumerate import total_variation
 from polydec.lab.testing.examples import example_stop_head
 from polydec.lab.testing.kits import build
 from polydec.lab.testing.toy import toy_law
-from polydec.lab.train import stop_head as training
 from polydec.lab.train.loop import fit_network
+from polydec.lab.train.probe import ProbeExamples, train_probe
+from polydec.lab.train.probes import stop_head as training
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample
-from polydec.lab.train.stop_head import StopHeadExamples, StopHeadSpec, train_stop_head
+from polydec.lab.train.specs.probe import StopHeadSpec
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.speculative.drafters.model import ModelDrafter
@@ -132,9 +133,9 @@ def test_labels_are_acceptance_probabilities():
             for m in (target, draft)
         )
         want += (1 - total_variation(p, q)) / 3
-    assert float(lessons.accepted_N.mean()) == pytest.approx(want, abs=0.01)
-    assert len(lessons.accepted_N) == pytest.approx(3 * 4000 * 0.75, rel=0.02)
-    assert lessons.hidden_NH.shape == (len(lessons.accepted_N), 4)
+    assert float(lessons.label_N.mean()) == pytest.approx(want, abs=0.01)
+    assert len(lessons.label_N) == pytest.approx(3 * 4000 * 0.75, rel=0.02)
+    assert lessons.input_NX.shape == (len(lessons.label_N), 4)
 
 
 def test_greedy_labels_say_whether_the_choices_agree():
@@ -155,7 +156,7 @@ def test_greedy_labels_say_whether_the_choices_agree():
             for m in (target, draft)
         )
         want.append(float(p == q))
-    assert lessons.accepted_N.tolist() == want
+    assert lessons.label_N.tolist() == want
 
 
 def test_the_loss_is_least_at_the_weighted_label():
@@ -192,13 +193,13 @@ def test_training_tells_tokens_apart(tmp_path):
     x = torch.randn(4000, 6, generator=g)
     y = torch.sigmoid(3 * x[:, 0])
     for tied in (False, True):
-        network = training.TrainableStopHead(stop_head.new_stop_head(6, 2, tied, 0), tied)
+        network = training.trainable_stop_head(stop_head.new_stop_head(6, 2, tied, 0), tied)
         fit_network(
             network,
-            lambda step: (training.weighted_bce(network.head().logits(x), y, 6.0), 4000),  # noqa: B023
+            lambda step: (training.weighted_bce(network.probe().logits(x), y, 6.0), 4000),  # noqa: B023
             TrainingSchedule(150, 1e-2, decay=1.0),
         )
-        found = training.measure_stop_head(network.head(), StopHeadExamples(x, y), 6.0)
+        found = training.measure_stop_head(network.probe(), ProbeExamples(x, y), 6.0)
         assert found["loss"] < 0.8 * found["loss_of_constant"] and found["ranked"] > 0.9
         assert sum(p.numel() for p in network.parameters()) == (1 if tied else 2) * 42 + 14
 
@@ -209,7 +210,7 @@ def test_memorising_does_not_spoil_the_head(tmp_path, monkeypatch):
 
     def noise(target, draft, samples, spec, seed):
         g = torch.Generator().manual_seed(seed)
-        return StopHeadExamples(
+        return ProbeExamples(
             torch.randn(300, 48, generator=g), (torch.rand(300, generator=g) < 0.5).float()
         )
 
@@ -218,7 +219,7 @@ def test_memorising_does_not_spoil_the_head(tmp_path, monkeypatch):
         (tmp_path / name).write_text(
             "".join(json.dumps(vars(TrainingSample((5, 6), (7, 8)))) + "\n" for _ in range(9))
         )
-    result = train_stop_head(StopHeadSpec(str(tmp_path), target="zoo:tiny", steps=150, rate=1e-2))
+    result = train_probe(StopHeadSpec(str(tmp_path), target="zoo:tiny", steps=150, rate=1e-2))
     assert result["loss"] < 0.05, "it did not learn them by heart: the test shows nothing"
     assert result["held_out"]["loss"] < 1.05 * result["held_out"]["loss_of_constant"]
 
@@ -273,10 +274,10 @@ def test_a_small_head_for_the_embedded_pair(tmp_path, capsys):
     spec = StopHeadSpec(
         str(tmp_path), target="zoo:tiny", text=str(text), steps=20, rows=32, depth=1
     )
-    result = train_stop_head(spec)
+    result = train_probe(spec)
     assert result["positions"] > 100 and 0 < result["held_out"]["acceptance"] < 1
     before = Path(tmp_path / "head.safetensors").read_bytes()
-    assert train_stop_head(spec)["held_out"] == result["held_out"]
+    assert train_probe(spec)["held_out"] == result["held_out"]
     assert (tmp_path / "head.safetensors").read_bytes() == before
     from polydec import Engine, load
 
@@ -295,5 +296,5 @@ def test_a_small_head_for_the_embedded_pair(tmp_path, capsys):
 def test_the_command_line_knows_it():
     from typer.testing import CliRunner
 
-    out = CliRunner().invoke(app, ["train", "stop-head", "--help"])
+    out = CliRunner().invoke(app, ["train", "probe", "--recipe", "stop-head", "--help"])
     assert out.exit_code == 0 and "--mixing" in out.output

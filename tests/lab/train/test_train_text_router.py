@@ -14,16 +14,16 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.toy import toy_law
 from polydec.lab.train import problems
-from polydec.lab.train import text_router as training
 from polydec.lab.train.auc import roc_auc
-from polydec.lab.train.spearman import spearman_correlation
-from polydec.lab.train.text_router import (
+from polydec.lab.train.probe import train_probe
+from polydec.lab.train.probes import text_router as training
+from polydec.lab.train.probes.text_router import (
     TextRouterExample,
     TextRouterSpec,
     balance_router_examples,
     build_step_checker,
-    train_text_router,
 )
+from polydec.lab.train.spearman import spearman_correlation
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
 from polydec.methods.search.loop.arbiters import ReadingArbiter
@@ -180,7 +180,7 @@ def test_it_is_trained_and_what_it_learns_from_is_kept(tmp_path):
         how = {"kinds": ("make", "order"), "each": 32, "steps": 6, "rows": 4, **more}
         return TextRouterSpec(str(tmp_path / out), "zoo:reasoner", **{"temperature": 1.5, **how})
 
-    result = train_text_router(spec("a"))
+    result = train_probe(spec("a"))
     made, lessons = text_router.load(tmp_path / "a"), tmp_path / "a" / "lessons.json"
     assert result["steps_learned"] % 2 == 0 and 0 < result["steps_learned"] < result["steps_seen"]
     kept = json.loads(lessons.read_text())["lessons"]
@@ -191,7 +191,7 @@ def test_it_is_trained_and_what_it_learns_from_is_kept(tmp_path):
     (tmp_path / "b").mkdir()
     for file in ("lessons.json", "held.json"):
         (tmp_path / "b" / file).write_bytes((tmp_path / "a" / file).read_bytes())
-    train_text_router(spec("b"))
+    train_probe(spec("b"))
     other = text_router.load(tmp_path / "b").tensors
     assert all(torch.equal(other[name], t) for name, t in made.tensors.items())
     # what decodes with it says what was trained: state and chance of a text that was kept
@@ -214,7 +214,7 @@ def test_it_is_trained_and_what_it_learns_from_is_kept(tmp_path):
         ({"temperature": 0.9}, "gathered for another training"),
     ):
         with pytest.raises(ValueError, match=message):
-            train_text_router(spec("c" if "each" in bad else "a", **bad))
+            train_probe(spec("c" if "each" in bad else "a", **bad))
 
 
 def test_area_counts_ties_half():

@@ -1,10 +1,10 @@
-"""Commands of `polydec train` that are made of what a kind of training declares
-(polydec/lab/train/specs)."""
+"""Commands of `polydec train`, made of what each training declares (polydec/lab/train/specs)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -32,10 +32,10 @@ BESIDE = ("command", "fields", "states")
 
 
 def training_commands() -> tuple[TrainingCommand, ...]:
-    """What the files of polydec/lab/train/specs call COMMAND, by name, and those of other packages
-    (`plugins.py`)."""
+    """Commands and recipes of polydec/lab/train/specs and of other packages (`plugins.py`)."""
+    own = {command.name: command for name in _names() for command in _own(name)}
     # Packages cannot replace our own commands: taken names are refused.
-    every = {name: _own(name) for name in _names()} | _brought()
+    every = own | _brought()
     return tuple(every[name] for name in sorted(every))
 
 
@@ -45,8 +45,12 @@ def _names() -> list[str]:
     return [name.replace("_", "-") for name in files if name not in BESIDE]
 
 
-def _own(name: str) -> TrainingCommand:
-    return import_module(f"{specs.__name__}.{name.replace('-', '_')}").COMMAND
+def _own(name: str) -> tuple[TrainingCommand, ...]:
+    """The command of one of our files, or those of its recipes."""
+    module = import_module(f"{specs.__name__}.{name.replace('-', '_')}")
+    if hasattr(module, "RECIPES"):
+        return module.RECIPES
+    return (module.COMMAND,)
 
 
 def _brought(only: str | None = None) -> dict[str, TrainingCommand]:
@@ -86,7 +90,10 @@ class TrainingCommandGroup(TyperGroup):
         """
         known = super().get_command(ctx, cmd_name)
         if cmd_name in _names():
-            return _typed(_own(cmd_name))
+            own = _own(cmd_name)
+            if len(own) == 1:
+                return _typed(own[0])
+            return TyperCommand(cmd_name, help=recipe_list(own))
         return known
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -111,7 +118,51 @@ class TrainingCommandGroup(TyperGroup):
                     f"the package {self._others[name]} brings the training {name}, which cannot be used"
                 )
             known = _typed(brought[name])
+        elif name in _names() and len(own := _own(name)) > 1 and list(rest) != ["--help"]:
+            command, rest = split_recipe(own, rest)
+            return command.name, _typed(command), rest
         return name, known, rest
+
+
+def recipe_list(recipes: Sequence[TrainingCommand]) -> str:
+    """The help of a command that has recipes.
+
+    Args:
+        recipes: All recipes of one command.
+
+    Returns:
+        A sentence, and a line for each recipe with its flag and what it trains.
+    """
+    lines = "\n\n".join(f"{r.name.partition(' ')[2]}: {r.summary}" for r in recipes)
+    names = ", ".join(r.name.rpartition(" ")[2] for r in recipes)
+    return f"Train one of {names}; `--recipe NAME --help` lists its flags.\n\n{lines}"
+
+
+def split_recipe(
+    recipes: Sequence[TrainingCommand], args: Sequence[str]
+) -> tuple[TrainingCommand, list[str]]:
+    """Find the recipe that a command line names.
+
+    Args:
+        recipes: All recipes of one command.
+        args: What was typed behind the command.
+
+    Returns:
+        The recipe's command, and the arguments without `--recipe` and its value.
+
+    Raises:
+        RequestError: No recipe is named, or one that there is not.
+    """
+    # Each recipe has flags and defaults of its own, so it must be known before they are read.
+    reader = ArgumentParser(add_help=False, allow_abbrev=False)
+    reader.add_argument("--recipe", nargs="?")
+    named, rest = reader.parse_known_args(list(args))
+    known = {command.name.rpartition(" ")[2]: command for command in recipes}
+    if named.recipe not in known:
+        raise RequestError(
+            f"recipe is {named.recipe or 'none'!r}: it must be one of {', '.join(known)}"
+        )
+    return known[named.recipe], rest
 
 
 def _typed(command: TrainingCommand) -> Any:

@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training, tensor_digest
-from polydec.lab.train.filter import FilterSpec, fill_answer_canvases, filter_training_prompts
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
 from polydec.lab.train.lora import add_lora_adapters, merge_lora_adapters
 from polydec.lab.train.network import TrainableLlama, from_weights, make_bidirectional
+from polydec.lab.train.probes.filter import fill_answer_canvases, filter_training_prompts
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.dparallel import DParallelSpec
+from polydec.lab.train.specs.probe import FilterSpec
 from polydec.lab.train.target import of_one_canvas
 from polydec.models.sessions import sources
 from polydec.request.loading import load

@@ -20,8 +20,15 @@ LONGEST = 96
 
 @dataclass(frozen=True)
 class LabelledSolution:
-    """A solution of a problem. right: of each of its tokens, whether all up to it may begin a right solution; of an end of the
-    text, whether it is one."""
+    """A solution of a problem.
+
+    Attributes:
+        problem: The problem.
+        prompt_ids: Token ids that the model went on from.
+        output_ids: What it wrote.
+        right: Of each of its tokens, whether all up to it may begin a right solution; of an end of
+            the text, whether it is one.
+    """
 
     problem: ReasoningProblem
     prompt_ids: tuple[int, ...]
@@ -39,8 +46,20 @@ def draw_solutions(
     seed: int,
     unseen: bool = False,
 ) -> list[LabelledSolution]:
-    """A solution of each of `each` problems a kind, kept in `path`; what stands there already is not drawn anew. unseen: of
-    problems that are held out from training."""
+    """Let a model solve problems, and label the tokens of its solutions.
+
+    Args:
+        path: File that keeps the solutions; what stands there already is not drawn anew.
+        point: The model.
+        kinds: Of problems.
+        each: Problems of each kind.
+        temperature: At which it solves them.
+        seed: Names the problems and the draws.
+        unseen: Take problems that are held out from training.
+
+    Returns:
+        A solution of each problem, in the order of the file.
+    """
     asked = dict[tuple[int, ...], ReasoningProblem]()
     for i in range(each):
         for kind in dict.fromkeys(kinds):
@@ -69,11 +88,20 @@ def draw_solutions(
 def right_token_flags(
     problem: ReasoningProblem, text: Tokenizer, tokens: Sequence[int], eos: frozenset[int]
 ) -> tuple[bool, ...]:
-    """Of each token of a solution, as `LabelledSolution` says."""
+    """Ask the checker of a problem about each token of a solution.
+
+    Args:
+        problem: The problem.
+        text: Turns tokens into text.
+        tokens: The solution.
+        eos: Tokens that end a text.
+
+    Returns:
+        Of each token, as `LabelledSolution` says.
+    """
     ended = bool(tokens) and tokens[-1] in eos
-    pieces = [
-        text.decode((x,)) or "\0" for x in tokens[: len(tokens) - ended]
-    ]  # a special token reads as nothing
+    # A special token reads as nothing: it has a character of its own, which no solution has.
+    pieces = [text.decode((x,)) or "\0" for x in tokens[: len(tokens) - ended]]
     written = "".join(pieces)
     until = problems.right_until(problem, written)
     begun = tuple(end <= until for end in accumulate(map(len, pieces)))

@@ -1,4 +1,7 @@
-"""`polydec train steps`: a small model that finds the state to which a word leads, by as many written steps as it may."""
+"""`polydec train steps`: a small model that finds the state to which a word leads.
+
+It may write as many steps before as a mark allows.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,7 @@ APART = 256
 
 
 def train_steps(spec: StepsSpec) -> dict[str, Any]:
-    """Train, and save a directory that `polydec.load` reads at spec.out. See `carry_out`. Raises RequestError on a wrong
-    spec."""
+    """Train, and save a directory that `polydec.load` reads at spec.out; see `run_training`."""
     return run_training("steps", spec, _course)
 
 
@@ -56,7 +58,8 @@ def _course(spec: StepsSpec) -> TrainingRun:
     def save(out: Path, result: Mapping[str, Any]) -> None:
         config = shape.config(bos=writing.id(BEGIN), eos=writing.id(END))
         files = tokenizer_files(build_scratchpad_tokenizer(writing), shape.context)
-        del files["tokenizer_config.json"]["chat_template"]  # a word is no turn of a talk
+        # A word is no turn of a talk.
+        del files["tokenizer_config.json"]["chat_template"]
         save_directory(out, network, config, files=files, dtype=torch.float32)
 
     apart = draw_scratchpad_batch(spec, writing, -1, APART)
@@ -74,7 +77,16 @@ def _course(spec: StepsSpec) -> TrainingRun:
 
 
 def learned_token_nats(network: TrainableLlama, token_BT: Tensor, goal_BT: Tensor) -> Tensor:
-    """Nats a learned token."""
+    """Measure the loss on the tokens that are learned to write.
+
+    Args:
+        network: The network.
+        token_BT: Token ids that it reads.
+        goal_BT: The token that should follow each, or NOT_LEARNED.
+
+    Returns:
+        Mean cross-entropy of a learned token in nats, a scalar.
+    """
     logits = network(token_BT).float().flatten(0, 1)
     return F.cross_entropy(logits, goal_BT.flatten(), ignore_index=NOT_LEARNED)
 
@@ -82,8 +94,18 @@ def learned_token_nats(network: TrainableLlama, token_BT: Tensor, goal_BT: Tenso
 def draw_scratchpad_batch(
     spec: StepsSpec, writing: ScratchpadFormat, step: int, rows: int
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [rows, T], and of each what should follow it where that is learned: all that stands behind the prompt. A function
-    of the step alone; step -1 is set aside."""
+    """Draw words, and write them down with their steps. A function of the step alone.
+
+    Args:
+        spec: Names the task, lengths, budgets and the randomness.
+        writing: How a word and its steps are written.
+        step: Of the training; -1 is set aside.
+        rows: How many words.
+
+    Returns:
+        Tokens ``[rows, T]``, and of each what should follow it where that is learned: all that
+        stands behind the prompt.
+    """
     r = Random(f"{spec.task} {spec.seed} {step}")
     read = list[list[int]]()
     goals = list[list[int]]()
@@ -92,6 +114,7 @@ def draw_scratchpad_batch(
         budget = r.choice(spec.budgets)
         prompt = writing.prompt(symbols, budget)
         behind = writing.written(symbols, budget)
+        # Each token is read to learn the next one; those of the prompt are not learned.
         read.append([*prompt, *behind[:-1]])
         goals.append([*[NOT_LEARNED] * (len(prompt) - 1), *behind])
     longest = max(map(len, read))

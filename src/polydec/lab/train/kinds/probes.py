@@ -26,8 +26,19 @@ class ProbeStudent(DrafterStudent):
     def forward(
         self, entry_BTH: Tensor, window_BMW: Tensor, every: int = 1
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each probe what it came out as behind every position [B, T, H], the logits there, and the positions.
-        The target reads the piece anew, and nothing before it: probes stand in the pass that makes its states."""
+        """Run all probes behind every position of a piece.
+
+        The target reads the piece anew, and nothing before it: probes stand in the pass that makes
+        its states.
+
+        Args:
+            entry_BTH: States of the piece; only its length is taken.
+            window_BMW: The last tokens at each position.
+            every: Not used: all positions are learned from.
+
+        Yields:
+            Of each probe what it came out as ``[B, T, H]``, the logits there, and the positions.
+        """
         token_BT = window_BMW[:, : entry_BTH.shape[1], -2]
         probes = self.model()
         copies = [
@@ -40,14 +51,25 @@ class ProbeStudent(DrafterStudent):
 
 
 def run_soft_probes(target: TrainableLlama, probes: SoftProbes, token_BT: Tensor) -> list[Tensor]:
-    """What leaves the last layer of each probe [B, T, H] behind every one of these tokens, which are a text's first."""
+    """Run probes through a frozen target, behind every token of a text.
+
+    Args:
+        target: The target.
+        probes: The vectors, and the layer that each enters.
+        token_BT: Token ids, which are a text's first.
+
+    Returns:
+        Of each probe what leaves the last layer, ``[B, T, H]``.
+    """
     x = target.model.embed_tokens(token_BT)
     rows = list[Tensor]()
     for i, layer in enumerate(target.model.layers):
+        # A probe is made of the text's states at its depth, and passes the layers from here on.
         if i in probes.enter:
             states = dict.fromkeys(probes.depths, x.flatten(0, 1))
             both = probes.behind(states, x.shape[0] * x.shape[1]).unflatten(0, x.shape[:2])
             rows += [row for row, depth in zip(both.unbind(2), probes.enter) if depth == i]
+        # Nothing that stands behind changes what the text is, and the target is not trained.
         past = Past()
         with torch.no_grad():
             x = run_layer_by_levels(target, layer, x, past)  # pyright: ignore[reportArgumentType]
@@ -63,8 +85,19 @@ def run_layer_by_levels(
     at_T: Tensor | None = None,
     adapter: Mapping[str, Pair] | None = None,
 ) -> Tensor:
-    """One layer: over a text, then over one level after another of what stands behind its positions `at_T` (None: all), with
-    what an adapter adds in this layer."""
+    """Run one layer over a text, then over one level after another of what stands behind it.
+
+    Args:
+        target: Its sizes and rotary tables.
+        layer: One of its layers.
+        x_BTH: What the layer reads of this level.
+        past: Keys and values of the levels before; those of this one are added to it.
+        at_T: Positions of the text behind which the level stands (None: all).
+        adapter: What is added at each place of this layer (None: nothing).
+
+    Returns:
+        What leaves the layer, ``[B, T, H]``.
+    """
     s = target.s
     level = len(past)
     if at_T is None:
@@ -90,6 +123,7 @@ def run_layer_by_levels(
     k = apply_rotary_embedding(k, cos, sin)
     k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
     past.append((k, v))
+    # The text sees what is before it; a level sees the text, and behind each place its own levels.
     if level:
         y = attend_draft_levels(q, past, at_T)
     else:
@@ -145,8 +179,20 @@ def make_hidden(shown: TeacherContext) -> DrafterStudent:
 
 
 def probe_entry_layers(asked: Sequence[int], levels: int, layers: int) -> tuple[int, ...]:
-    """The layer that each state enters: those asked for, or the middle one for all. Raises RequestError where they are not as
-    many as levels, fall, or lie outside 1 to the target's last layer."""
+    """Check or choose the layer that each state enters.
+
+    Args:
+        asked: Layers that the user named, or none.
+        levels: How many states there are.
+        layers: Layers of the target.
+
+    Returns:
+        As asked, or the middle layer for all.
+
+    Raises:
+        RequestError: They are not as many as levels, fall, or lie outside 1 to the target's last
+        layer.
+    """
     out = tuple(asked) or (max(1, layers // 2),) * levels
     if len(out) != levels or list(out) != sorted(out) or out[0] < 1 or out[-1] >= layers:
         raise RequestError(

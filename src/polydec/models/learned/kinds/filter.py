@@ -30,7 +30,7 @@ class ConfidenceFilter:
 
     called: ClassVar[str] = "a filter of confidences"
     kind: ClassVar[str] = "filter"
-    made_by: ClassVar[str] = "polydec train filter"
+    made_by: ClassVar[str] = "polydec train probe --recipe filter"
 
     layers: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
     written: bool = False

@@ -27,7 +27,7 @@ class JudgeProbe:
 
     called: ClassVar[str] = "a judge"
     kind: ClassVar[str] = "judge"
-    made_by: ClassVar[str] = "polydec train judge"
+    made_by: ClassVar[str] = "polydec train probe --recipe judge"
 
     weight_H: Tensor
     bias: Tensor

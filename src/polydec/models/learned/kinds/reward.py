@@ -29,7 +29,7 @@ class TextReward:
 
     called: ClassVar[str] = "a reward of texts"
     kind: ClassVar[str] = "reward"
-    made_by: ClassVar[str] = "polydec train reward"
+    made_by: ClassVar[str] = "polydec train probe --recipe reward"
     reads_draft: ClassVar[bool] = False
 
     judge: Callable[[str], float]

@@ -25,7 +25,7 @@ class DraftStateRouter:
 
     called: ClassVar[str] = "a router"
     kind: ClassVar[str] = "router"
-    made_by: ClassVar[str] = "polydec train router"
+    made_by: ClassVar[str] = "polydec train probe --recipe router"
 
     head: StepReward
 

@@ -30,7 +30,7 @@ class StepReward:
 
     called: ClassVar[str] = "a process reward model"
     kind: ClassVar[str] = "prm"
-    made_by: ClassVar[str] = "polydec train prm"
+    made_by: ClassVar[str] = "polydec train probe --recipe prm"
 
     inner: tuple[Tensor, Tensor]
     out: tuple[Tensor, Tensor]

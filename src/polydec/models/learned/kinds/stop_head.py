@@ -31,7 +31,7 @@ class StopHead:
 
     called: ClassVar[str] = "a stop head"
     kind: ClassVar[str] = "stop-head"
-    made_by: ClassVar[str] = "polydec train stop-head"
+    made_by: ClassVar[str] = "polydec train probe --recipe stop-head"
 
     blocks: tuple[tuple[Tensor, Tensor], ...]
     out: tuple[Tensor, Tensor]
@@ -102,7 +102,7 @@ def load(path: str | Path | None) -> StopHead:
     """The head in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
     if path is None:
         raise FileError(
-            "head is none: name the directory of a stop head (`polydec train stop-head` makes one)"
+            "head is none: name the directory of a stop head (`polydec train probe --recipe stop-head` makes one)"
         )
     path = edge.at_home(path)
     config, t = artefact.read_artefact_files(path, KIND)

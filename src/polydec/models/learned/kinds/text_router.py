@@ -84,7 +84,7 @@ class TextRouter:
 
     called: ClassVar[str] = "a router that reads the text"
     kind: ClassVar[str] = "text-router"
-    made_by: ClassVar[str] = "polydec train text-router"
+    made_by: ClassVar[str] = "polydec train probe --recipe text-router"
     reads_draft: ClassVar[bool] = False
 
     vocab: TokenVocabulary

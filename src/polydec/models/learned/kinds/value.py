@@ -28,7 +28,7 @@ class ValueNetwork:
 
     called: ClassVar[str] = "a value network"
     kind: ClassVar[str] = "value"
-    made_by: ClassVar[str] = "polydec train value"
+    made_by: ClassVar[str] = "polydec train probe --recipe value"
     reads_draft: ClassVar[bool] = False
 
     embed_VW: Tensor

@@ -1,7 +1,8 @@
-"""`polydec train judge`: which tokens are right though the target would have put others.
+"""A judge: which tokens are right though the target would have put others.
 
-Labels are a checker's, of solutions that both models drew, or, where nothing can check, the target's own: from a right token it
-comes to the same result (AutoJudge).
+Labels are a checker's, of solutions that both models drew, or, where nothing can check, the
+target's own: from a right token it comes to the same result (AutoJudge). Every eighth answer or
+problem is set aside, and the weights that are best on these are saved.
 """
 
 from __future__ import annotations
@@ -9,12 +10,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
@@ -23,14 +22,16 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
 from polydec.lab.train import auc as ranking
 from polydec.lab.train import selfplay
-from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
-from polydec.lab.train.own_text import gather_target_text
+from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
+from polydec.lab.train.probes.stop_head import (
+    split_target_text,
+    teacher_forced_laws,
+    teacher_forced_states,
+)
 from polydec.lab.train.problems import right_until
-from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.solutions import LabelledSolution, draw_solutions
-from polydec.lab.train.specs.judge import JudgeSpec
-from polydec.lab.train.stop_head import teacher_forced_laws, teacher_forced_states
+from polydec.lab.train.specs.probe import JudgeSpec
 from polydec.lab.train.target import load_target_and_draft
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
@@ -44,6 +45,8 @@ from polydec.models.sessions.checkpoint import ModelBundle
 from polydec.models.sessions.lm import CausalLaw
 from polydec.models.text.tokenizer import Tokenizer
 
+CLOCK = time.process_time
+"""Its seconds are this process's own."""
 TEMPERATURE = 0.6
 """At which both models solve problems that a checker labels."""
 THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
@@ -51,85 +54,60 @@ THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-@dataclass(frozen=True, eq=False)
-class JudgeExamples:
-    """States of the target after tokens (N, H), and whether each token is right (N, 0 or 1)."""
-
-    state_NH: Tensor
-    right_N: Tensor
-
-
-class TrainableJudge(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width))
-        self.bias = nn.Parameter(torch.zeros(()))
-
-
-def train_judge(spec: JudgeSpec) -> dict[str, Any]:
-    """Train, save at spec.out (judge.safetensors, config.json), and say how it tells right from wrong on held-out prompts.
-    Every eighth answer or problem is set aside, and the weights that are best on these are saved. See `carry_out`; its seconds
-    are this process's own. Raises RequestError on a wrong spec, a draft that does not fit the target, or missing data."""
-    return run_training("judge", spec, _course, time.process_time)
-
-
-def _course(spec: JudgeSpec) -> TrainingRun:
+def prepare_probe(spec: JudgeSpec) -> ProbeTraining[ProbeExamples]:
+    """Label tokens by a checker where the spec names problems, else by the target's results."""
     point, small, name = load_target_and_draft(spec.target, spec.draft)
     if spec.kinds:
         labelled = _checked
     else:
         labelled = _compared
-    (lessons, aside, unseen_lessons), known_by = labelled(spec, point, small)
-    student = TrainableJudge(lessons.state_NH.shape[1])
+    (lessons, aside, unseen), known_by = labelled(spec, point, small)
+    judge = TrainableProbe(
+        lambda weight_H, bias: JudgeProbe(weight_H, bias, point.lm.vocab),
+        weight=torch.zeros(lessons.input_NX.shape[1]),
+        bias=torch.zeros(()),
+    )
 
-    def judge() -> JudgeProbe:
-        return JudgeProbe(student.weight, student.bias, point.lm.vocab)
+    def loss(part: ProbeExamples) -> Tensor:
+        weight_N = torch.where(part.label_N > 0, 1.0, spec.weight)
+        logit_N = judge.probe().logits(part.input_NX)
+        return F.binary_cross_entropy_with_logits(logit_N, part.label_N, weight_N)
 
-    def loss_on(part: JudgeExamples) -> Tensor:
-        weight_N = torch.where(part.right_N > 0, 1.0, spec.weight)
-        return F.binary_cross_entropy_with_logits(
-            judge().logits(part.state_NH), part.right_N, weight_N
-        )
-
-    def measure() -> dict[str, Any]:
-        return {
-            "tokens": len(lessons.right_N),
-            "right": float(lessons.right_N.mean()),
+    return ProbeTraining(
+        judge,
+        lessons,
+        loss,
+        lambda: {
+            "tokens": len(lessons),
+            "right": float(lessons.label_N.mean()),
             "held_out": {
-                "tokens": len(unseen_lessons.right_N),
-                "right": float(unseen_lessons.right_N.mean()),
-                "auc": token_judge_auc(judge(), unseen_lessons),
-                "kept": judge_pass_rates(judge(), unseen_lessons),
+                "tokens": len(unseen),
+                "right": float(unseen.label_N.mean()),
+                "auc": token_judge_auc(judge.probe(), unseen),
+                "kept": judge_pass_rates(judge.probe(), unseen),
             },
-        }
-
-    return TrainingRun(
-        student,
-        lambda step: (loss_on(lessons), len(lessons.right_N)),
-        TrainingSchedule(spec.steps, spec.rate, decay=1.0, log_every=50, judge_every=25),
-        run_identity(spec, draft=name, samples=known_by),
-        lambda out, result: trained.save(out, judge(), {"target": spec.target, "draft": name}),
-        measure,
-        lambda: loss_on(aside),
+        },
+        lambda out, result: trained.save(
+            out, judge.probe(), {"target": spec.target, "draft": name}
+        ),
+        lambda: loss(aside),
+        {"draft": name, "samples": known_by},
     )
 
 
-Parts = tuple[Sequence[JudgeExamples], str]
-"""What is learned from, what is set aside and what is held out; and what tells these texts from others."""
+Parts = tuple[Sequence[ProbeExamples], str]
+"""What is learned from, what is set aside and what is held out; and what identifies these texts."""
 
 
 def _compared(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
     """Labels by the target's own results."""
-    samples, unseen = (
-        gather_target_text(spec, point.lm, point.text, unseen_part) for unseen_part in (False, True)
-    )
-    parts = [s for i, s in enumerate(samples) if i % 8] or samples, samples[::8], unseen
+    samples, parts = split_target_text(spec, point)
     lessons = [label_by_continuation(point.lm, small.lm, point.text, part, spec) for part in parts]
     return lessons, selfplay.samples_fingerprint(samples)
 
 
 def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
-    """Labels by a checker, of a solution of each model; of a problem both are set aside or none is."""
+    """Labels by a checker, of a solution of each model."""
 
     def solutions(unseen: bool) -> list[LabelledSolution]:
         if unseen:
@@ -152,6 +130,7 @@ def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
 
     seen = solutions(False)
     unseen = solutions(True)
+    # Of a problem both solutions are set aside or none is: they are much alike.
     questions = set(sorted({d.problem.question for d in seen})[::8])
     parts = (
         [d for d in seen if d.problem.question not in questions],
@@ -168,9 +147,22 @@ def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
     return lessons, selfplay.samples_fingerprint(samples)
 
 
-def label_checked_tokens(target: CausalLaw, drawn: Sequence[LabelledSolution]) -> JudgeExamples:
-    """Every token up to the first wrong one, which counts as wrong. Those behind it are left out: nothing says whether they
-    would be right elsewhere. So is the end of a text, which no judge lets stand."""
+def label_checked_tokens(target: CausalLaw, drawn: Sequence[LabelledSolution]) -> ProbeExamples:
+    """Label every token up to the first wrong one, which counts as wrong.
+
+    Those behind it are left out: nothing says whether they would be right elsewhere. So is the end
+    of a text, which no judge lets stand.
+
+    Args:
+        target: Its states are read.
+        drawn: Solutions whose tokens a checker labelled.
+
+    Returns:
+        The states behind these tokens, and whether each is right.
+
+    Raises:
+        RequestError: No solution has such a token.
+    """
     state = list[Tensor]()
     right = list[bool]()
     for d in drawn:
@@ -180,14 +172,29 @@ def label_checked_tokens(target: CausalLaw, drawn: Sequence[LabelledSolution]) -
             right += d.right[:count]
     if not state:
         raise RequestError("kinds: the models wrote no solution: there is nothing to judge")
-    return JudgeExamples(torch.cat(state), torch.tensor(right).float())
+    return ProbeExamples(torch.cat(state), torch.tensor(right).float())
 
 
 def label_differing_tokens(
     point: ModelBundle, draft: CausalLaw, drawn: Sequence[LabelledSolution]
-) -> JudgeExamples:
-    """Where the draft would put another token than the target, both greedily, behind a beginning that is right: the draft's
-    token, and whether it goes on right. An end of the text is left out. Of such tokens a judge is asked."""
+) -> ProbeExamples:
+    """Label the draft's tokens where it would put others than the target, both greedily.
+
+    Of such tokens a judge is asked. Only places behind a right beginning count; an end of the text
+    is left out.
+
+    Args:
+        point: The target, whose states are read.
+        draft: The draft model.
+        drawn: Solutions whose tokens a checker labelled.
+
+    Returns:
+        The target's states behind the draft's tokens, and whether the checker lets the text go on
+        so.
+
+    Raises:
+        RequestError: The draft would put the target's token everywhere.
+    """
     state = list[Tensor]()
     right = list[bool]()
     for d in drawn:
@@ -195,10 +202,12 @@ def label_differing_tokens(
         guesses, own = (
             teacher_forced_laws(lm, text, 0.0).argmax(-1).tolist() for lm in (draft, point.lm)
         )
+        # Up to the first wrong token: that place still has a right beginning before it.
         for i, guess in enumerate(guesses[: sum(d.right) + 1]):
             if guess == own[i] or guess in point.lm.vocab.eos:
                 continue
             begun = (*d.output_ids[:i], guess)
+            # Right is what may begin a right solution up to its last character.
             written = point.text.decode(begun)
             state.append(teacher_forced_states(point.lm, d.prompt_ids, begun)[-1])
             right.append(right_until(d.problem, written) >= len(written))
@@ -206,7 +215,7 @@ def label_differing_tokens(
         raise RequestError(
             "kinds: the draft would put the target's token everywhere: there is nothing to judge"
         )
-    return JudgeExamples(torch.stack(state), torch.tensor(right).float())
+    return ProbeExamples(torch.stack(state), torch.tensor(right).float())
 
 
 def label_by_continuation(
@@ -215,9 +224,26 @@ def label_by_continuation(
     text: Tokenizer,
     samples: Sequence[TrainingSample],
     spec: JudgeSpec,
-) -> JudgeExamples:
-    """Where the draft would have written another token, the target goes on from that token: it is right if the whole answer
-    comes to the same result. As many of the target's own tokens are right as they stand."""
+) -> ProbeExamples:
+    """Label the draft's tokens by what the target's answer comes to behind them.
+
+    Where the draft would have written another token, the target goes on from that token: it is
+    right if the whole answer comes to the same result. As many of the target's own tokens are right
+    as they stand.
+
+    Args:
+        target: Goes on, greedily; its states are read.
+        draft: The draft model.
+        text: Turns tokens into text, whose results are compared.
+        samples: The target's own answers.
+        spec: Says how many places of an answer are tried, and how long it may be.
+
+    Returns:
+        The states behind both kinds of tokens, and whether each is right.
+
+    Raises:
+        RequestError: The draft would have written the target's token everywhere.
+    """
     state = list[Tensor]()
     right = list[float]()
     for s in samples:
@@ -228,6 +254,7 @@ def label_by_continuation(
             for i, token in enumerate(guesses)
             if token != own[i] and token not in target.vocab.eos
         ]
+        # Places are spread over the whole answer; each costs a continuation of the target's.
         for i in differ[:: max(1, len(differ) // spec.tries)][: spec.tries]:
             begun = (*own[:i], guesses[i])
             whole = (
@@ -242,11 +269,20 @@ def label_by_continuation(
         raise RequestError(
             "text has no place where the draft would have written another token: there is nothing to judge"
         )
-    return JudgeExamples(torch.stack(state), torch.tensor(right))
+    return ProbeExamples(torch.stack(state), torch.tensor(right))
 
 
 def greedy_continuation(lm: CausalLaw, prompt: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """What the target writes behind this, greedily."""
+    """Let a model write on, greedily.
+
+    Args:
+        lm: The model.
+        prompt: Token ids to go on from.
+        most: Tokens at most; nothing is written where it is below 1.
+
+    Returns:
+        The new token ids.
+    """
     if most < 1:
         return ()
     decoder = SpeculativeDecoder(
@@ -256,7 +292,15 @@ def greedy_continuation(lm: CausalLaw, prompt: tuple[int, ...], most: int) -> tu
 
 
 def is_same_result(answer: str, other: str) -> bool:
-    """Whether two answers come to the same result: their last number, or without one their last line."""
+    """Say whether two answers come to the same result: their last number, or their last line.
+
+    Args:
+        answer: Where it has no number, last lines are compared.
+        other: The other one.
+
+    Returns:
+        Whether they agree.
+    """
     numbers = [NUMBER.findall(t) for t in (answer, other)]
     if numbers[0]:
         return bool(numbers[1]) and numbers[0][-1] == numbers[1][-1]
@@ -265,19 +309,36 @@ def is_same_result(answer: str, other: str) -> bool:
 
 
 @torch.no_grad()
-def token_judge_auc(judge: JudgeProbe, lessons: JudgeExamples) -> float:
-    """How often, of a right token and a wrong one, the right one is told (ties count half; 0.5 where one kind is missing)."""
-    share = ranking.roc_auc(judge.logits(lessons.state_NH), lessons.right_N > 0)
+def token_judge_auc(judge: JudgeProbe, lessons: ProbeExamples) -> float:
+    """Measure how often, of a right token and a wrong one, the right one is found likelier.
+
+    Args:
+        judge: The judge.
+        lessons: States behind tokens, and whether these are right.
+
+    Returns:
+        0 to 1; ties count half; 0.5 where all are right or all are wrong.
+    """
+    share = ranking.roc_auc(judge.logits(lessons.input_NX), lessons.label_N > 0)
     if share is None:
         return 0.5
     return share
 
 
 @torch.no_grad()
-def judge_pass_rates(judge: JudgeProbe, lessons: JudgeExamples) -> dict[str, tuple[float, float]]:
-    """By threshold, the share of right tokens and of wrong ones that the judge would let stand (0 where there are none)."""
-    chance_N = judge.logits(lessons.state_NH).sigmoid()
-    right_N = lessons.right_N > 0
+def judge_pass_rates(judge: JudgeProbe, lessons: ProbeExamples) -> dict[str, tuple[float, float]]:
+    """Count what a judge would let stand.
+
+    Args:
+        judge: The judge.
+        lessons: States behind tokens, and whether these are right.
+
+    Returns:
+        By threshold, the share of right tokens and of wrong ones that stand (0 where there are
+        none).
+    """
+    chance_N = judge.logits(lessons.input_NX).sigmoid()
+    right_N = lessons.label_N > 0
 
     def share(which_N: Tensor, threshold: float) -> float:
         if which_N.any():

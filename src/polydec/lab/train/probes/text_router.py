@@ -1,5 +1,12 @@
-"""`polydec train text-router`: a small language model that reads a problem and who wrote its steps, and says after which of the
-draft model's steps the target would have written a better one (Arbitrage)."""
+"""A router that reads the text: a language model of its own that reads a problem and who wrote its
+steps, and says after which of the draft model's steps the target would write a better one
+(Arbitrage).
+
+Both models write every step of training problems, the checker or a reward values both, and the
+better one stands. Of the two classes of steps the larger one is cut to the size of the smaller one.
+Every eighth problem is set aside; the weights that are best there are saved. What was learned from
+is kept in the directory.
+"""
 
 from __future__ import annotations
 
@@ -17,50 +24,46 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from polydec.base import files
 from polydec.base.edge import StrictRecord, error_sentence, read_json, validate_record
 from polydec.base.errors import RequestError
-from polydec.core.decoder import answer_one
-from polydec.core.request import Request
 from polydec.core.rng import Rng
-from polydec.core.scheduler import run_coroutines
 from polydec.lab.train import problems
 from polydec.lab.train.auc import roc_auc
 from polydec.lab.train.dice import generator_for
-from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.network import TrainableLlama
-from polydec.lab.train.prm import TrainableStepReward
+from polydec.lab.train.probe import HEAD_SCHEDULE, ProbeTraining, TrainableProbe
+from polydec.lab.train.probes.prm import trainable_step_reward
 from polydec.lab.train.problems import ReasoningProblem
-from polydec.lab.train.progress import show_count_progress
-from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.shape import LlamaShape
-from polydec.lab.train.solutions import LONGEST
 from polydec.lab.train.spearman import spearman_correlation
-from polydec.lab.train.specs.text_router import TextRouterSpec
-from polydec.lab.train.target import load_autoregressive_model
-from polydec.laws.shapers.sampling import Sampling, build_shapers
-from polydec.laws.targets.shaped import ShapedTarget
-from polydec.methods.search.loop.arbitrage import ArbitrageSearch, mark_step_writers
+from polydec.lab.train.specs.probe import TextRouterSpec
+from polydec.lab.train.step_pairs import (
+    StepModels,
+    gathering_identity,
+    load_step_models,
+    problem_count,
+    write_step_pairs,
+)
+from polydec.methods.search.loop.arbitrage import mark_step_writers
 from polydec.methods.search.loop.protocols import ArbiterCase
-from polydec.methods.speculative.drafters.nothing import NothingDrafter
-from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-from polydec.methods.speculative.policies.fixed import FixedPolicy
-from polydec.methods.speculative.verifiers.match import MatchVerifier
-from polydec.models.formats import zoo
 from polydec.models.learned.kinds import step_reward, text_router
 from polydec.models.learned.kinds.step_reward import StepReward
 from polydec.models.learned.kinds.text_router import MARKS, TextRouter, TextRouterSizes, marks_of
 from polydec.models.sessions import sources
-from polydec.models.sessions.checkpoint import ModelBundle
 from polydec.models.text.tokenizer import Tokenizer
 
-LIVE = 64
-"""Problems that are solved side by side."""
 LOOKED = 512
 """Steps that are set aside and looked at while it trains, at most."""
 
 
 @dataclass(frozen=True)
 class TextRouterExample:
-    """A step of the draft model's. text: the prompt, and all steps up to this one behind their marks; problem: its number;
-    value: of the step (0 to 1); own: of what the target wrote in its place."""
+    """A step of the draft model's.
+
+    Attributes:
+        text: The prompt, and all steps up to this one behind their marks.
+        problem: Its number.
+        value: Of the step, 0 to 1.
+        own: Of what the target wrote in its place, 0 to 1.
+    """
 
     text: tuple[int, ...]
     problem: int
@@ -75,8 +78,16 @@ class TextRouterExample:
 
 @dataclass(frozen=True, eq=False)
 class _StepPairOracle:
-    """The oracle: whichever step is worth more stands, and every pair of steps is a lesson. worth(what the text was before, a
-    step) -> 0 to 1, where a checker values steps; None: the reward does, on the target's states."""
+    """Whichever step is worth more stands, and every pair of steps is a lesson.
+
+    Attributes:
+        prompt: Token ids of the problem.
+        marks: Tokens that say who wrote a step.
+        problem: Its number.
+        lessons: What was seen; all oracles of a run share it.
+        reward: Values steps on the target's states; None: `worth` does.
+        worth: Of the tokens before a step and the step, 0 to 1.
+    """
 
     prompt: tuple[int, ...]
     marks: tuple[int, int]
@@ -98,46 +109,53 @@ class _StepPairOracle:
         return own > value
 
 
-def train_text_router(spec: TextRouterSpec) -> dict[str, Any]:
-    """Train, save at spec.out (text_router.safetensors, config.json), and say how it does on held-out problems. Both models
-    write every step of training problems, the checker or a reward values both, and the better one stands. Of the two classes
-    of steps the larger one is cut to the size of the smaller one. Every eighth problem is set aside; the weights that are best
-    there are saved. What was learned from is kept in out. See `carry_out`. Raises RequestError on a wrong spec, models that do
-    not fit, or where all steps are of one class."""
-    return run_training("text-router", spec, _course)
+@dataclass(frozen=True, eq=False)
+class TextRouterExamples:
+    """Steps that a batch is taken from."""
+
+    steps: Sequence[TextRouterExample]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def select(self, picked: Tensor) -> TextRouterExamples:
+        """The steps of these numbers."""
+        return TextRouterExamples([self.steps[i] for i in picked.tolist()])
 
 
 class TextRouterModel(nn.Module):
     """The network, whose table has a row more for each mark, and the head."""
 
-    def __init__(self, network: TrainableLlama, head: TrainableStepReward) -> None:
+    def __init__(self, network: TrainableLlama, head: TrainableProbe[StepReward]) -> None:
         super().__init__()
         self.network = network
         self.head = head
 
     def logits(self, text_BT: Tensor, last_B: Tensor) -> Tensor:
-        """Of texts that end at these places: log odds [B] that the target's step would be the better one."""
+        """Read texts that end in a step of the draft model's.
+
+        Args:
+            text_BT: Token ids, filled up behind their ends.
+            last_B: The place of the last token of each.
+
+        Returns:
+            Log odds ``[B]`` that the target's step would be the better one.
+        """
         state_BTH = self.network.model.states(text_BT)
-        return self.head.reward().logit(state_BTH[torch.arange(len(text_BT)), last_B])
+        return self.head.probe().logit(state_BTH[torch.arange(len(text_BT)), last_B])
 
 
-def _course(spec: TextRouterSpec) -> TrainingRun:
-    out = Path(spec.out)
-    target = load_autoregressive_model(spec.target)
-    draft = load_autoregressive_model(spec.draft, "draft")
-    vocab = target.lm.vocab
-    vocab.require_same(draft.lm.vocab, "the draft")
-    reward = None
-    if spec.reward is not None:
-        reward = step_reward.load(
-            zoo.zoo_model_path(spec.reward) if spec.reward.startswith("zoo:") else spec.reward
-        )
-        reward.fit(target.lm, None)
-    out.mkdir(parents=True, exist_ok=True)
-    known_as = run_identity(spec, kinds=list(spec.kinds))
-    seen, unseen = (
-        _kept(spec, out, known_as, target, draft, reward, part) for part in (False, True)
-    )
+def prepare_probe(spec: TextRouterSpec) -> ProbeTraining[TextRouterExamples]:
+    """Gather steps that both models wrote, or read those that are kept.
+
+    Raises:
+        RequestError: All steps are of one class.
+    """
+    models = load_step_models(spec)
+    vocab = models.target.lm.vocab
+    Path(spec.out).mkdir(parents=True, exist_ok=True)
+    seen = _kept(spec, models, False)
+    unseen = _kept(spec, models, True)
     aside = balance_router_examples([x for x in seen if x.problem % 8 == 0], spec.seed)[:LOOKED]
     lessons = balance_router_examples([x for x in seen if x.problem % 8], spec.seed)
     if not lessons or not aside:
@@ -146,53 +164,51 @@ def _course(spec: TextRouterSpec) -> TrainingRun:
         )
     net = start_text_router(spec, vocab.size)
 
-    def loss_of(part: Sequence[TextRouterExample]) -> Tensor:
+    def loss_on(part: Sequence[TextRouterExample]) -> Tensor:
         better_B = torch.tensor([float(x.better) for x in part])
         return binary_cross_entropy_with_logits(net.logits(*pad_router_texts(part)), better_B)
 
-    def loss(step: int) -> tuple[Tensor, int]:
-        at = torch.randint(
-            len(lessons), (spec.rows,), generator=generator_for(spec.seed, step, "rows")
-        )
-        return loss_of([lessons[i] for i in at.tolist()]), spec.rows
-
-    def made() -> TextRouter:
-        names = [name for name in net.network.state_dict() if name.startswith("model.")]
+    def save(out: Path, result: Mapping[str, Any]) -> None:
+        # The router reads states alone, so the language model's last matrix stays behind.
         weights = net.network.state_dict()
+        weights = {name: t for name, t in weights.items() if name.startswith("model.")}
         s = net.network.s
         sizes = TextRouterSizes(
             s.width, s.layers, s.heads, s.kv_heads, s.inner, s.context, s.theta, s.eps
         )
-        return TextRouter(vocab, sizes, {n: weights[n] for n in names}, net.head.reward())
-
-    def save(out: Path, result: Mapping[str, Any]) -> None:
         about = {"target": spec.target, "draft": spec.draft, "temperature": spec.temperature}
-        text_router.save(out, made(), about)
+        text_router.save(out, TextRouter(vocab, sizes, weights, net.head.probe()), about)
 
-    def measure() -> dict[str, Any]:
-        return {
+    return ProbeTraining(
+        net,
+        TextRouterExamples(lessons),
+        lambda part: loss_on(part.steps),
+        lambda: {
             "steps_seen": len(seen),
             "steps_learned": len(lessons),
-            "loss_aside": float(loss_of(aside).detach()),
+            "loss_aside": float(loss_on(aside)),
             "parameters": sum(p.numel() for p in net.parameters()),
             "held_out": measure_text_router(net, unseen),
-        }
-
-    schedule = TrainingSchedule(
-        spec.steps,
-        spec.rate,
-        warmup=0.1,
-        decay=1.0,
-        save_every=50,
-        log_every=min(50, spec.steps),
-        judge_every=25,
+        },
+        save,
+        lambda: loss_on(aside),
+        schedule={**HEAD_SCHEDULE, "warmup": 0.1},
     )
-    return TrainingRun(net, loss, schedule, known_as, save, measure, lambda: loss_of(aside))
 
 
 def start_text_router(spec: TextRouterSpec, size: int) -> TextRouterModel:
-    """The network that is begun with, whose marks begin as the mean row of its table. Raises RequestError where it is not one
-    that can be trained, or writes another vocabulary."""
+    """Make the network that is begun with; its marks begin as the mean row of its table.
+
+    Args:
+        spec: Names the language model, by default the draft.
+        size: Tokens of the target's vocabulary.
+
+    Returns:
+        The network and a new head on its states.
+
+    Raises:
+        RequestError: It is not one that can be trained, or it writes another vocabulary.
+    """
     name = spec.start or spec.draft
     source = sources.open_source(name)
     shape = LlamaShape.of(source.config)
@@ -204,16 +220,25 @@ def start_text_router(spec: TextRouterSpec, size: int) -> TextRouterModel:
     network = TrainableLlama(grown)
     table = "model.embed_tokens.weight"
     weights = {n: source.weights[n].float() for n in network.state_dict()}
+    # A mark is no token of the model: its row begins in the middle of all others.
     more = weights[table].mean(0, keepdim=True).expand(MARKS, -1)
     network.load_state_dict({**weights, table: torch.cat([weights[table], more])})
     start = step_reward.new_step_reward(shape.width, spec.head, None, spec.seed)  # pyright: ignore[reportArgumentType]
-    return TextRouterModel(network, TrainableStepReward(start))
+    return TextRouterModel(network, trainable_step_reward(start))
 
 
 def balance_router_examples(
     lessons: Sequence[TextRouterExample], seed: int
 ) -> list[TextRouterExample]:
-    """As many of each class, drawn from the larger one; in an order that mixes them."""
+    """Draw as many steps of each class, from the larger one.
+
+    Args:
+        lessons: Steps of both classes.
+        seed: Names the draws.
+
+    Returns:
+        The steps, in an order that mixes the classes.
+    """
     classes = [[x for x in lessons if x.better is better] for better in (False, True)]
     count = min(map(len, classes))
     out = list[TextRouterExample]()
@@ -237,25 +262,21 @@ _Row = Annotated[tuple[_TokenIds, Annotated[int, Field(ge=0)], float, float], Fi
 
 
 class _RouterExamplesRecord(StrictRecord):
-    """What lies in a file of lessons. lessons: of each the text, its problem, and what both steps are worth."""
+    """What lies in a file of lessons: of each the text, its problem, and what both steps are worth."""
 
     asked: dict[str, Any]
     lessons: list[_Row]
 
 
-def _kept(
-    spec: TextRouterSpec,
-    out: Path,
-    known_as: Mapping[str, Any],
-    target: ModelBundle,
-    draft: ModelBundle,
-    reward: StepReward | None,
-    unseen: bool,
-) -> list[TextRouterExample]:
-    """As `gather` makes them, kept in out. Raises RequestError where others lie there."""
+def _kept(spec: TextRouterSpec, models: StepModels, unseen: bool) -> list[TextRouterExample]:
+    """As `gather_text_router_examples` makes them, kept in out.
+
+    Raises:
+        RequestError: Those of another training lie there.
+    """
+    out = Path(spec.out)
     file = out / ("held.json" if unseen else "lessons.json")
-    names = ("target", "draft", "reward", "kinds", "each", "temperature", "seed")
-    asked = {name: known_as[name] for name in names}
+    asked = gathering_identity(spec)
     if file.exists():
         kept = validate_record(
             _RouterExamplesRecord, read_json(file), f"file {str(file)!r} (delete it to gather anew)"
@@ -268,7 +289,7 @@ def _kept(
             TextRouterExample(tuple(text), problem, value, own)
             for text, problem, value, own in kept.lessons
         ]
-    lessons = gather_text_router_examples(spec, target, draft, reward, unseen)
+    lessons = gather_text_router_examples(spec, models, unseen)
     rows = [[x.text, x.problem, x.value, x.own] for x in lessons]
     text = json.dumps({"asked": asked, "lessons": rows})
     files.replace_file_atomically(file, lambda at: Path(at).write_text(text))
@@ -276,52 +297,52 @@ def _kept(
 
 
 def gather_text_router_examples(
-    spec: TextRouterSpec,
-    target: ModelBundle,
-    draft: ModelBundle,
-    reward: StepReward | None,
-    unseen: bool,
+    spec: TextRouterSpec, models: StepModels, unseen: bool
 ) -> list[TextRouterExample]:
-    """What both models write of `each` problems a kind, a quarter as many held-out ones."""
-    if unseen:
-        count = max(1, spec.each // 4)
-    else:
-        count = spec.each
-    # numbered by all kinds, whose count has no divisor in common with 8: so every kind is set aside as often
+    """Let both models write, and keep every step with what both are worth.
+
+    Args:
+        spec: Names the problems and the randomness.
+        models: The two models, and the reward where one values the steps.
+        unseen: Of held-out problems, a quarter as many.
+
+    Returns:
+        Every step that the draft model wrote.
+    """
+    # The count of all kinds has no divisor in common with 8, so that by these numbers every kind is
+    # set aside as often.
     order = tuple(problems.KINDS)
-    asked = [
+    numbered = [
         (i * len(order) + order.index(kind), problems.draw_problem(kind, spec.seed + 1, i, unseen))
-        for i in range(count)
+        for i in range(problem_count(spec, unseen))
         for kind in spec.kinds
     ]
-    shapers = build_shapers(Sampling(temperature=spec.temperature), eos=target.lm.vocab.eos)
-    big, small = (
-        SpeculativeDecoder(
-            ShapedTarget(p.lm, *shapers), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
-        )
-        for p in (target, draft)
-    )
+    vocab = models.target.lm.vocab
+    marks = marks_of(vocab)
     lessons = list[TextRouterExample]()
-    marks = marks_of(target.lm.vocab)
-    with show_count_progress(f"{'held-out ' * unseen}problems", every=LIVE) as watch:
-        for first in range(0, len(asked), LIVE):
-            tasks = list[Any]()
-            for number, problem in asked[first : first + LIVE]:
-                ids = target.text.chat([{"role": "user", "content": problem.question}])
-                worth = build_step_checker(problem, target.text, target.lm.vocab.eos)
-                watching = _StepPairOracle(ids, marks, number, lessons, reward, worth)
-                request = Request(ids, max_tokens=LONGEST, seed=spec.seed + number)
-                tasks.append(answer_one(ArbitrageSearch(big, small, watching), request))
-            run_coroutines(tasks)
-            watch(min(first + LIVE, len(asked)), len(asked))
+
+    def oracle_for(number: int, problem: ReasoningProblem, ids: tuple[int, ...]) -> _StepPairOracle:
+        worth = build_step_checker(problem, models.target.text, vocab.eos)
+        return _StepPairOracle(ids, marks, number, lessons, models.reward, worth)
+
+    write_step_pairs(spec, models, numbered, oracle_for, unseen)
     return lessons
 
 
 def build_step_checker(
     problem: ReasoningProblem, text: Tokenizer, ends: frozenset[int]
 ) -> Callable[[Sequence[int], Sequence[int]], float]:
-    """Of a step behind what was written: 1 where all up to its end may begin a right solution, or is one where the text ends
-    there; else 0."""
+    """Make the value of a step behind what was written, by the checker of a problem.
+
+    Args:
+        problem: The problem.
+        text: Turns tokens into text.
+        ends: Tokens that end a text.
+
+    Returns:
+        A function of the tokens before a step and of the step: 1 where all up to its end may begin
+        a right solution, or is one where the text ends there; else 0.
+    """
 
     def worth(before: Sequence[int], step: Sequence[int]) -> float:
         written = text.decode([*before, *step])
@@ -336,10 +357,19 @@ def build_step_checker(
 def measure_text_router(
     net: TextRouterModel, lessons: Sequence[TextRouterExample]
 ) -> dict[str, Any]:
-    """steps: how many; better: the share in which the target's is; auc: how often, of such a step and another one, the router
-    tells which is which; of_value: the same for the value of the draft model's step; of_place: the same for how long the text
-    is (None where all are alike); spearman: how far the router's order of steps is that of what the target's is worth more, and
-    of_value's."""
+    """Say how well a router ranks steps.
+
+    Args:
+        net: The router.
+        lessons: Steps of held-out problems.
+
+    Returns:
+        steps: how many; better: the share in which the target's is; auc: how often, of such a step
+        and another one, the router tells which is which; of_value: the same for the value of the
+        draft model's step; of_place: the same for how long the text is (None where all are alike);
+        spearman: how far the router's order of steps is that of what the target's is worth more,
+        and of_value's.
+    """
     better_N = torch.tensor([x.better for x in lessons])
     parts = [lessons[i : i + 64] for i in range(0, len(lessons), 64)]
     logit_N = torch.cat([net.logits(*pad_router_texts(part)) for part in parts])
