@@ -2,22 +2,22 @@
 
     python benchmarks/request_road.py [--steps]
 
-A place is a run of function calls in one module of polydec; a return is a place in a module where
-the road was before. A call carries the prompt where an argument is its text, its token ids, or an
-object that holds one of them. Everything is asked once before it is counted, so that modules are
-loaded.
+A place is a run of function calls in one module of polydec (attributes do not count); a return is a
+place in a module where the road was before. Everything is asked once before it is counted, so that modules are loaded.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import io
 import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -55,14 +55,22 @@ class RequestRoad:
 
 
 class PromptSearch:
-    """Whether a value holds the prompt: its text, or the tokens that were made of it."""
+    """Whether a value is the prompt: its text, its tokens, or a list or a mapping that holds one of these."""
 
     def __init__(self, text: str, ids: tuple[int, ...]) -> None:
         self._text = text
         self._ids = ids
 
     def holds(self, value: Any, depth: int = DEPTH) -> bool:
-        """Whether the prompt is in a value, or in what it holds, down to so many levels."""
+        """Look for the prompt.
+
+        Args:
+            value: An argument of a call.
+            depth: Levels of lists and mappings in which it is looked for.
+
+        Returns:
+            Whether it is there.
+        """
         if isinstance(value, str):
             return self._text in value
         if isinstance(value, bytes):
@@ -75,10 +83,24 @@ class PromptSearch:
             return any(self.holds(x, depth - 1) for x in value[:16])
         if isinstance(value, Mapping):
             return any(self.holds(x, depth - 1) for x in value.values())
-        if is_dataclass(value) and not isinstance(value, type):
+        return False
+
+
+class RequestSearch(PromptSearch):
+    """Whether a value is the prompt, or an object that holds it in one of its fields."""
+
+    def holds(self, value: Any, depth: int = DEPTH) -> bool:
+        if is_dataclass(value) and not isinstance(value, type) and depth > 0:
             held = vars(value) if hasattr(value, "__dict__") else {}
             return any(self.holds(held.get(f.name), depth - 1) for f in fields(value))
-        return False
+        return super().holds(value, depth)
+
+
+def _is_attribute(frame: FrameType) -> bool:
+    """Whether a call only gives an attribute, which a reader sees as one."""
+    owner = type(frame.f_locals.get("self"))
+    found = inspect.getattr_static(owner, frame.f_code.co_name, None)
+    return isinstance(found, (property, cached_property))
 
 
 def trace_request_road(
@@ -92,7 +114,7 @@ def trace_request_road(
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(PACKAGE):
             return
-        if code.co_name.startswith("<"):
+        if code.co_name.startswith("<") or _is_attribute(frame):
             return
         module = code.co_filename[len(PACKAGE) + 1 :]
         if stations and stations[-1] == module:
@@ -161,8 +183,8 @@ def submit_within_limits(
     engine: polydec.Engine, asks: Sequence[polydec.Ask], limits: RequestLimits
 ) -> None:
     """What a server's planner does with the requests of one body."""
-    for ask in apply_request_limits(engine.model, asks, limits):
-        engine.submit(ask)
+    for request in apply_request_limits(engine.model, asks, limits):
+        engine.submit_encoded(request)
 
 
 def command_conversions(*flags: str) -> Counter[str]:
@@ -189,13 +211,18 @@ def main() -> None:
     parser.add_argument("--steps", action="store_true", help="list the places")
     args = parser.parse_args()
     model = polydec.load(args.model)
-    search = PromptSearch(PROMPT, model.ids(CHAT["messages"]))
+    ids = model.ids(CHAT["messages"])
+    searches = {
+        "calls with the prompt in an argument": PromptSearch(PROMPT, ids).holds,
+        "calls with an object that holds it": RequestSearch(PROMPT, ids).holds,
+        "all calls": None,
+    }
     for name, walk in (("submit", submit_road), ("chat", chat_road)):
-        road = walk(model, search.holds)
-        print(f"{name}, calls that carry the prompt: {road.sentence()}")
-        if args.steps:
-            print("  " + "\n  ".join(road.stations))
-        print(f"{name}, all calls: {walk(model).sentence()}")
+        for which, holds in searches.items():
+            road = walk(model, holds)
+            print(f"{name}, {which}: {road.sentence()}")
+            if args.steps and holds is not None:
+                print("  " + "\n  ".join(road.stations))
     for name, flags in (
         ("generate --method draft-model", ("--method", "draft-model", "--set", "depth=3")),
         ("generate", ()),

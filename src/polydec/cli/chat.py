@@ -86,7 +86,7 @@ def chat(
             # such as a full context: the chat goes on without this turn
             continue
         if after.decoded_by != noted:
-            print_unused_settings(lm, ask, ticket.plan)
+            print_unused_settings(lm, ticket.plan)
             noted = after.decoded_by
         stream_to_terminal(engine, ticket, quiet=False)
         answer = ticket.completion()

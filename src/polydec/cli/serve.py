@@ -275,6 +275,6 @@ def _load(
     lm = api.load(source, trained=trained, **loading)
     # a request that names no method, which is checked with that
     usual = api.Ask("x", method=method)
-    print_unused_settings(lm, usual, plan_request(lm, usual, measure=PassCosts))
+    print_unused_settings(lm, plan_request(lm, usual, measure=PassCosts))
     lm.keep(keep)
     return lm

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from polydec.core.scheduler import RequestPass
 from polydec.core.trace import VERSION, OpenedEvent, PassedEvent, TraceEvent, to_json
 from polydec.request.engine import Engine, Ticket
-from polydec.request.fields import Ask
 from polydec.request.loaded import LoadedModel
+from polydec.request.stages import EncodedRequest
 
 LETTERS = 2000
 """Of a prompt's text, for whoever looks at a trace; its ids are all there."""
@@ -33,7 +33,7 @@ class TraceWriter:
         self._into = into
         self._passes = list[list[RequestPass]]()
 
-    def submit(self, engine: Engine, ask: Ask, line: int) -> Ticket:
+    def submit(self, engine: Engine, request: EncodedRequest, line: int) -> Ticket:
         """Ask the engine. line: of the input, which the opening names."""
         number = len(self._passes)
         passes = list[RequestPass]()
@@ -42,7 +42,7 @@ class TraceWriter:
         def on(event: TraceEvent) -> None:
             self._write(event, number, opening if isinstance(event, OpenedEvent) else {})
 
-        ticket = engine.submit(ask, on=on, passes=passes)
+        ticket = engine.submit_encoded(request, on=on, passes=passes)
         opening["method"] = ticket.method
         opening["trace"] = {**trace_header(self._lm, ticket), "line": line}
         self._passes.append(passes)

@@ -23,7 +23,7 @@ from polydec.base.options import short_repr
 from polydec.core.effects import ForwardQuery, gather_coroutines
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import RowDetail, ScoreRequest
-from polydec.methods.registry.kit import CALLED, family_of
+from polydec.methods.registry.family import family_of
 from polydec.models.formats import sentences
 from polydec.models.nets.query import NetworkQuery
 from polydec.request.reading import PLACE, TEXT, EmbeddingSettings
@@ -100,9 +100,10 @@ def prepare_embedding_inputs(
 ) -> list[EmbeddingInput]:
     """The tokens of texts, checked; most: tokens of all together, None: any number."""
     lm = model.checkpoint.lm
-    if (family := family_of(lm)) != "ar":
+    family = family_of(lm)
+    if not family.continues_text:
         raise RequestError(
-            f"{model.name} is {CALLED[family]} model: vectors are read out of models that continue texts"
+            f"{model.name} is {family.called} model: vectors are read out of models that continue texts"
         )
     if how.layer is not None and not lm.layers:
         raise RequestError(f"layer is {how.layer}: {model.name} runs as a whole only")

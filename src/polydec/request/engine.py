@@ -21,11 +21,12 @@ from polydec.core.trace import EditedEvent, Observer, OpenedEvent, TraceEvent, i
 from polydec.core.transcript import Transcript
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.methods.economics.costs import PassCosts
-from polydec.request.ask import RequestPlan, plan_request
+from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
 from polydec.request.batching import BatchingMode
 from polydec.request.fair_queue import FairQueue, can_start_answers
 from polydec.request.fields import Ask, AskFields, Prompt, ask_from_fields
 from polydec.request.loaded import LoadedModel
+from polydec.request.stages import EncodedRequest, RequestPlan
 
 MEMORIES = 32
 """Salts of which an engine keeps what methods remember: clients may make up any number of salts."""
@@ -464,10 +465,40 @@ class Engine:
         `max_running`. Raises RequestError with one sentence for anything that cannot be honoured, TypeError for a field that is
         unknown, or stands beside an Ask.
         """
-        ask = ask_from_fields(prompt, fields)
-        memory = partial(self._memories.of, ask.cache_salt)
-        made = plan_request(self.model, ask, memory=memory, measure=self._measure)
-        ticket = Ticket(self, made, on, passes, ask.cache_salt, client)
+        encoded = self.encode(ask_from_fields(prompt, fields))
+        return self.submit_encoded(encoded, on=on, passes=passes, client=client)
+
+    def encode(self, ask: Ask) -> EncodedRequest:
+        """A request, checked against the engine's model, with its prompts in token ids. Raises RequestError with one sentence
+        for what cannot be honoured."""
+        return encode_prompts(validate_request(self.model, ask))
+
+    def submit_encoded(
+        self,
+        encoded: EncodedRequest,
+        *,
+        on: Observer = ignore_event,
+        passes: list[RequestPass] | None = None,
+        client: str = "",
+    ) -> Ticket:
+        """Put a request into the queue whose prompt is encoded; nothing is computed yet.
+
+        Args:
+            encoded: The request, for this engine's model.
+            on: Is told of every event, in the thread that drives the engine.
+            passes: A list that is given a record of every pass. None: nobody wants them.
+            client: Who asks, for equal shares of `max_running`.
+
+        Returns:
+            The ticket of the request.
+
+        Raises:
+            RequestError: Something cannot be honoured, in one sentence.
+        """
+        salt = encoded.ask.cache_salt
+        memory = partial(self._memories.of, salt)
+        plan = choose_method(bend_laws(encoded), memory=memory, measure=self._measure)
+        ticket = Ticket(self, plan, on, passes, salt, client)
         self._waiting.put(client, ticket)
         return ticket
 

@@ -5,7 +5,7 @@ these. Nothing here loads what computes. Annotations are values here, not text (
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from reprlib import Repr
 from types import MappingProxyType
@@ -299,4 +299,12 @@ def ask_options() -> Mapping[str, Option]:
             for f in fields(Ask)
             if get_origin(f.type) is Annotated
         }
+    )
+
+
+def convert_ask(ask: Ask) -> Ask:
+    """A request whose values are what their fields declare: a text of digits becomes a number, a list a tuple. Raises
+    RequestError for the first one that is not legal."""
+    return replace(
+        ask, **{name: o.convert(getattr(ask, name)) for name, o in ask_options().items()}
     )

@@ -88,7 +88,7 @@ def load(
             f"trained is of the type {type(trained).__name__}: it must be a name, a path or a list of those"
         )
     paths = [path_text(path, f"trained[{at}]") for at, path in enumerate(several)]
-    from polydec.request.loaded import assemble_loaded_model
+    from polydec.request.assembly import assemble_loaded_model
 
     return assemble_loaded_model(path_text(name, "name"), trained=paths, **names, **checked)
 

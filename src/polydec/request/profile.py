@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from polydec.base import edge, files
 from polydec.base.errors import PolydecError, RequestError
+from polydec.base.heard import warn_caller
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import DraftScores, Session
 from polydec.core.request import Request
@@ -26,7 +27,8 @@ from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.economics.costs import PassCosts, extrapolate_table_entry
-from polydec.methods.registry.kit import Kit, family_of
+from polydec.methods.registry.family import family_of
+from polydec.methods.registry.kit import Kit
 from polydec.methods.speculative.drafters import trained_tree
 from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
 from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -195,7 +197,7 @@ def measure_pass_profile(lm: ProfiledModel, *, seconds: float = 10.0) -> PassPro
     if BESIDE * filled < FILLING * seconds:
         beside, far_beside = (_together(lm, context, spare / 2) for context in (near, far))
     draft = dict[int, float]()
-    if lm.draft is not None and family_of(lm.draft.lm) == "ar":
+    if lm.draft is not None and family_of(lm.draft.lm).continues_text:
         draft = measure_pass_times(
             PassTimer(lm.draft.lm.network, near, want=RowDetail.ROW),
             (1, 2, 4),
@@ -389,6 +391,26 @@ def read_pass_profile(lm: ProfiledModel) -> PassProfile | None:
         ).profile
     except (PolydecError, KeyError, RuntimeError):  # RuntimeError: nobody's home
         return None
+
+
+def known_pass_costs(lm: ProfiledModel) -> PassCosts:
+    """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is none, measured now and kept,
+    which takes about ten seconds and is said in a warning."""
+    measured = read_pass_profile(lm)
+    if measured is None:
+        name = lm.checkpoint.name
+        warn_caller(
+            f"no profile of {name} on this machine: measuring passes for {QUICK:.0f} seconds "
+            "(`polydec tune` measures more carefully)"
+        )
+        measured = measure_pass_profile(lm, seconds=QUICK)
+        save_pass_profile(lm, measured)
+        if read_pass_profile(lm) is None:
+            warn_caller(
+                f"the profile could not be kept in {pass_profiles_path()}: the next process measures again "
+                "(XDG_CACHE_HOME names another place)"
+            )
+    return measured.costs
 
 
 def read_recorded_profile(at: Path) -> PassProfile:

@@ -10,9 +10,9 @@ from polydec.base.errors import RequestError
 from polydec.laws.constraints.after_thinking import AfterThinkingLanguage, after_thinking
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.laws.constraints.protocols import TokenLanguage
-from polydec.methods.registry.kit import CALLED
 from polydec.models.formats.thinking_marks import ThinkingReader
 from polydec.models.sessions.checkpoint import ModelBundle
+from polydec.request.fields import Ask
 
 ROOM = 32
 """Tokens that an answer which must end in time has beside its shortest text, a quarter of all at most."""
@@ -102,37 +102,28 @@ class ThinkingSettings:
         return thought or None, said
 
 
-def thinking_of(
-    point: ModelBundle,
-    values: Mapping[str, Any],
-    ids: Sequence[int],
-    family: str,
-    begun: str | None = None,
+def thinking_settings(
+    point: ModelBundle, ask: Ask, ids: Sequence[int], begun: str | None = None
 ) -> ThinkingSettings | None:
-    """How a request's thinking is read; None: it is left as it stands.
+    """How a request's thinking is read.
 
     Args:
-        point: the model, with its tokenizer.
-        values: the fields of the request.
-        ids: of its prompt.
-        family: of the model.
-        begun: what stands of the answer already, None: nothing does.
+        point: The model, with its tokenizer.
+        ask: The request, with typed values.
+        ids: Of its prompt.
+        begun: What stands of the answer already. None: nothing does.
 
     Returns:
         None where nothing of it is asked for, or nothing is known of how this model thinks and no budget is given.
 
     Raises:
-        RequestError: for a budget that cannot be kept.
+        RequestError: A budget cannot be kept.
     """
-    shown_apart = values["reasoning_format"] != "none"
-    budget = values["reasoning_budget"]
-    marks = point.text.thinking_marks
+    shown_apart = ask.reasoning_format != "none"
+    budget = ask.reasoning_budget
     if not shown_apart and budget is None:
         return None
-    if budget is not None and family != "ar":
-        raise RequestError(
-            f"reasoning_budget is {budget}: {CALLED[family]} model writes in any order, so leave it out"
-        )
+    marks = point.text.thinking_marks
     if marks is None or point.lm.vocab.words is None:
         if budget is not None:
             raise RequestError(
@@ -151,7 +142,7 @@ def thinking_of(
         shown_apart,
         budget,
         after_thinking(None, point.lm.vocab, ends, reader, names),
-        bool(budget) or _wished(values["template"]),
+        bool(budget) or _wished(ask.template),
     )
 
 

@@ -19,7 +19,7 @@ from polydec.core.effects import gather_coroutines
 from polydec.core.law import normalise_log_weights
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
-from polydec.methods.registry.kit import CALLED, family_of
+from polydec.methods.registry.family import AUTOREGRESSIVE, MASKED_DIFFUSION, family_of
 
 Pair = tuple[Sequence[int], Sequence[int]]
 """Token ids: a context, and the text behind it, each of at least one."""
@@ -58,17 +58,19 @@ def text_likelihoods(
             raise RequestError(f"{name} is {value}: it must be at least {least}")
     family = family_of(lm.checkpoint.lm)
     law = lm.checkpoint.lm
-    if family not in ("ar", "diffusion") or hasattr(law, "encoder"):
+    if family not in (AUTOREGRESSIVE, MASKED_DIFFUSION) or hasattr(law, "encoder"):
         if hasattr(law, "encoder"):
             kind = "an encoder-decoder"
         else:
-            kind = CALLED[family]
+            kind = family.called
         raise RequestError(
             f"{lm.name} is {kind} model: texts are scored under models that continue texts or fill canvases"
         )
-    room = law.context if family == "diffusion" else law.context - 1  # a pass writes one more token
+    room = (
+        law.context if family is MASKED_DIFFUSION else law.context - 1
+    )  # a pass writes one more token
     cut = [_fitting(pair, room if most is None else min(most, room)) for pair in pairs]
-    if family == "ar":
+    if family.continues_text:
         return _continued(lm, cut, at_once)
     # draws hang on the text alone, so it has the same likelihood in any company
     named = [Rng.of(seed).at("likelihood", *context, "then", *text) for context, text in cut]

@@ -20,7 +20,7 @@ from polydec.lab.bench import measure, record
 from polydec.lab.bench.certificate import content_digest
 from polydec.lab.bench.checks import check_of
 from polydec.lab.bench.record import BenchCell
-from polydec.methods.registry.kit import family_of
+from polydec.methods.registry.family import family_of
 from polydec.request import machine, profile
 
 BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
@@ -80,7 +80,7 @@ class BenchModel:
         """Check every prompt by every method at every temperature. suite: rows in place of files. Raises RequestError; nothing
         is decoded."""
         lm = self.load()
-        family = family_of(lm.checkpoint.lm)
+        family = family_of(lm.checkpoint.lm).name
         methods = self._choose(lm, family)
         self.base = BASES[family]
         self.chosen = [
@@ -221,7 +221,7 @@ def measure_all_cells(
 
         for side in every:
             lm = side.load()
-            if curves and family_of(lm.checkpoint.lm) == "ar":
+            if curves and family_of(lm.checkpoint.lm).continues_text:
                 measured_cells.curves[lm.name] = profile.read_pass_profile(
                     lm
                 ) or profile.measure_pass_profile(lm, seconds=profile.QUICK)

@@ -25,7 +25,7 @@ from polydec.cli.flags import BENT, LOADED, RequestFlags, SteeringFlags
 from polydec.cli.shown import print_result, table_cell_text
 from polydec.core.types import Exactness
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import family_of
+from polydec.methods.registry.family import INSERTION, MASKED_DIFFUSION, family_of
 
 if TYPE_CHECKING:
     from polydec.lab.bench.apart import LawDistance, LawDistances
@@ -167,12 +167,12 @@ def run_verification(
         "max_tokens": flags.max_tokens or (16 if drawn else 128),
     }
     family = family_of(lm.checkpoint.lm)
-    if family == "insertion":
+    if family is INSERTION:
         raise RequestError(
             f"model is {flags.model}: verify has no check for insertion models, only for autoregressive and "
             "masked-diffusion ones"
         )
-    if family == "diffusion":
+    if family is MASKED_DIFFUSION:
         flags.only("verify, of a masked-diffusion model,", TAKEN)
         outcome = verify_filled_canvas(lm, flags, rows, request, samples or SAMPLES, drawn)
     else:
@@ -339,7 +339,7 @@ def _compared(
 
 def _drafts(method: str, lm: api.LoadedModel) -> bool:
     """Whether a method is one that drafts."""
-    card = registry.get_recipe_module(registry.of_model(method, family_of(lm.checkpoint.lm))).CARD
+    card = registry.recipe_for_model(method, family_of(lm.checkpoint.lm)).CARD
     return card.kind == "draft-and-verify" and not card.unexercised.get("drafted")
 
 
@@ -355,7 +355,7 @@ def verify_filled_canvas(
     from polydec.lab.bench.enumerated import enumerate_output_laws
     from polydec.lab.bench.unmasked import sample_canvas_law
 
-    name = registry.of_model(flags.method, "diffusion")
+    name = registry.recipe_for_model(flags.method, MASKED_DIFFUSION).CARD.name
     options = flags.options()
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]

@@ -20,7 +20,7 @@ from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.filter import FilterSpec
 from polydec.lab.train.target import require_family
 from polydec.lab.train.tasks import draw_task, task_variety
-from polydec.methods.registry.kit import family_of
+from polydec.methods.registry.family import MASKED_DIFFUSION, family_of
 from polydec.models.learned.kinds import filter as filters
 from polydec.request.loaded import LoadedModel
 from polydec.request.loading import load
@@ -37,7 +37,7 @@ def train_filter(spec: FilterSpec) -> dict[str, Any]:
 
 def _course(spec: FilterSpec) -> TrainingRun:
     lm = load(spec.target, draft=None)
-    require_family("diffusion", family_of(lm.checkpoint.lm), spec.target)
+    require_family(MASKED_DIFFUSION, family_of(lm.checkpoint.lm), spec.target)
     prompts = filter_training_prompts(lm, spec)
     finals = fill_answer_canvases(lm.checkpoint.lm, prompts, spec)
     pairs = run_in_batches(

@@ -7,21 +7,29 @@ from typing import Any
 
 from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
-from polydec.methods.registry.kit import CALLED, family_of
+from polydec.methods.registry.family import (
+    AUTOREGRESSIVE,
+    INSERTION,
+    MASKED_DIFFUSION,
+    ModelFamily,
+    family_of,
+)
 from polydec.models.formats import zoo
 from polydec.models.sessions import checkpoint, denoiser, inserter
 from polydec.models.sessions.checkpoint import ModelBundle
 
-SUCH = {"ar": "zoo:smollm2", "diffusion": "zoo:diffusion"}
+SUCH = {AUTOREGRESSIVE: "zoo:smollm2", MASKED_DIFFUSION: "zoo:diffusion"}
 """A model of each family, to name where another one was given."""
 
 
-def require_family(family: str, family_read: str, name: str, field: str = "target") -> None:
+def require_family(
+    family: ModelFamily, family_read: ModelFamily, name: str, field: str = "target"
+) -> None:
     """Raise RequestError where the model called `name` is of another family than this one."""
-    if family_read != family:
+    if family_read is not family:
         raise RequestError(
             error_sentence(
-                f"{field} is {name!r}, {CALLED[family_read]} model: it must be {CALLED[family]} model, "
+                f"{field} is {name!r}, {family_read.called} model: it must be {family.called} model, "
                 f"such as {SUCH[family]}"
             )
         )
@@ -30,7 +38,7 @@ def require_family(family: str, family_read: str, name: str, field: str = "targe
 def load_autoregressive_model(name: str, field: str = "target", **how: Any) -> ModelBundle:
     """The model of this name, as `checkpoint.load` loads it. Raises RequestError where it does not continue texts."""
     point = checkpoint.load_bundle(name, **how)
-    require_family("ar", family_of(point.lm), name, field)
+    require_family(AUTOREGRESSIVE, family_of(point.lm), name, field)
     return point
 
 
@@ -46,31 +54,31 @@ def load_target_and_draft(target: str, draft: str | None) -> tuple[ModelBundle, 
     return point, small, name
 
 
-def family_of_config(config: Mapping[str, Any]) -> str:
+def family_of_config(config: Mapping[str, Any]) -> ModelFamily:
     """Of a model by its config.json."""
     if inserter.is_inserter(config):
-        return "insertion"
+        return INSERTION
     if denoiser.is_masked(config):
-        return "diffusion"
-    return "ar"
+        return MASKED_DIFFUSION
+    return AUTOREGRESSIVE
 
 
 def of_one_canvas(model: Any, name: str) -> None:
     """Raise RequestError where this is no masked-diffusion model, or one that reads a canvas in another way than the trainers
     that call this: in blocks of its own, or with each law one position before its gap. What they would write is a model of
     another kind, or a layer that was taught on laws that the model does not have."""
-    require_family("diffusion", family_of(model), name)
+    require_family(MASKED_DIFFUSION, family_of(model), name)
     if model.block:
         raise RequestError(
             error_sentence(
                 f"target is {name!r}, which is block-causal (blocks of {model.block}): this training is for models "
-                f"whose positions see the whole canvas, such as {SUCH['diffusion']}"
+                f"whose positions see the whole canvas, such as {SUCH[MASKED_DIFFUSION]}"
             )
         )
     if model.shifted:
         raise RequestError(
             error_sentence(
                 f"target is {name!r}, whose laws stand one position before their gaps: this training is for models "
-                f"where they stand at the gaps, such as {SUCH['diffusion']}"
+                f"where they stand at the gaps, such as {SUCH[MASKED_DIFFUSION]}"
             )
         )

@@ -28,7 +28,7 @@ from polydec.methods.diffusion.loop.types import canvas_with_edit
 from polydec.methods.diffusion.loop.worths import AnswerTextReward
 from polydec.methods.diffusion.refreshes import exact_refresh
 from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
-from polydec.methods.registry.kit import family_of
+from polydec.methods.registry.family import MASKED_DIFFUSION, family_of
 from polydec.models.learned import artefacts
 from polydec.models.learned.kinds import value
 from polydec.models.learned.kinds.reward import TextReward
@@ -49,7 +49,7 @@ def train_value(spec: ValueSpec) -> dict[str, Any]:
 
 def _course(spec: ValueSpec) -> TrainingRun:
     lm = load(spec.target, draft=None)
-    require_family("diffusion", family_of(lm.checkpoint.lm), spec.target)
+    require_family(MASKED_DIFFUSION, family_of(lm.checkpoint.lm), spec.target)
     judge = artefacts.load_artefact(spec.reward)
     if not isinstance(judge, TextReward):
         raise RequestError(

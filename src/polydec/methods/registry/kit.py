@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 from polydec.base.errors import MissingError, PolydecError, RequestError
 from polydec.core.protocols import Shaper, Target
 from polydec.methods.economics.costs import PassCosts
+from polydec.methods.registry.family import MASKED_DIFFUSION, ModelFamily, family_of
 
 if (
     TYPE_CHECKING
@@ -17,16 +18,6 @@ if (
     from polydec.core.canvas_law import Denoiser
     from polydec.core.insertion_law import Inserter
     from polydec.laws.constraints.protocols import TokenLanguage
-
-
-def family_of(model: object) -> str:
-    """The kind of loop that a model needs: "diffusion" where it fills canvases, "insertion" where it puts tokens
-    anywhere into a text, "ar" where it continues texts."""
-    return getattr(model, "family", "ar")
-
-
-CALLED = {"ar": "an autoregressive", "diffusion": "a masked-diffusion", "insertion": "an insertion"}
-"""What a model of each family is called."""
 
 
 class ModelArtefact(Protocol):
@@ -102,8 +93,8 @@ class Kit:
             )
 
     @property
-    def family(self) -> str:
-        """Of the methods that can decode the model: "ar", "diffusion" or "insertion"."""
+    def family(self) -> ModelFamily:
+        """Of the methods that can decode the model."""
         return family_of(self.target)
 
     @cached_property
@@ -182,7 +173,7 @@ class Kit:
 
         def own() -> Target | None:
             draft = self.draft
-            if draft is None or family_of(draft) != "ar":
+            if draft is None or not family_of(draft).continues_text:
                 return None
             if self.target.vocab.same(draft.vocab):
                 return draft
@@ -217,10 +208,11 @@ class DraftNeed:
                 f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
                 "(`polydec methods` lists them)"
             )
-        if family_of(kit.draft) != "ar":
+        family = family_of(kit.draft)
+        if not family.continues_text:
             raise MissingError(
                 f"method {method} needs a draft model that continues texts, and this one is "
-                f"{CALLED[family_of(kit.draft)]} model: name another (--draft), or take diffuspec"
+                f"{family.called} model: name another (--draft), or take diffuspec"
             )
         if self.same_tokenizer:
             kit.target.vocab.require_same(kit.draft.vocab, "the draft")
@@ -235,7 +227,7 @@ class MaskedDraftNeed:
         return "masked-diffusion draft"
 
     def check(self, kit: Kit, method: str) -> None:
-        if kit.draft is None or family_of(kit.draft) != "diffusion":
+        if kit.draft is None or family_of(kit.draft) is not MASKED_DIFFUSION:
             raise MissingError(
                 f"method {method} needs a masked-diffusion draft model: name one of the target's tokenizer "
                 "(--draft)"

@@ -16,7 +16,8 @@ from polydec.base.options import Option, as_text
 from polydec.core.decoder import Decoder
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.catalogue import ModuleCatalogue
-from polydec.methods.registry.kit import CALLED, Kit
+from polydec.methods.registry.family import FAMILIES, ModelFamily
+from polydec.methods.registry.kit import Kit
 
 RECIPES = ModuleCatalogue(
     (
@@ -110,26 +111,37 @@ def find_method(name: str) -> str:
     return RECIPES.find(name, "`polydec methods` lists all of them")
 
 
-DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm", "insertion": "insertion-language-models"}
-"""By a model's family, the method that "auto" means."""
+def recipe_for_model(name: str, family: ModelFamily) -> ModuleType:
+    """The recipe that a name means for a model: "auto" is the default of its family.
 
+    Args:
+        name: Any name of a method.
+        family: Of the model.
 
-def of_model(name: str, family: str) -> str:
-    """The method that a name means for a model of this family: "auto" is the family's own default. Raises RequestError for a
-    name that is unknown, or a method of another family."""
+    Returns:
+        The recipe's module.
+
+    Raises:
+        RequestError: The name is unknown, or the method decodes models of another family.
+    """
     method = find_method(name)
     if method == "auto":
-        method = DEFAULTS[family]
-    check_family(method, family)
-    return method
+        method = family.default_method
+    recipe = recipe_modules()[method]
+    _check_family(recipe.CARD, family)
+    return recipe
 
 
 def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
     """Raise RequestError where no model could be decoded by this method with these options: a name that is unknown, or a value
     out of its range. "auto" may mean the default of any family, so it takes the options of each."""
     own_name = find_method(name)
+    if own_name == "auto":
+        methods = [family.default_method for family in FAMILIES.values()]
+    else:
+        methods = [own_name]
     wrong: PolydecError | None = None
-    for method in DEFAULTS.values() if own_name == "auto" else (own_name,):
+    for method in methods:
         try:
             method_option_values(method, given)
             return
@@ -163,51 +175,76 @@ def method_option_values(name: str, given: Mapping[str, Any] | None = None) -> d
 def can_use_method(name: str, kit: Kit) -> bool:
     """Whether the kit holds what a method needs."""
     try:
-        check_method_needs(name, kit)
+        check_method_needs(get_recipe_module(name).CARD, kit)
     except PolydecError:
         return False
     return True
 
 
-def check_method_needs(name: str, kit: Kit) -> None:
-    """Raise RequestError with one sentence where the kit lacks something that a method needs."""
-    card: Card = get_recipe_module(name).CARD
-    check_family(name, kit.family)
+def check_method_needs(card: Card, kit: Kit) -> None:
+    """Check that a method can decode what a kit holds.
+
+    Args:
+        card: Of the method.
+        kit: The models, and what was trained for them.
+
+    Raises:
+        RequestError: The kit lacks something, in one sentence.
+    """
+    _check_family(card, kit.family)
     for need in card.needs:
         need.check(kit, card.name)
 
 
-def check_family(name: str, family: str) -> None:
+def _check_family(card: Card, family: ModelFamily) -> None:
     """Raise RequestError where a method does not decode models of this family."""
-    card: Card = get_recipe_module(name).CARD
-    if card.family not in ("any", family):
-        others = CALLED[card.family].partition(" ")[2]
+    if card.family not in ("any", family.name):
+        others = FAMILIES[card.family].called.partition(" ")[2]
         raise RequestError(
-            f"method {card.name} decodes {others} models and this is {CALLED[family]} one: take {_OWN[family]} "
+            f"method {card.name} decodes {others} models and this is {family.called} one: take {family.own_methods} "
             "(`polydec methods`)"
         )
-
-
-_OWN = {
-    "ar": "plain, auto or another of the family 'ar'",
-    "diffusion": "llada, fast-dllm or another of the family 'diffusion'",
-    "insertion": "insertion-language-models",
-}
-"""By a model's family, what can decode it."""
 
 
 def build(
     name: str, kit: Kit, given: Mapping[str, Any] | None = None
 ) -> tuple[Decoder, dict[str, Any]]:
-    """The recipe's decoder, and all its options with the values they have. Raises RequestError for an unknown option, a
-    value of the wrong type or out of range, or something that the kit lacks."""
-    module = get_recipe_module(name)
+    """Build the decoder of a method by its name.
+
+    Args:
+        name: Any name of a method.
+        kit: The models, and what goes with them.
+        given: Options of the method, as text or typed; the others have their defaults.
+
+    Returns:
+        The decoder, and all options with the values they have.
+
+    Raises:
+        RequestError: An option is unknown, of the wrong type or out of range, or the kit lacks something.
+    """
     values = method_option_values(name, given)
-    card: Card = module.CARD
-    check_method_needs(name, kit)
+    return build_recipe(get_recipe_module(name), kit, values), values
+
+
+def build_recipe(recipe: ModuleType, kit: Kit, values: Mapping[str, Any]) -> Decoder:
+    """Build the decoder of a recipe whose options are checked.
+
+    Args:
+        recipe: The recipe's module.
+        kit: The models, and what goes with them.
+        values: All options of the recipe with the values they have (`method_option_values`).
+
+    Returns:
+        The decoder.
+
+    Raises:
+        RequestError: The kit lacks something that the method needs, or two options do not go together.
+    """
+    card: Card = recipe.CARD
+    check_method_needs(card, kit)
     if not card.needs_draft:
         kit = kit.without_foreign_draft()
-    return module.build(kit, **values), values
+    return recipe.build(kit, **values)
 
 
 def describe_method(name: str) -> dict[str, Any]:

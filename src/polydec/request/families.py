@@ -1,0 +1,317 @@
+"""What each kind of model makes of a request: which fields it can honour, how it reads a prompt, how its laws are bent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.base.options import short_repr
+from polydec.core.protocols import Target
+from polydec.core.request import Request
+from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.laws.shapers.sampling import Sampling, build_shapers, stateful_rule_names
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.diffusion.loop.no_early_end import NoEarlyEndDenoiser
+from polydec.methods.registry.family import (
+    AUTOREGRESSIVE,
+    INSERTION,
+    MASKED_DIFFUSION,
+    ModelFamily,
+    family_of,
+)
+from polydec.methods.registry.kit import ANY_DRAFT
+from polydec.models.sessions.checkpoint import (
+    DeferredBundle,
+    ModelBundle,
+    resolve_deferred_bundle,
+)
+from polydec.models.sessions.sourced import EncoderDecoderModel
+from polydec.request.room import count_context_tokens
+from polydec.request.stages import BentLaws, CheckedRequest, EncodedRequest, RequestFamily
+
+
+def request_family(law: object) -> RequestFamily:
+    """What the kind of a model makes of requests. law: of the model as it was loaded."""
+    if isinstance(law, EncoderDecoderModel):
+        return ENCODER_DECODER
+    return _BY_KIND[family_of(law)]
+
+
+@dataclass(frozen=True)
+class AutoregressiveFamily:
+    """Models that continue texts."""
+
+    kind: ModelFamily = AUTOREGRESSIVE
+    reads_source: bool = False
+
+    def check_request(self, checked: CheckedRequest) -> None:
+        _check_no_source(checked)
+        _check_no_infill(checked)
+        if checked.form.vectors and checked.model.checkpoint.unit != "token":
+            raise RequestError(
+                "prompt holds vectors, and units is bytes: a vector stands where tokens would, so leave units out"
+            )
+
+    def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        model = checked.model
+        ask = checked.ask
+        ids = model.encoder.encode_request(ask, room)
+        vectors = None
+        if checked.form.vectors:
+            width = model.network.embed((0,)).shape[1]
+            vectors = model.encoder.encode_vectors(ask.prompt, ids, width)
+        return EncodedRequest(checked, model, ids, vectors=vectors)
+
+    def bend_laws(
+        self,
+        encoded: EncodedRequest,
+        request: Request,
+        law: Target,
+        language: TokenLanguage[Any] | None,
+    ) -> BentLaws:
+        return _bend_next_token_laws(encoded, request, law, language)
+
+
+@dataclass(frozen=True)
+class EncoderDecoderFamily:
+    """Models that continue texts which are written from a source. Each source is a law of its own."""
+
+    kind: ModelFamily = AUTOREGRESSIVE
+    reads_source: bool = True
+
+    def check_request(self, checked: CheckedRequest) -> None:
+        _check_no_infill(checked)
+        if checked.ask.reuse is not None:
+            raise RequestError(
+                f"reuse is {checked.ask.reuse!r}: a source is read beside the prompt; leave one of them out"
+            )
+        if checked.form.vectors:
+            raise RequestError(
+                "prompt holds vectors: an encoder-decoder model reads ids only, in its source and in its prompt"
+            )
+
+    def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        model = checked.model
+        salt = checked.ask.cache_salt
+        source = model.encoder.encode_source(checked.ask, room)
+        begins = model.encoder.encode_answer_beginning(checked.ask)
+        point = model.checkpoint
+        behind = replace(model, checkpoint=replace(point, lm=point.lm.given(source, salt)))
+        draft = model.draft
+        if draft is not None:
+            deferred = DeferredBundle(
+                draft.name, lambda: _behind_source(resolve_deferred_bundle(draft), source, salt)
+            )
+            behind = replace(behind, draft=deferred)
+        return EncodedRequest(checked, behind, (*point.lm.start, *begins), source)
+
+    def bend_laws(
+        self,
+        encoded: EncodedRequest,
+        request: Request,
+        law: Target,
+        language: TokenLanguage[Any] | None,
+    ) -> BentLaws:
+        return _bend_next_token_laws(encoded, request, law, language)
+
+
+@dataclass(frozen=True)
+class MaskedDiffusionFamily:
+    """Models that fill canvases: they have a law of each gap, and none of a next token."""
+
+    kind: ModelFamily = MASKED_DIFFUSION
+    reads_source: bool = False
+
+    def check_request(self, checked: CheckedRequest) -> None:
+        _check_no_source(checked)
+        _check_no_next_token(checked, self.kind)
+        draft = checked.model.draft
+        if draft is not None and not checked.card.needs_draft:
+            raise RequestError(
+                f"draft is {short_repr(draft.name)}: method {checked.card.name} decodes a masked-diffusion model without one "
+                "(guided-diffusion takes one)"
+            )
+
+    def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        ids = checked.model.encoder.encode_request(checked.ask, room)
+        return EncodedRequest(checked, checked.model, ids)
+
+    def bend_laws(
+        self,
+        encoded: EncodedRequest,
+        request: Request,
+        law: Target,
+        language: TokenLanguage[Any] | None,
+    ) -> BentLaws:
+        model = encoded.model
+        sampling = encoded.checked.sampling
+        denoiser: Any = model.checkpoint.lm
+        # A least length is a matter of positions here: the first gaps take no token that ends the text.
+        if sampling.min_tokens:
+            ends = encoded.checked.eos | request.stop_ids
+            denoiser = NoEarlyEndDenoiser(denoiser, ends, len(request.prompt) + sampling.min_tokens)
+            sampling = replace(sampling, min_tokens=0)
+        _check_no_state(sampling, "a masked-diffusion model fills gaps")
+        shapers = build_shapers(sampling, order=encoded.ask.order, seed=request.seed, choice=0)
+        return BentLaws(denoiser, model.small, shapers)
+
+
+@dataclass(frozen=True)
+class InsertionFamily:
+    """Models that put tokens anywhere into a text: they have a law of each slot, and none of a next token."""
+
+    kind: ModelFamily = INSERTION
+    reads_source: bool = False
+
+    def check_request(self, checked: CheckedRequest) -> None:
+        _check_no_source(checked)
+        _check_no_next_token(checked, self.kind)
+        draft = checked.model.draft
+        if draft is not None:
+            raise RequestError(
+                f"draft is {short_repr(draft.name)}: an insertion model is decoded without one, so leave it out"
+            )
+
+    def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        ids = checked.model.encoder.encode_request(checked.ask, room)
+        return EncodedRequest(checked, checked.model, ids)
+
+    def bend_laws(
+        self,
+        encoded: EncodedRequest,
+        request: Request,
+        law: Target,
+        language: TokenLanguage[Any] | None,
+    ) -> BentLaws:
+        sampling = encoded.checked.sampling
+        _check_no_state(sampling, "an insertion model writes")
+        shapers = build_shapers(sampling, order=encoded.ask.order, seed=request.seed, choice=0)
+        return BentLaws(law, lambda: None, shapers)
+
+
+ENCODER_DECODER = EncoderDecoderFamily()
+_BY_KIND: dict[ModelFamily, RequestFamily] = {
+    family.kind: family
+    for family in (AutoregressiveFamily(), MaskedDiffusionFamily(), InsertionFamily())
+}
+
+
+def _check_no_source(checked: CheckedRequest) -> None:
+    """Raise RequestError where a request has a source, which only an encoder reads."""
+    if checked.ask.source is not None:
+        raise RequestError(
+            f"source is given: {checked.model.name} reads nothing beside its prompt (an encoder-decoder model does), "
+            "so leave it out"
+        )
+
+
+def _check_no_infill(checked: CheckedRequest) -> None:
+    """Raise RequestError where an answer has gaps, which a model that continues texts cannot fill."""
+    if checked.ask.infill is not None:
+        raise RequestError(
+            "infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion"
+        )
+
+
+def _check_no_next_token(checked: CheckedRequest, kind: ModelFamily) -> None:
+    """Raise RequestError for the first field that needs a law of the next token behind a text."""
+    ask = checked.ask
+    model = f"{kind.called} model"
+    if checked.press is not None:
+        raise RequestError(
+            f"cache is {short_repr(checked.press.card.name)}: {model} feeds its text anew and has no old keys to press"
+        )
+    if ask.reuse is not None:
+        raise RequestError(f"reuse is {ask.reuse!r}: {model} feeds its text anew, so leave it out")
+    if checked.form.vectors:
+        raise RequestError(f"prompt holds vectors: {model} reads token ids only")
+    if checked.steering is not None:
+        raise RequestError(
+            f"steer is {short_repr(checked.steering.card.name)}: {model} has no law of a next token to steer"
+        )
+    if ask.reasoning_budget is not None:
+        raise RequestError(
+            f"reasoning_budget is {ask.reasoning_budget}: {model} writes in any order, so leave it out"
+        )
+    if ask.constraint is not None:
+        raise RequestError(
+            f"constraint needs a text that is written from left to right, and {model} writes in any order: leave it out"
+        )
+    if ask.prompt_logprobs is not None:
+        raise RequestError(
+            f"prompt_logprobs is {ask.prompt_logprobs}: {model} has no law of a next token, so leave it out"
+        )
+
+
+def _check_no_state(sampling: Sampling, who: str) -> None:
+    """Raise RequestError for a sampling rule that looks at the text before a token. who: is decoded, and does what."""
+    rules = stateful_rule_names(sampling)
+    if not rules and sampling.min_tokens:
+        rules = ("min_tokens",)
+    if rules:
+        raise RequestError(
+            f"sampling rule {rules[0]} looks at the text before a token, and {who} in any order: leave it out"
+        )
+
+
+def _behind_source(point: ModelBundle, source: Sequence[int], cache_salt: str) -> ModelBundle:
+    """A draft that reads the source as well, where it can."""
+    if not request_family(point.lm).reads_source:
+        return point
+    return replace(point, lm=point.lm.given(source, cache_salt))
+
+
+def _bend_next_token_laws(
+    encoded: EncodedRequest,
+    request: Request,
+    law: Target,
+    language: TokenLanguage[Any] | None,
+) -> BentLaws:
+    """The law of the next token and, where a method asks for it, the draft's, both shaped by the rules of sampling."""
+    model = encoded.model
+    checked = encoded.checked
+    order = encoded.ask.order
+    shapers = build_shapers(
+        checked.sampling,
+        order=order,
+        eos=checked.eos,
+        stop_ids=request.stop_ids,
+        seed=request.seed,
+        choice=0,
+        words=checked.vocab.words,
+        geometry=model.checkpoint.lm.geometry,
+        language=language,
+    )
+
+    @cache
+    def bent_draft() -> Any:
+        draft = model.small()
+        length = count_context_tokens(model, request.prompt) + request.max_tokens
+        # A draft that may help, and has no room for this text, is left out.
+        if draft is None or (not checked.card.needs_draft and draft.network.context < length):
+            return None
+        # The laws of a canvas' gaps only choose what is proposed, so they stay as they are.
+        if not family_of(draft).continues_text:
+            return draft
+        bent = shapers
+        # A draft that may have another vocabulary takes the rules that name no token.
+        if ANY_DRAFT in checked.card.needs:
+            bent = build_shapers(
+                checked.sampling.anywhere(),
+                order=order,
+                eos=draft.vocab.eos,
+                seed=request.seed,
+                choice=0,
+                words=draft.vocab.words,
+                geometry=draft.geometry,
+            )
+        if bent:
+            return ShapedTarget(draft, *bent)
+        return draft
+
+    if shapers:
+        law = ShapedTarget(law, *shapers)
+    return BentLaws(law, bent_draft)
