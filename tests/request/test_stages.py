@@ -100,7 +100,6 @@ def test_a_family_says_what_decodes_its_models(name):
     recipe = registry.recipe_for_model("auto", family.kind)
     assert recipe.CARD.family in ("any", family.kind.name)
     assert recipe.CARD.name == family.kind.default_method
-    assert not family.reads_source
 
 
 def test_an_encoded_request_keeps_what_it_is_given(lm):

@@ -1,4 +1,5 @@
-"""Which answers a request allows: its constraint, an end within the tokens that there are, and what may be thought before."""
+"""Which answers a request allows: its constraint, an end within the tokens that there are, and what
+may be thought before."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def answer_language(
         The language of whole answers.
 
     Raises:
-        RequestError: The rest of the request leaves the constraint no room, or no legal end is found.
+        RequestError: The rest of the request leaves the constraint no room, or no legal end is
+            found.
     """
     checked = encoded.checked
     language = None
@@ -57,7 +59,8 @@ def answer_language(
 
 
 def _constraint_language(checked: CheckedRequest) -> TokenLanguage[Any]:
-    """What a constraint means to this model. Raises RequestError where the rest of the request leaves it no room."""
+    """What a constraint means to this model. Raises RequestError where the rest of the request
+    leaves it no room."""
     constraint = checked.ask.constraint
     assert constraint is not None
     ends = checked.constraint_ends

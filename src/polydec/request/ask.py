@@ -1,6 +1,8 @@
-"""The road of a request, stage by stage: it is validated, its prompt encoded, its laws bent, its method chosen.
+"""The road of a request, stage by stage: it is validated, its prompt encoded, its laws bent, its
+method chosen.
 
-Everything that can be wrong is said before anything runs. The last stage, running, is the engine's (engine.py).
+Everything that can be wrong is said before anything runs. The last stage, running, is the engine's
+(engine.py).
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from typing import Any
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
 from polydec.core.prompt import PromptLogprobs
-from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.laws.shapers.sampling import build_guard
 from polydec.methods.economics.costs import PassCosts
@@ -63,7 +64,8 @@ def plan_request(
         The request as an engine runs it.
 
     Raises:
-        RequestError: Something cannot be honoured; one sentence names the field, the value and what is legal.
+        RequestError: Something cannot be honoured; one sentence names the field, the value and what
+            is legal.
     """
     checked = validate_request(model, ask)
     encoded = encode_prompts(checked)
@@ -82,7 +84,8 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
         The request with typed values.
 
     Raises:
-        RequestError: A field is out of its range, unknown to this kind of model, or does not go with another one.
+        RequestError: A field is out of its range, unknown to this kind of model, or does not go
+            with another one.
     """
     ask = convert_ask(ask)
     view = model.in_units(ask.units, ask.covers)
@@ -120,10 +123,12 @@ def encode_prompts(checked: CheckedRequest, room: int | None = None) -> EncodedR
 
     Args:
         checked: The request.
-        room: Tokens that there is room for, far beyond which a text is not even encoded. None: no bound.
+        room: Tokens that there is room for, far beyond which a text is not even encoded. None: no
+            bound.
 
     Returns:
-        The request with the ids of its prompt, its source, its second prompt and its answer with gaps.
+        The request with the ids of its prompt, its source, its second prompt and its answer with
+        gaps.
 
     Raises:
         RequestError: One of them cannot be read.
@@ -137,16 +142,17 @@ def encode_prompts(checked: CheckedRequest, room: int | None = None) -> EncodedR
 
 
 def bend_laws(encoded: EncodedRequest) -> BentRequest:
-    """Third stage: the laws that are decoded, and the request in token ids.
+    """Third stage: the law that is decoded, and the request in token ids.
 
     Args:
         encoded: The request.
 
     Returns:
-        The request with its laws: over the cache that is asked for, behind vectors, steered, constrained, sampled.
+        The request with its law: over the cache that is asked for, behind vectors, steered,
+        constrained.
 
     Raises:
-        RequestError: There is no room for an answer, or the laws cannot be bent so.
+        RequestError: There is no room for an answer, or the law cannot be bent so.
     """
     checked = encoded.checked
     ask = encoded.ask
@@ -194,9 +200,8 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
         given=encoded.infill,
         prompt_logprobs=ask.prompt_logprobs,
     )
-    laws = checked.family.bend_laws(encoded, request, steered, allowed.language)
     return BentRequest(
-        encoded, request, law, steered, laws, allowed.language, allowed.ending, thinking, reuse
+        encoded, request, law, steered, allowed.language, allowed.ending, thinking, reuse
     )
 
 
@@ -206,10 +211,10 @@ def choose_method(
     memory: Callable[[str], dict[str, Any]] = no_memory,
     measure: Callable[[], PassCosts] | None = None,
 ) -> RequestPlan:
-    """Fourth stage: the decoder of the method, over these laws.
+    """Fourth stage: the laws as sampling shapes them, and the method's decoder over these.
 
     Args:
-        bent: The request with its laws.
+        bent: The request with its law.
         memory: What a method keeps between requests, by its name.
         measure: Gives the costs of passes, for a method that asks for them. None: the model's.
 
@@ -217,7 +222,8 @@ def choose_method(
         The request as an engine runs it.
 
     Raises:
-        RequestError: The method does not go with the law, or the model lacks something that it needs.
+        RequestError: The method does not go with the law, a rule of sampling does not go with the
+            model, or the model lacks something that the method needs.
     """
     checked = bent.encoded.checked
     model = bent.encoded.model
@@ -227,29 +233,33 @@ def choose_method(
     elif checked.press is not None:
         name = checked.press.card.name
         _check_method_and_law(bent, f"cache {name}", "leave the cache as it is")
+    laws = checked.family.shape_laws(bent)
     read = list[ModelArtefact]()
     reuse = bent.reuse
     kit = Kit(
-        bent.laws.target,
+        laws.target,
         artefacts=model.artefacts,
         measure=measure or (lambda: checked.loaded.costs),
         memory=memory(checked.card.name),
-        shapers=bent.laws.shapers,
+        shapers=laws.shapers,
         language=bent.language,
         context=model.checkpoint.lm.context,
         read=read,
-        later=bent.laws.draft,
+        later=laws.draft,
         source=bent.encoded.source,
         whole_prompt=reuse is None or not reuse.edited,
     )
     decoder = registry.build_recipe(checked.recipe, kit, checked.options)
     if bent.request.prompt_logprobs is not None:
         decoder = PromptLogprobs(decoder, bent.bare_law, bent.request.prompt_logprobs)
-    return RequestPlan(bent, decoder, tuple(read))
+    return RequestPlan(
+        bent.encoded, bent.request, decoder, bent.ending, bent.thinking, reuse, tuple(read)
+    )
 
 
 def _check_press(ask: Ask) -> PressSettings | None:
-    """How a request keeps old keys and values. Raises RequestError for a press or an option that is not there."""
+    """How a request keeps old keys and values. Raises RequestError for a press or an option that is
+    not there."""
     if ask.cache is None:
         if ask.cache_options:
             raise RequestError("cache_options is given without cache: name the press")
@@ -280,7 +290,8 @@ def _check_together(checked: CheckedRequest) -> None:
 
 
 def _check_reuse(checked: CheckedRequest) -> None:
-    """Raise RequestError for a field that does not go with what is taken of an earlier text's cache."""
+    """Raise RequestError for a field that does not go with what is taken of an earlier text's
+    cache."""
     ask = checked.ask
     if ask.reuse is None:
         if ask.reuse_key:
@@ -312,7 +323,8 @@ def _encode_infill(checked: CheckedRequest) -> tuple[int | None, ...]:
 
 
 def _begun_answer(checked: CheckedRequest) -> str | None:
-    """What stands of the answer already; None: nothing does. Raises RequestError where the prompt has no messages to end."""
+    """What stands of the answer already; None: nothing does. Raises RequestError where the prompt
+    has no messages to end."""
     ask = checked.ask
     if ask.prompt_ending != prompt_ending.OPENED and not checked.form.messages:
         raise RequestError(
@@ -329,14 +341,14 @@ def _begun_answer(checked: CheckedRequest) -> str | None:
 
 
 def _check_method_and_law(bent: BentRequest, what: str, instead: str) -> None:
-    """Raise RequestError where a method could decode the model and cannot decode the law that something else makes of it:
-    `what`, and what to do instead. What the model lacks anyway is said as it is without that."""
+    """Raise RequestError where a method could decode the model and cannot decode the law that
+    something else makes of it: `what`, and what to do instead. What the model lacks anyway is said
+    as it is without that."""
     card = bent.encoded.checked.card
     kit = bent.encoded.model.kit()
     registry.check_method_needs(card, kit)
-    law: Target = bent.steered_law
     try:
-        registry.check_method_needs(card, replace(kit, target=law))
+        registry.check_method_needs(card, replace(kit, target=bent.law))
     except PolydecError as why:
         raise RequestError(
             f"method {card.name} and {what} do not go together: {why} (take method auto or plain, or {instead})"

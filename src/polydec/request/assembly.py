@@ -33,12 +33,33 @@ def assemble_loaded_model(
     ngrams: str | None,
     trained: Sequence[str],
 ) -> LoadedModel:
-    """What `polydec.load` gives (loading.py); its settings are checked."""
+    """Load a model with all that goes with it, as `polydec.load` gives it (loading.py).
+
+    Args:
+        name: Of the model: Hub id, directory, GGUF file or `zoo:NAME`.
+        draft: Of the draft model; "default" for the embedded one, None or "none" for none.
+        dtype: What the model computes with.
+        device: "cpu" or "cuda".
+        threads: Of the processor. None: all cores.
+        workers: How many networks run at the same time.
+        quantize: How matrices are stored. None: as they are.
+        compute: What quantised matrices are multiplied in. None: as the processor does it best.
+        cache_dtype: How keys and values are kept. None: as float32.
+        ngrams: Of the n-gram table; "default" for the embedded one, None or "none" for none.
+        trained: Directories of what else was trained for the model.
+
+    Returns:
+        The model.
+
+    Raises:
+        RequestError: Something cannot be had, or was made for another model.
+    """
     if draft == "default" and workers > 1:
         draft = zoo.default_draft(name) or "none"
     if workers > 1:
         threads = _half(name, draft, device, threads, workers)
-    opened = dict[Path, sources.CheckpointFiles]()  # a draft model shares its target's tokenizer
+    # A draft model shares its target's tokenizer, so files that were opened are handed on.
+    opened = dict[Path, sources.CheckpointFiles]()
     model = checkpoint.load_bundle(
         name,
         dtype=dtype,
@@ -52,9 +73,11 @@ def assemble_loaded_model(
     named = draft != "default"
     if not named:
         draft = zoo.default_draft(name)
-    draft, ngrams = (
-        None if x == "none" else x for x in (draft, ngrams)
-    )  # as the command line has it
+    # The command line has a word for None.
+    if draft == "none":
+        draft = None
+    if ngrams == "none":
+        ngrams = None
     if draft is None:
         small = None
     else:
@@ -74,7 +97,8 @@ def assemble_loaded_model(
 
 
 def _half(name: str, draft: str | None, device: str, threads: int | None, workers: int) -> int:
-    """The threads of each worker. Raises RequestError where there are too few cores, or nothing that a second one could do."""
+    """The threads of each worker. Raises RequestError where there are too few cores, or nothing
+    that a second one could do."""
     cores = min(len(os.sched_getaffinity(0)), threads or 1 << 16)
     if device != "cpu":
         raise RequestError(
@@ -92,7 +116,8 @@ def _half(name: str, draft: str | None, device: str, threads: int | None, worker
 
 
 def _fitted(artefact: Any, target: Target, draft: Callable[[], Target | None]) -> ModelArtefact:
-    """An artefact for the model, or for the draft model where it was made for that. Raises PolydecError where it fits none."""
+    """An artefact for the model, or for the draft model where it was made for that. Raises
+    PolydecError where it fits none."""
     try:
         bound = artefacts.bind_artefact(artefact, target)
         check_artefact_fit(bound, target, draft)
@@ -118,7 +143,8 @@ def _small(
     threads: int | None,
     opened: dict[Path, sources.CheckpointFiles],
 ) -> ModelBundle | DeferredBundle:
-    """A draft model: now where the user named it, as what is wrong with it is said at once, else when a method asks for it."""
+    """A draft model: now where the user named it, as what is wrong with it is said at once, else
+    when a method asks for it."""
 
     def make() -> ModelBundle:
         small = checkpoint.load_draft(

@@ -1,4 +1,5 @@
-"""What a request will do, part by part, before anything runs; and what would run in its place where it is refused."""
+"""What a request will do, part by part, before anything runs; and what would run in its place where
+it is refused."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class RequestPart:
-    """One part of a request. role: what it is there for; name: which one; options: with the values they have; says: what it
-    does here, in a sentence; needs: what it cannot do without."""
+    """One part of a request. role: what it is there for; name: which one; options: with the values
+    they have; says: what it does here, in a sentence; needs: what it cannot do without."""
 
     role: str
     name: str
@@ -55,8 +56,18 @@ class RequestPart:
 
 
 def explain_request(model: LoadedModel, ask: Ask) -> list[RequestPart]:
-    """The parts of a request in the order in which they act. Nothing is computed. Raises RequestError, as `plan` does, for a
-    request that is refused."""
+    """The parts of a request in the order in which they act. Nothing is computed.
+
+    Args:
+        model: Would answer it.
+        ask: The request.
+
+    Returns:
+        The parts.
+
+    Raises:
+        RequestError: The request is refused.
+    """
     made = plan_request(model, ask, measure=PassCosts)
     checked = made.encoded.checked
     return [
@@ -73,13 +84,29 @@ def explain_request(model: LoadedModel, ask: Ask) -> list[RequestPart]:
 
 
 def request_alternatives(model: LoadedModel, ask: Ask) -> list[str]:
-    """Of a request that is refused: what could be changed, one thing at a time, so that it would run; the least change of its
-    meaning first."""
+    """Of a request that is refused: what could be changed, one thing at a time, so that it would
+    run.
+
+    Args:
+        model: Refuses it.
+        ask: The request.
+
+    Returns:
+        The changes in words, the least change of its meaning first.
+    """
     return [words for words, other in _changes(model, ask) if can_run_request(model, other)]
 
 
 def can_run_request(model: LoadedModel, ask: Ask) -> bool:
-    """Whether a request is not refused."""
+    """Whether a request is not refused.
+
+    Args:
+        model: Would answer it.
+        ask: The request.
+
+    Returns:
+        True where it would run.
+    """
     try:
         plan_request(model, ask, measure=PassCosts)
     except PolydecError:
@@ -160,8 +187,16 @@ def _models(model: LoadedModel, made: RequestPlan) -> Iterator[RequestPart]:
 
 
 def describe_unused_settings(model: LoadedModel, made: RequestPlan) -> list[str]:
-    """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, the
-    draft model, and rules of sampling."""
+    """What the user gives and that does nothing in a request: what was trained for the model, the
+    draft model, and rules of sampling.
+
+    Args:
+        model: With what was loaded for it.
+        made: The request.
+
+    Returns:
+        A sentence for each thing.
+    """
     checked = made.encoded.checked
     ask = checked.ask
     method = made.card.name
@@ -294,7 +329,8 @@ def _rules(checked: CheckedRequest) -> Iterator[RequestPart]:
 
 
 def _acting(checked: CheckedRequest) -> tuple[list[str], dict[str, str]]:
-    """The rules that act, in their order; and why each of the others does nothing of which a field is not neutral."""
+    """The rules that act, in their order; and why each of the others does nothing of which a field
+    is not neutral."""
     lm = checked.model.checkpoint.lm
     sampling = checked.sampling
     some_end = (min(lm.vocab.eos, default=0),)

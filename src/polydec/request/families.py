@@ -1,4 +1,5 @@
-"""What each kind of model makes of a request: which fields it can honour, how it reads a prompt, how its laws are bent."""
+"""What each kind of model makes of a request: which fields it can honour, how it reads a prompt,
+how its laws are bent."""
 
 from __future__ import annotations
 
@@ -9,9 +10,7 @@ from typing import Any
 
 from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
-from polydec.core.protocols import Target
-from polydec.core.request import Request
-from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.core.protocols import Shaper
 from polydec.laws.shapers.sampling import Sampling, build_shapers, stateful_rule_names
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.diffusion.loop.no_early_end import NoEarlyEndDenoiser
@@ -30,7 +29,13 @@ from polydec.models.sessions.checkpoint import (
 )
 from polydec.models.sessions.sourced import EncoderDecoderModel
 from polydec.request.room import count_context_tokens
-from polydec.request.stages import BentLaws, CheckedRequest, EncodedRequest, RequestFamily
+from polydec.request.stages import (
+    BentRequest,
+    CheckedRequest,
+    EncodedRequest,
+    RequestFamily,
+    ShapedLaws,
+)
 
 
 def request_family(law: object) -> RequestFamily:
@@ -45,7 +50,6 @@ class AutoregressiveFamily:
     """Models that continue texts."""
 
     kind: ModelFamily = AUTOREGRESSIVE
-    reads_source: bool = False
 
     def check_request(self, checked: CheckedRequest) -> None:
         _check_no_source(checked)
@@ -56,6 +60,18 @@ class AutoregressiveFamily:
             )
 
     def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        """Encode the prompt, and vectors that stand in it.
+
+        Args:
+            checked: The request.
+            room: Tokens that there is room for. None: no bound.
+
+        Returns:
+            The request with these ids.
+
+        Raises:
+            RequestError: Something of it cannot be read.
+        """
         model = checked.model
         ask = checked.ask
         ids = model.encoder.encode_request(ask, room)
@@ -65,14 +81,8 @@ class AutoregressiveFamily:
             vectors = model.encoder.encode_vectors(ask.prompt, ids, width)
         return EncodedRequest(checked, model, ids, vectors=vectors)
 
-    def bend_laws(
-        self,
-        encoded: EncodedRequest,
-        request: Request,
-        law: Target,
-        language: TokenLanguage[Any] | None,
-    ) -> BentLaws:
-        return _bend_next_token_laws(encoded, request, law, language)
+    def shape_laws(self, bent: BentRequest) -> ShapedLaws:
+        return _shape_next_token_laws(bent)
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,6 @@ class EncoderDecoderFamily:
     """Models that continue texts which are written from a source. Each source is a law of its own."""
 
     kind: ModelFamily = AUTOREGRESSIVE
-    reads_source: bool = True
 
     def check_request(self, checked: CheckedRequest) -> None:
         _check_no_infill(checked)
@@ -94,6 +103,18 @@ class EncoderDecoderFamily:
             )
 
     def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        """Encode the source, and bind the model and its draft to it.
+
+        Args:
+            checked: The request.
+            room: Tokens that there is room for. None: no bound.
+
+        Returns:
+            The request with these ids.
+
+        Raises:
+            RequestError: Something of it cannot be read.
+        """
         model = checked.model
         salt = checked.ask.cache_salt
         source = model.encoder.encode_source(checked.ask, room)
@@ -108,14 +129,8 @@ class EncoderDecoderFamily:
             behind = replace(behind, draft=deferred)
         return EncodedRequest(checked, behind, (*point.lm.start, *begins), source)
 
-    def bend_laws(
-        self,
-        encoded: EncodedRequest,
-        request: Request,
-        law: Target,
-        language: TokenLanguage[Any] | None,
-    ) -> BentLaws:
-        return _bend_next_token_laws(encoded, request, law, language)
+    def shape_laws(self, bent: BentRequest) -> ShapedLaws:
+        return _shape_next_token_laws(bent)
 
 
 @dataclass(frozen=True)
@@ -123,7 +138,6 @@ class MaskedDiffusionFamily:
     """Models that fill canvases: they have a law of each gap, and none of a next token."""
 
     kind: ModelFamily = MASKED_DIFFUSION
-    reads_source: bool = False
 
     def check_request(self, checked: CheckedRequest) -> None:
         _check_no_source(checked)
@@ -136,35 +150,42 @@ class MaskedDiffusionFamily:
             )
 
     def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        """Encode the prompt, which stands before the canvas.
+
+        Args:
+            checked: The request.
+            room: Tokens that there is room for. None: no bound.
+
+        Returns:
+            The request with these ids.
+
+        Raises:
+            RequestError: Something of it cannot be read.
+        """
         ids = checked.model.encoder.encode_request(checked.ask, room)
         return EncodedRequest(checked, checked.model, ids)
 
-    def bend_laws(
-        self,
-        encoded: EncodedRequest,
-        request: Request,
-        law: Target,
-        language: TokenLanguage[Any] | None,
-    ) -> BentLaws:
-        model = encoded.model
-        sampling = encoded.checked.sampling
+    def shape_laws(self, bent: BentRequest) -> ShapedLaws:
+        model = bent.encoded.model
+        request = bent.request
+        sampling = bent.encoded.checked.sampling
         denoiser: Any = model.checkpoint.lm
         # A least length is a matter of positions here: the first gaps take no token that ends the text.
         if sampling.min_tokens:
-            ends = encoded.checked.eos | request.stop_ids
+            ends = bent.encoded.checked.eos | request.stop_ids
             denoiser = NoEarlyEndDenoiser(denoiser, ends, len(request.prompt) + sampling.min_tokens)
             sampling = replace(sampling, min_tokens=0)
         _check_no_state(sampling, "a masked-diffusion model fills gaps")
-        shapers = build_shapers(sampling, order=encoded.ask.order, seed=request.seed, choice=0)
-        return BentLaws(denoiser, model.small, shapers)
+        shapers = _shape_each_position(bent, sampling)
+        return ShapedLaws(denoiser, model.small, shapers)
 
 
 @dataclass(frozen=True)
 class InsertionFamily:
-    """Models that put tokens anywhere into a text: they have a law of each slot, and none of a next token."""
+    """Models that put tokens anywhere into a text: they have a law of each slot, and none of a next
+    token."""
 
     kind: ModelFamily = INSERTION
-    reads_source: bool = False
 
     def check_request(self, checked: CheckedRequest) -> None:
         _check_no_source(checked)
@@ -176,20 +197,25 @@ class InsertionFamily:
             )
 
     def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        """Encode the prompt, which stands before what is inserted.
+
+        Args:
+            checked: The request.
+            room: Tokens that there is room for. None: no bound.
+
+        Returns:
+            The request with these ids.
+
+        Raises:
+            RequestError: Something of it cannot be read.
+        """
         ids = checked.model.encoder.encode_request(checked.ask, room)
         return EncodedRequest(checked, checked.model, ids)
 
-    def bend_laws(
-        self,
-        encoded: EncodedRequest,
-        request: Request,
-        law: Target,
-        language: TokenLanguage[Any] | None,
-    ) -> BentLaws:
-        sampling = encoded.checked.sampling
+    def shape_laws(self, bent: BentRequest) -> ShapedLaws:
+        sampling = bent.encoded.checked.sampling
         _check_no_state(sampling, "an insertion model writes")
-        shapers = build_shapers(sampling, order=encoded.ask.order, seed=request.seed, choice=0)
-        return BentLaws(law, lambda: None, shapers)
+        return ShapedLaws(bent.law, lambda: None, _shape_each_position(bent, sampling))
 
 
 ENCODER_DECODER = EncoderDecoderFamily()
@@ -247,7 +273,8 @@ def _check_no_next_token(checked: CheckedRequest, kind: ModelFamily) -> None:
 
 
 def _check_no_state(sampling: Sampling, who: str) -> None:
-    """Raise RequestError for a sampling rule that looks at the text before a token. who: is decoded, and does what."""
+    """Raise RequestError for a sampling rule that looks at the text before a token. who: is
+    decoded, and does what."""
     rules = stateful_rule_names(sampling)
     if not rules and sampling.min_tokens:
         rules = ("min_tokens",)
@@ -259,18 +286,22 @@ def _check_no_state(sampling: Sampling, who: str) -> None:
 
 def _behind_source(point: ModelBundle, source: Sequence[int], cache_salt: str) -> ModelBundle:
     """A draft that reads the source as well, where it can."""
-    if not request_family(point.lm).reads_source:
+    if not isinstance(point.lm, EncoderDecoderModel):
         return point
     return replace(point, lm=point.lm.given(source, cache_salt))
 
 
-def _bend_next_token_laws(
-    encoded: EncodedRequest,
-    request: Request,
-    law: Target,
-    language: TokenLanguage[Any] | None,
-) -> BentLaws:
-    """The law of the next token and, where a method asks for it, the draft's, both shaped by the rules of sampling."""
+def _shape_each_position(bent: BentRequest, sampling: Sampling) -> tuple[Shaper[Any], ...]:
+    """The rules that a method applies to the law of each gap or slot by itself."""
+    order = bent.encoded.ask.order
+    return build_shapers(sampling, order=order, seed=bent.request.seed, choice=0)
+
+
+def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
+    """The law of the next token and, where a method asks for it, the draft's, both shaped by the
+    rules of sampling."""
+    encoded = bent.encoded
+    request = bent.request
     model = encoded.model
     checked = encoded.checked
     order = encoded.ask.order
@@ -283,11 +314,11 @@ def _bend_next_token_laws(
         choice=0,
         words=checked.vocab.words,
         geometry=model.checkpoint.lm.geometry,
-        language=language,
+        language=bent.language,
     )
 
     @cache
-    def bent_draft() -> Any:
+    def shaped_draft() -> Any:
         draft = model.small()
         length = count_context_tokens(model, request.prompt) + request.max_tokens
         # A draft that may help, and has no room for this text, is left out.
@@ -312,6 +343,7 @@ def _bend_next_token_laws(
             return ShapedTarget(draft, *bent)
         return draft
 
+    law = bent.law
     if shapers:
         law = ShapedTarget(law, *shapers)
-    return BentLaws(law, bent_draft)
+    return ShapedLaws(law, shaped_draft)

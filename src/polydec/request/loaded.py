@@ -38,9 +38,10 @@ A = TypeVar("A", bound=ModelArtefact)
 class LoadedModel:
     """A loaded model, with what goes with it.
 
-    checkpoint: the model itself; draft: its draft model, None where methods that need one must say so; artefacts: such as an
-    n-gram table or a stop head; given: what the user called the first of these; draft_given: whether the user named the draft;
-    workers: how many of its networks run at the same time.
+    checkpoint: the model itself; draft: its draft model, None where methods that need one must say
+    so; artefacts: such as an n-gram table or a stop head; given: what the user called the first of
+    these; draft_given: whether the user named the draft; workers: how many of its networks run at
+    the same time.
     """
 
     checkpoint: ModelBundle
@@ -74,7 +75,8 @@ class LoadedModel:
 
     @cached_property
     def pool(self) -> Executor | None:
-        """What runs the passes of several networks at the same time; None: they run one after another."""
+        """What runs the passes of several networks at the same time; None: they run one after
+        another."""
         if self.workers < 2:
             return None
         threads = torch.get_num_threads()
@@ -82,15 +84,15 @@ class LoadedModel:
 
     @cached_property
     def costs(self) -> PassCosts:
-        """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is none, measured now
-        and kept, which takes about ten seconds and is said in a warning."""
+        """What passes cost on this machine: from the profile that `polydec tune` keeps; where there
+        is none, measured now and kept, which takes about ten seconds and is said in a warning."""
         from polydec.request import profile
 
         return profile.known_pass_costs(self)
 
     def called(self, name: str) -> LoadedModel:
-        """The same model under another name, which is what all messages and figures say: a server's clients need not know where
-        its files lie. Its draft model is named after it."""
+        """The same model under another name, which is what all messages and figures say: a server's
+        clients need not know where its files lie. Its draft model is named after it."""
         draft = self.draft
         small = f"{name} (draft)"
         if isinstance(draft, DeferredBundle):
@@ -98,11 +100,13 @@ class LoadedModel:
         elif draft is not None:
             draft = replace(draft, name=small)
         renamed = replace(self, checkpoint=replace(self.checkpoint, name=name), draft=draft)
-        renamed.__dict__["costs"] = self.costs  # their profile has the old name
+        # The profile on disk has the old name.
+        renamed.__dict__["costs"] = self.costs
         return renamed
 
     def kit(self) -> Kit:
-        """What recipes are given, with the bare models and the costs of a machine that nobody measured."""
+        """What recipes are given, with the bare models and the costs of a machine that nobody
+        measured."""
         return Kit(self.checkpoint.lm, artefacts=self.artefacts, later=self.small)
 
     def small(self) -> Any:
@@ -113,15 +117,17 @@ class LoadedModel:
 
     @property
     def ready(self) -> tuple[ModelBundle | DeferredBundle, ...]:
-        """The checkpoints that are loaded by now: the model, and the draft where somebody asked for it."""
+        """The checkpoints that are loaded by now: the model, and the draft where somebody asked for
+        it."""
         draft = self.draft
         if draft is None or (isinstance(draft, DeferredBundle) and not draft.loaded):
             return (self.checkpoint,)
         return (self.checkpoint, draft)
 
     def keep(self, count: int) -> None:
-        """count: of how many ended texts the models keep what they computed, at least 0, so that a prompt that begins with one
-        of them is fed from its end on. A draft that is not loaded yet does so when it is."""
+        """count: of how many ended texts the models keep what they computed, at least 0, so that a
+        prompt that begins with one of them is fed from its end on. A draft that is not loaded yet
+        does so when it is."""
         self.checkpoint.lm.keep = count
         if isinstance(self.draft, DeferredBundle):
             self.draft.when_loaded(lambda made: setattr(made.lm, "keep", count))
@@ -129,7 +135,12 @@ class LoadedModel:
             self.draft.lm.keep = count
 
     def forget(self, key: str = "", cache_salt: str = "") -> None:
-        """Give back what is kept of the text of a key (`reuse_key`); cache_salt: that of its requests."""
+        """Give back what is kept of a text of an earlier request.
+
+        Args:
+            key: Of the text (`reuse_key`).
+            cache_salt: Of its requests.
+        """
         self.checkpoint.lm.forget(key, cache_salt)
 
     def find(self, kind: type[A]) -> A | None:
@@ -137,12 +148,20 @@ class LoadedModel:
         return self.kit().find(kind)
 
     def embed(self, texts: Texts, **how: Any) -> torch.Tensor:
-        """A vector for each of the texts, [n, width], float32.
+        """A vector for each of the texts.
 
-        how: the fields of `EmbeddingSettings` (request/reading.py): `pool`, "last" or "mean"; `layer`, behind which it is read;
-        `normalised`; `template`; `prompt`;
-        `prepend_from` and `prepend_to`. Raises RequestError for what cannot be honoured, TypeError
-        for an unknown field.
+        Args:
+            texts: One or several, or token ids of each.
+            how: The fields of `EmbeddingSettings` (request/reading.py): `pool`, "last" or "mean";
+                `layer`, behind which it is read; `normalised`; `template`; `prompt`; `prepend_from`
+                and `prepend_to`.
+
+        Returns:
+            The vectors, shape ``[n, width]``, float32.
+
+        Raises:
+            RequestError: Something cannot be honoured.
+            TypeError: A field is unknown.
         """
         from polydec.request.embedding import embed_texts
         from polydec.request.reading import EmbeddingSettings
@@ -156,13 +175,23 @@ class LoadedModel:
         prompts: Sequence[str] | None = None,
         **how: Any,
     ) -> TextClassifier:
-        """What sorts texts into classes: `classify(texts)` gives a `ClassDecision` for each (Multi-Prompting Decoder).
+        """What sorts texts into classes: `classify(texts)` gives a `ClassDecision` for each
+        (Multi-Prompting Decoder).
 
-        examples: texts with the names of their classes, at least one of each class, or none at all;
-        labels: the classes, in the order in which the examples name them where it is left out;
-        prompts: what stands around a `{text}`, 1 to 64 of them, four of polydec's own where it is
-        left out; how: the fields of `ClassifierSettings` (request/deciding.py). Raises RequestError
-        for what cannot be honoured, TypeError for an unknown field."""
+        Args:
+            examples: Texts with the names of their classes, at least one of each class, or none at
+                all.
+            labels: The classes, in the order in which the examples name them where it is left out.
+            prompts: What stands around a `{text}`, 1 to 64 of them. None: four of polydec's own.
+            how: The fields of `ClassifierSettings` (request/deciding.py).
+
+        Returns:
+            The classifier.
+
+        Raises:
+            RequestError: Something cannot be honoured.
+            TypeError: A field is unknown.
+        """
         from polydec.request.classifier import LabelledText, build_text_classifier
         from polydec.request.deciding import PROMPTS, ClassifierSettings
 
@@ -175,13 +204,22 @@ class LoadedModel:
         )
 
     def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
-        """Raise RequestError with one sentence where this model cannot be decoded by a method with these options."""
+        """Check that this model can be decoded by a method.
+
+        Args:
+            method: Any name of it.
+            options: Those that are not its defaults.
+
+        Raises:
+            RequestError: It cannot, in one sentence.
+        """
         recipe = registry.recipe_for_model(method, self.family)
         values = registry.method_option_values(recipe.CARD.name, options)
         registry.build_recipe(recipe, self.kit(), values)
 
     def in_units(self, units: str, covers: int = 2) -> LoadedModel:
-        """The same model and its draft as laws over other units. What was trained for tokens is not there over bytes.
+        """The same model and its draft as laws over other units. What was trained for tokens is not
+        there over bytes.
 
         Args:
             units: "bytes", or "tokens" for the model itself.
@@ -234,8 +272,8 @@ class LoadedModel:
 
         Args:
             prompt: A text, token ids (vectors among them) or chat messages.
-            how: The keywords of `PromptEncoder.encode_prompt` (request/prompt_encoder.py), such as `raw`: without the chat
-                template.
+            how: The keywords of `PromptEncoder.encode_prompt` (request/prompt_encoder.py), such as
+                `raw`: without the chat template.
 
         Returns:
             The ids; of vectors those that stand for them.
@@ -262,8 +300,9 @@ class LoadedModel:
         return encoders | {point.lm.network: point.name for point in points}
 
     def sampling(self, **fields: Any) -> Sampling:
-        """The checkpoint's own sampling fields, then the given ones (None: not given); temperature is 0 where neither
-        says. Raises RequestError for a value out of range, TypeError for an unknown field."""
+        """The checkpoint's own sampling fields, then the given ones (None: not given); temperature
+        is 0 where neither says. Raises RequestError for a value out of range, TypeError for an
+        unknown field."""
         own = self.checkpoint.generation
         known = {k: own[k] for k in OWN if own.get(k) is not None}
         if own.get("do_sample") is False:
@@ -276,7 +315,8 @@ class LoadedModel:
 
 
 def _renamed(draft: DeferredBundle, name: str) -> ModelBundle:
-    """A draft model under another name, loaded now. Raises RequestError where it cannot be, which says no other name."""
+    """A draft model under another name, loaded now. Raises RequestError where it cannot be, which
+    says no other name."""
     try:
         return replace(resolve_deferred_bundle(draft), name=name)
     except PolydecError as why:

@@ -1,4 +1,5 @@
-"""How the draft of a model over bytes reads a request's prompt: as its own tokenizer and chat template have it."""
+"""How the draft of a model over bytes reads a request's prompt: as its own tokenizer and chat
+template have it."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from polydec.request.units import over_bytes
 
 
 def draft_with_own_prompt(encoded: EncodedRequest) -> LoadedModel:
-    """A model over bytes whose draft reads the prompt as its own tokenizer and chat template have it; the model as it is where
-    there is no draft."""
+    """A model over bytes whose draft reads the prompt as its own tokenizer and chat template have
+    it; the model as it is where there is no draft."""
     checked = encoded.checked
     model = encoded.model
     aligned = model.draft

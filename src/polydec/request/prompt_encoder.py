@@ -52,7 +52,8 @@ class VectorPrompt:
 
     Attributes:
         ids: What all see who know words: the ids that stand for the vectors among the others.
-        instead: What the model reads: ids behind the vocabulary that stand for vectors among the others.
+        instead: What the model reads: ids behind the vocabulary that stand for vectors among the
+            others.
         rows: Of every id but the last, the place in `instead` that its row is read at, ascending.
     """
 
@@ -84,7 +85,8 @@ class PromptEncoder:
 
         Args:
             ask: The request, whose values are converted.
-            room: Tokens that there is room for; far beyond them a text is not even encoded. None: no bound.
+            room: Tokens that there is room for; far beyond them a text is not even encoded. None:
+                no bound.
 
         Returns:
             The ids.
@@ -123,14 +125,16 @@ class PromptEncoder:
             tools: What the template shows beside messages.
             template: Further names that the template is told.
             ending: What the text of messages ends with (models/text/prompt_ending.py).
-            most: Tokens that there is room for, far beyond which a text is not even encoded. None: no bound.
+            most: Tokens that there is room for, far beyond which a text is not even encoded. None:
+                no bound.
             sanitize_control_tokens: Control tokens in all of these are plain text.
 
         Returns:
             The ids; of vectors those that stand for them.
 
         Raises:
-            RequestError: The prompt is empty, or holds something else than a prompt does, or the tools cannot be shown.
+            RequestError: The prompt is empty, or holds something else than a prompt does, or the
+                tools cannot be shown.
         """
         values = template or {}
         encode = self.text.encode
@@ -171,7 +175,8 @@ class PromptEncoder:
         return encode(shown, as_it_stands)
 
     def encode_source(self, ask: Ask, room: int | None = None) -> tuple[int, ...]:
-        """Token ids of what an encoder-decoder model reads: the request's source, or its prompt where it has none.
+        """Token ids of what an encoder-decoder model reads: the request's source, or its prompt
+        where it has none.
 
         Args:
             ask: The request.
@@ -207,8 +212,8 @@ class PromptEncoder:
         )
 
     def encode_answer_beginning(self, ask: Ask) -> tuple[int, ...]:
-        """Token ids that every answer of an encoder-decoder model begins with: the prompt that stands beside a source. Raises
-        RequestError where it cannot be read."""
+        """Token ids that every answer of an encoder-decoder model begins with: the prompt that
+        stands beside a source. Raises RequestError where it cannot be read."""
         if ask.source is None or not ask.prompt:
             return ()
         if not isinstance(ask.prompt, str):
@@ -220,8 +225,8 @@ class PromptEncoder:
         return self.text.encode(said, special=False)
 
     def encode_empty(self, *, raw: bool = False) -> tuple[int, ...]:
-        """Token ids of a prompt that asks nothing: an empty turn of a chat, or (raw, or without a template) what a tokenizer
-        sets before every text."""
+        """Token ids of a prompt that asks nothing: an empty turn of a chat, or (raw, or without a
+        template) what a tokenizer sets before every text."""
         if raw or not self.text.has_chat:
             return self.text.encode("")
         return self.text.chat([{"role": "user", "content": ""}])
@@ -333,7 +338,8 @@ class PromptEncoder:
 
 
 def _checked_message(at: int, message: Any) -> dict[str, Any]:
-    """A message of a chat: its content is a text, or a list of parts that are texts. Raises RequestError where it is none."""
+    """A message of a chat: its content is a text, or a list of parts that are texts. Raises
+    RequestError where it is none."""
     if not isinstance(message, Mapping):
         raise RequestError(
             f"message {at} is a {type(message).__name__}: it must have a role and a content"

@@ -57,8 +57,8 @@ def answer_token_room(encoded: EncodedRequest, ids: Sequence[int]) -> tuple[int,
 
 
 def answer_length(encoded: EncodedRequest) -> int:
-    """Tokens of an answer at most: those that are asked for, else as many as is usual and there is room for. Raises
-    RequestError where there is no room."""
+    """Tokens of an answer at most: those that are asked for, else as many as is usual and there is
+    room for. Raises RequestError where there is no room."""
     ids = encoded.ids
     # Vectors may take more places than the ids that stand for them, or fewer.
     if encoded.vectors is not None:
@@ -75,7 +75,15 @@ def answer_length(encoded: EncodedRequest) -> int:
 
 
 def count_context_tokens(model: LoadedModel, text: Sequence[int]) -> int:
-    """Tokens of a model's context that a text takes: as many as it has, or fewer where it is written in bytes."""
+    """Tokens of a model's context that a text takes.
+
+    Args:
+        model: Over the units in which the text is written.
+        text: Its ids.
+
+    Returns:
+        As many as it has, or fewer where it is written in bytes.
+    """
     if model.checkpoint.unit == "byte" and text:
         return model.checkpoint.lm.tokens_of(text)
     return len(text)

@@ -1,4 +1,5 @@
-"""What a request is behind each stage of its road: checked, encoded, bent, and a plan that an engine can run."""
+"""What a request is behind each stage of its road: checked, encoded, bent, and a plan that an
+engine can run."""
 
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ class CheckedRequest:
 
     @property
     def constraint_ends(self) -> frozenset[int]:
-        """The ids that end a constrained answer; a stop id that is text as well ends it wherever it is written."""
+        """The ids that end a constrained answer; a stop id that is text as well ends it wherever it
+        is written."""
         words = self.vocab.words
         known = () if words is None else words.pieces
         return self.eos | {x for x in self.stop_ids if x >= len(known) or known[x] is None}
@@ -120,8 +122,8 @@ class EncodedRequest:
 
     Attributes:
         checked: The request.
-        model: The model as it reads this prompt: an encoder-decoder model behind its source, a draft over bytes with the
-            prompt as its own tokenizer has it.
+        model: The model as it reads this prompt: an encoder-decoder model behind its source, a
+            draft over bytes with the prompt as its own tokenizer has it.
         ids: Of the prompt, as all see it who know words.
         source: What an encoder-decoder model reads beside the text.
         vectors: What the model reads in the place of `ids`, where vectors stand in the prompt.
@@ -149,13 +151,15 @@ class EncodedRequest:
 
 
 @dataclass(frozen=True)
-class BentLaws:
-    """The laws that a method decodes, bent as a request asks.
+class ShapedLaws:
+    """The laws that a method decodes, shaped by the rules of sampling.
 
     Attributes:
         target: Of the model.
-        draft: Gives that of the draft model, or None; a draft model is loaded when a method first asks.
-        shapers: The rules that are left to the method, which applies them to each gap or slot by itself.
+        draft: Gives that of the draft model, or None; a draft model is loaded when a method first
+            asks.
+        shapers: The rules that are left to the method, which applies them to each gap or slot by
+            itself.
     """
 
     target: Any
@@ -168,16 +172,14 @@ class RequestFamily(Protocol):
 
     Attributes:
         kind: Of its methods and its loop.
-        reads_source: Whether a text of its own is read beside the prompt.
     """
 
     @property
     def kind(self) -> ModelFamily: ...
-    @property
-    def reads_source(self) -> bool: ...
 
     def check_request(self, checked: CheckedRequest) -> None:
-        """Raise RequestError for the first field of a request that no model of this kind can honour."""
+        """Raise RequestError for the first field of a request that no model of this kind can
+        honour."""
         ...
 
     def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
@@ -185,7 +187,8 @@ class RequestFamily(Protocol):
 
         Args:
             checked: The request.
-            room: Tokens that there is room for, far beyond which a text is not even encoded. None: no bound.
+            room: Tokens that there is room for, far beyond which a text is not even encoded. None:
+                no bound.
 
         Returns:
             The request with the ids of its prompt, and of its source where it has one.
@@ -195,27 +198,9 @@ class RequestFamily(Protocol):
         """
         ...
 
-    def bend_laws(
-        self,
-        encoded: EncodedRequest,
-        request: Request,
-        law: Target,
-        language: TokenLanguage[Any] | None,
-    ) -> BentLaws:
-        """Bend the laws of the model and its draft by the rules of sampling.
-
-        Args:
-            encoded: The request.
-            request: The same in token ids.
-            law: The model's, behind the prompt, which may be steered.
-            language: Which answers are allowed. None: all.
-
-        Returns:
-            What a method decodes.
-
-        Raises:
-            RequestError: A rule of sampling is none for this kind of model.
-        """
+    def shape_laws(self, bent: BentRequest) -> ShapedLaws:
+        """What a method decodes: the laws of the model and its draft, shaped by the rules of
+        sampling. Raises RequestError for a rule that is none for this kind of model."""
         ...
 
 
@@ -227,8 +212,7 @@ class BentRequest:
         encoded: The request.
         request: The same in token ids, as decoders take it.
         bare_law: The model's law behind the prompt, over the cache that is asked for.
-        steered_law: The same, steered; equal to `bare_law` where nothing steers.
-        laws: Those that the method decodes.
+        law: The same, steered; equal to `bare_law` where nothing steers.
         language: Which answers are allowed. None: all.
         ending: What brings answers to an end in time. None: nothing does.
         thinking: How thinking is read. None: it is left as it stands.
@@ -238,8 +222,7 @@ class BentRequest:
     encoded: EncodedRequest
     request: Request
     bare_law: Target
-    steered_law: Target
-    laws: BentLaws
+    law: Target
     language: TokenLanguage[Any] | None = None
     ending: DeadlineLanguage | None = None
     thinking: ThinkingSettings | None = None
@@ -251,24 +234,22 @@ class RequestPlan:
     """A request that an engine can run.
 
     Attributes:
-        bent: The request with its laws.
+        encoded: The request behind the stage of encoding.
+        request: The same in token ids, as decoders take it.
         decoder: What answers it.
+        ending: What brings its answers to an end in time. None: nothing does.
+        thinking: How thinking is read. None: it is left as it stands.
+        reuse: What is taken of an earlier text's cache. None: nothing.
         read: The model's artefacts that the method asked for.
     """
 
-    bent: BentRequest
+    encoded: EncodedRequest
+    request: Request
     decoder: Decoder
+    ending: DeadlineLanguage | None = None
+    thinking: ThinkingSettings | None = None
+    reuse: CacheReuse | None = None
     read: tuple[ModelArtefact, ...] = ()
-
-    @property
-    def encoded(self) -> EncodedRequest:
-        """The request behind the stage of encoding."""
-        return self.bent.encoded
-
-    @property
-    def request(self) -> Request:
-        """The request in token ids."""
-        return self.bent.request
 
     @property
     def card(self) -> Card:
@@ -289,21 +270,6 @@ class RequestPlan:
     def pressed(self) -> PressSettings | None:
         """How old keys and values are kept."""
         return self.encoded.checked.press
-
-    @property
-    def ending(self) -> DeadlineLanguage | None:
-        """What brings answers to an end in time."""
-        return self.bent.ending
-
-    @property
-    def thinking(self) -> ThinkingSettings | None:
-        """How thinking is read."""
-        return self.bent.thinking
-
-    @property
-    def reuse(self) -> CacheReuse | None:
-        """What is taken of an earlier text's cache."""
-        return self.bent.reuse
 
     @property
     def unit(self) -> str:

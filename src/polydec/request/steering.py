@@ -14,8 +14,8 @@ from polydec.request.stages import EncodedRequest, SteeringSettings
 
 
 def check_steering(ask: Ask) -> SteeringSettings | None:
-    """How a request is steered; None: it is not. Raises RequestError for a way or an option that is not there, or a second
-    prompt that is missing, or is given and not read."""
+    """How a request is steered; None: it is not. Raises RequestError for a way or an option that is
+    not there, or a second prompt that is missing, or is given and not read."""
     if ask.steer is None and ask.negative_prompt is None:
         if ask.steer_options:
             raise RequestError("steer_options is given without steer: name the way to steer")
@@ -44,7 +44,8 @@ def encode_second_prompt(
 
     Args:
         encoded: The request, with the ids of its first prompt.
-        room: Tokens that there is room for, far beyond which a text is not even encoded. None: no bound.
+        room: Tokens that there is room for, far beyond which a text is not even encoded. None: no
+            bound.
 
     Returns:
         Its way to steer, with these ids.

@@ -17,7 +17,8 @@ UNITS = {"tokens": "what the model's tokenizer makes", "bytes": "bytes of UTF-8"
 """What an answer may be counted and written in."""
 
 KEPT = ("temperature", "do_sample")
-"""What a checkpoint says of sampling that means the same over bytes: a share or a penalty of tokens means something else."""
+"""What a checkpoint says of sampling that means the same over bytes: a share or a penalty of tokens
+means something else."""
 
 
 def over_bytes(point: ModelBundle, covers: int) -> ModelBundle:

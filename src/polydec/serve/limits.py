@@ -27,7 +27,8 @@ def apply_request_limits(
         The requests, checked and encoded.
 
     Raises:
-        RequestError: One of them, or what all of them list, goes beyond the limits, or cannot be honoured.
+        RequestError: One of them, or what all of them list, goes beyond the limits, or cannot be
+            honoured.
     """
     out = list[EncodedRequest]()
     listed = 0
@@ -42,7 +43,8 @@ def apply_request_limits(
 def _within(
     model: LoadedModel, ask: Ask, limits: RequestLimits, listed: int
 ) -> tuple[EncodedRequest, int]:
-    """A request within the limits, and how many log-probabilities are listed up to its last; listed: those before it."""
+    """A request within the limits, and how many log-probabilities are listed up to its last;
+    listed: those before it."""
     checked = validate_request(model, ask)
     encoded = encode_prompts(checked, min(limits.prompt, model.network.context))
     ask = encoded.ask

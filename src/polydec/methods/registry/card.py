@@ -13,16 +13,19 @@ from polydec.methods.registry.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, KitNeed
 class Card:
     """One published method (or a plain composition).
 
-    name: the file's, with hyphens; aliases: other names that people look for it by (the paper's, another library's, an
-    earlier one of ours); arxiv: the paper's number there, "" where it has none; kind: "draft-and-verify", "unmasking",
-    "insertion", "sampler", "search" (the n best texts), "rollouts" (of several drawn texts one), "routing" (two models share
-    out the steps), "constraint", "refresh", "steering" or "press";
-    family: "ar", "diffusion", "insertion" or "any"; guarantee: what it promises, None where that cannot be said; needs: what a
-    kit must hold, checked before anything runs; source: authors, paper, year; reduces_to: which simpler method it equals, and
-    when; parent: the method that it must beat, at home: the workload where; published: what its paper (or somebody else's
-    measurement that is named) reports, with model and setting, "" where no figure is known; unexercised: of a method that never
-    drafts, or whose drafts are never accepted or never rejected, by that word ("drafted", "accepted", "rejected") one sentence
-    that says why: an enumeration of its law fails where such a thing never happens and no reason is given.
+    name: the file's, with hyphens; aliases: other names that people look for it by (the paper's,
+    another library's, an earlier one of ours); arxiv: the paper's number there, "" where it has
+    none; kind: "draft-and-verify", "unmasking", "insertion", "sampler", "search" (the n best
+    texts), "rollouts" (of several drawn texts one), "routing" (two models share out the steps),
+    "constraint", "refresh", "steering" or "press"; family: "ar", "diffusion", "insertion" or "any";
+    guarantee: what it promises, None where that cannot be said; needs: what a kit must hold,
+    checked before anything runs; source: authors, paper, year; reduces_to: which simpler method it
+    equals, and when; parent: the method that it must beat, at home: the workload where; published:
+    what its paper (or somebody else's measurement that is named) reports, with model and setting,
+    "" where no figure is known; unexercised: of a method that never drafts, or whose drafts are
+    never accepted or never rejected, by that word ("drafted", "accepted", "rejected") one sentence
+    that says why: an enumeration of its law fails where such a thing never happens and no reason is
+    given.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""What is found by the files of a folder: published methods, ways to steer, ways to keep a cache. Each file has a CARD and a
-`build`."""
+"""What is found by the files of a folder: published methods, ways to steer, ways to keep a cache.
+Each file has a CARD and a `build`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ LONGEST = 100
 class ModuleCatalogue:
     """The modules of some folders, and of what other packages bring.
 
-    packages: the folders as packages; room: the end of the plug-ins' entry points; kind: what one of its modules is called in
-    a sentence about its options; field: what the name of one is called where it is wrong, with the verb.
+    packages: the folders as packages; room: the end of the plug-ins' entry points; kind: what one
+    of its modules is called in a sentence about its options; field: what the name of one is called
+    where it is wrong, with the verb.
     """
 
     packages: tuple[str, ...]
@@ -40,12 +41,23 @@ class ModuleCatalogue:
         return _modules(self)
 
     def names(self) -> dict[str, str]:
-        """Every name that a module answers to, in lower case: its own, its aliases, its paper's number; and its own name."""
+        """Every name that a module answers to, in lower case: its own, its aliases, its paper's
+        number; and its own name."""
         return _names(self)
 
     def find(self, name: str, otherwise: str) -> str:
-        """The own name of what answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for
-        one that is not there, or with the end of a sentence that is given for where none is near."""
+        """Look a module up by one of its names.
+
+        Args:
+            name: Its own name, an alias or an arXiv number.
+            otherwise: The end of the sentence where no name is near.
+
+        Returns:
+            Its own name.
+
+        Raises:
+            RequestError: There is none of that name; the nearest ones are named.
+        """
         plain = in_hyphens(name)
         if plain in self.names():
             return self.names()[plain]
@@ -62,7 +74,8 @@ class ModuleCatalogue:
         return list(dict.fromkeys(self.names()[x] for x in near))
 
     def search(self, words: str) -> list[str]:
-        """Modules whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
+        """Modules whose name, aliases, title, paper or summary hold all of these words, those whose
+        name does first."""
         texts = {
             name: (
                 " ".join((name, *m.CARD.aliases, m.CARD.arxiv)),
@@ -78,8 +91,18 @@ class ModuleCatalogue:
         return _options(self, name)
 
     def chosen(self, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """All options of a module by its own name, with the values they have, under their names of today. Raises RequestError
-        for an unknown option, one that is given twice, or a value of the wrong type or out of range."""
+        """Complete the options of a module, under their names of today.
+
+        Args:
+            name: The module's own name.
+            given: Options as text or typed; the others have their defaults.
+
+        Returns:
+            All options with the values they have.
+
+        Raises:
+            RequestError: An option is unknown, given twice, of the wrong type or out of range.
+        """
         known = {o.name: o for o in self.options(name)}
         today = {o.formerly: o.name for o in known.values() if o.formerly}
         values = dict[str, Any]()
@@ -133,10 +156,16 @@ def in_hyphens(name: str) -> str:
 
 
 def search_described_names(words: str, described: Mapping[str, Sequence[str]]) -> list[str]:
-    """The names of which these words are said, those first of which the first texts say them all.
+    """The names of which some words are said.
 
-    words: parted by spaces, each the beginning of a word there; what a hyphen joins must stand together. described: by
-    name, what is said of it, the most telling text first."""
+    Args:
+        words: Separated by spaces, each the beginning of a word there; what a hyphen joins must
+            stand together.
+        described: By name, what is said of it, the most telling text first.
+
+    Returns:
+        The names; those first of which the first texts say all words.
+    """
     wanted = [f"-{_letters(word).strip('-')}" for word in words.split()]
     ranks = dict[str, int]()
     for name, texts in described.items():

@@ -1,4 +1,5 @@
-"""The families of models: which loop decodes one, which method it has where nobody names one, and what messages call it."""
+"""The families of models: which loop decodes one, which method it has where nobody names one, and
+what messages call it."""
 
 from __future__ import annotations
 

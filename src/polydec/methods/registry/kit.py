@@ -1,4 +1,5 @@
-"""What a recipe is given: the models, what was trained for them, what passes cost here, and a memory between requests."""
+"""What a recipe is given: the models, what was trained for them, what passes cost here, and a
+memory between requests."""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ from polydec.core.protocols import Shaper, Target
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry.family import MASKED_DIFFUSION, ModelFamily, family_of
 
-if (
-    TYPE_CHECKING
-):  # every card is read with this module, and a list of methods loads nothing that computes
+# Every card is read with this module, and a list of methods loads nothing that computes.
+if TYPE_CHECKING:
     from polydec.core.canvas_law import Denoiser
     from polydec.core.insertion_law import Inserter
     from polydec.laws.constraints.protocols import TokenLanguage
 
 
 class ModelArtefact(Protocol):
-    """Something that was trained or counted for a model: a table, a head, an adapter. Read from disk once, by `polydec.load`.
+    """Something that was trained or counted for a model: a table, a head, an adapter. Read from
+    disk once, by `polydec.load`.
 
-    called: what it is to a user ("an n-gram table"); kind: its short name, as files and `polydec methods` have it; made_by:
-    the command that makes one.
+    called: what it is to a user ("an n-gram table"); kind: its short name, as files and `polydec
+    methods` have it; made_by: the command that makes one.
     """
 
     called: ClassVar[str]
@@ -32,7 +33,15 @@ class ModelArtefact(Protocol):
     made_by: ClassVar[str]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise MissingError where it was made for other models than these."""
+        """Check that it was made for these models.
+
+        Args:
+            target: The model's law.
+            draft: The draft model's law. None: there is none.
+
+        Raises:
+            MissingError: It was made for others.
+        """
         ...
 
 
@@ -42,8 +51,17 @@ A = TypeVar("A", bound=ModelArtefact)
 def check_artefact_fit(
     trained: ModelArtefact, target: Target, draft: Callable[[], Target | None]
 ) -> None:
-    """Raise MissingError where an artefact was made for other models. The draft model is asked for, and so loaded, unless the
-    artefact says that it looks at none (`reads_draft` is False)."""
+    """Check that an artefact was made for these models. The draft model is asked for, and so
+    loaded, unless the artefact says that it looks at none (`reads_draft` is False).
+
+    Args:
+        trained: The artefact.
+        target: The model's law.
+        draft: Gives the draft model's law, or None.
+
+    Raises:
+        MissingError: It was made for other models.
+    """
     trained.fit(target, draft() if getattr(trained, "reads_draft", True) else None)
 
 
@@ -54,17 +72,19 @@ def any_one(artefact: ModelArtefact) -> bool:
 
 @dataclass(frozen=True)
 class Kit:
-    """target: the law to decode, shaped as the request asks, or a masked-diffusion or an insertion model, which recipes of
-    those families ask for as `denoiser` and `inserter`; small: the draft model's law, or None; artefacts: all that goes with
-    the model; measure: gives the costs of passes, called when a recipe first asks for them; memory: what a method leaves for
-    its later requests in the same engine; shapers: of a masked-diffusion or an insertion model, which shape each gap's or
-    slot's law by itself; beside: the target behind the second prompt of a request, None where it has none; language: the texts
-    that the request allows (the target's law holds no others), None: all; context: tokens that a prompt and its answer may
-    take together, None: it is not known; read: the artefacts that were asked for so far; later: gives the draft model's law in
-    place of `small` when a method first asks for it, as loading one takes a while; source: what the model reads beside the
-    text (an encoder's input), none where it reads nothing; whole_prompt: whether rows of all the prompt's tokens can be asked
-    for: not where an earlier text's cache stands behind an edit; prompt: the request's, none where it is not known or holds
-    vectors."""
+    """target: the law to decode, shaped as the request asks, or a masked-diffusion or an insertion
+    model, which recipes of those families ask for as `denoiser` and `inserter`; small: the draft
+    model's law, or None; artefacts: all that goes with the model; measure: gives the costs of
+    passes, called when a recipe first asks for them; memory: what a method leaves for its later
+    requests in the same engine; shapers: of a masked-diffusion or an insertion model, which shape
+    each gap's or slot's law by itself; beside: the target behind the second prompt of a request,
+    None where it has none; language: the texts that the request allows (the target's law holds no
+    others), None: all; context: tokens that a prompt and its answer may take together, None: it is
+    not known; read: the artefacts that were asked for so far; later: gives the draft model's law in
+    place of `small` when a method first asks for it, as loading one takes a while; source: what the
+    model reads beside the text (an encoder's input), none where it reads nothing; whole_prompt:
+    whether rows of all the prompt's tokens can be asked for: not where an earlier text's cache
+    stands behind an edit; prompt: the request's, none where it is not known or holds vectors."""
 
     target: Target
     small: Target | None = None
@@ -84,8 +104,16 @@ class Kit:
     def read_prompt(
         self, method: str, reads: bool = True, unless: str = "take method auto or plain"
     ) -> None:
-        """Called by a recipe that asks for rows of all the prompt's tokens (reads); unless: what to do that it does not. Raises
-        RequestError where there are none."""
+        """Called by a recipe that asks for rows of all the prompt's tokens.
+
+        Args:
+            method: By its name, for the sentence.
+            reads: Whether it does so with these options.
+            unless: What to do that it does not.
+
+        Raises:
+            RequestError: There are none, as an earlier text's cache stands behind an edit.
+        """
         if reads and not self.whole_prompt:
             raise RequestError(
                 f"reuse is 'edited': method {method} reads rows of the whole prompt, which is not fed again; {unless}, "
@@ -106,17 +134,20 @@ class Kit:
 
     @property
     def denoiser(self) -> Denoiser:
-        """The model, where it is a masked-diffusion one (a recipe of that family is built for no other)."""
+        """The model, where it is a masked-diffusion one (a recipe of that family is built for no
+        other)."""
         return cast(Any, self.target)
 
     @property
     def inserter(self) -> Inserter:
-        """The model, where it is an insertion model (a recipe of that family is built for no other)."""
+        """The model, where it is an insertion model (a recipe of that family is built for no
+        other)."""
         return cast(Any, self.target)
 
     @property
     def masked_draft(self) -> Denoiser:
-        """The draft model, where it is a masked-diffusion one (a recipe that needs MASKED_DRAFT is built for no other)."""
+        """The draft model, where it is a masked-diffusion one (a recipe that needs MASKED_DRAFT is
+        built for no other)."""
         return cast(Any, self.draft)
 
     @cached_property
@@ -140,8 +171,8 @@ class Kit:
 
     @property
     def of_draft(self) -> Kit:
-        """The kit with the draft model in the target's place: its `need` gives what was trained for the draft model. Raises
-        MissingError where there is none."""
+        """The kit with the draft model in the target's place: its `need` gives what was trained for
+        the draft model. Raises MissingError where there is none."""
         return replace(self, target=self.drafting, small=None, later=None)
 
     def find(self, kind: type[A]) -> A | None:
@@ -152,7 +183,18 @@ class Kit:
             return None
 
     def need(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
-        """The artefact of this type for which `which` holds. Raises MissingError where there is none, or none that fits."""
+        """An artefact of a type, which is noted in `read`.
+
+        Args:
+            kind: The type.
+            which: Says of each whether it will do.
+
+        Returns:
+            The first one that fits the models.
+
+        Raises:
+            MissingError: There is none, or none that fits.
+        """
         wrong: PolydecError | None = None
         for trained in self.artefacts:
             if isinstance(trained, kind) and which(trained):
@@ -168,8 +210,8 @@ class Kit:
         )
 
     def without_foreign_draft(self) -> Kit:
-        """The kit for a method that needs no draft: one of another vocabulary, or that fills canvases, is there for other
-        methods."""
+        """The kit for a method that needs no draft: one of another vocabulary, or that fills
+        canvases, is there for other methods."""
 
         def own() -> Target | None:
             draft = self.draft
@@ -188,7 +230,15 @@ class KitNeed(Protocol):
     @property
     def name(self) -> str: ...
     def check(self, kit: Kit, method: str) -> None:
-        """Raise MissingError with one sentence where the kit does not have it."""
+        """Check that a kit holds what is needed.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
         ...
 
 
@@ -203,6 +253,15 @@ class DraftNeed:
         return "draft"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that there is a draft model that continues texts.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
         if kit.draft is None:
             raise MissingError(
                 f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
@@ -227,6 +286,15 @@ class MaskedDraftNeed:
         return "masked-diffusion draft"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that there is a draft model that fills canvases.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
         if kit.draft is None or family_of(kit.draft) is not MASKED_DIFFUSION:
             raise MissingError(
                 f"method {method} needs a masked-diffusion draft model: name one of the target's tokenizer "
@@ -248,6 +316,15 @@ class LayersNeed:
         return "layers"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that the model's layers can run alone.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
         if self.of_draft:
             model = kit.drafting
         else:
@@ -268,6 +345,15 @@ class StatesNeed:
         return "states"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that the model shows its hidden states.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
         from polydec.models.learned.artefact import width_of_states
 
         try:
@@ -287,6 +373,15 @@ class SecondPromptNeed:
         return "second prompt"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that there is a second prompt.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
         if kit.beside is None:
             raise MissingError(
                 f"{method} needs a second prompt: give one (negative_prompt, --negative-prompt or "
@@ -303,6 +398,15 @@ class OwnPromptNeed:
         return "prompt of tokens"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that the prompt is two tokens or more.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
         if len(kit.prompt) < 2:
             raise MissingError(
                 f"{method} puts vectors before the prompt's last token: the prompt needs two tokens, and no vectors of its own"
@@ -318,6 +422,15 @@ class BlockCausalNeed:
         return "block-causal model"
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that the model is block-causal.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
         if not kit.denoiser.block:
             raise MissingError(
                 f"method {method} needs a block-causal model, such as zoo:block-diffusion: every position of this "
@@ -327,9 +440,10 @@ class BlockCausalNeed:
 
 @dataclass(frozen=True)
 class ArtefactNeed:
-    """An artefact of a kind. kind: the name of one that `polydec train` makes, whose type is looked up when a kit is checked (a
-    list of methods loads none), or a type; called: what a user must have, None: what the type says; which: of several of the
-    kind, those that will do; instead: the name of another kind that does as well, and is taken where there is one."""
+    """An artefact of a kind. kind: the name of one that `polydec train` makes, whose type is looked
+    up when a kit is checked (a list of methods loads none), or a type; called: what a user must
+    have, None: what the type says; which: of several of the kind, those that will do; instead: the
+    name of another kind that does as well, and is taken where there is one."""
 
     kind: str | type[ModelArtefact]
     called: str | None = None
@@ -364,11 +478,21 @@ class ArtefactNeed:
         return self.instead is not None and isinstance(trained, type_of(self.instead))
 
     def check(self, kit: Kit, method: str) -> None:
+        """Check that there is an artefact of the kind, and that it fits the models.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
         kind = self.wanted
         others = [x for x in kit.artefacts if self._does(x)]
         if others:
             if not any(self.fits(x) for x in kit.artefacts if isinstance(x, kind)):
-                kit.need(type(others[0]))  # says why it does not fit, where it does not
+                # Says why it does not fit, where it does not.
+                kit.need(type(others[0]))
             return
         if not any(self.fits(x) for x in kit.artefacts):
             raise MissingError(

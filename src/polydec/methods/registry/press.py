@@ -1,4 +1,5 @@
-"""Ways to keep old keys and values: found by their files, names, aliases and papers, and built for a model to read."""
+"""Ways to keep old keys and values: found by their files, names, aliases and papers, and built for
+a model to read."""
 
 from __future__ import annotations
 
@@ -16,23 +17,26 @@ PRESSES = ModuleCatalogue(("polydec.methods.presses",), "presses", "press", "cac
 
 
 def press_modules() -> dict[str, ModuleType]:
-    """The module of each way by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
+    """The module of each way by its name (the file's, with hyphens), those of other packages
+    included (`plugins.py`)."""
     return PRESSES.modules()
 
 
 def press_names() -> dict[str, str]:
-    """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its paper's number; and its own."""
+    """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its
+    paper's number; and its own."""
     return PRESSES.names()
 
 
 def find_press(name: str) -> str:
-    """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that is
-    not there."""
+    """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the
+    nearest names for one that is not there."""
     return PRESSES.find(name, f"it must be one of {', '.join(press_modules())}")
 
 
 def get_press_module(name: str) -> ModuleType:
-    """A way's module, by any of its names. Raises RequestError with the nearest names for one that is not there."""
+    """A way's module, by any of its names. Raises RequestError with the nearest names for one that
+    is not there."""
     return press_modules()[find_press(name)]
 
 
@@ -42,13 +46,24 @@ def press_options(name: str) -> tuple[Option, ...]:
 
 
 def press_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options of a way with the values they have. Raises RequestError for one that is unknown, of the wrong type or out of
-    range."""
+    """Complete the options of a press.
+
+    Args:
+        name: Any name of it.
+        given: Options as text or typed; the others have their defaults.
+
+    Returns:
+        All options with the values they have.
+
+    Raises:
+        RequestError: An option is unknown, of the wrong type or out of range.
+    """
     return PRESSES.chosen(find_press(name), given)
 
 
 def build(name: str, given: Mapping[str, Any] | None = None) -> tuple[CachePress, dict[str, Any]]:
-    """The press, and all options with the values they have. Raises RequestError for an option that is not legal."""
+    """The press, and all options with the values they have. Raises RequestError for an option that
+    is not legal."""
     values = press_option_values(name, given)
     return get_press_module(name).build(**values), values
 

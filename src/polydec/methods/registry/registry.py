@@ -36,7 +36,8 @@ RECIPES = ModuleCatalogue(
 class MechanismRole:
     """Where the mechanisms of one role are found.
 
-    package: the folder, one mechanism a file; method: what a class there must have to be a mechanism.
+    package: the folder, one mechanism a file; method: what a class there must have to be a
+    mechanism.
     """
 
     package: str
@@ -57,7 +58,8 @@ ROLES = {
 
 
 def recipe_modules() -> dict[str, ModuleType]:
-    """Every recipe's module by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
+    """Every recipe's module by its name (the file's, with hyphens), those of other packages
+    included (`plugins.py`)."""
     return RECIPES.modules()
 
 
@@ -70,8 +72,8 @@ def of_family(family: str) -> list[str]:
 
 @cache
 def mechanism_classes(role: str) -> dict[str, type]:
-    """Every mechanism of a role folder by its file's name: the public class there that has the role's method. Those of other
-    packages are among them (`plugins.py`)."""
+    """Every mechanism of a role folder by its file's name: the public class there that has the
+    role's method. Those of other packages are among them (`plugins.py`)."""
     own = dict[str, type]()
     package = import_module(ROLES[role].package)
     for m in iter_modules(package.__path__):
@@ -101,13 +103,14 @@ def _mechanisms_in(module: ModuleType, role: str) -> Iterator[type]:
 
 
 def method_names() -> dict[str, str]:
-    """Every name that a method answers to, in lower case: its own, its aliases and its paper's number; and its own name."""
+    """Every name that a method answers to, in lower case: its own, its aliases and its paper's
+    number; and its own name."""
     return RECIPES.names()
 
 
 def find_method(name: str) -> str:
-    """The method that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that
-    is not there."""
+    """The method that answers to a name, an alias or an arXiv number. Raises RequestError with the
+    nearest names for one that is not there."""
     return RECIPES.find(name, "`polydec methods` lists all of them")
 
 
@@ -133,8 +136,16 @@ def recipe_for_model(name: str, family: ModelFamily) -> ModuleType:
 
 
 def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
-    """Raise RequestError where no model could be decoded by this method with these options: a name that is unknown, or a value
-    out of its range. "auto" may mean the default of any family, so it takes the options of each."""
+    """Check what can be known of a method without a model. "auto" may mean the default of any
+    family, so it takes the options of each.
+
+    Args:
+        name: Any name of a method.
+        given: Its options.
+
+    Raises:
+        RequestError: No model could be decoded by this method with these options.
+    """
     own_name = find_method(name)
     if own_name == "auto":
         methods = [family.default_method for family in FAMILIES.values()]
@@ -152,12 +163,14 @@ def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
 
 
 def search_methods(words: str) -> list[str]:
-    """Methods whose name, aliases, title, paper or summary hold all of these words, those whose name does first."""
+    """Methods whose name, aliases, title, paper or summary hold all of these words, those whose
+    name does first."""
     return RECIPES.search(words)
 
 
 def get_recipe_module(name: str) -> ModuleType:
-    """A recipe's module, by any of its names. Raises RequestError with the nearest names for one that is not there."""
+    """A recipe's module, by any of its names. Raises RequestError with the nearest names for one
+    that is not there."""
     return recipe_modules()[find_method(name)]
 
 
@@ -167,13 +180,31 @@ def method_options(name: str) -> tuple[Option, ...]:
 
 
 def method_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options of a recipe with the values they have, under their names of today. Raises RequestError for an unknown option,
-    one that is given twice, or a value of the wrong type or out of range."""
+    """Complete the options of a recipe.
+
+    Args:
+        name: Any name of it.
+        given: Options as text or typed; the others have their defaults.
+
+    Returns:
+        All options with the values they have, under their names of today.
+
+    Raises:
+        RequestError: An option is unknown, given twice, of the wrong type or out of range.
+    """
     return RECIPES.chosen(find_method(name), given)
 
 
 def can_use_method(name: str, kit: Kit) -> bool:
-    """Whether the kit holds what a method needs."""
+    """Whether a kit holds what a method needs.
+
+    Args:
+        name: Any name of the method.
+        kit: The models, and what goes with them.
+
+    Returns:
+        True where it can be built.
+    """
     try:
         check_method_needs(get_recipe_module(name).CARD, kit)
     except PolydecError:
@@ -220,7 +251,8 @@ def build(
         The decoder, and all options with the values they have.
 
     Raises:
-        RequestError: An option is unknown, of the wrong type or out of range, or the kit lacks something.
+        RequestError: An option is unknown, of the wrong type or out of range, or the kit lacks
+            something.
     """
     values = method_option_values(name, given)
     return build_recipe(get_recipe_module(name), kit, values), values
@@ -238,7 +270,8 @@ def build_recipe(recipe: ModuleType, kit: Kit, values: Mapping[str, Any]) -> Dec
         The decoder.
 
     Raises:
-        RequestError: The kit lacks something that the method needs, or two options do not go together.
+        RequestError: The kit lacks something that the method needs, or two options do not go
+            together.
     """
     card: Card = recipe.CARD
     check_method_needs(card, kit)

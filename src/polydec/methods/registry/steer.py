@@ -1,4 +1,5 @@
-"""Ways to steer a model: found by their files, names, aliases and papers, and built into a law that any method decodes."""
+"""Ways to steer a model: found by their files, names, aliases and papers, and built into a law that
+any method decodes."""
 
 from __future__ import annotations
 
@@ -17,23 +18,26 @@ STEERINGS = ModuleCatalogue(("polydec.methods.steering",), "steerings", "steerin
 
 
 def steering_modules() -> dict[str, ModuleType]:
-    """The module of each way by its name (the file's, with hyphens), those of other packages included (`plugins.py`)."""
+    """The module of each way by its name (the file's, with hyphens), those of other packages
+    included (`plugins.py`)."""
     return STEERINGS.modules()
 
 
 def steering_names() -> dict[str, str]:
-    """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its paper's number; and its own."""
+    """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its
+    paper's number; and its own."""
     return STEERINGS.names()
 
 
 def find_steering(name: str) -> str:
-    """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the nearest names for one that is
-    not there."""
+    """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the
+    nearest names for one that is not there."""
     return STEERINGS.find(name, f"it must be one of {', '.join(steering_modules())}")
 
 
 def get_steering_module(name: str) -> ModuleType:
-    """A way's module, by any of its names. Raises RequestError with the nearest names for one that is not there."""
+    """A way's module, by any of its names. Raises RequestError with the nearest names for one that
+    is not there."""
     return steering_modules()[find_steering(name)]
 
 
@@ -43,8 +47,18 @@ def steering_options(name: str) -> tuple[Option, ...]:
 
 
 def steering_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options of a way with the values they have. Raises RequestError for one that is unknown, of the wrong type or out of
-    range."""
+    """Complete the options of a way to steer.
+
+    Args:
+        name: Any name of it.
+        given: Options as text or typed; the others have their defaults.
+
+    Returns:
+        All options with the values they have.
+
+    Raises:
+        RequestError: An option is unknown, of the wrong type or out of range.
+    """
     return STEERINGS.chosen(find_steering(name), given)
 
 
@@ -54,7 +68,16 @@ def second_prompt_deriver(name: str) -> Callable[[str], str] | None:
 
 
 def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
-    """How many positions of the context a way's own vectors take: what `POSITIONS` of its file makes of its options."""
+    """How many positions of the context a way's own vectors take: what `POSITIONS` of its file
+    makes of its options.
+
+    Args:
+        name: Any name of the way.
+        options: All its options.
+
+    Returns:
+        The positions, 0 for a way that has no vectors.
+    """
     taken: Callable[[Mapping[str, Any]], int] | None = getattr(
         get_steering_module(name), "POSITIONS", None
     )
@@ -64,7 +87,15 @@ def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
 
 
 def check_second(name: str, given: bool) -> None:
-    """Raise RequestError where a second prompt is missing, or is given and not read."""
+    """Check that a second prompt is read where it is given.
+
+    Args:
+        name: Any name of the way.
+        given: Whether there is one.
+
+    Raises:
+        RequestError: The way reads none.
+    """
     card: Card = get_steering_module(name).CARD
     if given and SECOND_PROMPT not in card.needs:
         raise RequestError(
@@ -75,8 +106,8 @@ def check_second(name: str, given: bool) -> None:
 def build(
     name: str, kit: Kit, given: Mapping[str, Any] | None = None
 ) -> tuple[Target, dict[str, Any]]:
-    """The steered law of a kit's bare target, and all options with the values they have. Raises RequestError for an option that
-    is not legal, or something that the kit lacks."""
+    """The steered law of a kit's bare target, and all options with the values they have. Raises
+    RequestError for an option that is not legal, or something that the kit lacks."""
     module = get_steering_module(name)
     values = steering_option_values(name, given)
     card: Card = module.CARD

@@ -71,12 +71,9 @@ def build(
     from polydec.models.learned.kinds.ngrams import NGrams
 
     # What is missing is said before costs are asked for, which may have to be measured.
-    grown = None
-    if states:
-        best = BestFirstTree(trained_tree.WIDTH, trained_tree.TIPS)
-        grown = trained_tree.require_tree_drafter(kit, best)
-    if ask:
-        _ = kit.drafting
+    best = BestFirstTree(trained_tree.WIDTH, trained_tree.TIPS)
+    grown = trained_tree.require_tree_drafter(kit, best) if states else None
+    _ = ask and kit.drafting
     rows_are_cheap = kit.costs.share(4) < 1.5 * kit.costs.share(1)
     table = kit.find(NGrams)
     copies = SuffixDrafter(floor=0.05)
@@ -97,9 +94,7 @@ def build(
         paid = ModelDrafter(ShapedTarget(kit.drafting, GreedyRule()), ChainTree(), 128)
     else:
         paid = None
-    tree = None
-    if grown is not None:
-        tree = PricedTree.by_costs(grown, kit.costs)
+    tree = None if grown is None else PricedTree.by_costs(grown, kit.costs)
     drafter = CostAwareDrafter(
         free, paid if tree is None else None, kit.costs, lasting=False, tree=tree
     )
