@@ -20,6 +20,7 @@ from polydec.methods.registry.kit import SECOND_PROMPT, Kit
 from polydec.request.ask import plan_request
 from polydec.request.explain import explain_request, request_alternatives
 from polydec.request.loaded import LoadedModel
+from polydec.request.steering import steered_law
 
 PROMPT, SECOND = "The grey fox and the river and the grey fox and the", "nobody asked the river"
 LENGTH = 12
@@ -152,9 +153,8 @@ def legal(lm: LoadedModel, method: str, *parts: Thing) -> bool:
     if "press" in kinds:
         law = law.pressed(press.build(**called(kinds["press"]))[0])
     if "steering" in kinds:
-        law = plan_request(lm, ask("plain", kinds["steering"]), measure=PassCosts).steering.law(
-            lm, lm.ids(PROMPT, raw=True), law
-        )
+        made = plan_request(lm, ask("plain", kinds["steering"]), measure=PassCosts)
+        law = steered_law(made.encoded, law)
     if any("min_tokens" in t.sampling for t in parts) and getattr(
         kinds.get("constraint"), "name", ""
     ) in ("choice", "span"):

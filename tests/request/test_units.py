@@ -224,7 +224,7 @@ def test_explain_tells_the_units(lm):
     assert parts["units"].name == "bytes" and "bytes of prompt" in parts["length"].says
     ask = Ask(PROMPT, covers=9, raw=True)
     assert "covers is 9 and does nothing here: units is tokens" in describe_unused_settings(
-        lm, ask, plan_request(lm, ask)
+        lm, plan_request(lm, ask)
     )
 
 

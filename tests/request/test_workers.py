@@ -11,12 +11,12 @@ from polydec import Ask, Engine, RequestError, generate, load
 from polydec.core.effects import ForwardQuery, gather_coroutines, race_coroutines
 from polydec.core.scheduler import Scheduler
 from polydec.methods.economics.costs import PassCosts
-from polydec.request import loaded
+from polydec.request import assembly
 
 
 @pytest.fixture
 def two_cores(monkeypatch):
-    monkeypatch.setattr(loaded.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(assembly.os, "sched_getaffinity", lambda _: {0, 1})
 
 
 @pytest.fixture
@@ -127,10 +127,10 @@ def test_nobody_gives_back_what_a_pass_still_writes(how):
 
 
 def test_one_core_is_refused_and_so_is_what_has_no_draft(names, monkeypatch):
-    monkeypatch.setattr(loaded.os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(assembly.os, "sched_getaffinity", lambda _: {0})
     with pytest.raises(RequestError, match=r"workers is 2: each needs a core .* there is 1 here"):
         load(names[0], draft=names[1], workers=2)
-    monkeypatch.setattr(loaded.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(assembly.os, "sched_getaffinity", lambda _: {0, 1})
     with pytest.raises(RequestError, match="each needs a core"):
         load(names[0], draft=names[1], workers=2, threads=1)
     with pytest.raises(RequestError, match="has no draft model, which the second one runs"):

@@ -159,7 +159,7 @@ def _say_what_is_idle(lm: api.LoadedModel, flags: RequestFlags, lines: Sequence[
 
     ask = api.Ask("x", **flags.request(lm))
     if not any(rows.is_request(line.text) for line in lines):
-        print_unused_settings(lm, ask, plan_request(lm, ask, measure=PassCosts))
+        print_unused_settings(lm, plan_request(lm, ask, measure=PassCosts))
 
 
 def _job(

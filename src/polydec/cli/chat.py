@@ -93,7 +93,7 @@ def chat(
             continue
         # Said once for each method, not at every turn.
         if after.decoded_by != noted:
-            print_unused_settings(lm, ask, ticket.plan)
+            print_unused_settings(lm, ticket.plan)
             noted = after.decoded_by
         stream_to_terminal(engine, ticket, quiet=False)
         answer = ticket.completion()

@@ -28,7 +28,7 @@ from polydec.core.trace import OpenedEvent, TraceEvent, ignore_event, to_json
 from polydec.models.formats.thinking_marks import Segment, ThinkingReader, ThinkingSegmentKind
 
 if TYPE_CHECKING:
-    from polydec.request.ask import RequestPlan
+    from polydec.request.stages import RequestPlan
 
 SHOTS = 8
 """Solved problems that are shown, where there are some."""
@@ -101,7 +101,7 @@ def generate(
         passes = list[RequestPass]()
     ticket = engine.submit(ask, on=ignore_event if flags.trace is None else on, passes=passes)
     opening = {"method": ticket.method, "trace": trace_header(lm, ticket)}
-    print_unused_settings(lm, ask, ticket.plan)
+    print_unused_settings(lm, ticket.plan)
     if flags.logprobs is not None and not flags.json_:
         print(
             f"polydec: logprobs is {flags.logprobs}: they stand in the JSON object (--json)",
@@ -283,17 +283,11 @@ class ThinkingPrinter:
                 self._thinks = kind is ThinkingSegmentKind.THINKING
 
 
-def print_unused_settings(lm: api.LoadedModel, ask: api.Ask, made: RequestPlan) -> None:
-    """Print on standard error what was given and does nothing.
-
-    Args:
-        lm: The loaded model.
-        ask: The request as it was asked.
-        made: The plan that was made of it.
-    """
+def print_unused_settings(lm: api.LoadedModel, made: RequestPlan) -> None:
+    """Say what was given and does nothing, on standard error."""
     from polydec.request.explain import describe_unused_settings
 
-    for line in describe_unused_settings(lm, ask, made):
+    for line in describe_unused_settings(lm, made):
         print(f"polydec: {line}", file=sys.stderr)
 
 

@@ -297,7 +297,7 @@ def _load(
     lm = api.load(source, trained=trained, **loading)
     # A request without a method gets this one: whatever it cannot do is reported at the start.
     usual = api.Ask("x", method=method)
-    print_unused_settings(lm, usual, plan_request(lm, usual, measure=PassCosts))
+    print_unused_settings(lm, plan_request(lm, usual, measure=PassCosts))
     # Texts that stay cached for requests that begin alike.
     lm.keep(keep)
     return lm

@@ -1,4 +1,5 @@
-"""How the answers that are written at the same time share passes: as the engine has it, or as EqSpec and ExSpec do."""
+"""How the answers that are written at the same time share passes: as the engine has it, or as
+EqSpec and ExSpec do."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from polydec.base.errors import RequestError
 
-if TYPE_CHECKING:  # a command line is checked before anything computes
+# A command line is checked before anything computes, so what loads torch is imported late.
+if TYPE_CHECKING:
     from polydec.core.effects import ForwardQuery
     from polydec.models.sessions.checkpoint import ModelBundle
     from polydec.request.loaded import LoadedModel
@@ -27,13 +29,15 @@ class BatchingMode(Protocol):
         ...
 
     def choose(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
-        """The indices of the queries that share the next pass of a model, in ascending order, at least one."""
+        """The indices of the queries that share the next pass of a model, in ascending order, at
+        least one."""
         ...
 
 
 @dataclass(frozen=True)
 class RaggedBatching:
-    """Every answer's keys and values lie where they are, each row of a pass sees its own; all that wait share it."""
+    """Every answer's keys and values lie where they are, each row of a pass sees its own; all that
+    wait share it."""
 
     name: str = "ragged"
 
@@ -46,8 +50,9 @@ class RaggedBatching:
 
 @dataclass(frozen=True)
 class EqSpec:
-    """A pass takes up to `rows` answers, 1 to 4096, first come first served, as one padded tensor: all old keys and values are
-    laid out anew before it. Prompts have passes of their own. An answer that has ended leaves its place to the next one.
+    """A pass takes up to `rows` answers, 1 to 4096, first come first served, as one padded tensor:
+    all old keys and values are laid out anew before it. Prompts have passes of their own. An answer
+    that has ended leaves its place to the next one.
 
     Source: Batch Speculative Decoding Done Right (Zhang et al., 2025), EqSpec.
     """
@@ -67,9 +72,10 @@ class EqSpec:
 
 @dataclass(frozen=True)
 class ExSpec:
-    """The same, but a pass takes answers of one length wherever `rows` of those that are being written have it, or all of them:
-    then nothing is aligned. Where there are too few, it takes the `rows` shortest and aligns them as EqSpec does. The engine's
-    `max_running` is the window of answers that it chooses from (published: three times `rows`).
+    """The same, but a pass takes answers of one length wherever `rows` of those that are being
+    written have it, or all of them: then nothing is aligned. Where there are too few, it takes the
+    `rows` shortest and aligns them as EqSpec does. The engine's `max_running` is the window of
+    answers that it chooses from (published: three times `rows`).
 
     Source: Batch Speculative Decoding Done Right (Zhang et al., 2025), ExSpec.
     """
@@ -101,8 +107,18 @@ BATCHINGS: Mapping[str, Callable[[int], BatchingMode]] = MappingProxyType(
 
 
 def batching_by_name(name: str, rows: int) -> BatchingMode:
-    """The batching of this name; rows: of a pass, which `ragged` does not bound. Raises RequestError for a name that is not
-    there, or rows out of range."""
+    """The batching that a user names.
+
+    Args:
+        name: "ragged", "eqspec" or "exspec".
+        rows: Answers of a pass, which "ragged" does not bound.
+
+    Returns:
+        The batching.
+
+    Raises:
+        RequestError: There is none of that name, or the rows are out of range.
+    """
     if name not in BATCHINGS:
         near = get_close_matches(name, BATCHINGS, 1, 0.0)
         raise RequestError(
@@ -112,8 +128,19 @@ def batching_by_name(name: str, rows: int) -> BatchingMode:
 
 
 def padded_model(plain: LoadedModel, name: str) -> LoadedModel:
-    """The model over passes that are one padded tensor, and its draft as well. Raises RequestError where the compiled step or
-    another engine runs it, which keep every row at its own end."""
+    """A model and its draft over passes that are one padded tensor.
+
+    Args:
+        plain: The model as it was loaded.
+        name: Of the batching, for messages.
+
+    Returns:
+        The model with the same files and the same costs.
+
+    Raises:
+        RequestError: The compiled step or another engine runs it, which keeps every row at its own
+            end.
+    """
     from polydec.models.sessions.checkpoint import DeferredBundle, resolve_deferred_bundle
 
     draft = plain.draft
@@ -123,7 +150,8 @@ def padded_model(plain: LoadedModel, name: str) -> LoadedModel:
         else DeferredBundle(draft.name, lambda: _laid_out(resolve_deferred_bundle(draft), name))
     )
     made = replace(plain, checkpoint=_laid_out(plain.checkpoint, name), draft=small)
-    if "costs" in vars(plain):  # they are measured once
+    # Costs are measured once, for both.
+    if "costs" in vars(plain):
         vars(made)["costs"] = plain.costs
     return made
 

@@ -1,8 +1,10 @@
-"""Texts are sorted into classes by a frozen model that reads each of them behind several prompts (Multi-Prompting Decoder).
+"""Texts are sorted into classes by a frozen model that reads each of them behind several prompts
+(Multi-Prompting Decoder).
 
-Source: "Multi-Prompting Decoder helps better language understanding" (2024). Two scores of each class are added: how near the
-states behind the prompts are to the class's prototypes (prototypes.py), and how likely the class's words are there, divided by
-how likely they are behind the same prompt with no text in it. Without examples the second one stands alone.
+Source: "Multi-Prompting Decoder helps better language understanding" (2024). Two scores of each
+class are added: how near the states behind the prompts are to the class's prototypes
+(prototypes.py), and how likely the class's words are there, divided by how likely they are behind
+the same prompt with no text in it. Without examples the second one stands alone.
 """
 
 from __future__ import annotations
@@ -56,13 +58,15 @@ class ClassDecision:
 
 @dataclass(frozen=True)
 class ClassWords:
-    """Tokens that stand for classes: [C, n], the rest of a row where fewer do being 0, and which are there."""
+    """Tokens that stand for classes: [C, n], the rest of a row where fewer do being 0, and which
+    are there."""
 
     token_Cn: Tensor
     there_Cn: Tensor
 
     def mean(self, ratio_NV: Tensor) -> Tensor:
-        """The logarithm of the mean over a class's tokens, [N, C], of numbers that are given by their logarithms."""
+        """The logarithm of the mean over a class's tokens, [N, C], of numbers that are given by
+        their logarithms."""
         ratio_NCn = ratio_NV[:, self.token_Cn].masked_fill(~self.there_Cn, float("-inf"))
         return ratio_NCn.logsumexp(-1) - self.there_Cn.sum(-1).log()
 
@@ -72,8 +76,8 @@ class TextClassifier:
     """Sorts texts into classes; made by `lm.classifier`.
 
     Exact: approximate: a classifier promises nothing of its answers.
-    Reduces to: matching by cosine to one prototype, with one prompt, one prototype and weight 0; the calibrated words alone
-    without examples.
+    Reduces to: matching by cosine to one prototype, with one prompt, one prototype and weight 0;
+    the calibrated words alone without examples.
     """
 
     model: EmbeddableModel
@@ -87,7 +91,8 @@ class TextClassifier:
     losses: tuple[float, ...] = ()
 
     def classify(self, texts: str | Sequence[str]) -> list[ClassDecision]:
-        """The class of each text. Raises RequestError for an empty text and one that is longer than the context."""
+        """The class of each text. Raises RequestError for an empty text and one that is longer than
+        the context."""
         score_NC = self.scores([texts] if isinstance(texts, str) else texts)
         best = score_NC.argmax(-1).tolist()
         chances = torch.softmax(score_NC, -1).tolist()
@@ -117,8 +122,21 @@ def build_text_classifier(
     prompts: Sequence[str],
     how: ClassifierSettings,
 ) -> TextClassifier:
-    """examples: any number, of which each class has one, or none at all; labels: the classes, those of the examples where it is
-    empty. Raises RequestError for what cannot be."""
+    """What sorts texts into classes.
+
+    Args:
+        model: Reads the texts.
+        examples: Any number, of which each class has one, or none at all.
+        labels: The classes. Empty: those of the examples.
+        prompts: What stands around a `{text}`.
+        how: Weights, sizes and training.
+
+    Returns:
+        The classifier.
+
+    Raises:
+        RequestError: Classes, examples or prompts do not go together.
+    """
     names = _named(examples, labels)
     templates = check_classifier_prompts(tuple(prompts))
     state_NPH = last_token_states(model, [e.text for e in examples], templates)
@@ -133,10 +151,24 @@ def of_states(
     prompts: tuple[str, ...],
     how: ClassifierSettings,
 ) -> TextClassifier:
-    """The same from states that `states` read, for instance of many drawings of examples from the same texts."""
+    """Make a classifier from states that `last_token_states` read, for instance of many drawings of
+    examples from the same texts.
+
+    Args:
+        model: Read the states.
+        state_NPH: Of each example behind each prompt, before the final norm.
+        labels: The class of each example, by name.
+        names: All classes, in their order.
+        prompts: What stood around a `{text}`.
+        how: Weights, sizes and training.
+
+    Returns:
+        The classifier.
+    """
     label_N = torch.tensor([names.index(label) for label in labels], dtype=torch.long)
     calm_PV = _laws(model, _calm(model, prompts))
     words = _words(model, names, _typical(model, state_NPH, label_N, len(names)), how.words)
+    # The more examples a class has, the less its words count beside its prototypes.
     most = max(1.0, len(labels) / len(names))
     if how.weight is None:
         weight = 1.0 / most
@@ -152,8 +184,17 @@ def of_states(
 def last_token_states(
     model: EmbeddableModel, texts: Sequence[str], prompts: Sequence[str]
 ) -> Tensor:
-    """The state of the last token of each text behind each prompt, before the final norm, [N, P, H], float32. All are read in
-    passes that they share."""
+    """Read the states of texts, in passes that they share.
+
+    Args:
+        model: Reads them.
+        texts: Any number.
+        prompts: What stands around a `{text}`, one after the other.
+
+    Returns:
+        The state of the last token of each text behind each prompt, before the final norm, shape
+        ``[N, P, H]``, float32.
+    """
     width = model.checkpoint.lm.network.embed((0,)).shape[1]
     if not texts:
         return torch.zeros(0, len(prompts), width)
@@ -169,17 +210,29 @@ async def _read(model: EmbeddableModel, texts: Sequence[EmbeddingInput]) -> Tens
     out = list[Tensor]()
     for group in group_embedding_inputs(texts):
         rows = await gather_coroutines(*(last_state(model.checkpoint.lm, text) for text in group))
-        out.append(torch.stack(rows).float())  # a copy: a row alone would keep all of its pass
+        # A copy: a row alone would keep all of its pass in memory.
+        out.append(torch.stack(rows).float())
     return torch.cat(out)
 
 
 def calibrated_class_scores(
     model: EmbeddableModel, state_NPH: Tensor, calm_PV: Tensor, words: ClassWords
 ) -> Tensor:
-    """How much likelier a class's words are than without a text, [N, C]: the logarithm of the mean over words, its mean over
-    prompts. 0 for all classes where the text says nothing."""
+    """How much likelier a class's words are behind a text than without one.
+
+    Args:
+        model: Has the head.
+        state_NPH: Of the last token of each text behind each prompt, before the final norm.
+        calm_PV: Log-probabilities behind each prompt with no text in it.
+        words: The tokens of each class.
+
+    Returns:
+        The logarithm of the mean over a class's words, its mean over prompts, shape ``[N, C]``; 0
+        for all classes where a text says nothing.
+    """
     out = [state_NPH.new_zeros(0, len(words.token_Cn))]
     for part_NPH in state_NPH.split(max(1, ROWS // max(1, len(calm_PV)))):
+        # How much likelier each token is than behind the prompt with no text in it.
         ratio_NPV = _laws(model, part_NPH.flatten(0, 1)).unflatten(0, part_NPH.shape[:2]) - calm_PV
         mean_NPC = words.mean(ratio_NPV.flatten(0, 1)).unflatten(0, part_NPH.shape[:2])
         out.append(mean_NPC.mean(1))

@@ -62,7 +62,8 @@ class ClassifierSettings:
 
 
 def check_classifier_prompts(prompts: tuple[str, ...]) -> tuple[str, ...]:
-    """The prompts. Raises RequestError where there is none, too many, or one without a place for the text."""
+    """The prompts. Raises RequestError where there is none, too many, or one without a place for
+    the text."""
     if not 1 <= len(prompts) <= MOST_PROMPTS:
         raise RequestError(f"prompts are {len(prompts)}: give 1 to {MOST_PROMPTS}")
     for prompt in prompts:

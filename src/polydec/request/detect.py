@@ -13,8 +13,9 @@ from polydec.laws.shapers.watermark import check_list, green_token_count, green_
 
 @dataclass(frozen=True)
 class WatermarkDetection:
-    """scored: pairs of neighbours that were looked at; green: of how many the second token is green; z: how many standard
-    deviations that is above what a text without the watermark has; p: how likely such a text reaches z."""
+    """scored: pairs of neighbours that were looked at; green: of how many the second token is
+    green; z: how many standard deviations that is above what a text without the watermark has; p:
+    how likely such a text reaches z."""
 
     scored: int
     green: int
@@ -25,14 +26,24 @@ class WatermarkDetection:
 def detect_watermark(
     tokens: Sequence[int], size: int, *, share: float = 0.25, key: int = 0, repeats: bool = False
 ) -> WatermarkDetection:
-    """Look for the watermark of a key in a text of a vocabulary of `size` tokens, at least 2.
+    """Look for the watermark of a key in a text.
 
-    share, key: as the text was written with (`watermark_share`, `watermark_key`). repeats: count a pair of neighbours each
-    time it stands there, not once. Repeated pairs are no new evidence: a text that repeats itself would seem marked, or
-    unmarked, by chance.
+    Args:
+        tokens: The text, at least two ids.
+        size: Tokens of the vocabulary, at least 2.
+        share: Of the vocabulary that is green, as the text was written with (`watermark_share`).
+            Default 0.25.
+        key: As the text was written with (`watermark_key`). Default 0.
+        repeats: Count a pair of neighbours each time it stands there, not once. Repeated pairs are
+            no new evidence: a text that repeats itself would seem marked, or unmarked, by chance.
 
-    Raises RequestError for a text of fewer than two tokens, for a token outside the vocabulary, for values out of range, and
-    where every token would be green.
+    Returns:
+        How many pairs are green, and how surprising that is.
+
+    Raises:
+        RequestError: The text has fewer than two tokens, or one outside the vocabulary; a value is
+            out of range; or every token would be green.
+
     Source: Kirchenbauer et al., "A watermark for large language models", 2023 (the z test).
     """
     check_list(share, key)
@@ -51,5 +62,6 @@ def detect_watermark(
     if not repeats:
         pairs = list(dict.fromkeys(pairs))
     hits = sum(bool(green_token_mask(key, before, share, size)[x]) for before, x in pairs)
+    # The z test: hits of a text without the watermark are binomial.
     z = (hits - chance * len(pairs)) / math.sqrt(len(pairs) * chance * (1.0 - chance))
     return WatermarkDetection(len(pairs), hits, z, 0.5 * math.erfc(z / math.sqrt(2.0)))

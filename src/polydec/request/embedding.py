@@ -1,8 +1,10 @@
-"""Reading a vector out of a model: the state of a text's last token, or the mean over its tokens, behind any layer.
+"""Reading a vector out of a model: the state of a text's last token, or the mean over its tokens,
+behind any layer.
 
-Token Prepending (Fu et al., "Token prepending: a training-free approach for eliciting better sentence embeddings from LLMs",
-2025): a placeholder stands before the text, and before each of some early layers it takes the state that the last token has
-there. So every token of the text sees a summary of the whole. What is computed so serves for vectors only, and is kept nowhere.
+Token Prepending (Fu et al., "Token prepending: a training-free approach for eliciting better
+sentence embeddings from LLMs", 2025): a placeholder stands before the text, and before each of some
+early layers it takes the state that the last token has there. So every token of the text sees a
+summary of the whole. What is computed so serves for vectors only, and is kept nowhere.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from polydec.base.options import short_repr
 from polydec.core.effects import ForwardQuery, gather_coroutines
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import RowDetail, ScoreRequest
-from polydec.methods.registry.kit import CALLED, family_of
+from polydec.methods.registry.family import family_of
 from polydec.models.formats import sentences
 from polydec.models.nets.query import NetworkQuery
 from polydec.request.reading import PLACE, TEXT, EmbeddingSettings
@@ -39,7 +41,8 @@ Texts = str | Sequence[str] | Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class EmbeddingInput:
-    """A text to read. ids: of its tokens, 0 for the placeholder; place: where that stands, None: nowhere."""
+    """A text to read. ids: of its tokens, 0 for the placeholder; place: where that stands, None:
+    nowhere."""
 
     ids: tuple[int, ...]
     place: int | None
@@ -54,12 +57,36 @@ class EmbeddableModel(Protocol):
     def checkpoint(self) -> Any: ...
     def ids(
         self, prompt: Any, *, raw: bool = ..., who: str = ..., most: int | None = ...
-    ) -> tuple[int, ...]: ...
+    ) -> tuple[int, ...]:
+        """Encode a prompt.
+
+        Args:
+            prompt: A text or token ids.
+            raw: Without the chat template.
+            who: What messages call it.
+            most: Tokens that there is room for. None: no bound.
+
+        Returns:
+            The ids.
+        """
+        ...
 
 
 def embed_texts(model: EmbeddableModel, texts: Texts, how: EmbeddingSettings) -> Tensor:
-    """A vector a text, [n, width], float32. Raises RequestError for a text that is empty or longer than the context, a layer
-    that the model has not, and a model that shows no states."""
+    """A vector for each text.
+
+    Args:
+        model: Reads the texts.
+        texts: One or several, or token ids of each.
+        how: How a vector is read out.
+
+    Returns:
+        The vectors, shape ``[n, width]``, float32.
+
+    Raises:
+        RequestError: A text is empty or longer than the context, the model has not that layer, or
+            shows no states.
+    """
     how = resolve_embedding_settings(model, how)
     return run_coroutines(
         [embedding_vectors(model, prepare_embedding_inputs(model, texts, how), how)]
@@ -67,9 +94,20 @@ def embed_texts(model: EmbeddableModel, texts: Texts, how: EmbeddingSettings) ->
 
 
 def resolve_embedding_settings(model: EmbeddableModel, how: EmbeddingSettings) -> EmbeddingSettings:
-    """What is left open in `how`, as an embedding model's own files have it
-    (models/formats/sentences.py); of other models the last state, and no prompt. Raises
-    RequestError for a prompt that the model has not, FileError for a layout that is not read."""
+    """Fill in what settings leave open, as an embedding model's own files have it
+    (models/formats/sentences.py); of other models the last state, and no prompt.
+
+    Args:
+        model: Reads the texts.
+        how: The settings as they were asked for.
+
+    Returns:
+        The settings, with a way to pool and a template in the place of a prompt's name.
+
+    Raises:
+        RequestError: The model has no prompt of that name.
+        FileError: Its files have a layout that is not read.
+    """
     says = sentences.read_embedding_config(Path(model.checkpoint.path))
     if says is None:
         prompts = {}
@@ -84,6 +122,7 @@ def resolve_embedding_settings(model: EmbeddableModel, how: EmbeddingSettings) -
                 else "no prompts of its own"
             )
         )
+    # Where a request leaves all open, the prompt that the model is used with stands before the text.
     name = how.prompt
     if says is not None and name is None and how.template is None and not how.prepend_to:
         name = says.usual
@@ -98,11 +137,25 @@ def resolve_embedding_settings(model: EmbeddableModel, how: EmbeddingSettings) -
 def prepare_embedding_inputs(
     model: EmbeddableModel, texts: Texts, how: EmbeddingSettings, most: int | None = None
 ) -> list[EmbeddingInput]:
-    """The tokens of texts, checked; most: tokens of all together, None: any number."""
+    """Encode texts, and check that vectors can be read out of them so.
+
+    Args:
+        model: Reads the texts.
+        texts: One or several, or token ids of each.
+        how: How a vector is read out.
+        most: Tokens of all texts together. None: any number.
+
+    Returns:
+        The tokens of each text.
+
+    Raises:
+        RequestError: A text is empty or too long, the model has not that layer, or shows no states.
+    """
     lm = model.checkpoint.lm
-    if (family := family_of(lm)) != "ar":
+    family = family_of(lm)
+    if not family.continues_text:
         raise RequestError(
-            f"{model.name} is {CALLED[family]} model: vectors are read out of models that continue texts"
+            f"{model.name} is {family.called} model: vectors are read out of models that continue texts"
         )
     if how.layer is not None and not lm.layers:
         raise RequestError(f"layer is {how.layer}: {model.name} runs as a whole only")
@@ -183,13 +236,23 @@ def group_embedding_inputs(texts: Sequence[EmbeddingInput]) -> list[list[Embeddi
 async def embedding_vectors(
     model: EmbeddableModel, texts: Sequence[EmbeddingInput], how: EmbeddingSettings
 ) -> Tensor:
-    """The vectors of prepared texts, [n, width], float32. Some texts are read at a time, in passes that they share with
-    whatever else the scheduler has."""
+    """Read the vectors of prepared texts. Some texts are read at a time, in passes that they share
+    with whatever else the scheduler has.
+
+    Args:
+        model: Reads the texts.
+        texts: Their tokens.
+        how: How a vector is read out, with nothing left open.
+
+    Returns:
+        The vectors, shape ``[n, width]``, float32.
+    """
     lm = model.checkpoint.lm
     states = list[Tensor]()
     for group in group_embedding_inputs(texts):
         read = await gather_coroutines(*(_vector(lm, text, how) for text in group))
-        states.append(torch.stack(read).float())  # a copy: a row alone would keep all of its pass
+        # A copy: a row alone would keep all of its pass in memory.
+        states.append(torch.stack(read).float())
     rows = torch.cat(states)
     if how.normalised:
         return normalize(rows, dim=-1)
@@ -197,7 +260,15 @@ async def embedding_vectors(
 
 
 async def last_state(lm: Any, text: EmbeddingInput) -> Tensor:
-    """The state of a text's last token behind all layers, before the final norm, [H]."""
+    """Read the state of a text's last token behind all layers.
+
+    Args:
+        lm: The model's law.
+        text: Its tokens.
+
+    Returns:
+        The state before the final norm, shape ``[H]``.
+    """
     return (await _plainly(lm, text, EmbeddingSettings(), lm.network.layers))[-1]
 
 
@@ -211,7 +282,8 @@ async def _vector(lm: Any, text: EmbeddingInput, how: EmbeddingSettings) -> Tens
     else:
         rows = _plainly
     state_NH = await rows(lm, text, how, depth)
-    if depth == lm.network.layers:  # as transformers has them
+    # The last layer's states go through the final norm, as transformers has them.
+    if depth == lm.network.layers:
         state_NH = lm.network.normed(state_NH)
     return state_NH.mean(0)
 
@@ -251,6 +323,15 @@ async def _prepending(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, dep
     cache_.commit(range(n))
 
     async def through(state_NH: Tensor, layers: range) -> Tensor:
+        """Run states through layers, a chunk of tokens a pass.
+
+        Args:
+            state_NH: Of all tokens, before the first of the layers.
+            layers: One behind the other; none: the states stay as they are.
+
+        Returns:
+            The states behind the last layer, shape ``[N, H]``.
+        """
         out = list[Tensor]()
         for first in range(0, n if layers else 0, lm.chunk):
             state_CH = state_NH[first : first + lm.chunk]
@@ -263,9 +344,11 @@ async def _prepending(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, dep
             return torch.cat(out)
         return state_NH
 
+    # Layers before `prepend_from` see the placeholder as it is.
     state_NH = net.embed(text.ids).float().clone()
     state_NH[text.place] = _placeholder(net).to(state_NH)
     state_NH = await through(state_NH, range(how.prepend_from))
+    # Before each of these layers the placeholder takes the last token's state, so all tokens see a summary.
     for layer in range(how.prepend_from, how.prepend_to):
         state_NH = state_NH.clone()
         state_NH[text.place] = state_NH[-1]
@@ -276,7 +359,8 @@ async def _prepending(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, dep
 
 @lru_cache(maxsize=8)
 def _placeholder(network: Any) -> Tensor:
-    """What enters the first layer for it: normal numbers of the spread that a token's have, always the same."""
+    """What enters the first layer for it: normal numbers of the spread that a token's have, always
+    the same."""
     known = network.embed(range(min(1024, network.size))).float()
     dice = torch.Generator().manual_seed(0)
     return torch.randn(known.shape[1], generator=dice) * known.std().cpu()

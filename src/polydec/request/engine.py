@@ -1,4 +1,5 @@
-"""Many requests at once over one model, each with its own method and options, merged by one scheduler."""
+"""Many requests at once over one model, each with its own method and options, merged by one
+scheduler."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ from polydec.core.trace import EditedEvent, Observer, OpenedEvent, TraceEvent, i
 from polydec.core.transcript import Transcript
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.methods.economics.costs import PassCosts
-from polydec.request.ask import RequestPlan, plan_request
+from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
 from polydec.request.batching import BatchingMode
 from polydec.request.fair_queue import FairQueue, can_start_answers
 from polydec.request.fields import Ask, AskFields, Prompt, ask_from_fields
 from polydec.request.loaded import LoadedModel
+from polydec.request.stages import EncodedRequest, RequestPlan
 
 MEMORIES = 32
 """Salts of which an engine keeps what methods remember: clients may make up any number of salts."""
@@ -35,9 +37,10 @@ MEMORIES = 32
 class Choice:
     """One answer.
 
-    text: without what ended it; token_ids: EOS or stop id included; finish_reason: "stop", "length" or "abort"; logprobs: of
-    each token where the request asks for them, else None; score: what a search ranked it by, None where nothing was ranked;
-    reasoning: what was thought before it, None where nothing was, or is parted from the text.
+    text: without what ended it; token_ids: EOS or stop id included; finish_reason: "stop", "length"
+    or "abort"; logprobs: of each token where the request asks for them, else None; score: what a
+    search ranked it by, None where nothing was ranked; reasoning: what was thought before it, None
+    where nothing was, or is parted from the text.
     """
 
     text: str
@@ -50,8 +53,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Piece:
-    """One token of a stream. text: what it made certain, "" where that waits for a later token; token: its id; drafted: whether
-    a draft had guessed it; choice: which of the n answers it belongs to, from 0."""
+    """One token of a stream. text: what it made certain, "" where that waits for a later token;
+    token: its id; drafted: whether a draft had guessed it; choice: which of the n answers it
+    belongs to, from 0."""
 
     text: str
     token: int
@@ -61,14 +65,17 @@ class Piece:
 
 @dataclass(frozen=True, repr=False)
 class Completion:
-    """The answer to one request. `metrics` and `usage` are those of the JSON that the command line prints.
+    """The answer to one request. `metrics` and `usage` are those of the JSON that the command line
+    prints.
 
     choices: the n answers; method: what decoded it, by name, with its options and what it promises.
-    tokens_per_second counts decoding only: the tokens after those of the first pass, over the seconds after it; seconds
-    and time_to_first_token hold the prompt as well. positions_fed and passes count the target; `models` all models.
-    prompt_logprobs: of each token of the prompt where the request asks for them, else None. edits: how the texts were written.
-    unit: what ids, usage, log-probabilities and figures count: "token", or "byte" where the request asks for bytes.
-    cached_tokens: of the prompt, those of which another text's cache held the entries, so that they were not fed.
+    tokens_per_second counts decoding only: the tokens after those of the first pass, over the
+    seconds after it; seconds and time_to_first_token hold the prompt as well. positions_fed and
+    passes count the target; `models` all models. prompt_logprobs: of each token of the prompt where
+    the request asks for them, else None. edits: how the texts were written. unit: what ids, usage,
+    log-probabilities and figures count: "token", or "byte" where the request asks for bytes.
+    cached_tokens: of the prompt, those of which another text's cache held the entries, so that they
+    were not fed.
     """
 
     choices: tuple[Choice, ...]
@@ -82,7 +89,8 @@ class Completion:
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """All texts as they became certain, piece by piece; a notebook shows those that were drafted in colour."""
+        """All texts as they became certain, piece by piece; a notebook shows those that were
+        drafted in colour."""
         return tuple(_pieces(self.edits))
 
     def __repr__(self) -> str:
@@ -167,7 +175,8 @@ def _choice_json(c: Choice) -> dict[str, Any]:
 
 @dataclass
 class TicketObserver:
-    """The clock beside a request's events, the edits that nobody has taken yet, and those that were taken before."""
+    """The clock beside a request's events, the edits that nobody has taken yet, and those that were
+    taken before."""
 
     on: Observer
     opened: float = 0.0
@@ -239,8 +248,10 @@ class Ticket:
         self.cache_salt = cache_salt
         self.client = client
         self.transcript = Transcript(made.request, made.decoder.vocab.eos, self.watch)
-        self.task: ScheduledTask | None = None  # None while it waits for its turn
-        self.gave_back = 0  # bytes of cache that it had when it was last put on hold
+        # None while it waits for its turn.
+        self.task: ScheduledTask | None = None
+        # Bytes of cache that it had when it was last put on hold.
+        self.gave_back = 0
         self.cancelled = False
 
     @property
@@ -264,7 +275,8 @@ class Ticket:
         return self.task.result
 
     def completion(self) -> Completion:
-        """The answers, or what there is of them (finish_reason "abort"). Raises what the request's coroutine raised."""
+        """The answers, or what there is of them (finish_reason "abort"). Raises what the request's
+        coroutine raised."""
         if self.task is not None and self.task.error is not None:
             raise self.task.error
         if self.results:
@@ -301,7 +313,8 @@ class Ticket:
     def _cached_tokens(self) -> int:
         """How many tokens of the prompt were not fed."""
         request = self.plan.request
-        whole = request.prompt_logprobs is not None  # then all of it is fed, once
+        # A prompt whose log-probabilities are asked for is fed whole.
+        whole = request.prompt_logprobs is not None
         if self.task is None or whole or self.plan.unit != "token":
             return 0
         return self.task.cached_of(self.engine.model.network, len(request.prompt) - 1)
@@ -333,6 +346,7 @@ class Ticket:
             first = watch.last
         else:
             first = watch.first
+        # Decoding begins behind the first pass, which fed the prompt.
         later = count - sum(r.stats.first for r in results)
         decoding = watch.last - first
         stats = None
@@ -376,14 +390,22 @@ class Ticket:
 
 
 class MethodMemories:
-    """What methods keep between requests, by cache_salt and method. Bounded: beyond MEMORIES salts the one that was asked for
-    the longest ago is forgotten."""
+    """What methods keep between requests, by cache_salt and method. Bounded: beyond MEMORIES salts
+    the one that was asked for the longest ago is forgotten."""
 
     def __init__(self) -> None:
         self._by_salt = OrderedDict[str, dict[str, dict[str, Any]]]()
 
     def of(self, cache_salt: str, method: str) -> dict[str, Any]:
-        """The memory of a method."""
+        """The memory of a method.
+
+        Args:
+            cache_salt: Of the request.
+            method: By its name.
+
+        Returns:
+            What it left for its later requests, which it may change.
+        """
         methods = self._by_salt.setdefault(cache_salt, {})
         self._by_salt.move_to_end(cache_salt)
         if len(self._by_salt) > MEMORIES:
@@ -392,20 +414,22 @@ class MethodMemories:
 
 
 class Engine:
-    """Requests to one model, merged by one scheduler. It may be called from several threads: `submit` at any time, and
-    whoever waits for an answer drives the others' along (`run`, `step`).
+    """Requests to one model, merged by one scheduler. It may be called from several threads:
+    `submit` at any time, and whoever waits for an answer drives the others' along (`run`, `step`).
 
-    max_running: answers that are written at the same time, at least 1; other requests wait their turn, first come first
-    served. Where several clients ask, each has an equal share of these: whoever has fewest running is next, and what others
-    write beyond their shares does not count against it (so a little more than max_running may run).
-    max_positions: of one pass, at least 1, or a function that gives it by how many answers are being written
-    (`PassCosts.budget`, from what passes cost); what is over waits for the next, and prompts fill what the others leave.
-    doubling: behind so many tokens a position counts twice there, above 0 (`PassCosts.doubling`; without it each counts once).
-    max_cache_bytes: of the caches of all requests together, at least 1, None for no limit: while there is more, the youngest
-    request is put on hold and gives its caches back, and its text is fed anew when there is room. One request may always go
-    on, and one whose caches could not be fed again as they are (reuse "edited") waits for room and is not put on hold.
-    batching: how answers share passes (request/batching.py), None: ragged, as fast as any here. None of these changes a
-    text.
+    max_running: answers that are written at the same time, at least 1; other requests wait their
+    turn, first come first served. Where several clients ask, each has an equal share of these:
+    whoever has fewest running is next, and what others write beyond their shares does not count
+    against it (so a little more than max_running may run). max_positions: of one pass, at least 1,
+    or a function that gives it by how many answers are being written (`PassCosts.budget`, from what
+    passes cost); what is over waits for the next, and prompts fill what the others leave. doubling:
+    behind so many tokens a position counts twice there, above 0 (`PassCosts.doubling`; without it
+    each counts once). max_cache_bytes: of the caches of all requests together, at least 1, None for
+    no limit: while there is more, the youngest request is put on hold and gives its caches back,
+    and its text is fed anew when there is room. One request may always go on, and one whose caches
+    could not be fed again as they are (reuse "edited") waits for room and is not put on hold.
+    batching: how answers share passes (request/batching.py), None: ragged, as fast as any here.
+    None of these changes a text.
     """
 
     def __init__(
@@ -435,18 +459,21 @@ class Engine:
             self.model = batching.model(model)
         self.max_running = max_running
         self.max_cache_bytes = max_cache_bytes
-        self.preempted = 0  # how often a request was put on hold
+        # How often a request was put on hold.
+        self.preempted = 0
         self._scheduler = Scheduler(
             positions=positions,
             doubling=doubling,
             choose=None if batching is None else batching.choose,
             pool=self.model.pool,
         )
-        self._memories = MethodMemories()  # what methods keep between requests
+        self._memories = MethodMemories()
         self._waiting = FairQueue[Ticket]()
         self._running: list[Ticket] = []
-        self._held: list[Ticket] = []  # on hold, the oldest first
-        self._lock = RLock()  # whoever holds it drives the scheduler
+        # On hold, the oldest first.
+        self._held: list[Ticket] = []
+        # Whoever holds it drives the scheduler.
+        self._lock = RLock()
 
     def submit(
         self,
@@ -459,30 +486,79 @@ class Engine:
     ) -> Ticket:
         """Check a request and put it into the queue; nothing is computed yet.
 
-        prompt: an Ask, or the prompt of one whose other fields are given by name. on: is told of every event, in the thread
-        that drives the engine; passes: a list that is given a record of every pass; client: who asks, for equal shares of
-        `max_running`. Raises RequestError with one sentence for anything that cannot be honoured, TypeError for a field that is
-        unknown, or stands beside an Ask.
+        Args:
+            prompt: An Ask, or the prompt of one whose other fields are given by name.
+            on: Is told of every event, in the thread that drives the engine.
+            passes: A list that is given a record of every pass. None: nobody wants them.
+            client: Who asks, for equal shares of `max_running`.
+            fields: Those of Ask, by name.
+
+        Returns:
+            The ticket of the request.
+
+        Raises:
+            RequestError: Something cannot be honoured, in one sentence.
+            TypeError: A field is unknown, or stands beside an Ask.
         """
-        ask = ask_from_fields(prompt, fields)
-        memory = partial(self._memories.of, ask.cache_salt)
-        made = plan_request(self.model, ask, memory=memory, measure=self._measure)
-        ticket = Ticket(self, made, on, passes, ask.cache_salt, client)
+        encoded = self.encode(ask_from_fields(prompt, fields))
+        return self.submit_encoded(encoded, on=on, passes=passes, client=client)
+
+    def encode(self, ask: Ask) -> EncodedRequest:
+        """Check a request against the engine's model, and make token ids of its prompts.
+
+        Args:
+            ask: The request.
+
+        Returns:
+            The request for `submit_encoded`.
+
+        Raises:
+            RequestError: Something cannot be honoured, in one sentence.
+        """
+        return encode_prompts(validate_request(self.model, ask))
+
+    def submit_encoded(
+        self,
+        encoded: EncodedRequest,
+        *,
+        on: Observer = ignore_event,
+        passes: list[RequestPass] | None = None,
+        client: str = "",
+    ) -> Ticket:
+        """Put a request into the queue whose prompt is encoded; nothing is computed yet.
+
+        Args:
+            encoded: The request, for this engine's model.
+            on: Is told of every event, in the thread that drives the engine.
+            passes: A list that is given a record of every pass. None: nobody wants them.
+            client: Who asks, for equal shares of `max_running`.
+
+        Returns:
+            The ticket of the request.
+
+        Raises:
+            RequestError: Something cannot be honoured, in one sentence.
+        """
+        salt = encoded.ask.cache_salt
+        memory = partial(self._memories.of, salt)
+        plan = choose_method(bend_laws(encoded), memory=memory, measure=self._measure)
+        ticket = Ticket(self, plan, on, passes, salt, client)
         self._waiting.put(client, ticket)
         return ticket
 
     def _measure(self) -> PassCosts:
-        if "costs" in vars(
-            self.model
-        ):  # they are known: whoever plans need not wait for the pass under way
+        # Whoever plans need not wait for the pass under way where costs are known.
+        if "costs" in vars(self.model):
             return self.model.costs
-        with self._lock:  # a network runs one pass at a time
+        # A network runs one pass at a time, so what is under way ends before passes are timed.
+        with self._lock:
             self._scheduler.settle()
             return self.model.costs
 
     def read(self, work: Coro) -> ScheduledTask:
-        """Let the coroutine `work` run beside the requests, in passes that they share, such as one that reads vectors out of
-        texts. Its task has `done`, `result` and `error`; whoever drives the engine may `close` it."""
+        """Let the coroutine `work` run beside the requests, in passes that they share, such as one
+        that reads vectors out of texts. Its task has `done`, `result` and `error`; whoever drives
+        the engine may `close` it."""
         with self._lock:
             return self._scheduler.submit(work)
 
@@ -496,7 +572,8 @@ class Engine:
                 if ticket.done:
                     self._forget_done()
                     break
-            if self.max_cache_bytes is not None:  # else nobody is ever put on hold
+            # Without a limit nobody is ever put on hold.
+            if self.max_cache_bytes is not None:
                 self._make_room()
             return more or bool(self._waiting or self._held)
 
@@ -509,7 +586,8 @@ class Engine:
             self._running.append(ticket)
         if self._held or not self._waiting:
             return
-        running = Counter[str]()  # answers, by client
+        # Answers that are being written, by client.
+        running = Counter[str]()
         for ticket in self._running:
             running[ticket.client] += ticket.plan.request.n
         while self._waiting:
@@ -522,6 +600,7 @@ class Engine:
                 client, request.n, running, self.max_running
             ):
                 return
+            # Caches that cannot be fed again as they are wait for room, as they will not be given back.
             if self._running and ticket.plan.pinned and not self._has_room(0):
                 return
             self._waiting.take(client)
@@ -540,11 +619,12 @@ class Engine:
         return self.max_cache_bytes is None or self.cached + more <= self.max_cache_bytes
 
     def _make_room(self) -> None:
-        """While the caches are over the limit, ask the youngest request to stop; those that have stopped give their caches
-        back."""
+        """While the caches are over the limit, ask the youngest request to stop; those that have
+        stopped give their caches back."""
         for ticket in [
             t for t in self._running if t.task is not None and self._scheduler.stopped(t.task)
         ]:
+            # What each gives back is noted: so much room it needs to go on.
             before = self.cached
             for model in self.model.ready:
                 for session in list(model.lm.live):
@@ -556,13 +636,14 @@ class Engine:
             self._held.insert(0, ticket)
         going = [t for t in self._running if t.task is not None and t.task.paused is None]
         if not self._has_room(0) and len(going) > 1 and len(going) == len(self._running):
+            # The youngest stops; the oldest may always go on, so that one of them ends.
             young = next((t.task for t in reversed(going) if not t.plan.pinned), None)
             if young is not None:
                 self._scheduler.hold(young)
 
     def cancel(self, ticket: Ticket) -> None:
-        """End the request of a ticket; its completion then holds what there was, with finish_reason "abort". One that is done
-        stays so."""
+        """End the request of a ticket; its completion then holds what there was, with finish_reason
+        "abort". One that is done stays so."""
         self._own(ticket)
         with self._lock:
             if not ticket.done:
@@ -580,8 +661,8 @@ class Engine:
             raise RequestError("the ticket belongs to another engine: only that one can run it")
 
     def run(self, tickets: Sequence[Ticket]) -> list[Completion]:
-        """Tick until these tickets are done, and return their answers in the same order. The first error is raised after all
-        have ended."""
+        """Tick until these tickets are done, and return their answers in the same order. The first
+        error is raised after all have ended."""
         for ticket in tickets:
             self._own(ticket)
         total = sum(t.plan.request.max_tokens * t.plan.request.n for t in tickets)
@@ -606,8 +687,19 @@ def generate(
 ) -> Completion:
     """Decode one request to its end.
 
-    model: what `load` gave; prompt: text, token ids or chat messages, or a whole Ask; fields: those of Ask, by name. Returns
-    all its answers with what they cost. `on`, `passes` and what is raised: see Engine.submit.
+    Args:
+        model: What `load` gave.
+        prompt: Text, token ids or chat messages, or a whole Ask.
+        on: Is told of every event, in this thread.
+        passes: A list that is given a record of every pass. None: nobody wants them.
+        fields: Those of Ask, by name.
+
+    Returns:
+        All its answers with what they cost.
+
+    Raises:
+        RequestError: Something cannot be honoured, in one sentence.
+        TypeError: A field is unknown, or stands beside an Ask.
     """
     engine = Engine(model)
     return engine.run([engine.submit(prompt, on=on, passes=passes, **fields)])[0]
@@ -623,7 +715,19 @@ def stream(
 ) -> Iterator[Piece]:
     """The pieces of one request as they become certain. Closing the iterator cancels the request.
 
-    `model`, `prompt`, `on`, `passes`, `fields` and what is raised: as for `generate`.
+    Args:
+        model: What `load` gave.
+        prompt: Text, token ids or chat messages, or a whole Ask.
+        on: Is told of every event, in this thread.
+        passes: A list that is given a record of every pass. None: nobody wants them.
+        fields: Those of Ask, by name.
+
+    Yields:
+        A piece for each token.
+
+    Raises:
+        RequestError: Something cannot be honoured, in one sentence.
+        TypeError: A field is unknown, or stands beside an Ask.
     """
     engine = Engine(model)
     ticket = engine.submit(prompt, on=on, passes=passes, **fields)
@@ -631,7 +735,16 @@ def stream(
 
 
 def stream_ticket(engine: Engine, ticket: Ticket) -> Iterator[Piece]:
-    """Tick the engine and yield what becomes certain of one ticket; raises what the request raised."""
+    """Tick the engine and hand out what becomes certain of one ticket. Closing the iterator cancels
+    it.
+
+    Args:
+        engine: Gave the ticket.
+        ticket: Of the request.
+
+    Yields:
+        A piece for each token; at the end it raises what the request raised.
+    """
     try:
         while not ticket.done:
             engine.step()

@@ -1,6 +1,7 @@
 """Solved problems shown before a question: those of the most steps first.
 
-Source: Fu et al., "Complexity-based prompting for multi-step reasoning" (2022): published with 8 of them.
+Source: Fu et al., "Complexity-based prompting for multi-step reasoning" (2022): published with 8 of
+them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class SolvedExemplar:
 
 
 class _ExemplarRecord(StrictRecord):
-    """solution may be missing where the answer is a solution that ends in "#### answer", as GSM8K has it."""
+    """solution may be missing where the answer is a solution that ends in "#### answer", as GSM8K
+    has it."""
 
     question: str
     answer: str
@@ -56,8 +58,9 @@ class _ExemplarRecord(StrictRecord):
 
 
 def read_exemplars(path: Path) -> list[SolvedExemplar]:
-    """The solved problems of a JSON-lines file, at least one: `question`, `solution` and `answer`, or `question` and an
-    `answer` that is a solution and ends in "#### 42". Raises RequestError with one sentence for anything else."""
+    """The solved problems of a JSON-lines file, at least one: `question`, `solution` and `answer`,
+    or `question` and an `answer` that is a solution and ends in "#### 42". Raises RequestError with
+    one sentence for anything else."""
     out = list[SolvedExemplar]()
     for i, line in enumerate(read_bytes(path).decode("utf-8-sig", "replace").split("\n"), 1):
         if line.strip():
@@ -83,13 +86,22 @@ def read_exemplars(path: Path) -> list[SolvedExemplar]:
 def most_complex_exemplars(
     pool: Sequence[SolvedExemplar], question: str, count: int
 ) -> list[SolvedExemplar]:
-    """The `count` of most steps, the most complex first, of equal ones the earlier; never the question itself. Where
-    the pool holds fewer: all."""
+    """The solved problems of most steps.
+
+    Args:
+        pool: To choose from.
+        question: Is never among them.
+        count: How many.
+
+    Returns:
+        The most complex first, of equal ones the earlier; all where the pool holds fewer.
+    """
     others = [e for e in pool if e.question.strip() != question.strip()]
     return sorted(others, key=lambda e: -e.complexity)[:count]
 
 
 def exemplar_question_text(question: str) -> str:
+    """A question as it stands behind solved problems."""
     return f"Question: {question.strip()}\nLet's think step by step"
 
 
@@ -102,9 +114,23 @@ def exemplar_prompt(
     max_tokens: int | None = None,
     raw: bool = False,
 ) -> str:
-    """The question behind `count` exemplars (1 to 64). Those that leave the answer no room in the model's context (`max_tokens`
-    tokens, 128 without it) are passed over, and the next of the 64 most complex take their places. Raises RequestError where
-    not one fits."""
+    """A question behind solved problems. Those that leave the answer no room in the model's context
+    are passed over, and the next of the 64 most complex take their places.
+
+    Args:
+        lm: The model that reads it.
+        pool: The solved problems.
+        question: Stands at the end.
+        count: How many are shown, 1 to 64.
+        max_tokens: Of the answer. None: 128.
+        raw: The prompt is read without the chat template.
+
+    Returns:
+        The prompt.
+
+    Raises:
+        RequestError: The count is out of range, or not one of them fits.
+    """
     require_integer("shots", count, 1, MOST)
     room = lm.checkpoint.lm.network.context - (LENGTH if max_tokens is None else max_tokens)
     shown = list[SolvedExemplar]()
@@ -112,6 +138,7 @@ def exemplar_prompt(
     def text(examples: Sequence[SolvedExemplar]) -> str:
         return "\n\n".join([*(e.shown for e in examples), exemplar_question_text(question)])
 
+    # One that is too long for the context is passed over, and a shorter one may take its place.
     for e in most_complex_exemplars(pool, question, MOST):
         if len(shown) < count and len(lm.ids(text([*shown, e]), raw=raw)) <= room:
             shown.append(e)

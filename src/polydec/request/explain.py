@@ -1,4 +1,5 @@
-"""What a request will do, part by part, before anything runs; and what would run in its place where it is refused."""
+"""What a request will do, part by part, before anything runs; and what would run in its place where
+it is refused."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ from polydec.methods.registry.kit import (
     MASKED_DRAFT,
     ArtefactNeed,
     ModelArtefact,
-    family_of,
 )
-from polydec.methods.registry.registry import DEFAULTS
-from polydec.request.ask import RequestPlan, answer_token_room, plan_request
+from polydec.request.ask import plan_request
 from polydec.request.fields import Ask, ask_options
 from polydec.request.loaded import LoadedModel
+from polydec.request.room import answer_token_room
+from polydec.request.stages import CheckedRequest, RequestPlan
 
 PROMISES = {
     Exactness.LAW: "texts have exactly the law of the model as it is pressed, steered, shaped and constrained below",
@@ -41,8 +42,8 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class RequestPart:
-    """One part of a request. role: what it is there for; name: which one; options: with the values they have; says: what it
-    does here, in a sentence; needs: what it cannot do without."""
+    """One part of a request. role: what it is there for; name: which one; options: with the values
+    they have; says: what it does here, in a sentence; needs: what it cannot do without."""
 
     role: str
     name: str
@@ -55,31 +56,57 @@ class RequestPart:
 
 
 def explain_request(model: LoadedModel, ask: Ask) -> list[RequestPart]:
-    """The parts of a request in the order in which they act. Nothing is computed. Raises RequestError, as `plan` does, for a
-    request that is refused."""
+    """The parts of a request in the order in which they act. Nothing is computed.
+
+    Args:
+        model: Would answer it.
+        ask: The request.
+
+    Returns:
+        The parts.
+
+    Raises:
+        RequestError: The request is refused.
+    """
     made = plan_request(model, ask, measure=PassCosts)
-    view = model.in_units(ask.units, ask.covers)
+    checked = made.encoded.checked
     return [
         *_models(model, made),
         *_pressed(made),
         *_reused(made),
-        *_units(ask, made),
+        *_units(made),
         *_steering(made),
-        *_constraint(ask),
-        *_rules(view, ask),
+        *_constraint(checked.ask),
+        *_rules(checked),
         *_method(made),
-        *_length(view, ask, made),
+        *_length(made),
     ]
 
 
 def request_alternatives(model: LoadedModel, ask: Ask) -> list[str]:
-    """Of a request that is refused: what could be changed, one thing at a time, so that it would run; the least change of its
-    meaning first."""
+    """Of a request that is refused: what could be changed, one thing at a time, so that it would
+    run.
+
+    Args:
+        model: Refuses it.
+        ask: The request.
+
+    Returns:
+        The changes in words, the least change of its meaning first.
+    """
     return [words for words, other in _changes(model, ask) if can_run_request(model, other)]
 
 
 def can_run_request(model: LoadedModel, ask: Ask) -> bool:
-    """Whether a request is not refused."""
+    """Whether a request is not refused.
+
+    Args:
+        model: Would answer it.
+        ask: The request.
+
+    Returns:
+        True where it would run.
+    """
     try:
         plan_request(model, ask, measure=PassCosts)
     except PolydecError:
@@ -89,12 +116,14 @@ def can_run_request(model: LoadedModel, ask: Ask) -> bool:
 
 def _changes(model: LoadedModel, ask: Ask) -> Iterator[tuple[str, Ask]]:
     """Requests that differ from this one in one thing."""
-    for method in dict.fromkeys((DEFAULTS[family_of(model.checkpoint.lm)], "plain")):
+    for method in dict.fromkeys((model.family.default_method, "plain")):
         if ask.method not in ("auto", method):
             yield f"with method {method}", replace(ask, method=method, options={})
     if ask.options:
         yield "without options of the method", replace(ask, options={})
-    sampling = _sampling(model.in_units(ask.units, ask.covers), ask)
+    sampling = ask.sampling
+    if sampling is None:
+        sampling = model.in_units(ask.units, ask.covers).sampling()
     for rule in _on(sampling):
         neutral = {
             o.name: all_sampling_fields()[o.name].default for o in all_sampling_rules()[rule].fields
@@ -157,13 +186,22 @@ def _models(model: LoadedModel, made: RequestPlan) -> Iterator[RequestPart]:
         yield RequestPart("trained", name, f"{artefact.called}; {says}", {})
 
 
-def describe_unused_settings(model: LoadedModel, ask: Ask, made: RequestPlan) -> list[str]:
-    """A sentence for each thing that the user gives and that does nothing in this request: what was trained for the model, the
-    draft model, and rules of sampling."""
-    view = model.in_units(ask.units, ask.covers)
+def describe_unused_settings(model: LoadedModel, made: RequestPlan) -> list[str]:
+    """What the user gives and that does nothing in a request: what was trained for the model, the
+    draft model, and rules of sampling.
+
+    Args:
+        model: With what was loaded for it.
+        made: The request.
+
+    Returns:
+        A sentence for each thing.
+    """
+    checked = made.encoded.checked
+    ask = checked.ask
     method = made.card.name
-    own = view.sampling()
-    sampling = _sampling(view, ask)
+    own = checked.model.sampling()
+    sampling = checked.sampling
     unread = [
         f"{name} is {artefact.called}, and {method} does not read it{_readers(artefact)}"
         for name, artefact in zip(model.given, model.artefacts)
@@ -171,7 +209,7 @@ def describe_unused_settings(model: LoadedModel, ask: Ask, made: RequestPlan) ->
     ]
     still = [
         f"{o.name} is {as_text(getattr(sampling, o.name))} and does nothing here: {why}"
-        for rule, why in _acting(view, ask)[1].items()
+        for rule, why in _acting(checked)[1].items()
         for o in all_sampling_rules()[rule].fields
         if getattr(sampling, o.name) != getattr(own, o.name)
     ]
@@ -186,13 +224,14 @@ def describe_unused_settings(model: LoadedModel, ask: Ask, made: RequestPlan) ->
         model.draft is not None
         and model.draft_given
         and not _needs_draft(made)
-        and method not in DEFAULTS.values()
+        and method != model.family.default_method
     ):
         unread.append(f"{model.draft.name} is the draft model, and {method} does not read it")
     return unread + still
 
 
-def _units(ask: Ask, made: RequestPlan) -> Iterator[RequestPart]:
+def _units(made: RequestPlan) -> Iterator[RequestPart]:
+    ask = made.encoded.ask
     if made.unit != "token":
         yield RequestPart(
             "units",
@@ -273,9 +312,10 @@ def _constraint(ask: Ask) -> Iterator[RequestPart]:
         )
 
 
-def _rules(model: LoadedModel, ask: Ask) -> Iterator[RequestPart]:
+def _rules(checked: CheckedRequest) -> Iterator[RequestPart]:
     """The rules in their order, then those that do nothing here."""
-    sampling, (names, still) = _sampling(model, ask), _acting(model, ask)
+    sampling = checked.sampling
+    names, still = _acting(checked)
     for name in names:
         if name != "constraint":
             yield RequestPart(
@@ -288,29 +328,24 @@ def _rules(model: LoadedModel, ask: Ask) -> Iterator[RequestPart]:
         yield RequestPart("idle rule", name, f"does nothing here: {why}", _given(sampling, name))
 
 
-def _sampling(model: LoadedModel, ask: Ask) -> Sampling:
-    if ask.sampling is None:
-        return model.sampling()
-    return ask.sampling
-
-
-def _acting(model: LoadedModel, ask: Ask) -> tuple[list[str], dict[str, str]]:
-    """The rules that act, in their order; and why each of the others does nothing of which a field is not neutral."""
-    lm = model.checkpoint.lm
-    sampling = _sampling(model, ask)
+def _acting(checked: CheckedRequest) -> tuple[list[str], dict[str, str]]:
+    """The rules that act, in their order; and why each of the others does nothing of which a field
+    is not neutral."""
+    lm = checked.model.checkpoint.lm
+    sampling = checked.sampling
     some_end = (min(lm.vocab.eos, default=0),)
-    if ask.constraint is None:
+    if checked.ask.constraint is None:
         language = None
     else:
         language = UnrestrictedLanguage(lm.vocab.size)
-    if family_of(lm) == "ar":
+    if checked.family.kind.continues_text:
         geometry = lm.geometry
     else:
         geometry = None
     setting = SamplingRuleContext(
         some_end, some_end, words=lm.vocab.words, geometry=geometry, language=language
     )
-    names, cut = active_rule_names(sampling, setting, ask.order)
+    names, cut = active_rule_names(sampling, setting, checked.ask.order)
     still = dict.fromkeys(
         cut, "at temperature 0 the likeliest token is written, whatever is unlikely"
     )
@@ -337,9 +372,9 @@ def _method(made: RequestPlan) -> Iterator[RequestPart]:
     )
 
 
-def _length(model: LoadedModel, ask: Ask, made: RequestPlan) -> Iterator[RequestPart]:
+def _length(made: RequestPlan) -> Iterator[RequestPart]:
     request = made.request
-    most, why = answer_token_room(model, made.card.name, request.prompt, made.steering)
+    most, why = answer_token_room(made.encoded, request.prompt)
     if made.source:
         source = f"{made.source} tokens of source, "
     else:

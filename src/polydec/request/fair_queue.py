@@ -1,4 +1,5 @@
-"""Requests that wait their turn: in a line for each client, so that no client waits for all that another one has asked."""
+"""Requests that wait their turn: in a line for each client, so that no client waits for all that
+another one has asked."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """First come first served within a line; between lines, whoever has fewest answers running is next. It may be called from
-    several threads."""
+    """First come first served within a line; between lines, whoever has fewest answers running is
+    next. It may be called from several threads."""
 
     def __init__(self) -> None:
         self._lines = dict[str, deque[tuple[int, T]]]()
@@ -23,7 +24,12 @@ class FairQueue(Generic[T]):
             return sum(map(len, self._lines.values()))
 
     def put(self, client: str, item: T) -> None:
-        """Behind all others of its client."""
+        """Add to the end of a client's line.
+
+        Args:
+            client: Whose line.
+            item: What waits.
+        """
         with self._lock:
             self._count += 1
             self._lines.setdefault(client, deque()).append((self._count, item))
@@ -40,7 +46,8 @@ class FairQueue(Generic[T]):
             return self._taken(client)
 
     def pop(self, running: Counter[str]) -> T | None:
-        """What `first` and `take` give, for whoever is not alone in taking; None where nothing waits."""
+        """What `first` and `take` give, for whoever is not alone in taking; None where nothing
+        waits."""
         with self._lock:
             if self._lines:
                 return self._taken(self._next(running))
@@ -58,10 +65,21 @@ class FairQueue(Generic[T]):
 
 
 def can_start_answers(client: str, count: int, running: Counter[str], most: int) -> bool:
-    """Whether so many more answers of a client may run beside those that do, of which `most` run at a time: there is room for
-    them, or others take more than their shares and the client stays within its own."""
+    """Whether so many more answers of a client may run beside those that do: there is room for
+    them, or others take more than their shares and the client stays within its own.
+
+    Args:
+        client: Who asks.
+        count: Answers that would be started.
+        running: Answers that run, by client.
+        most: Answers that may run at a time.
+
+    Returns:
+        True where they may.
+    """
     if running.total() + count <= most:
         return True
+    # Nobody's answers beyond an equal share keep another client from its own.
     share = max(1, most // len(running.keys() | {client}))
     taken = sum(min(own, share) for own in running.values())
     return running[client] + count <= share and taken + count <= most

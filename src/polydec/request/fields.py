@@ -1,11 +1,12 @@
 """What a request asks for: name, type, range, default and help of each field stand here once.
 
-The keywords of `generate`, the flags of the command line, the fields over HTTP, their JSON schema and the docs are made of
-these. Nothing here loads what computes. Annotations are values here, not text (no `from __future__`), as they are read.
+The keywords of `generate`, the flags of the command line, the fields over HTTP, their JSON schema
+and the docs are made of these. Nothing here loads what computes. Annotations are values here, not
+text (no `from __future__`), as they are read.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from reprlib import Repr
 from types import MappingProxyType
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from polydec.models.sessions.soft import Soft
 
 Prompt = str | Sequence["int | Soft"] | Sequence[Mapping[str, str]]
-"""Text (through the chat template where the model has one), token ids as they stand (vectors among them: `Soft`), or chat
-messages."""
+"""Text (through the chat template where the model has one), token ids as they stand (vectors among
+them: `Soft`), or chat messages."""
 
 LENGTH = 128
 """Tokens of an answer where nobody says how many."""
@@ -51,7 +52,8 @@ THOUGHT = 1 << 24
 """Most tokens of a thinking budget."""
 
 OWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""The fields of sampling that a checkpoint may bring values of its own for, which stand where a request says nothing."""
+"""The fields of sampling that a checkpoint may bring values of its own for, which stand where a
+request says nothing."""
 
 
 @dataclass(frozen=True)
@@ -66,34 +68,38 @@ class Ask:
     where the tokens run out, the answer is led to an end that the constraint allows
     (`DeadlineLanguage`). The n answers share the seed and have their own randomness each.
 
-    reasoning_format: "auto" parts what the model thinks from what it answers, by the marks that its chat template or its
-    tokenizer has (`Choice.reasoning`); a constraint then begins behind the thinking, and texts of `stop` end the answer alone.
-    Nothing changes for a model of which nothing is known. reasoning_budget: behind so many tokens of thinking the mark that
-    ends it is forced.
+    reasoning_format: "auto" parts what the model thinks from what it answers, by the marks that its
+    chat template or its tokenizer has (`Choice.reasoning`); a constraint then begins behind the
+    thinking, and texts of `stop` end the answer alone. Nothing changes for a model of which nothing
+    is known. reasoning_budget: behind so many tokens of thinking the mark that ends it is forced.
 
     steer: any name of a way to steer (polydec.methods.registry.steer), None for none, or "cfg"
     where there is a negative prompt; negative_prompt: in any form that a prompt has; the empty text
     is an empty turn of a chat or, without a template, the prompt's last token alone.
 
-    source: of an encoder-decoder model (T5, BART, Marian) a text, its UTF-8 bytes or token ids; the prompt, which may be empty
-    beside it, is then what the answer begins with. Without a source the prompt is the source.
+    source: of an encoder-decoder model (T5, BART, Marian) a text, its UTF-8 bytes or token ids; the
+    prompt, which may be empty beside it, is then what the answer begins with. Without a source the
+    prompt is the source.
 
-    units: "bytes" makes any model a law over bytes: the prompt may end inside of a word, a draft or a second model may have
-    another tokenizer, and wherever this request or its answer says tokens, bytes are meant.
+    units: "bytes" makes any model a law over bytes: the prompt may end inside of a word, a draft or
+    a second model may have another tokenizer, and wherever this request or its answer says tokens,
+    bytes are meant.
 
     cache: any name of a way to keep old keys and values (polydec.methods.registry.press), None: as
     they are. The law is then that of the pressed cache: every method keeps it as it keeps the
     model's.
 
-    reuse: "prefix" takes of an earlier request's cache what both texts begin with, "edited" also what stands behind an edit,
-    turned to its new positions: the law is approximate then, and the answer's `method` says so. reuse_key names the text:
-    requests of one key follow one another, and each leaves its text to the next (models/sessions/reuse.py).
+    reuse: "prefix" takes of an earlier request's cache what both texts begin with, "edited" also
+    what stands behind an edit, turned to its new positions: the law is approximate then, and the
+    answer's `method` says so. reuse_key names the text: requests of one key follow one another, and
+    each leaves its text to the next (models/sessions/reuse.py).
 
-    cache_salt: texts of one engine that begin alike share what was computed for them, a reuse_key names a text, and methods may
-    keep a memory from request to request: all of it only among requests of one salt. No text depends on it.
+    cache_salt: texts of one engine that begin alike share what was computed for them, a reuse_key
+    names a text, and methods may keep a memory from request to request: all of it only among
+    requests of one salt. No text depends on it.
 
-    tools: as chat templates take it (JSON schemas of functions), only beside chat messages. template: further names, such as
-    {"enable_thinking": False}.
+    tools: as chat templates take it (JSON schemas of functions), only beside chat messages.
+    template: further names, such as {"enable_thinking": False}.
     """
 
     prompt: Prompt
@@ -235,7 +241,8 @@ _SHORT.maxstring = _SHORT.maxother = 60
 
 
 class AskFields(TypedDict, total=False):
-    """The fields of `Ask` behind its prompt, as keywords of `generate`, `stream` and `Engine.submit`: an editor knows them."""
+    """The fields of `Ask` behind its prompt, as keywords of `generate`, `stream` and
+    `Engine.submit`: an editor knows them."""
 
     method: str
     options: Mapping[str, Any]
@@ -274,8 +281,19 @@ class AskFields(TypedDict, total=False):
 
 
 def ask_from_fields(prompt: Prompt | Ask, values: AskFields) -> Ask:
-    """The request of a prompt and fields by name, or the one that is given. Raises TypeError for a field that is unknown, with
-    the nearest one, or where fields stand beside an Ask, which has its own."""
+    """The request of a prompt and fields by name, or the one that is given.
+
+    Args:
+        prompt: A prompt, or a whole request.
+        values: Fields by name, beside a prompt.
+
+    Returns:
+        The request.
+
+    Raises:
+        TypeError: A field is unknown, with the nearest one named, or fields stand beside an Ask,
+            which has its own.
+    """
     if isinstance(prompt, Ask):
         if values:
             raise TypeError(
@@ -292,11 +310,20 @@ def ask_from_fields(prompt: Prompt | Ask, values: AskFields) -> Ask:
 
 @cache
 def ask_options() -> Mapping[str, Option]:
-    """The fields of a request by name; not its prompt and its sampling, which has fields of its own."""
+    """The fields of a request by name; not its prompt and its sampling, which has fields of its
+    own."""
     return MappingProxyType(
         {
             f.name: option_from_annotation(f.name, f.type, _default(f))
             for f in fields(Ask)
             if get_origin(f.type) is Annotated
         }
+    )
+
+
+def convert_ask(ask: Ask) -> Ask:
+    """A request whose values are what their fields declare: a text of digits becomes a number, a
+    list a tuple. Raises RequestError for the first one that is not legal."""
+    return replace(
+        ask, **{name: o.convert(getattr(ask, name)) for name, o in ask_options().items()}
     )

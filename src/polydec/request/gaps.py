@@ -1,4 +1,5 @@
-"""Gaps of a text filled by a model that was trained with spans moved to the end (`polydec train lm --objective cm3`)."""
+"""Gaps of a text filled by a model that was trained with spans moved to the end (`polydec train lm
+--objective cm3`)."""
 
 from __future__ import annotations
 
@@ -19,12 +20,23 @@ _GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
 def fill_gaps(model: LoadedModel, text: str, **fields: Any) -> str:
     """The text with something in the place of every [[n]], which stands for up to n tokens.
 
-    Gaps are filled from the first to the last, each by a request of its own whose prompt is the text with marks, and what
-    fills the gaps before; what stands around a gap is not changed. A gap includes the space before its first word where
-    tokens begin with theirs: "the[[5]] sea". fields: of `Ask`, but for prompt, raw and max_tokens: any
-    method, sampling and constraint. Several answers to one gap share the prompt's cache entries; the first is taken.
+    Gaps are filled from the first to the last, each by a request of its own whose prompt is the
+    text with marks, and what fills the gaps before; what stands around a gap is not changed. A gap
+    includes the space before its first word where tokens begin with theirs: "the[[5]] sea". Several
+    answers to one gap share the prompt's cache entries; the first is taken.
 
-    Raises RequestError where the model has no such marks, or the text no gap, or more than the model has marks for.
+    Args:
+        model: One that was trained for it.
+        text: With at least one gap.
+        fields: Of `Ask`, but for prompt, raw and max_tokens: any method, sampling and constraint.
+
+    Returns:
+        The text without gaps.
+
+    Raises:
+        RequestError: The model has no such marks, or the text no gap, or more than the model has
+            marks for.
+
     Source: Aghajanyan et al., "CM3: a causal masked multimodal model of the internet" (2022).
     """
     words = model.checkpoint.text
@@ -42,6 +54,7 @@ def fill_gaps(model: LoadedModel, text: str, **fields: Any) -> str:
     for mark, part in zip(marks, rest):
         prompt += (mark, *part)
     sampling = fields.pop("sampling", None) or model.sampling()
+    # A gap ends with its own mark and nothing else.
     others = model.checkpoint.lm.vocab.eos - {filled}
     sampling = replace(sampling, bad_token_ids=(*sampling.bad_token_ids, *sorted(others)))
     pieces = [parts[0]]

@@ -1,4 +1,5 @@
-"""Loading a model: name, default and help of each setting stand here once; nothing that computes is imported before a call.
+"""Loading a model: name, default and help of each setting stand here once; nothing that computes is
+imported before a call.
 
 Annotations are values here, not text (no `from __future__`), as they are read.
 """
@@ -55,14 +56,32 @@ def load(
         "what else was trained for the model, such as a stop head: a directory or zoo:NAME",
     ] = (),
 ) -> "LoadedModel":
-    """A model by Hub id, directory, GGUF file or `zoo:NAME`.
+    """A model by Hub id, directory, GGUF file or `zoo:NAME`. All names may be paths
+    (`os.PathLike`); each file is read once, here.
 
-    draft: another such name, "default" for the model's own embedded one where that exists, None (or "none") for none; ngrams
-    likewise: a table that `polydec train ngrams` made of the model's text. trained: directories (or zoo:NAME) of whatever else
-    was trained for it (`polydec train …` writes them); one of a kind that is there already takes its place. Each is read once,
-    here. All of these may be paths (`os.PathLike`). workers: 2 for a model and a draft that run at the same time on half of the
-    threads each.
-    Raises RequestError with one sentence where something cannot be had or was made for another model.
+    Args:
+        name: Of the model.
+        draft: Another such name, "default" for the model's own embedded one where that exists, None
+            (or "none") for none.
+        dtype: What the model computes with.
+        device: "cpu" or "cuda".
+        threads: Of the processor. None: all cores.
+        workers: 2 for a model and a draft that run at the same time on half of the threads each.
+        quantize: How the matrices of a float checkpoint are stored, which is approximate. None: as
+            they are.
+        compute: What the compiled step multiplies quantised matrices in. None: as the processor
+            does it best.
+        cache_dtype: How the compiled step keeps keys and values. None: as float32.
+        ngrams: A table that `polydec train ngrams` made of the model's text, "default" or None as
+            for `draft`.
+        trained: Directories (or zoo:NAME) of whatever else was trained for it (`polydec train …`
+            writes them); one of a kind that is there already takes its place.
+
+    Returns:
+        The model, with its draft and what was trained for it.
+
+    Raises:
+        RequestError: Something cannot be had or was made for another model, in one sentence.
     """
     settings = {
         "dtype": dtype,
@@ -73,6 +92,7 @@ def load(
         "compute": compute,
         "cache_dtype": cache_dtype,
     }
+    # What no model could honour is said before torch is loaded.
     known = loading_options()
     checked = {key: known[key].convert(value) for key, value in settings.items()}
     names = {
@@ -88,7 +108,7 @@ def load(
             f"trained is of the type {type(trained).__name__}: it must be a name, a path or a list of those"
         )
     paths = [path_text(path, f"trained[{at}]") for at, path in enumerate(several)]
-    from polydec.request.loaded import assemble_loaded_model
+    from polydec.request.assembly import assemble_loaded_model
 
     return assemble_loaded_model(path_text(name, "name"), trained=paths, **names, **checked)
 

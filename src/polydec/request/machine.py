@@ -1,4 +1,5 @@
-"""What machine a figure was measured on. Commands ask whether it is busy before anything computes, so torch is loaded later."""
+"""What machine a figure was measured on. Commands ask whether it is busy before anything computes,
+so torch is loaded later."""
 
 from __future__ import annotations
 
@@ -52,8 +53,9 @@ def package_versions() -> dict[str, str]:
 
 
 def relative_cpu_load() -> float:
-    """Load of the last minute in units of all cores; 0 where the system does not say. Above 0.2 figures are doubtful:
-    another process on few cores stretches a pass many times (thread barriers)."""
+    """Load of the last minute in units of all cores; 0 where the system does not say. Above 0.2
+    figures are doubtful: another process on few cores stretches a pass many times (thread
+    barriers)."""
     try:
         return os.getloadavg()[0] / (os.cpu_count() or 1)
     except OSError:

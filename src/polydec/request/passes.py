@@ -15,8 +15,8 @@ from polydec.models.nets.query import NetworkQuery
 class PassTimer:
     """Passes of one network over fresh tokens behind a context of `context` cached ones.
 
-    context: 1 or more; batch: sequences, each with its own cache; want: what is asked of every row (logits, or only the
-    likeliest token).
+    context: 1 or more; batch: sequences, each with its own cache; want: what is asked of every row
+    (logits, or only the likeliest token).
     """
 
     def __init__(
@@ -71,10 +71,22 @@ def measure_pass_times(
     behind: PassTimer | None = None,
     quantile: float = 0.5,
 ) -> dict[int, float]:
-    """call: the seconds of a pass over so many rows. Milliseconds for each number of rows, in turns for `seconds` and at least
-    `least` rounds; the first round, which warms up, is dropped. quantile: which of a call's sorted times is told, 0 to 1:
-    0.5, the median, is what it took, a lower one what it takes where little else runs. behind: runs one row before each,
-    untimed (a draft's weights have left the processor's caches when its turn comes after a pass of the target)."""
+    """Time passes over several numbers of rows in turns. The first round, which warms up, is
+    dropped.
+
+    Args:
+        call: The seconds of a pass over so many rows.
+        rows: The numbers of rows, in the order in which they are taken.
+        seconds: How long it goes on.
+        least: Rounds that are measured whatever they take.
+        behind: Runs one row before each, untimed (a draft's weights have left the processor's
+            caches when its turn comes after a pass of the target). None: nothing does.
+        quantile: Which of a call's sorted times is given, 0 to 1: 0.5, the median, is what it took,
+            a lower one what it takes where little else runs.
+
+    Returns:
+        Milliseconds by the number of rows.
+    """
     took: dict[int, list[float]] = {m: [] for m in rows}
     end = time.perf_counter() + seconds
     n = 0

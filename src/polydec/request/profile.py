@@ -1,4 +1,5 @@
-"""What was measured of a model on a machine, kept between runs: `polydec tune` writes it, `--method auto` reads it."""
+"""What was measured of a model on a machine, kept between runs: `polydec tune` writes it, `--method
+auto` reads it."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from pydantic import Field, model_validator
 
 from polydec.base import edge, files
 from polydec.base.errors import PolydecError, RequestError
+from polydec.base.heard import warn_caller
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import DraftScores, Session
 from polydec.core.request import Request
@@ -26,7 +28,8 @@ from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.economics.costs import PassCosts, extrapolate_table_entry
-from polydec.methods.registry.kit import Kit, family_of
+from polydec.methods.registry.family import family_of
+from polydec.methods.registry.kit import Kit
 from polydec.methods.speculative.drafters import trained_tree
 from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
 from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -56,11 +59,14 @@ QUICK = 8.0
 
 CONTEXTS = (64, 768)
 ROWS = (32, 24, 16, 12, 10, 8, 6, 5, 4, 3, 2, 1)
-"""From many to few, so that no pass of one row follows one of many, after which it takes a tenth longer."""
+"""From many to few, so that no pass of one row follows one of many, after which it takes a tenth
+longer."""
 LARGE = (64, 128, 256)
-"""Rows of parts of prompts: a row of a large pass costs less than one of a small pass. Measured while that is quick."""
+"""Rows of parts of prompts: a row of a large pass costs less than one of a small pass. Measured
+while that is quick."""
 BESIDE = 4
-"""Sequences that share a pass where several do: so many contexts do not fit into a processor's caches together."""
+"""Sequences that share a pass where several do: so many contexts do not fit into a processor's
+caches together."""
 QUICKLY = 0.1
 """Share of the time that large passes may take, and those of several sequences."""
 FILLING = 0.5
@@ -69,11 +75,12 @@ FILLING = 0.5
 
 @dataclass(frozen=True)
 class PassProfile:
-    """rows: t(m) in ms by m, behind `context` tokens; far: the same behind `far_context`, of the smaller ones; draft: of the
-    draft model, empty without one; beside: t of one row each of several sequences (their number is the key), behind contexts
-    of the first length, far_beside: of the second, both empty where that would have taken too long; extra_ms: what Python
-    adds to a pass, each_ms: and to it for each further sequence; tree: of a draft of so many levels of what was trained on the
-    model's states, empty where there is nothing."""
+    """rows: t(m) in ms by m, behind `context` tokens; far: the same behind `far_context`, of the
+    smaller ones; draft: of the draft model, empty without one; beside: t of one row each of several
+    sequences (their number is the key), behind contexts of the first length, far_beside: of the
+    second, both empty where that would have taken too long; extra_ms: what Python adds to a pass,
+    each_ms: and to it for each further sequence; tree: of a draft of so many levels of what was
+    trained on the model's states, empty where there is nothing."""
 
     context: int
     rows: dict[int, float]
@@ -89,12 +96,15 @@ class PassProfile:
 
     @property
     def costs(self) -> PassCosts:
-        """The tables with the gaps filled by straight lines; never falling, as a further row is never a gain."""
+        """The tables with the gaps filled by straight lines; never falling, as a further row is
+        never a gain."""
+        # Two contexts give a line: what 1,000 tokens more add to a pass of m rows.
         near = _filled(self.rows)
         far = _filled(self.far)
         more = _rising(
             [max(0.0, b - a) / (self.far_context - self.context) * 1000 for a, b in zip(near, far)]
         )
+        # The same line, followed down to no context at all, gives what the rows alone cost.
         rows = [
             max(t - extrapolate_table_entry(more, m) * self.context / 1000, 0.1 * t)
             for m, t in enumerate(near, 1)
@@ -119,11 +129,13 @@ class PassProfile:
         return self.tree[1] + EXTRA_MS, further
 
     def _crowded(self, rows: Sequence[float], more: Sequence[float]) -> tuple[float, float]:
-        """What a further sequence adds to a pass beside its row, and how many times as much a context costs there as alone."""
+        """What a further sequence adds to a pass beside its row, and how many times as much a
+        context costs there as alone."""
         if not self.beside:
             return 0.0, 1.0
         many = max(self.beside)
         far_many = max(self.far_beside)
+        # Milliseconds of 1,000 tokens of each sequence's own context, where several share a pass.
         behind = (
             (self.far_beside[far_many] / far_many - self.beside[many] / many)
             / (self.far_context - self.context)
@@ -169,13 +181,20 @@ def _rising(values: list[float]) -> list[float]:
 
 
 def measure_pass_profile(lm: ProfiledModel, *, seconds: float = 10.0) -> PassProfile:
-    """Time passes for about `seconds`, behind a short and a long context in turn."""
+    """Time passes behind a short and a long context in turn.
+
+    Args:
+        lm: The loaded model.
+        seconds: About how long it may take.
+
+    Returns:
+        What was measured.
+    """
     near, far = (min(c, lm.network.context // part) for c, part in zip(CONTEXTS, (8, 2)))
     share = seconds * (0.3 if lm.draft else 0.4)
     target = PassTimer(lm.network, near)
-    counts = [
-        m for m in ROWS if m <= max(1, lm.network.context - far)
-    ]  # they have to fit behind it
+    # Rows have to fit into the context behind the longer of the two.
+    counts = [m for m in ROWS if m <= max(1, lm.network.context - far)]
     rows = measure_pass_times(target, counts, share, quantile=QUANTILE)
     start = time.perf_counter()
     behind_far = PassTimer(lm.network, far)
@@ -195,7 +214,7 @@ def measure_pass_profile(lm: ProfiledModel, *, seconds: float = 10.0) -> PassPro
     if BESIDE * filled < FILLING * seconds:
         beside, far_beside = (_together(lm, context, spare / 2) for context in (near, far))
     draft = dict[int, float]()
-    if lm.draft is not None and family_of(lm.draft.lm) == "ar":
+    if lm.draft is not None and family_of(lm.draft.lm).continues_text:
         draft = measure_pass_times(
             PassTimer(lm.draft.lm.network, near, want=RowDetail.ROW),
             (1, 2, 4),
@@ -219,7 +238,8 @@ def measure_pass_profile(lm: ProfiledModel, *, seconds: float = 10.0) -> PassPro
 
 
 def _tree(lm: ProfiledModel) -> dict[int, float]:
-    """Drafts of few and of many levels in turns, each behind a pass of the model, which fills the processor's caches."""
+    """Drafts of few and of many levels in turns, each behind a pass of the model, which fills the
+    processor's caches."""
     grown = trained_tree.find_tree_drafter(lm.kit(), TREE)
     if grown is None:
         return {}
@@ -235,12 +255,22 @@ def _tree(lm: ProfiledModel) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class TimedDrafter:
-    """The drafter asked for trees of so many levels in turns, the milliseconds that each took, and nothing proposed."""
+    """The drafter asked for trees of so many levels in turns, the milliseconds that each took, and
+    nothing proposed."""
 
     drafter: Drafter
     took_ms: dict[int, list[float]]
 
     def open(self, prompt: Sequence[int], session: Session) -> TimedGuess:
+        """Begin guessing behind a text.
+
+        Args:
+            prompt: Ids of the text.
+            session: The target's.
+
+        Returns:
+            A guess whose trees are timed.
+        """
         return TimedGuess(self.drafter.open(prompt, session), self.took_ms)
 
 
@@ -254,6 +284,17 @@ class TimedGuess(DraftGuess):
         return self.guess.want
 
     async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        """Time a tree of so many levels as were timed least, and propose nothing.
+
+        Args:
+            root: The last token of the text.
+            position: Of the root in the text.
+            budget: Is not looked at.
+            rng: Names the randomness of the drafter.
+
+        Returns:
+            The root alone.
+        """
         levels = min(self.took_ms, key=lambda n: len(self.took_ms[n]))
         start = time.perf_counter()
         await self.guess.propose(root, position, DraftBudget(levels, 4 * levels), rng)
@@ -261,9 +302,25 @@ class TimedGuess(DraftGuess):
         return Draft.chain(root)
 
     def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        """Hand on what became of a draft.
+
+        Args:
+            draft: What was proposed.
+            scores: The target's laws at its nodes.
+            verdict: What was accepted.
+        """
         self.guess.learn(draft, scores, verdict)
 
     def fork(self, session: Session, choice: int | None = None) -> TimedGuess:
+        """An independent guess behind the same text.
+
+        Args:
+            session: The target's for the new text.
+            choice: The number of the answer. None: it stays.
+
+        Returns:
+            The guess; its times go into the same table.
+        """
         return TimedGuess(self.guess.fork(session, choice), self.took_ms)
 
     def close(self) -> None:
@@ -369,13 +426,15 @@ class _PassProfileRecord(edge.StrictRecord):
 
 
 def read_pass_profile(lm: ProfiledModel) -> PassProfile | None:
-    """The profile of this model here, or None where there is none (or what stands there is damaged).
+    """The profile of this model here, or None where there is none (or what stands there is
+    damaged).
 
     Args:
         lm: the loaded model.
 
     Returns:
-        The profile in the file that POLYDEC_PROFILE names, whatever the model; else what was kept of this model and machine.
+        The profile in the file that POLYDEC_PROFILE names, whatever the model; else what was kept
+        of this model and machine.
 
     Raises:
         RequestError: the file that POLYDEC_PROFILE names holds no profile.
@@ -387,12 +446,34 @@ def read_pass_profile(lm: ProfiledModel) -> PassProfile | None:
         return edge.validate_record(
             _PassProfileRecord, _known()[pass_profile_key(lm)], "profile"
         ).profile
-    except (PolydecError, KeyError, RuntimeError):  # RuntimeError: nobody's home
+    # RuntimeError: nobody's home is known.
+    except (PolydecError, KeyError, RuntimeError):
         return None
 
 
+def known_pass_costs(lm: ProfiledModel) -> PassCosts:
+    """What passes cost on this machine: from the profile that `polydec tune` keeps; where there is
+    none, measured now and kept, which takes about ten seconds and is said in a warning."""
+    measured = read_pass_profile(lm)
+    if measured is None:
+        name = lm.checkpoint.name
+        warn_caller(
+            f"no profile of {name} on this machine: measuring passes for {QUICK:.0f} seconds "
+            "(`polydec tune` measures more carefully)"
+        )
+        measured = measure_pass_profile(lm, seconds=QUICK)
+        save_pass_profile(lm, measured)
+        if read_pass_profile(lm) is None:
+            warn_caller(
+                f"the profile could not be kept in {pass_profiles_path()}: the next process measures again "
+                "(XDG_CACHE_HOME names another place)"
+            )
+    return measured.costs
+
+
 def read_recorded_profile(at: Path) -> PassProfile:
-    """The profile in a file of its own: the same costs, hence the same choices of `auto`, on every machine.
+    """The profile in a file of its own: the same costs, hence the same choices of `auto`, on every
+    machine.
 
     Args:
         at: what `polydec tune --json` printed.
@@ -406,14 +487,30 @@ def read_recorded_profile(at: Path) -> PassProfile:
 
 
 def save_pass_profile(lm: ProfiledModel, profile: PassProfile) -> None:
-    """Write it as `keep_surely` does; where the file cannot be written it lasts as long as the process."""
+    """Write a profile as `keep_surely` does; where the file cannot be written it lasts as long as
+    the process.
+
+    Args:
+        lm: The loaded model.
+        profile: What was measured of it.
+    """
     with suppress(OSError, files.FileLockedError, RuntimeError):
         keep_surely(lm, profile)
 
 
 def keep_surely(lm: ProfiledModel, profile: PassProfile) -> None:
-    """Write it beside those of other models. A file that is no profile file is moved aside (`.damaged`), not overwritten.
-    Raises OSError or FileError where it cannot be written, RuntimeError where nobody's home is known."""
+    """Write a profile beside those of other models. A file that is no profile file is moved aside
+    (`.damaged`), not overwritten.
+
+    Args:
+        lm: The loaded model.
+        profile: What was measured of it.
+
+    Raises:
+        OSError: The file cannot be written.
+        FileError: Another process holds it.
+        RuntimeError: Nobody's home is known.
+    """
     with files.hold_file_lock(pass_profiles_path()):
         try:
             known = _known()

@@ -1,7 +1,9 @@
-"""Prototypes of classes: the states that several prompts give are matched to those of each class by optimal transport.
+"""Prototypes of classes: the states that several prompts give are matched to those of each class by
+optimal transport.
 
-Source: "Multi-Prompting Decoder helps better language understanding" (2024); costs, sizes and regularisation are ours. One
-prompt and one prototype are DecT's matching by cosine (Cui et al., "Decoder tuning", 2023), without its radius.
+Source: "Multi-Prompting Decoder helps better language understanding" (2024); costs, sizes and
+regularisation are ours. One prompt and one prototype are DecT's matching by cosine (Cui et al.,
+"Decoder tuning", 2023), without its radius.
 """
 
 from __future__ import annotations
@@ -37,9 +39,11 @@ class ClassPrototypes:
         return normalize(state_NPH @ self.matrix.T, dim=-1)
 
     def scores(self, state_NPH: Tensor) -> Tensor:
-        """How near each text is to each class, [N, C]: minus the transported cost, times the sharpness."""
+        """How near each text is to each class, [N, C]: minus the transported cost, times the
+        sharpness."""
         feature_NPW = self.features(state_NPH)
         prototype_CMW = normalize(self.of_class, dim=-1)
+        # The cost of prompt p and prototype m is the distance by cosine; optimal transport matches them.
         cost_NCPM = 1.0 - torch.einsum("npw,cmw->ncpm", feature_NPW, prototype_CMW)
         moved_NCPM = sinkhorn_plan(cost_NCPM, self.softness, self.rounds)
         return -(moved_NCPM * cost_NCPM).sum((-1, -2)) * self.log_sharpness.exp()
@@ -48,8 +52,18 @@ class ClassPrototypes:
 def initial_prototypes(
     state_NPH: Tensor, label_N: Tensor, classes: int, how: ClassifierSettings
 ) -> ClassPrototypes:
-    """Before training: a random matrix; prototype m of a class is the mean feature that prompt m gives of its examples, prompts
-    taken in turn."""
+    """The prototypes before training: a random matrix; prototype m of a class is the mean feature
+    that prompt m gives of its examples, prompts taken in turn.
+
+    Args:
+        state_NPH: Of each example behind each prompt.
+        label_N: The class of each example, by number; every class has one.
+        classes: How many there are.
+        how: Sizes and the seed.
+
+    Returns:
+        The prototypes.
+    """
     prompts, width = state_NPH.shape[1:]
     dice = torch.Generator().manual_seed(how.seed)
     matrix = torch.randn(how.width, width, generator=dice) / sqrt(width)
@@ -66,7 +80,17 @@ def initial_prototypes(
 def fit_prototypes(
     state_NPH: Tensor, label_N: Tensor, beside_NC: Tensor, how: ClassifierSettings
 ) -> tuple[ClassPrototypes, list[float]]:
-    """Trained on examples, and the loss of each epoch. beside_NC: what is added to the scores. Every class has an example."""
+    """Train prototypes on examples.
+
+    Args:
+        state_NPH: Of each example behind each prompt.
+        label_N: The class of each example, by number; every class has one.
+        beside_NC: What is added to the scores.
+        how: Sizes, the rate, the epochs and the seed.
+
+    Returns:
+        The prototypes, and the loss of each epoch.
+    """
     made = initial_prototypes(state_NPH, label_N, beside_NC.shape[1], how)
     learned = [made.matrix, made.of_class, made.log_sharpness]
     for tensor in learned:
@@ -84,6 +108,7 @@ def fit_prototypes(
             adam.step()
             total += float(loss.detach()) * len(index)
         losses.append(total / len(label_N))
+        # Training ends where the last epochs brought no lower loss.
         if len(losses) > PATIENCE and min(losses[-PATIENCE:]) >= min(losses[:-PATIENCE]):
             break
     matrix, of_class, sharpness = (tensor.detach() for tensor in learned)

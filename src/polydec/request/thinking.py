@@ -10,12 +10,13 @@ from polydec.base.errors import RequestError
 from polydec.laws.constraints.after_thinking import AfterThinkingLanguage, after_thinking
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.laws.constraints.protocols import TokenLanguage
-from polydec.methods.registry.kit import CALLED
 from polydec.models.formats.thinking_marks import ThinkingReader
 from polydec.models.sessions.checkpoint import ModelBundle
+from polydec.request.fields import Ask
 
 ROOM = 32
-"""Tokens that an answer which must end in time has beside its shortest text, a quarter of all at most."""
+"""Tokens that an answer which must end in time has beside its shortest text, a quarter of all at
+most."""
 
 SWITCHES = ("enable_thinking", "thinking")
 """What templates call the switch that lets a model think."""
@@ -26,9 +27,10 @@ TAIL = 64
 
 @dataclass(frozen=True)
 class ThinkingSettings:
-    """How a model's thinking is read. reader: of the marks in its texts; names: control tokens among the marks, by their ids;
-    shown_apart: whether answers are parted; budget: tokens of thinking at most, None: no bound; track: where in an answer's
-    tokens the thinking is; wished: the request asks for thinking, so that there may be some before an answer that is bound."""
+    """How a model's thinking is read. reader: of the marks in its texts; names: control tokens
+    among the marks, by their ids; shown_apart: whether answers are parted; budget: tokens of
+    thinking at most, None: no bound; track: where in an answer's tokens the thinking is; wished:
+    the request asks for thinking, so that there may be some before an answer that is bound."""
 
     reader: ThinkingReader
     names: Mapping[int, str]
@@ -47,8 +49,19 @@ class ThinkingSettings:
     def language(
         self, point: ModelBundle, inner: TokenLanguage[Any] | None, ends: frozenset[int]
     ) -> AfterThinkingLanguage | None:
-        """What `inner` becomes where it binds the answer alone, and what a budget allows; None: neither is asked for. Raises
-        RequestError where the budget cannot be kept."""
+        """Which answers are allowed where thinking stands before them.
+
+        Args:
+            point: The model.
+            inner: What binds the answer alone. None: nothing does.
+            ends: The ids that end an answer.
+
+        Returns:
+            What `inner` becomes, and what a budget allows. None: neither is asked for.
+
+        Raises:
+            RequestError: The budget cannot be kept.
+        """
         if not self.shown_apart and inner is not None and self.budget is not None:
             raise RequestError(
                 f"reasoning_budget is {self.budget} beside a constraint of the whole text (reasoning_format none): let the "
@@ -67,9 +80,10 @@ class ThinkingSettings:
         if inner is not None and not (reader.opened or self.wished):
             if not reader.marks.around:
                 return None
-            # what stands around an answer may come, and no thinking
+            # What stands around an answer may come, and no thinking.
             reader = replace(reader, marks=replace(reader.marks, opens=()))
-        if isinstance(inner, DeadlineLanguage):  # what is thought leaves room for a whole answer
+        # What is thought leaves room for a whole answer.
+        if isinstance(inner, DeadlineLanguage):
             begin = inner.begin
             most = max(0, inner.most - len(inner.whole) - min(ROOM, inner.most // 4))
             if budget is None:
@@ -87,7 +101,8 @@ class ThinkingSettings:
         )
 
     def _spelled_by(self, inner: TokenLanguage[Any]) -> bool:
-        """Whether all texts of a constraint hold the mark that comes next: then it binds the thinking, too."""
+        """Whether all texts of a constraint hold the mark that comes next: then it binds the
+        thinking, too."""
         certain = inner.forced(inner.start()).decode(errors="ignore")
         marks = self.reader.marks
         if self.reader.opened:
@@ -95,44 +110,44 @@ class ThinkingSettings:
         return certain.lstrip().startswith(marks.opens)
 
     def parted(self, text: str, finish_reason: str) -> tuple[str | None, str]:
-        """What was thought in an answer, None where nothing is parted from it, and what it says."""
+        """Split an answer into what was thought and what it says.
+
+        Args:
+            text: Of the answer.
+            finish_reason: Why it ended; anything but "stop" may have cut a mark in two.
+
+        Returns:
+            What was thought, None where nothing is split off; and what it says.
+        """
         if not self.shown_apart:
             return None, text
         thought, said = self.reader.parted(text, cut=finish_reason != "stop")
         return thought or None, said
 
 
-def thinking_of(
-    point: ModelBundle,
-    values: Mapping[str, Any],
-    ids: Sequence[int],
-    family: str,
-    begun: str | None = None,
+def thinking_settings(
+    point: ModelBundle, ask: Ask, ids: Sequence[int], begun: str | None = None
 ) -> ThinkingSettings | None:
-    """How a request's thinking is read; None: it is left as it stands.
+    """How a request's thinking is read.
 
     Args:
-        point: the model, with its tokenizer.
-        values: the fields of the request.
-        ids: of its prompt.
-        family: of the model.
-        begun: what stands of the answer already, None: nothing does.
+        point: The model, with its tokenizer.
+        ask: The request, with typed values.
+        ids: Of its prompt.
+        begun: What stands of the answer already. None: nothing does.
 
     Returns:
-        None where nothing of it is asked for, or nothing is known of how this model thinks and no budget is given.
+        None where nothing of it is asked for, or nothing is known of how this model thinks and no
+        budget is given.
 
     Raises:
-        RequestError: for a budget that cannot be kept.
+        RequestError: A budget cannot be kept.
     """
-    shown_apart = values["reasoning_format"] != "none"
-    budget = values["reasoning_budget"]
-    marks = point.text.thinking_marks
+    shown_apart = ask.reasoning_format != "none"
+    budget = ask.reasoning_budget
     if not shown_apart and budget is None:
         return None
-    if budget is not None and family != "ar":
-        raise RequestError(
-            f"reasoning_budget is {budget}: {CALLED[family]} model writes in any order, so leave it out"
-        )
+    marks = point.text.thinking_marks
     if marks is None or point.lm.vocab.words is None:
         if budget is not None:
             raise RequestError(
@@ -140,6 +155,7 @@ def thinking_of(
                 "so leave it out"
             )
         return None
+    # The chat template may have opened the thinking already: the mark then stands at the prompt's end.
     tail = point.text.tokenizer.decode(list(ids[-TAIL:]), skip_special_tokens=False)
     opened = marks.opened_by(tail) or (begun is not None and marks.left_open(begun))
     reader = ThinkingReader(marks, opened)
@@ -151,7 +167,7 @@ def thinking_of(
         shown_apart,
         budget,
         after_thinking(None, point.lm.vocab, ends, reader, names),
-        bool(budget) or _wished(values["template"]),
+        bool(budget) or _wished(ask.template),
     )
 
 

@@ -398,7 +398,7 @@ def _described(name: str, kit: Any) -> dict[str, Any]:
     """A method: its card, the JSON schema of its options, and why this model cannot be decoded by it (none: it can)."""
     about = registry.describe_method(name)
     try:
-        registry.check_method_needs(name, kit)
+        registry.check_method_needs(registry.get_recipe_module(name).CARD, kit)
         why = None
     except PolydecError as error:
         why = str(error)

@@ -22,6 +22,7 @@ from polydec.base.edge import parse_object, read_bytes
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
 from polydec.request.batching import BatchingMode
+from polydec.request.stages import EncodedRequest
 from polydec.serve.body import RequestBody, read_object
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import RefusalError, refusal_from_error
@@ -92,22 +93,13 @@ class BatchProgress:
 
 
 Row = dict[str, Any]
-Submit = Callable[[Engine, Ask, int], Ticket]
+Submit = Callable[[Engine, EncodedRequest, int], Ticket]
 """Asks an engine; the number is that of the line."""
 
 
-def submit_without_trace(engine: Engine, ask: Ask, line: int) -> Ticket:
-    """Submit a request that nobody watches.
-
-    Args:
-        engine: The engine.
-        ask: The request.
-        line: Not used.
-
-    Returns:
-        The request's ticket.
-    """
-    return engine.submit(ask)
+def submit_without_trace(engine: Engine, request: EncodedRequest, line: int) -> Ticket:
+    """Nobody watches."""
+    return engine.submit_encoded(request)
 
 
 @dataclass(frozen=True)
@@ -289,12 +281,12 @@ class BatchRunner:
         tally.done += 1
         tally.wrong += wrong
 
-    def _submit(self, asks: Iterable[Ask], line: int) -> tuple[Ticket, ...]:
+    def _submit(self, requests: Iterable[EncodedRequest], line: int) -> tuple[Ticket, ...]:
         """All of them, or none where one is refused."""
         tickets = list[Ticket]()
         try:
-            for ask in asks:
-                tickets.append(self._submitted(self.engine, ask, line))
+            for request in requests:
+                tickets.append(self._submitted(self.engine, request, line))
         except BaseException:
             # Half of a line's prompts would run for nothing.
             self._cancel(tickets)
@@ -312,7 +304,7 @@ class BatchRunner:
             return {**line.head, "error": str(_told(error, ()))}
 
         try:
-            tickets = self._submit([self.own(line)], line.at)
+            tickets = self._submit([self.engine.encode(self.own(line))], line.at)
         except Exception as error:
             raise _BadLineError(failed(error)) from None
         return PendingBatchLine(
@@ -383,7 +375,8 @@ class BatchRunner:
             wanted = shape.read(body, self.model, self.method, self.seed)
             if wanted.stream:
                 raise RefusalError("stream is true: a row has the whole answer", param="stream")
-            tickets = self._submit(apply_request_limits(self.model, wanted.asks, LIMITS), line.at)
+            requests = apply_request_limits(self.engine.model, wanted.asks, LIMITS)
+            tickets = self._submit(requests, line.at)
         except Exception as error:
             raise _BadLineError(failed(error)) from None
         reply = endpoint.answer(

@@ -25,6 +25,7 @@ from polydec.core.effects import Coro
 from polydec.core.scheduler import RequestPass, ScheduledTask
 from polydec.core.trace import ignore_event
 from polydec.request.fair_queue import FairQueue
+from polydec.request.stages import EncodedRequest
 from polydec.serve.admission import AdmissionControl, RequestLoad, TokenPace
 from polydec.serve.clients import ClientIdentity
 from polydec.serve.errors import RefusalError
@@ -384,10 +385,9 @@ class ModelWorker:
         """In the planner's thread. The jobs go to the engine together, or none of them does."""
         try:
             going = [job for job in jobs if not job.cut]
-            # All prompts of the response are checked before any runs.
-            asks = apply_request_limits(self.model, [job.ask for job in going], self.limits)
-            for job, ask in zip(going, asks, strict=True):
-                self._submit(job, ask)
+            encoded = apply_request_limits(self.model, [job.ask for job in going], self.limits)
+            for job, request in zip(going, encoded, strict=True):
+                self._submit(job, request)
         except BaseException:
             for job in jobs:
                 if job.ticket is not None:
@@ -400,12 +400,12 @@ class ModelWorker:
                 # The list of jobs belongs to the engine's thread: it is changed by an order only.
                 self._orders.put(lambda job=job: self._jobs.append(job))
 
-    def _submit(self, job: PromptJob, ask: Ask) -> None:
+    def _submit(self, job: PromptJob, request: EncodedRequest) -> None:
         if self._trace is not None:
             job.watched = self._trace.watch(self.model, job.steps)
         observed = job.watched or job.steps
-        job.ticket = self.engine.submit(
-            ask,
+        job.ticket = self.engine.submit_encoded(
+            request,
             on=observed or ignore_event,
             passes=None if observed is None else job.passes,
             client=job.account,

@@ -97,12 +97,12 @@ def test_a_plan_says_how_it_is_steered(lm):
     assert made.method["steering"] == {"name": "cfg", "options": {"scale": 3.0, "head": 0.0}}
     assert "steering" not in plan_request(lm, Ask(PROMPT)).method
     assert plan_request(lm, ask(negative_prompt="")).steering.second == (
-        lm.empty(raw=True) or lm.ids(PROMPT, raw=True)[-1:]
+        lm.encoder.encode_empty(raw=True) or lm.ids(PROMPT, raw=True)[-1:]
     )
     assert (
         plan_request(lm, ask(negative_prompt="", raw=False)).steering.second
-        == lm.empty()
-        != lm.empty(raw=True)
+        == lm.encoder.encode_empty()
+        != lm.encoder.encode_empty(raw=True)
     )
     assert plan_request(lm, ask(negative_prompt=(5, 6))).steering.second == (5, 6)
 

@@ -84,10 +84,9 @@ def test_who_knows_words_sees_what_vectors_stand_for(lm):
     ids = lm.ids(TEXT, raw=True)
     assert plan_request(lm, ask(embedded(lm))).request.prompt == ids
     assert plan_request(lm, ask(embedded(lm, words=False))).request.prompt == (*ids[:2], *ids[9:])
-    law = lm.behind_vectors(
-        [1, Soft(torch.zeros(2, 64), [5, 6, 7, 8]), Soft(torch.ones(3, 64), [9]), 4, 3],
-        lm.checkpoint.lm,
-    )
+    prompt = [1, Soft(torch.zeros(2, 64), [5, 6, 7, 8]), Soft(torch.ones(3, 64), [9]), 4, 3]
+    vectors = lm.encoder.encode_vectors(prompt, lm.ids(prompt), 64)
+    law = vectors.law(lm.checkpoint.lm)
     assert law.prompt == (1, 5, 6, 7, 8, 9, 4, 3) and len(law.instead) == 8
     assert law.rows == (0, 1, 1, 2, 2, 5, 6)[: len(law.rows)]
 
@@ -197,7 +196,7 @@ def over_http(lm, prompt):
 
     body = RequestBody({"prompt": prompt, "ignore_eos": True, "max_tokens": 24}, RequestLimits())
     asks = ENDPOINTS["/v1/completions"].reads().read(body, lm, "plain", 0).asks
-    return apply_request_limits(lm, asks, RequestLimits())
+    return [fit.ask for fit in apply_request_limits(lm, asks, RequestLimits())]
 
 
 def test_over_http_they_come_as_safetensors(lm):

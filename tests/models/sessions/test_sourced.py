@@ -461,6 +461,6 @@ def test_over_http(lm):
     body = read_body(b'{"source": "w5 w6", "max_tokens": 3}')
     (ask,) = CompletionsShape().read(body, lm, "plain", 0).asks
     assert (ask.prompt, ask.source) == ("", "w5 w6")
-    assert apply_request_limits(lm, [ask], limits) == [ask]
+    assert [fit.ask for fit in apply_request_limits(lm, [ask], limits)] == [ask]
     with pytest.raises(PolydecError, match="source has 10 tokens: there is room for 8"):
         apply_request_limits(lm, [replace(ask, source=(5,) * 10)], limits)

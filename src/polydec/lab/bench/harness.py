@@ -24,7 +24,7 @@ from polydec.base.errors import RequestError
 from polydec.base.options import name_suggestion, short_repr
 from polydec.lab.bench.likelihood import TextLikelihood, text_likelihoods
 from polydec.lab.bench.measure import parse_method_setting
-from polydec.methods.registry.kit import family_of
+from polydec.methods.registry.family import family_of
 from polydec.request.loading import loading_options
 
 WRITTEN = 256
@@ -314,7 +314,7 @@ class HarnessModel(TemplateLM):
             "polydec_model": self.lm.name,
             "polydec_method": self.method,
             "polydec_kernel": self.lm.checkpoint.kernel,
-            "polydec_family": family_of(self.lm.checkpoint.lm),
+            "polydec_family": family_of(self.lm.checkpoint.lm).name,
             "polydec_tokens_per_pass": tokens / passes if passes else None,
             "polydec_likelihood_error": statistics.median(drawn) if drawn else 0.0,
         }

@@ -21,7 +21,7 @@ from polydec.core.effects import gather_coroutines
 from polydec.core.law import normalise_log_weights
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
-from polydec.methods.registry.kit import CALLED, family_of
+from polydec.methods.registry.family import AUTOREGRESSIVE, MASKED_DIFFUSION, family_of
 
 Pair = tuple[Sequence[int], Sequence[int]]
 """Token ids: a context, and the text behind it, each of at least one."""
@@ -77,19 +77,19 @@ def text_likelihoods(
             raise RequestError(f"{name} is {value}: it must be at least {least}")
     family = family_of(lm.checkpoint.lm)
     law = lm.checkpoint.lm
-    # An encoder-decoder model writes from another text: context and text do not follow each other.
-    if family not in ("ar", "diffusion") or hasattr(law, "encoder"):
+    if family not in (AUTOREGRESSIVE, MASKED_DIFFUSION) or hasattr(law, "encoder"):
         if hasattr(law, "encoder"):
             kind = "an encoder-decoder"
         else:
-            kind = CALLED[family]
+            kind = family.called
         raise RequestError(
             f"{lm.name} is {kind} model: texts are scored under models that continue texts or fill canvases"
         )
-    # An autoregressive pass writes one more token.
-    room = law.context if family == "diffusion" else law.context - 1
+    room = (
+        law.context if family is MASKED_DIFFUSION else law.context - 1
+    )  # a pass writes one more token
     cut = [_fitting(pair, room if most is None else min(most, room)) for pair in pairs]
-    if family == "ar":
+    if family.continues_text:
         return _continued(lm, cut, at_once)
     # The draws depend on context and text alone, so the likelihood is the same in any batch.
     named = [Rng.of(seed).at("likelihood", *context, "then", *text) for context, text in cut]

@@ -23,8 +23,7 @@ from polydec.lab.bench.problem import BenchProblem
 from polydec.lab.train import tasks as digits
 from polydec.lab.train.earlier import embedded_training_questions, fresh_held_out_tasks
 from polydec.laws.shapers.sampling import Sampling
-from polydec.methods.registry.kit import family_of
-from polydec.methods.registry.registry import DEFAULTS
+from polydec.methods.registry.family import MASKED_DIFFUSION, family_of
 
 FIRST = (
     "Ada",
@@ -592,7 +591,7 @@ def score_method(
             sampling=sampling,
             seed=seed + i,
             max_tokens=p.length,
-            infill=p.infill if family_of(lm.checkpoint.lm) == "diffusion" else None,
+            infill=p.infill if family_of(lm.checkpoint.lm) is MASKED_DIFFUSION else None,
         )
         for i, p in enumerate(problems)
     ]
@@ -626,7 +625,7 @@ def default_suite_methods(lm: LoadedModel) -> list[MethodSetting]:
     gaps; for an autoregressive model plain decoding, else the family's default method.
     """
     family = family_of(lm.checkpoint.lm)
-    if family != "diffusion":
-        return [MethodSetting("plain" if family == "ar" else DEFAULTS[family], {})]
+    if family is not MASKED_DIFFUSION:
+        return [MethodSetting("plain" if family.continues_text else family.default_method, {})]
     fixed = [MethodSetting("mdlm", {"steps": str(k)}) for k in (6, 3, 2, 1)]
     return [*fixed, MethodSetting("fast-dllm", {"threshold": "0.9", "block": "0"})]

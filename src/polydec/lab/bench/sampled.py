@@ -26,6 +26,7 @@ from polydec.lab.bench.forced import TokenFate, answer_token_fates, is_possible_
 from polydec.lab.bench.places import TokenPlace, TokenPlaceObserver
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
+from polydec.methods.registry.family import AUTOREGRESSIVE
 from polydec.methods.registry.kit import DRAFT
 from polydec.request.ask import plan_request
 
@@ -245,9 +246,8 @@ def draw_texts(
 
 
 def _draft(lm: LoadedModel, method: str, target: Target) -> Target | None:
-    """The draft's law under the same rules, for a method that draws from one with the target's
-    tokens; else None."""
-    needs = registry.get_recipe_module(registry.of_model(method, "ar")).CARD.needs
+    """The draft's law under the same rules, for a method that draws from one with the target's tokens; else None."""
+    needs = registry.recipe_for_model(method, AUTOREGRESSIVE).CARD.needs
     if DRAFT in needs:
         draft = lm.small()
     else:

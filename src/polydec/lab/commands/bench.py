@@ -28,6 +28,7 @@ from polydec.cli.flags import BENT, LOADED, SAMPLED, RequestFlags
 from polydec.cli.shown import as_csv, emit_drawn, print_result, table_cell_text
 from polydec.lab.commands.studies import known as studies
 from polydec.methods.registry import registry
+from polydec.methods.registry.family import FAMILIES
 from polydec.request import machine
 from polydec.request.fields import CHOICES
 
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from polydec.lab.commands.bench_run import BenchFindings
 
 NAN = float("nan")
-USUAL = {**registry.DEFAULTS, "ar": "prompt-lookup,token-recycling"}
+USUAL = {name: family.default_method for name, family in FAMILIES.items()} | {
+    "ar": "prompt-lookup,token-recycling"
+}
 """By a model's family, what is held against it where nobody names methods."""
 
 

@@ -20,7 +20,7 @@ from polydec.lab.bench import measure, record
 from polydec.lab.bench.certificate import content_digest
 from polydec.lab.bench.checks import check_of
 from polydec.lab.bench.record import BenchCell
-from polydec.methods.registry.kit import family_of
+from polydec.methods.registry.family import family_of
 from polydec.request import machine, profile
 
 BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
@@ -106,7 +106,7 @@ class BenchModel:
             RequestError: A prompt or a method cannot be used.
         """
         lm = self.load()
-        family = family_of(lm.checkpoint.lm)
+        family = family_of(lm.checkpoint.lm).name
         methods = self._choose(lm, family)
         self.base = BASES[family]
         # The base method runs first: all others are compared with it.
@@ -295,7 +295,7 @@ def measure_all_cells(
         for side in every:
             lm = side.load()
             # A profile of this machine is used where there is one; measuring it takes a while.
-            if curves and family_of(lm.checkpoint.lm) == "ar":
+            if curves and family_of(lm.checkpoint.lm).continues_text:
                 measured_cells.curves[lm.name] = profile.read_pass_profile(
                     lm
                 ) or profile.measure_pass_profile(lm, seconds=profile.QUICK)

@@ -20,7 +20,7 @@ from polydec.lab.bench.predicted import MethodPrediction
 from polydec.lab.bench.told import RecordedAnswer
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
-from polydec.methods.registry.kit import family_of
+from polydec.methods.registry.family import family_of
 from polydec.request import passes
 from polydec.request.profile import PassProfile
 
@@ -108,18 +108,8 @@ def _request(lm: api.LoadedModel, max_tokens: int) -> dict[str, Any]:
 def require_tunable_prompts(
     lm: api.LoadedModel, rows: Sequence[prompts.PromptRow], max_tokens: int, raw: bool
 ) -> None:
-    """Check that prompts can be decoded; nothing is decoded.
-
-    Args:
-        lm: The loaded model.
-        rows: The prompts.
-        max_tokens: Tokens of an answer at most.
-        raw: Whether prompts go in without the chat template.
-
-    Raises:
-        RequestError: A prompt is refused, or the model does not continue texts.
-    """
-    if family_of(lm.checkpoint.lm) != "ar":
+    """Raise RequestError where these prompts cannot be decoded; nothing is."""
+    if not family_of(lm.checkpoint.lm).continues_text:
         raise RequestError(
             "on is given, and the model fills canvases: `polydec bench` compares methods for it"
         )

@@ -25,7 +25,7 @@ from polydec.cli.flags import BENT, LOADED, RequestFlags, SteeringFlags
 from polydec.cli.shown import print_result, table_cell_text
 from polydec.core.types import Exactness
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import family_of
+from polydec.methods.registry.family import INSERTION, MASKED_DIFFUSION, family_of
 
 if TYPE_CHECKING:
     from polydec.lab.bench.apart import LawDistance, LawDistances
@@ -199,12 +199,12 @@ def run_verification(
     }
     family = family_of(lm.checkpoint.lm)
     # No law is known that an insertion model's texts could be tested against.
-    if family == "insertion":
+    if family is INSERTION:
         raise RequestError(
             f"model is {flags.model}: verify has no check for insertion models, only for autoregressive and "
             "masked-diffusion ones"
         )
-    if family == "diffusion":
+    if family is MASKED_DIFFUSION:
         flags.only("verify, of a masked-diffusion model,", TAKEN)
         outcome = verify_filled_canvas(lm, flags, rows, request, samples or SAMPLES, drawn)
     else:
@@ -417,7 +417,7 @@ def _compared(
 def _drafts(method: str, lm: api.LoadedModel) -> bool:
     """Whether a method is one that drafts."""
     # The card gives a reason where a method never drafts on this kind of model.
-    card = registry.get_recipe_module(registry.of_model(method, family_of(lm.checkpoint.lm))).CARD
+    card = registry.recipe_for_model(method, family_of(lm.checkpoint.lm)).CARD
     return card.kind == "draft-and-verify" and not card.unexercised.get("drafted")
 
 
@@ -446,7 +446,7 @@ def verify_filled_canvas(
     from polydec.lab.bench.enumerated import enumerate_output_laws
     from polydec.lab.bench.unmasked import sample_canvas_law
 
-    name = registry.of_model(flags.method, "diffusion")
+    name = registry.recipe_for_model(flags.method, MASKED_DIFFUSION).CARD.name
     options = flags.options()
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]

@@ -27,6 +27,7 @@ from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.deer import DeerSpec
 from polydec.lab.train.target import family_of_config, load_autoregressive_model, require_family
+from polydec.methods.registry.family import AUTOREGRESSIVE
 from polydec.models.sessions import sources
 
 MARKS = 2
@@ -52,7 +53,7 @@ def train_deer(spec: DeerSpec) -> dict[str, Any]:
 
 def _course(spec: DeerSpec) -> TrainingRun:
     source = sources.open_source(spec.target)
-    require_family("ar", family_of_config(source.config), spec.target)
+    require_family(AUTOREGRESSIVE, family_of_config(source.config), spec.target)
     size = source.config["vocab_size"]
     if spec.start is None:
         start = source

@@ -30,6 +30,7 @@ from polydec.lab.train.selfplay import SamplingMode, TrainingSample
 from polydec.lab.train.specs.draft import POLICIES, DraftSpec
 from polydec.lab.train.target import family_of_config, require_family
 from polydec.lab.train.teacher import TeacherLaws, TeacherModel
+from polydec.methods.registry.family import AUTOREGRESSIVE
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions import checkpoint, sources
 from polydec.models.sessions.lm import CausalLaw
@@ -52,7 +53,7 @@ def train_draft(spec: DraftSpec) -> dict[str, Any]:
 def _course(spec: DraftSpec) -> TrainingRun:
     out = Path(spec.out)
     source = sources.open_source(spec.target)
-    require_family("ar", family_of_config(source.config), spec.target)
+    require_family(AUTOREGRESSIVE, family_of_config(source.config), spec.target)
     shape = shape_of(spec, source.config)
     fast = is_bf16_run(out / STATE, spec.bf16)
     if spec.text:

@@ -39,6 +39,7 @@ from polydec.lab.train.objectives.known import KNOWN
 from polydec.lab.train.specs.lm import PRESETS, LMSpec
 from polydec.lab.train.target import family_of_config, require_family
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer, with_marks
+from polydec.methods.registry.family import AUTOREGRESSIVE
 from polydec.models.formats import rows8
 from polydec.models.sessions import sources
 
@@ -574,5 +575,5 @@ def load_directory(name: str) -> TrainableLlama:
                 f"model {name!r} is not a directory that `polydec train lm` wrote: {e}"
             )
         ) from None
-    require_family("ar", family, name, "model")
+    require_family(AUTOREGRESSIVE, family, name, "model")
     return network

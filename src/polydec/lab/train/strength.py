@@ -21,7 +21,7 @@ from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.train.specs.strength import StrengthSpec
 from polydec.lab.train.target import require_family
 from polydec.laws.contrasts.steered import SteeringVectorContrast, calibrate_steering_strength
-from polydec.methods.registry.kit import family_of
+from polydec.methods.registry.family import AUTOREGRESSIVE, family_of
 from polydec.models.formats import text_rows
 from polydec.request.loaded import LoadedModel
 from polydec.request.loading import load
@@ -91,7 +91,7 @@ def best_steering_strength(
     if lm.draft is None:
         raise RequestError("there is no model before tuning: name it as the draft (--draft)")
     for field, point in (("target", lm.checkpoint), ("draft", lm.draft)):
-        require_family("ar", family_of(point.lm), point.name, field)
+        require_family(AUTOREGRESSIVE, family_of(point.lm), point.name, field)
     if not pairs:
         raise RequestError("pairs is empty: give at least one prompt with its answer")
     laws = (lm.checkpoint.lm, lm.draft.lm)

@@ -7,31 +7,29 @@ from typing import Any
 
 from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
-from polydec.methods.registry.kit import CALLED, family_of
+from polydec.methods.registry.family import (
+    AUTOREGRESSIVE,
+    INSERTION,
+    MASKED_DIFFUSION,
+    DecodingFamily,
+    family_of,
+)
 from polydec.models.formats import zoo
 from polydec.models.sessions import checkpoint, denoiser, inserter
 from polydec.models.sessions.checkpoint import ModelBundle
 
-SUCH = {"ar": "zoo:smollm2", "diffusion": "zoo:diffusion"}
+SUCH = {AUTOREGRESSIVE: "zoo:smollm2", MASKED_DIFFUSION: "zoo:diffusion"}
 """A model of each family, to name where another one was given."""
 
 
-def require_family(family: str, family_read: str, name: str, field: str = "target") -> None:
-    """Refuse a model of another family.
-
-    Args:
-        family: The family that is wanted: "ar", "diffusion" or "insertion".
-        family_read: The family of the model.
-        name: What the user called the model.
-        field: The option that named it. Default "target".
-
-    Raises:
-        RequestError: The two families differ.
-    """
-    if family_read != family:
+def require_family(
+    family: DecodingFamily, family_read: DecodingFamily, name: str, field: str = "target"
+) -> None:
+    """Raise RequestError where the model called `name` is of another family than this one."""
+    if family_read is not family:
         raise RequestError(
             error_sentence(
-                f"{field} is {name!r}, {CALLED[family_read]} model: it must be {CALLED[family]} model, "
+                f"{field} is {name!r}, {family_read.called} model: it must be {family.called} model, "
                 f"such as {SUCH[family]}"
             )
         )
@@ -52,7 +50,7 @@ def load_autoregressive_model(name: str, field: str = "target", **how: Any) -> M
         RequestError: The model is of another family.
     """
     point = checkpoint.load_bundle(name, **how)
-    require_family("ar", family_of(point.lm), name, field)
+    require_family(AUTOREGRESSIVE, family_of(point.lm), name, field)
     return point
 
 
@@ -79,36 +77,27 @@ def load_target_and_draft(target: str, draft: str | None) -> tuple[ModelBundle, 
     return point, small, name
 
 
-def family_of_config(config: Mapping[str, Any]) -> str:
-    """The family of a model by its config.json: "ar", "diffusion" or "insertion"."""
+def family_of_config(config: Mapping[str, Any]) -> DecodingFamily:
+    """Of a model by its config.json."""
     if inserter.is_inserter(config):
-        return "insertion"
+        return INSERTION
     # What neither inserts nor fills masks continues texts.
     if denoiser.is_masked(config):
-        return "diffusion"
-    return "ar"
+        return MASKED_DIFFUSION
+    return AUTOREGRESSIVE
 
 
 def of_one_canvas(model: Any, name: str) -> None:
-    """Refuse all but masked-diffusion models whose positions see the full canvas.
-
-    A model that reads a canvas in blocks, or has each law one position before its gap, would be
-    trained on laws that it does not have.
-
-    Args:
-        model: The loaded model.
-        name: What the user called it.
-
-    Raises:
-        RequestError: The model is of another family, block-causal, or shifted.
-    """
-    require_family("diffusion", family_of(model), name)
+    """Raise RequestError where this is no masked-diffusion model, or one that reads a canvas in another way than the trainers
+    that call this: in blocks of its own, or with each law one position before its gap. What they would write is a model of
+    another kind, or a layer that was taught on laws that the model does not have."""
+    require_family(MASKED_DIFFUSION, family_of(model), name)
     # A block-causal model does not see later blocks.
     if model.block:
         raise RequestError(
             error_sentence(
                 f"target is {name!r}, which is block-causal (blocks of {model.block}): this training is for models "
-                f"whose positions see the whole canvas, such as {SUCH['diffusion']}"
+                f"whose positions see the whole canvas, such as {SUCH[MASKED_DIFFUSION]}"
             )
         )
     # A shifted model has the law of a gap at another position.
@@ -116,6 +105,6 @@ def of_one_canvas(model: Any, name: str) -> None:
         raise RequestError(
             error_sentence(
                 f"target is {name!r}, whose laws stand one position before their gaps: this training is for models "
-                f"where they stand at the gaps, such as {SUCH['diffusion']}"
+                f"where they stand at the gaps, such as {SUCH[MASKED_DIFFUSION]}"
             )
         )

@@ -17,6 +17,7 @@ from polydec.lab.train.network import TrainableLlama, from_weights
 from polydec.lab.train.own_text import TrainingTextSpec, write_text
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.target import family_of_config, require_family
+from polydec.methods.registry.family import AUTOREGRESSIVE
 from polydec.models.sessions import checkpoint, sources
 from polydec.models.sessions.sources import CheckpointFiles
 
@@ -66,7 +67,7 @@ def start_tuned_checkpoint(name: str, rank: int, seed: int, context: int) -> Tun
         RequestError: It is not of the plain Llama skeleton.
     """
     source = sources.open_source(name)
-    require_family("ar", family_of_config(source.config), name)
+    require_family(AUTOREGRESSIVE, family_of_config(source.config), name)
     network = from_weights(source.config, source.weights, context)
     # Adapters freeze all other weights; else the embeddings, and with them a tied head, stay.
     if rank:

@@ -13,29 +13,19 @@ from polydec.methods.registry.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, KitNeed
 class Card:
     """One published method (or a plain composition).
 
-    Attributes:
-        name: Name of the file, with hyphens.
-        title: Name for people.
-        summary: One sentence that says what it does.
-        kind: "draft-and-verify", "unmasking", "insertion", "sampler", "search" (the n best texts),
-            "rollouts" (of several drawn texts one), "routing" (two models share out the steps),
-            "constraint", "refresh", "steering" or "press".
-        family: Models that it decodes: "ar", "diffusion", "insertion" or "any".
-        guarantee: What it promises of its text; None where that cannot be said.
-        source: Authors, paper, year.
-        reduces_to: Which simpler method it equals, and when.
-        parent: Method that it must beat, on the workload `home`; None where there is none.
-        home: The workload where it pays.
-        aliases: Other names that people look for it by (the paper's, another library's, an earlier
-            one of ours).
-        arxiv: The paper's number there; "" where it has none.
-        needs: What a kit must hold; checked before anything runs.
-        needs_training: Whether something has to be trained for it.
-        published: What its paper (or somebody else's measurement that is named) reports, with model
-            and setting; "" where no figure is known.
-        unexercised: For a method that never drafts, or whose drafts are never accepted or never
-            rejected, by that word ("drafted", "accepted", "rejected") one sentence that says why.
-            An enumeration of its law fails where such a thing never happens and no reason is given.
+    name: the file's, with hyphens; aliases: other names that people look for it by (the paper's,
+    another library's, an earlier one of ours); arxiv: the paper's number there, "" where it has
+    none; kind: "draft-and-verify", "unmasking", "insertion", "sampler", "search" (the n best
+    texts), "rollouts" (of several drawn texts one), "routing" (two models share out the steps),
+    "constraint", "refresh", "steering" or "press"; family: "ar", "diffusion", "insertion" or "any";
+    guarantee: what it promises, None where that cannot be said; needs: what a kit must hold,
+    checked before anything runs; source: authors, paper, year; reduces_to: which simpler method it
+    equals, and when; parent: the method that it must beat, at home: the workload where; published:
+    what its paper (or somebody else's measurement that is named) reports, with model and setting,
+    "" where no figure is known; unexercised: of a method that never drafts, or whose drafts are
+    never accepted or never rejected, by that word ("drafted", "accepted", "rejected") one sentence
+    that says why: an enumeration of its law fails where such a thing never happens and no reason is
+    given.
     """
 
     name: str

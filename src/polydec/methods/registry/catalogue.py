@@ -1,7 +1,5 @@
-"""Catalogues of the modules in a folder: methods, ways to steer, ways to keep a cache.
-
-Each file has a CARD and a `build`.
-"""
+"""What is found by the files of a folder: published methods, ways to steer, ways to keep a cache.
+Each file has a CARD and a `build`."""
 
 from __future__ import annotations
 
@@ -28,11 +26,9 @@ LONGEST = 100
 class ModuleCatalogue:
     """The modules of some folders, with those that other packages bring.
 
-    Attributes:
-        packages: The folders, as packages.
-        room: End of the plug-ins' entry points.
-        kind: What one of its modules is called in a sentence about its options.
-        field: Beginning of the message about a wrong name, with {} for the name and with the verb.
+    packages: the folders as packages; room: the end of the plug-ins' entry points; kind: what one
+    of its modules is called in a sentence about its options; field: what the name of one is called
+    where it is wrong, with the verb.
     """
 
     packages: tuple[str, ...]
@@ -45,22 +41,22 @@ class ModuleCatalogue:
         return _modules(self)
 
     def names(self) -> dict[str, str]:
-        """Return the own name of a module by every name that it answers to.
-
-        These are its own name, its aliases and its paper's number, in lower case with hyphens.
-        """
+        """Every name that a module answers to, in lower case: its own, its aliases, its paper's
+        number; and its own name."""
         return _names(self)
 
     def find(self, name: str, otherwise: str) -> str:
-        """Return the own name of what answers to a name.
+        """Look a module up by one of its names.
 
         Args:
-            name: Own name, alias or arXiv number, in any case; spaces and underscores count as
-                hyphens.
-            otherwise: End of the message where no name is near.
+            name: Its own name, an alias or an arXiv number.
+            otherwise: The end of the sentence where no name is near.
+
+        Returns:
+            Its own name.
 
         Raises:
-            RequestError: There is no such name; the message gives the nearest ones.
+            RequestError: There is none of that name; the nearest ones are named.
         """
         plain = in_hyphens(name)
         if plain in self.names():
@@ -80,10 +76,8 @@ class ModuleCatalogue:
         return list(dict.fromkeys(self.names()[x] for x in near))
 
     def search(self, words: str) -> list[str]:
-        """Return the modules whose name, aliases, title, paper or summary hold all of these words.
-
-        Those whose name holds them come first.
-        """
+        """Modules whose name, aliases, title, paper or summary hold all of these words, those whose
+        name does first."""
         # The most telling text first: a match in the name ranks above one in the summary.
         texts = {
             name: (
@@ -100,18 +94,17 @@ class ModuleCatalogue:
         return _options(self, name)
 
     def chosen(self, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return all options of a module with their values.
+        """Complete the options of a module, under their names of today.
 
         Args:
-            name: Own name of the module.
-            given: Values by option, under today's or earlier names. None: the defaults alone.
+            name: The module's own name.
+            given: Options as text or typed; the others have their defaults.
 
         Returns:
-            Values of all options, under their names of today.
+            All options with the values they have.
 
         Raises:
-            RequestError: An option is unknown or given twice, or a value is of the wrong type or
-                out of range.
+            RequestError: An option is unknown, given twice, of the wrong type or out of range.
         """
         known = {o.name: o for o in self.options(name)}
         # Earlier names of options stay legal.
@@ -167,15 +160,15 @@ def in_hyphens(name: str) -> str:
 
 
 def search_described_names(words: str, described: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the names whose descriptions hold all of some words.
+    """The names of which some words are said.
 
     Args:
-        words: Words with spaces between them, each the beginning of a word of the description;
-            parts that a hyphen joins must stand together.
-        described: Texts that describe each name, the most telling one first.
+        words: Separated by spaces, each the beginning of a word there; what a hyphen joins must
+            stand together.
+        described: By name, what is said of it, the most telling text first.
 
     Returns:
-        Names; those come first whose first texts hold all words.
+        The names; those first of which the first texts say all words.
     """
     wanted = [f"-{_letters(word).strip('-')}" for word in words.split()]
     ranks = dict[str, int]()

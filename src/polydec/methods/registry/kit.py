@@ -1,4 +1,5 @@
-"""What a recipe is given: models, trained artefacts, costs of passes, and a memory."""
+"""What a recipe is given: the models, what was trained for them, what passes cost here, and a
+memory between requests."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 from polydec.base.errors import MissingError, PolydecError, RequestError
 from polydec.core.protocols import Shaper, Target
 from polydec.methods.economics.costs import PassCosts
+from polydec.methods.registry.family import MASKED_DIFFUSION, DecodingFamily, family_of
 
 # Every card is read with this module, and a list of methods loads nothing that computes.
 if TYPE_CHECKING:
@@ -18,28 +20,12 @@ if TYPE_CHECKING:
     from polydec.laws.constraints.protocols import TokenLanguage
 
 
-def family_of(model: object) -> str:
-    """Return the kind of loop that a model needs.
-
-    "diffusion" where it fills canvases, "insertion" where it puts tokens anywhere into a text, "ar"
-    where it continues texts.
-    """
-    return getattr(model, "family", "ar")
-
-
-CALLED = {"ar": "an autoregressive", "diffusion": "a masked-diffusion", "insertion": "an insertion"}
-"""What a model of each family is called."""
-
-
 class ModelArtefact(Protocol):
-    """Something that was trained or counted for a model: a table, a head, an adapter.
+    """Something that was trained or counted for a model: a table, a head, an adapter. Read from
+    disk once, by `polydec.load`.
 
-    `polydec.load` reads it from disk once.
-
-    Attributes:
-        called: What it is to a user ("an n-gram table").
-        kind: Its short name, as files and `polydec methods` have it.
-        made_by: The command that makes one.
+    called: what it is to a user ("an n-gram table"); kind: its short name, as files and `polydec
+    methods` have it; made_by: the command that makes one.
     """
 
     called: ClassVar[str]
@@ -47,14 +33,14 @@ class ModelArtefact(Protocol):
     made_by: ClassVar[str]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Check that the artefact was made for these models.
+        """Check that it was made for these models.
 
         Args:
-            target: The model that is decoded.
-            draft: The draft model; None where there is none.
+            target: The model's law.
+            draft: The draft model's law. None: there is none.
 
         Raises:
-            MissingError: It was made for other models.
+            MissingError: It was made for others.
         """
         ...
 
@@ -65,13 +51,13 @@ A = TypeVar("A", bound=ModelArtefact)
 def check_artefact_fit(
     trained: ModelArtefact, target: Target, draft: Callable[[], Target | None]
 ) -> None:
-    """Check that an artefact was made for these models.
+    """Check that an artefact was made for these models. The draft model is asked for, and so
+    loaded, unless the artefact says that it looks at none (`reads_draft` is False).
 
     Args:
         trained: The artefact.
-        target: The model that is decoded.
-        draft: Gives the draft model. It is called, and the model so loaded, unless the artefact
-            says that it looks at none (`reads_draft` is False).
+        target: The model's law.
+        draft: Gives the draft model's law, or None.
 
     Raises:
         MissingError: It was made for other models.
@@ -86,29 +72,19 @@ def any_one(artefact: ModelArtefact) -> bool:
 
 @dataclass(frozen=True)
 class Kit:
-    """What a recipe builds its decoder from.
-
-    Attributes:
-        target: The law to decode, shaped as the request asks; or a masked-diffusion or an insertion
-            model, which recipes of those families ask for as `denoiser` and `inserter`.
-        small: The draft model's law; None where there is none.
-        artefacts: All trained artefacts that go with the model.
-        measure: Gives the costs of passes; called when a recipe first asks for them.
-        memory: What a method leaves for its later requests in the same engine.
-        shapers: Rules of a masked-diffusion or an insertion model that shape the law of each gap or
-            slot by itself.
-        beside: The target with the second prompt of a request; None where it has none.
-        language: Texts that the request allows (the target's law holds no others). None: all.
-        context: Tokens that a prompt and its answer may take together. None: it is not known.
-        read: Artefacts that were asked for so far.
-        later: Gives the draft model's law in place of `small` when a method first asks for it, as
-            loading one takes a while. None: `small` is the law.
-        source: Tokens that the model reads apart from the text (an encoder's input); () where it
-            reads nothing.
-        whole_prompt: Whether rows of all the prompt's tokens can be asked for: not where an earlier
-            text's cache is used after an edit.
-        prompt: The request's prompt; () where it is not known or holds vectors.
-    """
+    """target: the law to decode, shaped as the request asks, or a masked-diffusion or an insertion
+    model, which recipes of those families ask for as `denoiser` and `inserter`; small: the draft
+    model's law, or None; artefacts: all that goes with the model; measure: gives the costs of
+    passes, called when a recipe first asks for them; memory: what a method leaves for its later
+    requests in the same engine; shapers: of a masked-diffusion or an insertion model, which shape
+    each gap's or slot's law by itself; beside: the target behind the second prompt of a request,
+    None where it has none; language: the texts that the request allows (the target's law holds no
+    others), None: all; context: tokens that a prompt and its answer may take together, None: it is
+    not known; read: the artefacts that were asked for so far; later: gives the draft model's law in
+    place of `small` when a method first asks for it, as loading one takes a while; source: what the
+    model reads beside the text (an encoder's input), none where it reads nothing; whole_prompt:
+    whether rows of all the prompt's tokens can be asked for: not where an earlier text's cache
+    stands behind an edit; prompt: the request's, none where it is not known or holds vectors."""
 
     target: Target
     small: Target | None = None
@@ -128,17 +104,15 @@ class Kit:
     def read_prompt(
         self, method: str, reads: bool = True, unless: str = "take method auto or plain"
     ) -> None:
-        """Check that rows of all the prompt's tokens can be asked for.
-
-        A recipe that needs them calls this.
+        """Called by a recipe that asks for rows of all the prompt's tokens.
 
         Args:
-            method: Name of the method, for the message.
-            reads: Whether it needs them. Default True.
-            unless: What the user may do instead, for the message.
+            method: By its name, for the sentence.
+            reads: Whether it does so with these options.
+            unless: What to do that it does not.
 
         Raises:
-            RequestError: It needs them and there are none.
+            RequestError: There are none, as an earlier text's cache stands behind an edit.
         """
         # After an edit only what is new is fed: no pass gives rows of the prompt's old tokens.
         if reads and not self.whole_prompt:
@@ -148,8 +122,8 @@ class Kit:
             )
 
     @property
-    def family(self) -> str:
-        """Family of the methods that can decode the model: "ar", "diffusion" or "insertion"."""
+    def family(self) -> DecodingFamily:
+        """Of the methods that can decode the model."""
         return family_of(self.target)
 
     @cached_property
@@ -162,17 +136,20 @@ class Kit:
 
     @property
     def denoiser(self) -> Denoiser:
-        """The model as a masked-diffusion one; only recipes of that family read it."""
+        """The model, where it is a masked-diffusion one (a recipe of that family is built for no
+        other)."""
         return cast(Any, self.target)
 
     @property
     def inserter(self) -> Inserter:
-        """The model as an insertion model; only recipes of that family read it."""
+        """The model, where it is an insertion model (a recipe of that family is built for no
+        other)."""
         return cast(Any, self.target)
 
     @property
     def masked_draft(self) -> Denoiser:
-        """The draft model as a masked-diffusion one; only recipes that need one read it."""
+        """The draft model, where it is a masked-diffusion one (a recipe that needs MASKED_DRAFT is
+        built for no other)."""
         return cast(Any, self.draft)
 
     @cached_property
@@ -204,13 +181,8 @@ class Kit:
 
     @property
     def of_draft(self) -> Kit:
-        """The kit with the draft model in the target's place.
-
-        Its `need` gives what was trained for the draft model.
-
-        Raises:
-            MissingError: There is no draft model.
-        """
+        """The kit with the draft model in the target's place: its `need` gives what was trained for
+        the draft model. Raises MissingError where there is none."""
         # Without a draft of its own: the draft model has none.
         return replace(self, target=self.drafting, small=None, later=None)
 
@@ -223,11 +195,14 @@ class Kit:
             return None
 
     def need(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
-        """Return an artefact that fits the models.
+        """An artefact of a type, which is noted in `read`.
 
         Args:
-            kind: Type of the artefact.
-            which: Says of an artefact of that type whether it will do. Default: every one will.
+            kind: The type.
+            which: Says of each whether it will do.
+
+        Returns:
+            The first one that fits the models.
 
         Raises:
             MissingError: There is none, or none that fits.
@@ -250,15 +225,12 @@ class Kit:
         )
 
     def without_foreign_draft(self) -> Kit:
-        """Return the kit for a method that needs no draft.
-
-        A draft model of another vocabulary, or one that fills canvases, is there for other methods,
-        and left out.
-        """
+        """The kit for a method that needs no draft: one of another vocabulary, or that fills
+        canvases, is there for other methods."""
 
         def own() -> Target | None:
             draft = self.draft
-            if draft is None or family_of(draft) != "ar":
+            if draft is None or not family_of(draft).continues_text:
                 return None
             if self.target.vocab.same(draft.vocab):
                 return draft
@@ -278,14 +250,14 @@ class KitNeed(Protocol):
     @property
     def name(self) -> str: ...
     def check(self, kit: Kit, method: str) -> None:
-        """Check that the kit has it.
+        """Check that a kit holds what is needed.
 
         Args:
-            kit: What the method is given.
-            method: Name of the method, for the message.
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
 
         Raises:
-            MissingError: It does not; the message is one sentence.
+            MissingError: The kit does not have it.
         """
         ...
 
@@ -305,26 +277,25 @@ class DraftNeed:
         return "draft"
 
     def check(self, kit: Kit, method: str) -> None:
-        """Check that there is a draft model of the right kind and vocabulary.
+        """Check that there is a draft model that continues texts.
 
         Args:
-            kit: What the method is given.
-            method: Name of the method, for the message.
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
 
         Raises:
-            MissingError: There is none, or it does not continue texts.
-            RequestError: Its vocabulary is another one and `same_tokenizer` is set.
+            MissingError: The kit does not have it.
         """
         if kit.draft is None:
             raise MissingError(
                 f"method {method} needs a draft model: name one (--draft), or take a method that needs none "
                 "(`polydec methods` lists them)"
             )
-        # A model that fills canvases cannot continue a text, whatever its vocabulary.
-        if family_of(kit.draft) != "ar":
+        family = family_of(kit.draft)
+        if not family.continues_text:
             raise MissingError(
                 f"method {method} needs a draft model that continues texts, and this one is "
-                f"{CALLED[family_of(kit.draft)]} model: name another (--draft), or take diffuspec"
+                f"{family.called} model: name another (--draft), or take diffuspec"
             )
         if self.same_tokenizer:
             kit.target.vocab.require_same(kit.draft.vocab, "the draft")
@@ -339,17 +310,16 @@ class MaskedDraftNeed:
         return "masked-diffusion draft"
 
     def check(self, kit: Kit, method: str) -> None:
-        """Check that there is a masked-diffusion draft model.
+        """Check that there is a draft model that fills canvases.
 
         Args:
-            kit: What the method is given.
-            method: Name of the method, for the message.
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
 
         Raises:
-            MissingError: There is none, or it is of another family.
-            RequestError: Its vocabulary is another one.
+            MissingError: The kit does not have it.
         """
-        if kit.draft is None or family_of(kit.draft) != "diffusion":
+        if kit.draft is None or family_of(kit.draft) is not MASKED_DIFFUSION:
             raise MissingError(
                 f"method {method} needs a masked-diffusion draft model: name one of the target's tokenizer "
                 "(--draft)"
@@ -377,11 +347,11 @@ class LayersNeed:
         """Check that the model's layers can run alone.
 
         Args:
-            kit: What the method is given.
-            method: Name of the method, for the message.
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
 
         Raises:
-            MissingError: They cannot, or there is no draft model.
+            MissingError: The kit does not have it.
         """
         if self.of_draft:
             model = kit.drafting
@@ -404,16 +374,15 @@ class StatesNeed:
         return "states"
 
     def check(self, kit: Kit, method: str) -> None:
-        """Check that the target shows its hidden states and reads embeddings.
+        """Check that the model shows its hidden states.
 
         Args:
-            kit: What the method is given.
-            method: Name of the method, for the message.
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
 
         Raises:
-            MissingError: It does not.
+            MissingError: The kit does not have it.
         """
-        # Imported here: a list of methods must not load what computes.
         from polydec.models.learned.artefact import width_of_states
 
         try:
@@ -433,14 +402,14 @@ class SecondPromptNeed:
         return "second prompt"
 
     def check(self, kit: Kit, method: str) -> None:
-        """Check that the request has a second prompt.
+        """Check that there is a second prompt.
 
         Args:
-            kit: What the method is given.
-            method: Name of the method, for the message.
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
 
         Raises:
-            MissingError: It has none.
+            MissingError: The kit does not have it.
         """
         if kit.beside is None:
             raise MissingError(
@@ -464,11 +433,11 @@ class OwnPromptNeed:
         """Check that the prompt is two tokens or more.
 
         Args:
-            kit: What the method is given.
-            method: Name of the method, for the message.
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
 
         Raises:
-            MissingError: It is shorter, or holds vectors.
+            MissingError: The kit does not have it.
         """
         if len(kit.prompt) < 2:
             raise MissingError(
@@ -488,11 +457,11 @@ class BlockCausalNeed:
         """Check that the model is block-causal.
 
         Args:
-            kit: What the method is given.
-            method: Name of the method, for the message.
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
 
         Raises:
-            MissingError: Every position of it sees the whole canvas.
+            MissingError: The kit does not have it.
         """
         if not kit.denoiser.block:
             raise MissingError(
@@ -503,16 +472,10 @@ class BlockCausalNeed:
 
 @dataclass(frozen=True)
 class ArtefactNeed:
-    """A trained artefact of a kind.
-
-    Attributes:
-        kind: Name of one that `polydec train` makes, whose type is looked up when a kit is checked
-            (a list of methods loads none); or a type.
-        called: What a user must have, for the message. None: what the type says.
-        which: Says, of several of the kind, which will do.
-        instead: Name of another kind that does as well, and is taken where there is one. None:
-            there is no other.
-    """
+    """An artefact of a kind. kind: the name of one that `polydec train` makes, whose type is looked
+    up when a kit is checked (a list of methods loads none), or a type; called: what a user must
+    have, None: what the type says; which: of several of the kind, those that will do; instead: the
+    name of another kind that does as well, and is taken where there is one."""
 
     kind: str | type[ModelArtefact]
     called: str | None = None
@@ -548,21 +511,21 @@ class ArtefactNeed:
         return self.instead is not None and isinstance(trained, type_of(self.instead))
 
     def check(self, kit: Kit, method: str) -> None:
-        """Check that the kit has an artefact that will do and fits the models.
+        """Check that there is an artefact of the kind, and that it fits the models.
 
         Args:
-            kit: What the method is given.
-            method: Name of the method, for the message.
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
 
         Raises:
-            MissingError: There is none, or it was made for other models.
+            MissingError: The kit does not have it.
         """
         kind = self.wanted
         # Where an artefact of the other kind is there, it is enough; its own fit is checked.
         others = [x for x in kit.artefacts if self._does(x)]
         if others:
             if not any(self.fits(x) for x in kit.artefacts if isinstance(x, kind)):
-                # Raises the reason where it does not fit the models.
+                # Says why it does not fit, where it does not.
                 kit.need(type(others[0]))
             return
         if not any(self.fits(x) for x in kit.artefacts):

@@ -1,4 +1,5 @@
-"""Presses (ways to keep old keys and values), found by name, alias or paper, and built."""
+"""Ways to keep old keys and values: found by their files, names, aliases and papers, and built for
+a model to read."""
 
 from __future__ import annotations
 
@@ -16,36 +17,26 @@ PRESSES = ModuleCatalogue(("polydec.methods.presses",), "presses", "press", "cac
 
 
 def press_modules() -> dict[str, ModuleType]:
-    """Return the module of each press by its name (the file's, with hyphens).
-
-    Those of other packages are included (`plugins.py`).
-    """
+    """The module of each way by its name (the file's, with hyphens), those of other packages
+    included (`plugins.py`)."""
     return PRESSES.modules()
 
 
 def press_names() -> dict[str, str]:
-    """Return the own name of a press by every name that it answers to.
-
-    The names are in lower case with hyphens.
-    """
+    """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its
+    paper's number; and its own."""
     return PRESSES.names()
 
 
 def find_press(name: str) -> str:
-    """Return the own name of the press that answers to a name, an alias or an arXiv number.
-
-    Raises:
-        RequestError: There is no such name; the message gives the nearest ones.
-    """
+    """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the
+    nearest names for one that is not there."""
     return PRESSES.find(name, f"it must be one of {', '.join(press_modules())}")
 
 
 def get_press_module(name: str) -> ModuleType:
-    """Return a press's module, by any of its names.
-
-    Raises:
-        RequestError: There is no such name; the message gives the nearest ones.
-    """
+    """A way's module, by any of its names. Raises RequestError with the nearest names for one that
+    is not there."""
     return press_modules()[find_press(name)]
 
 
@@ -55,32 +46,24 @@ def press_options(name: str) -> tuple[Option, ...]:
 
 
 def press_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return all options of a press with their values.
+    """Complete the options of a press.
 
     Args:
-        name: Any name of the press.
-        given: Values by option. None: the defaults alone.
+        name: Any name of it.
+        given: Options as text or typed; the others have their defaults.
+
+    Returns:
+        All options with the values they have.
 
     Raises:
-        RequestError: The press or an option is unknown, or a value is of the wrong type or out of
-            range.
+        RequestError: An option is unknown, of the wrong type or out of range.
     """
     return PRESSES.chosen(find_press(name), given)
 
 
 def build(name: str, given: Mapping[str, Any] | None = None) -> tuple[CachePress, dict[str, Any]]:
-    """Build a press.
-
-    Args:
-        name: Any name of the press.
-        given: Values by option. None: the defaults alone.
-
-    Returns:
-        The press, and all its options with their values.
-
-    Raises:
-        RequestError: The press or an option is unknown, or a value is not legal.
-    """
+    """The press, and all options with the values they have. Raises RequestError for an option that
+    is not legal."""
     # The values come back with the press, so that a report can name all of them.
     values = press_option_values(name, given)
     return get_press_module(name).build(**values), values

@@ -16,7 +16,8 @@ from polydec.base.options import Option, as_text
 from polydec.core.decoder import Decoder
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.catalogue import ModuleCatalogue
-from polydec.methods.registry.kit import CALLED, Kit
+from polydec.methods.registry.family import FAMILIES, DecodingFamily
+from polydec.methods.registry.kit import Kit
 
 RECIPES = ModuleCatalogue(
     (
@@ -35,9 +36,8 @@ RECIPES = ModuleCatalogue(
 class MechanismRole:
     """Where the mechanisms of one role are found.
 
-    Attributes:
-        package: The folder, one mechanism a file.
-        method: Method that a class there must have to be a mechanism.
+    package: the folder, one mechanism a file; method: what a class there must have to be a
+    mechanism.
     """
 
     package: str
@@ -58,10 +58,8 @@ ROLES = {
 
 
 def recipe_modules() -> dict[str, ModuleType]:
-    """Return every recipe's module by its name (the file's, with hyphens).
-
-    Those of other packages are included (`plugins.py`).
-    """
+    """Every recipe's module by its name (the file's, with hyphens), those of other packages
+    included (`plugins.py`)."""
     return RECIPES.modules()
 
 
@@ -74,11 +72,8 @@ def of_family(family: str) -> list[str]:
 
 @cache
 def mechanism_classes(role: str) -> dict[str, type]:
-    """Return every mechanism of a role by its file's name.
-
-    A mechanism is the public class of a file that has the role's method. Those of other packages
-    are included (`plugins.py`).
-    """
+    """Every mechanism of a role folder by its file's name: the public class there that has the
+    role's method. Those of other packages are among them (`plugins.py`)."""
     # One mechanism a file: it is named by the file.
     own = dict[str, type]()
     package = import_module(ROLES[role].package)
@@ -112,59 +107,57 @@ def _mechanisms_in(module: ModuleType, role: str) -> Iterator[type]:
 
 
 def method_names() -> dict[str, str]:
-    """Return the own name of a method by every name that it answers to.
-
-    The names are in lower case with hyphens.
-    """
+    """Every name that a method answers to, in lower case: its own, its aliases and its paper's
+    number; and its own name."""
     return RECIPES.names()
 
 
 def find_method(name: str) -> str:
-    """Return the own name of the method that answers to a name, an alias or an arXiv number.
-
-    Raises:
-        RequestError: There is no such name; the message gives the nearest ones.
-    """
+    """The method that answers to a name, an alias or an arXiv number. Raises RequestError with the
+    nearest names for one that is not there."""
     return RECIPES.find(name, "`polydec methods` lists all of them")
 
 
-DEFAULTS = {"ar": "auto", "diffusion": "fast-dllm", "insertion": "insertion-language-models"}
-"""By a model's family, the method that "auto" means."""
-
-
-def of_model(name: str, family: str) -> str:
-    """Return the method that a name means for a model.
+def recipe_for_model(name: str, family: DecodingFamily) -> ModuleType:
+    """The recipe that a name means for a model: "auto" is the default of its family.
 
     Args:
-        name: Any name of a method; "auto" is the default of the model's family.
-        family: "ar", "diffusion" or "insertion".
+        name: Any name of a method.
+        family: Of the model.
+
+    Returns:
+        The recipe's module.
 
     Raises:
-        RequestError: The name is unknown, or the method decodes other models.
+        RequestError: The name is unknown, or the method decodes models of another family.
     """
     method = find_method(name)
     # "auto" of the family "ar" is a recipe of its own, which chooses among others.
     if method == "auto":
-        method = DEFAULTS[family]
-    check_family(method, family)
-    return method
+        method = family.default_method
+    recipe = recipe_modules()[method]
+    _check_family(recipe.CARD, family)
+    return recipe
 
 
 def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
-    """Check a method and its options before a model is known.
-
-    "auto" may mean the default of any family, so it takes the options of each.
+    """Check what can be known of a method without a model. "auto" may mean the default of any
+    family, so it takes the options of each.
 
     Args:
         name: Any name of a method.
-        given: Values by option. None: none.
+        given: Its options.
 
     Raises:
-        RequestError: No model could be decoded so: a name is unknown, or a value out of its range.
+        RequestError: No model could be decoded by this method with these options.
     """
     own_name = find_method(name)
+    if own_name == "auto":
+        methods = [family.default_method for family in FAMILIES.values()]
+    else:
+        methods = [own_name]
     wrong: PolydecError | None = None
-    for method in DEFAULTS.values() if own_name == "auto" else (own_name,):
+    for method in methods:
         try:
             method_option_values(method, given)
             return
@@ -177,19 +170,14 @@ def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
 
 
 def search_methods(words: str) -> list[str]:
-    """Return the methods whose name, aliases, title, paper or summary hold all of these words.
-
-    Those whose name holds them come first.
-    """
+    """Methods whose name, aliases, title, paper or summary hold all of these words, those whose
+    name does first."""
     return RECIPES.search(words)
 
 
 def get_recipe_module(name: str) -> ModuleType:
-    """Return a recipe's module, by any of its names.
-
-    Raises:
-        RequestError: There is no such name; the message gives the nearest ones.
-    """
+    """A recipe's module, by any of its names. Raises RequestError with the nearest names for one
+    that is not there."""
     return recipe_modules()[find_method(name)]
 
 
@@ -199,108 +187,105 @@ def method_options(name: str) -> tuple[Option, ...]:
 
 
 def method_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return all options of a recipe with their values.
+    """Complete the options of a recipe.
 
     Args:
-        name: Any name of the method.
-        given: Values by option, under today's or earlier names. None: the defaults alone.
+        name: Any name of it.
+        given: Options as text or typed; the others have their defaults.
 
     Returns:
-        Values of all options, under their names of today.
+        All options with the values they have, under their names of today.
 
     Raises:
-        RequestError: An option is unknown or given twice, or a value is of the wrong type or out of
-            range.
+        RequestError: An option is unknown, given twice, of the wrong type or out of range.
     """
     return RECIPES.chosen(find_method(name), given)
 
 
 def can_use_method(name: str, kit: Kit) -> bool:
-    """Return whether a kit holds what a method needs.
+    """Whether a kit holds what a method needs.
 
     Args:
         name: Any name of the method.
-        kit: What the method would be given.
+        kit: The models, and what goes with them.
+
+    Returns:
+        True where it can be built.
     """
     try:
-        check_method_needs(name, kit)
+        check_method_needs(get_recipe_module(name).CARD, kit)
     except PolydecError:
         return False
     return True
 
 
-def check_method_needs(name: str, kit: Kit) -> None:
-    """Check that a kit holds what a method needs.
+def check_method_needs(card: Card, kit: Kit) -> None:
+    """Check that a method can decode what a kit holds.
 
     Args:
-        name: Any name of the method.
-        kit: What the method would be given.
+        card: Of the method.
+        kit: The models, and what was trained for them.
 
     Raises:
-        RequestError: The method decodes models of another family, or the draft's vocabulary
-            differs.
-        MissingError: The kit lacks something; the message is one sentence.
+        RequestError: The kit lacks something, in one sentence.
     """
-    card: Card = get_recipe_module(name).CARD
-    # The family first: its message says more than a missing part of the kit.
-    check_family(name, kit.family)
+    _check_family(card, kit.family)
     for need in card.needs:
         need.check(kit, card.name)
 
 
-def check_family(name: str, family: str) -> None:
-    """Check that a method decodes models of a family.
-
-    Args:
-        name: Any name of the method.
-        family: "ar", "diffusion" or "insertion".
-
-    Raises:
-        RequestError: It decodes other models.
-    """
-    card: Card = get_recipe_module(name).CARD
-    if card.family not in ("any", family):
-        others = CALLED[card.family].partition(" ")[2]
+def _check_family(card: Card, family: DecodingFamily) -> None:
+    """Raise RequestError where a method does not decode models of this family."""
+    if card.family not in ("any", family.name):
+        others = FAMILIES[card.family].called.partition(" ")[2]
         raise RequestError(
-            f"method {card.name} decodes {others} models and this is {CALLED[family]} one: take {_OWN[family]} "
+            f"method {card.name} decodes {others} models and this is {family.called} one: take {family.own_methods} "
             "(`polydec methods`)"
         )
-
-
-_OWN = {
-    "ar": "plain, auto or another of the family 'ar'",
-    "diffusion": "llada, fast-dllm or another of the family 'diffusion'",
-    "insertion": "insertion-language-models",
-}
-"""By a model's family, what can decode it."""
 
 
 def build(
     name: str, kit: Kit, given: Mapping[str, Any] | None = None
 ) -> tuple[Decoder, dict[str, Any]]:
-    """Build a recipe's decoder.
+    """Build the decoder of a method by its name.
 
     Args:
-        name: Any name of the method.
-        kit: What the method is given.
-        given: Values by option. None: the defaults alone.
+        name: Any name of a method.
+        kit: The models, and what goes with them.
+        given: Options of the method, as text or typed; the others have their defaults.
 
     Returns:
-        The decoder, and all its options with their values.
+        The decoder, and all options with the values they have.
 
     Raises:
-        RequestError: An option is unknown, a value is not legal, or the method does not fit the
-            model.
-        MissingError: The kit lacks something.
+        RequestError: An option is unknown, of the wrong type or out of range, or the kit lacks
+            something.
     """
-    module = get_recipe_module(name)
     values = method_option_values(name, given)
-    card: Card = module.CARD
-    check_method_needs(name, kit)
+    return build_recipe(get_recipe_module(name), kit, values), values
+
+
+def build_recipe(recipe: ModuleType, kit: Kit, values: Mapping[str, Any]) -> Decoder:
+    """Build the decoder of a recipe whose options are checked.
+
+    Args:
+        recipe: The recipe's module.
+        kit: The models, and what goes with them.
+        values: All options of the recipe with the values they have (`method_option_values`).
+
+    Returns:
+        The decoder.
+
+    Raises:
+        RequestError: The kit lacks something that the method needs, or two options do not go
+            together.
+    """
+    card: Card = recipe.CARD
+    check_method_needs(card, kit)
     # A method may use a draft model that it does not need, but only one of the target's vocabulary.
     if not card.needs_draft:
         kit = kit.without_foreign_draft()
-    return module.build(kit, **values), values
+    return recipe.build(kit, **values)
 
 
 def describe_method(name: str) -> dict[str, Any]:

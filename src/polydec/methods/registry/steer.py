@@ -1,7 +1,5 @@
-"""Ways to steer a model, found by name, alias or paper, and built into a law.
-
-Any method decodes that law.
-"""
+"""Ways to steer a model: found by their files, names, aliases and papers, and built into a law that
+any method decodes."""
 
 from __future__ import annotations
 
@@ -20,36 +18,26 @@ STEERINGS = ModuleCatalogue(("polydec.methods.steering",), "steerings", "steerin
 
 
 def steering_modules() -> dict[str, ModuleType]:
-    """Return the module of each way by its name (the file's, with hyphens).
-
-    Those of other packages are included (`plugins.py`).
-    """
+    """The module of each way by its name (the file's, with hyphens), those of other packages
+    included (`plugins.py`)."""
     return STEERINGS.modules()
 
 
 def steering_names() -> dict[str, str]:
-    """Return the own name of a way by every name that it answers to.
-
-    The names are in lower case with hyphens.
-    """
+    """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its
+    paper's number; and its own."""
     return STEERINGS.names()
 
 
 def find_steering(name: str) -> str:
-    """Return the own name of the way that answers to a name, an alias or an arXiv number.
-
-    Raises:
-        RequestError: There is no such name; the message gives the nearest ones.
-    """
+    """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the
+    nearest names for one that is not there."""
     return STEERINGS.find(name, f"it must be one of {', '.join(steering_modules())}")
 
 
 def get_steering_module(name: str) -> ModuleType:
-    """Return a way's module, by any of its names.
-
-    Raises:
-        RequestError: There is no such name; the message gives the nearest ones.
-    """
+    """A way's module, by any of its names. Raises RequestError with the nearest names for one that
+    is not there."""
     return steering_modules()[find_steering(name)]
 
 
@@ -59,15 +47,17 @@ def steering_options(name: str) -> tuple[Option, ...]:
 
 
 def steering_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return all options of a way with their values.
+    """Complete the options of a way to steer.
 
     Args:
-        name: Any name of the way.
-        given: Values by option. None: the defaults alone.
+        name: Any name of it.
+        given: Options as text or typed; the others have their defaults.
+
+    Returns:
+        All options with the values they have.
 
     Raises:
-        RequestError: The way or an option is unknown, or a value is of the wrong type or out of
-            range.
+        RequestError: An option is unknown, of the wrong type or out of range.
     """
     return STEERINGS.chosen(find_steering(name), given)
 
@@ -78,11 +68,15 @@ def second_prompt_deriver(name: str) -> Callable[[str], str] | None:
 
 
 def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
-    """Return how many positions of the context a way's own vectors take.
+    """How many positions of the context a way's own vectors take: what `POSITIONS` of its file
+    makes of its options.
 
     Args:
         name: Any name of the way.
-        options: Values of its options; the file's `POSITIONS` reads them.
+        options: All its options.
+
+    Returns:
+        The positions, 0 for a way that has no vectors.
     """
     # A way without vectors of its own takes no positions.
     taken: Callable[[Mapping[str, Any]], int] | None = getattr(
@@ -94,14 +88,14 @@ def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
 
 
 def check_second(name: str, given: bool) -> None:
-    """Check that a second prompt is given only to a way that reads one.
+    """Check that a second prompt is read where it is given.
 
     Args:
         name: Any name of the way.
-        given: Whether the request has a second prompt.
+        given: Whether there is one.
 
     Raises:
-        RequestError: One is given and not read.
+        RequestError: The way reads none.
     """
     card: Card = get_steering_module(name).CARD
     # A second prompt that nobody reads is an error: it would have no effect.
@@ -114,20 +108,8 @@ def check_second(name: str, given: bool) -> None:
 def build(
     name: str, kit: Kit, given: Mapping[str, Any] | None = None
 ) -> tuple[Target, dict[str, Any]]:
-    """Build the steered law of a kit's bare target.
-
-    Args:
-        name: Any name of the way.
-        kit: What the way is given.
-        given: Values by option. None: the defaults alone.
-
-    Returns:
-        The steered law, and all options with their values.
-
-    Raises:
-        RequestError: An option is not legal, or the draft's vocabulary differs.
-        MissingError: The kit lacks something.
-    """
+    """The steered law of a kit's bare target, and all options with the values they have. Raises
+    RequestError for an option that is not legal, or something that the kit lacks."""
     module = get_steering_module(name)
     values = steering_option_values(name, given)
     card: Card = module.CARD

@@ -1,7 +1,5 @@
-"""Published systems that are no method to choose.
-
-They are always on, or a command or a benchmark of their own.
-"""
+"""Published systems that are no method to choose: they are always on, or a command or a benchmark
+of their own."""
 
 from __future__ import annotations
 
@@ -10,15 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PublishedSystem:
-    """A published system, and where it is found.
-
-    Attributes:
-        name: What people call it.
-        title: What it does, in words.
-        source: Authors, paper, year.
-        arxiv: The paper's number there.
-        where: Command, benchmark or page that has it.
-    """
+    """name: what people call it; title: what it does, in words; source: authors, paper, year;
+    arxiv: the paper's number there; where: the command, benchmark or page that has it."""
 
     name: str
     title: str

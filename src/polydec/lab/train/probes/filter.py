@@ -25,7 +25,7 @@ from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
 from polydec.lab.train.specs.probe import FilterSpec, ValueSpec
 from polydec.lab.train.target import require_family
 from polydec.lab.train.tasks import draw_task, task_variety
-from polydec.methods.registry.kit import family_of
+from polydec.methods.registry.family import MASKED_DIFFUSION, family_of
 from polydec.models.learned.kinds import filter as filters
 from polydec.models.learned.kinds.filter import ConfidenceFilter
 from polydec.request.loaded import LoadedModel
@@ -80,7 +80,7 @@ def prepare_probe(spec: FilterSpec) -> ProbeTraining[ProbeExamples]:
 def load_diffusion_model(name: str) -> LoadedModel:
     """The target of this name. Raises RequestError where it is no masked-diffusion model."""
     lm = load(name, draft=None)
-    require_family("diffusion", family_of(lm.checkpoint.lm), name)
+    require_family(MASKED_DIFFUSION, family_of(lm.checkpoint.lm), name)
     return lm
 
 

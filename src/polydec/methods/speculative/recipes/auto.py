@@ -73,6 +73,10 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.ngrams import NGrams
 
+    # What is missing is said before costs are asked for, which may have to be measured.
+    best = BestFirstTree(trained_tree.WIDTH, trained_tree.TIPS)
+    grown = trained_tree.require_tree_drafter(kit, best) if states else None
+    _ = ask and kit.drafting
     # On a processor that computes a row at a time nothing but sure tokens pays; four rows tell
     # which kind this is.
     rows_are_cheap = kit.costs.share(4) < 1.5 * kit.costs.share(1)
@@ -97,12 +101,7 @@ def build(
     paid = (
         ModelDrafter(ShapedTarget(kit.drafting, GreedyRule()), ChainTree(), 128) if asked else None
     )
-    grown = BestFirstTree(trained_tree.WIDTH, trained_tree.TIPS)
-    tree = (
-        PricedTree.by_costs(trained_tree.require_tree_drafter(kit, grown), kit.costs)
-        if states
-        else None
-    )
+    tree = None if grown is None else PricedTree.by_costs(grown, kit.costs)
     # The trained tree takes the place of the draft model: the two are not asked together.
     drafter = CostAwareDrafter(
         free, paid if tree is None else None, kit.costs, lasting=False, tree=tree

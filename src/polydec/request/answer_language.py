@@ -1,0 +1,92 @@
+"""Which answers a request allows: its constraint, an end within the tokens that there are, and what
+may be thought before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.laws.constraints import pieces
+from polydec.laws.constraints.in_time import DeadlineLanguage, in_time
+from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.request.stages import CheckedRequest, EncodedRequest
+from polydec.request.thinking import ThinkingSettings
+
+
+@dataclass(frozen=True)
+class AnswerLanguage:
+    """Which answers a request allows.
+
+    Attributes:
+        language: Of whole answers, thinking included. None: all texts.
+        ending: What brings answers to an end in time. None: nothing does.
+    """
+
+    language: TokenLanguage[Any] | None = None
+    ending: DeadlineLanguage | None = None
+
+
+def answer_language(
+    encoded: EncodedRequest, length: int, thinking: ThinkingSettings | None
+) -> AnswerLanguage:
+    """Which answers a request allows.
+
+    Args:
+        encoded: The request.
+        length: Tokens of an answer at most.
+        thinking: How its thinking is read. None: it is left as it stands.
+
+    Returns:
+        The language of whole answers.
+
+    Raises:
+        RequestError: The rest of the request leaves the constraint no room, or no legal end is
+            found.
+    """
+    checked = encoded.checked
+    language = None
+    ending = None
+    if checked.ask.constraint is not None:
+        language = _constraint_language(checked)
+    if checked.ask.finish and language is not None:
+        ending = _end_in_time(checked, language, length)
+        language = ending
+    if thinking is not None:
+        after = thinking.language(encoded.model.checkpoint, language, checked.constraint_ends)
+        language = after or language
+    return AnswerLanguage(language, ending)
+
+
+def _constraint_language(checked: CheckedRequest) -> TokenLanguage[Any]:
+    """What a constraint means to this model. Raises RequestError where the rest of the request
+    leaves it no room."""
+    constraint = checked.ask.constraint
+    assert constraint is not None
+    ends = checked.constraint_ends
+    if not ends:
+        raise RequestError(
+            "constraint has no token to end an answer with (ignore_eos, or a model without EOS): allow EOS, or "
+            "give a special token among stop_token_ids"
+        )
+    language = constraint.language(checked.vocab, ends)
+    least = checked.sampling.min_tokens
+    if language.finite and least:
+        raise RequestError(
+            f"min_tokens is {least}: the constraint holds a few texts only, and they end where they "
+            "end, so leave min_tokens out"
+        )
+    return language
+
+
+def _end_in_time(
+    checked: CheckedRequest, language: TokenLanguage[Any], length: int
+) -> DeadlineLanguage:
+    """The language with an end within so many tokens. Raises RequestError where none is found."""
+    ends = checked.constraint_ends
+    return in_time(
+        language,
+        length,
+        pieces.token_byte_pieces(checked.vocab, ends),
+        sorted(x for x in ends if 0 <= x < checked.vocab.size),
+    )

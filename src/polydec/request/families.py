@@ -1,0 +1,349 @@
+"""What each kind of model makes of a request: which fields it can honour, how it reads a prompt,
+how its laws are bent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.base.options import short_repr
+from polydec.core.protocols import Shaper
+from polydec.laws.shapers.sampling import Sampling, build_shapers, stateful_rule_names
+from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.diffusion.loop.no_early_end import NoEarlyEndDenoiser
+from polydec.methods.registry.family import (
+    AUTOREGRESSIVE,
+    INSERTION,
+    MASKED_DIFFUSION,
+    DecodingFamily,
+    family_of,
+)
+from polydec.methods.registry.kit import ANY_DRAFT
+from polydec.models.sessions.checkpoint import (
+    DeferredBundle,
+    ModelBundle,
+    resolve_deferred_bundle,
+)
+from polydec.models.sessions.sourced import EncoderDecoderModel
+from polydec.request.room import count_context_tokens
+from polydec.request.stages import (
+    BentRequest,
+    CheckedRequest,
+    EncodedRequest,
+    RequestFamily,
+    ShapedLaws,
+)
+
+
+def request_family(law: object) -> RequestFamily:
+    """What the kind of a model makes of requests. law: of the model as it was loaded."""
+    if isinstance(law, EncoderDecoderModel):
+        return ENCODER_DECODER
+    return _BY_KIND[family_of(law)]
+
+
+@dataclass(frozen=True)
+class AutoregressiveFamily:
+    """Models that continue texts."""
+
+    kind: DecodingFamily = AUTOREGRESSIVE
+
+    def check_request(self, checked: CheckedRequest) -> None:
+        _check_no_source(checked)
+        _check_no_infill(checked)
+        if checked.form.vectors and checked.model.checkpoint.unit != "token":
+            raise RequestError(
+                "prompt holds vectors, and units is bytes: a vector stands where tokens would, so leave units out"
+            )
+
+    def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        """Encode the prompt, and vectors that stand in it.
+
+        Args:
+            checked: The request.
+            room: Tokens that there is room for. None: no bound.
+
+        Returns:
+            The request with these ids.
+
+        Raises:
+            RequestError: Something of it cannot be read.
+        """
+        model = checked.model
+        ask = checked.ask
+        ids = model.encoder.encode_request(ask, room)
+        vectors = None
+        if checked.form.vectors:
+            width = model.network.embed((0,)).shape[1]
+            vectors = model.encoder.encode_vectors(ask.prompt, ids, width)
+        return EncodedRequest(checked, model, ids, vectors=vectors)
+
+    def shape_laws(self, bent: BentRequest) -> ShapedLaws:
+        return _shape_next_token_laws(bent)
+
+
+@dataclass(frozen=True)
+class EncoderDecoderFamily:
+    """Models that continue texts which are written from a source. Each source is a law of its own."""
+
+    kind: DecodingFamily = AUTOREGRESSIVE
+
+    def check_request(self, checked: CheckedRequest) -> None:
+        _check_no_infill(checked)
+        if checked.ask.reuse is not None:
+            raise RequestError(
+                f"reuse is {checked.ask.reuse!r}: a source is read beside the prompt; leave one of them out"
+            )
+        if checked.form.vectors:
+            raise RequestError(
+                "prompt holds vectors: an encoder-decoder model reads ids only, in its source and in its prompt"
+            )
+
+    def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        """Encode the source, and bind the model and its draft to it.
+
+        Args:
+            checked: The request.
+            room: Tokens that there is room for. None: no bound.
+
+        Returns:
+            The request with these ids.
+
+        Raises:
+            RequestError: Something of it cannot be read.
+        """
+        model = checked.model
+        salt = checked.ask.cache_salt
+        source = model.encoder.encode_source(checked.ask, room)
+        begins = model.encoder.encode_answer_beginning(checked.ask)
+        point = model.checkpoint
+        behind = replace(model, checkpoint=replace(point, lm=point.lm.given(source, salt)))
+        draft = model.draft
+        if draft is not None:
+            deferred = DeferredBundle(
+                draft.name, lambda: _behind_source(resolve_deferred_bundle(draft), source, salt)
+            )
+            behind = replace(behind, draft=deferred)
+        return EncodedRequest(checked, behind, (*point.lm.start, *begins), source)
+
+    def shape_laws(self, bent: BentRequest) -> ShapedLaws:
+        return _shape_next_token_laws(bent)
+
+
+@dataclass(frozen=True)
+class MaskedDiffusionFamily:
+    """Models that fill canvases: they have a law of each gap, and none of a next token."""
+
+    kind: DecodingFamily = MASKED_DIFFUSION
+
+    def check_request(self, checked: CheckedRequest) -> None:
+        _check_no_source(checked)
+        _check_no_next_token(checked, self.kind)
+        draft = checked.model.draft
+        if draft is not None and not checked.card.needs_draft:
+            raise RequestError(
+                f"draft is {short_repr(draft.name)}: method {checked.card.name} decodes a masked-diffusion model without one "
+                "(guided-diffusion takes one)"
+            )
+
+    def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        """Encode the prompt, which stands before the canvas.
+
+        Args:
+            checked: The request.
+            room: Tokens that there is room for. None: no bound.
+
+        Returns:
+            The request with these ids.
+
+        Raises:
+            RequestError: Something of it cannot be read.
+        """
+        ids = checked.model.encoder.encode_request(checked.ask, room)
+        return EncodedRequest(checked, checked.model, ids)
+
+    def shape_laws(self, bent: BentRequest) -> ShapedLaws:
+        model = bent.encoded.model
+        request = bent.request
+        sampling = bent.encoded.checked.sampling
+        denoiser: Any = model.checkpoint.lm
+        # A least length is a matter of positions here: the first gaps take no token that ends the text.
+        if sampling.min_tokens:
+            ends = bent.encoded.checked.eos | request.stop_ids
+            denoiser = NoEarlyEndDenoiser(denoiser, ends, len(request.prompt) + sampling.min_tokens)
+            sampling = replace(sampling, min_tokens=0)
+        _check_no_state(sampling, "a masked-diffusion model fills gaps")
+        shapers = _shape_each_position(bent, sampling)
+        return ShapedLaws(denoiser, model.small, shapers)
+
+
+@dataclass(frozen=True)
+class InsertionFamily:
+    """Models that put tokens anywhere into a text: they have a law of each slot, and none of a next
+    token."""
+
+    kind: DecodingFamily = INSERTION
+
+    def check_request(self, checked: CheckedRequest) -> None:
+        _check_no_source(checked)
+        _check_no_next_token(checked, self.kind)
+        draft = checked.model.draft
+        if draft is not None:
+            raise RequestError(
+                f"draft is {short_repr(draft.name)}: an insertion model is decoded without one, so leave it out"
+            )
+
+    def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        """Encode the prompt, which stands before what is inserted.
+
+        Args:
+            checked: The request.
+            room: Tokens that there is room for. None: no bound.
+
+        Returns:
+            The request with these ids.
+
+        Raises:
+            RequestError: Something of it cannot be read.
+        """
+        ids = checked.model.encoder.encode_request(checked.ask, room)
+        return EncodedRequest(checked, checked.model, ids)
+
+    def shape_laws(self, bent: BentRequest) -> ShapedLaws:
+        sampling = bent.encoded.checked.sampling
+        _check_no_state(sampling, "an insertion model writes")
+        return ShapedLaws(bent.law, lambda: None, _shape_each_position(bent, sampling))
+
+
+ENCODER_DECODER = EncoderDecoderFamily()
+_BY_KIND: dict[DecodingFamily, RequestFamily] = {
+    family.kind: family
+    for family in (AutoregressiveFamily(), MaskedDiffusionFamily(), InsertionFamily())
+}
+
+
+def _check_no_source(checked: CheckedRequest) -> None:
+    """Raise RequestError where a request has a source, which only an encoder reads."""
+    if checked.ask.source is not None:
+        raise RequestError(
+            f"source is given: {checked.model.name} reads nothing beside its prompt (an encoder-decoder model does), "
+            "so leave it out"
+        )
+
+
+def _check_no_infill(checked: CheckedRequest) -> None:
+    """Raise RequestError where an answer has gaps, which a model that continues texts cannot fill."""
+    if checked.ask.infill is not None:
+        raise RequestError(
+            "infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion"
+        )
+
+
+def _check_no_next_token(checked: CheckedRequest, kind: DecodingFamily) -> None:
+    """Raise RequestError for the first field that needs a law of the next token behind a text."""
+    ask = checked.ask
+    model = f"{kind.called} model"
+    if checked.press is not None:
+        raise RequestError(
+            f"cache is {short_repr(checked.press.card.name)}: {model} feeds its text anew and has no old keys to press"
+        )
+    if ask.reuse is not None:
+        raise RequestError(f"reuse is {ask.reuse!r}: {model} feeds its text anew, so leave it out")
+    if checked.form.vectors:
+        raise RequestError(f"prompt holds vectors: {model} reads token ids only")
+    if checked.steering is not None:
+        raise RequestError(
+            f"steer is {short_repr(checked.steering.card.name)}: {model} has no law of a next token to steer"
+        )
+    if ask.reasoning_budget is not None:
+        raise RequestError(
+            f"reasoning_budget is {ask.reasoning_budget}: {model} writes in any order, so leave it out"
+        )
+    if ask.constraint is not None:
+        raise RequestError(
+            f"constraint needs a text that is written from left to right, and {model} writes in any order: leave it out"
+        )
+    if ask.prompt_logprobs is not None:
+        raise RequestError(
+            f"prompt_logprobs is {ask.prompt_logprobs}: {model} has no law of a next token, so leave it out"
+        )
+
+
+def _check_no_state(sampling: Sampling, who: str) -> None:
+    """Raise RequestError for a sampling rule that looks at the text before a token. who: is
+    decoded, and does what."""
+    rules = stateful_rule_names(sampling)
+    if not rules and sampling.min_tokens:
+        rules = ("min_tokens",)
+    if rules:
+        raise RequestError(
+            f"sampling rule {rules[0]} looks at the text before a token, and {who} in any order: leave it out"
+        )
+
+
+def _behind_source(point: ModelBundle, source: Sequence[int], cache_salt: str) -> ModelBundle:
+    """A draft that reads the source as well, where it can."""
+    if not isinstance(point.lm, EncoderDecoderModel):
+        return point
+    return replace(point, lm=point.lm.given(source, cache_salt))
+
+
+def _shape_each_position(bent: BentRequest, sampling: Sampling) -> tuple[Shaper[Any], ...]:
+    """The rules that a method applies to the law of each gap or slot by itself."""
+    order = bent.encoded.ask.order
+    return build_shapers(sampling, order=order, seed=bent.request.seed, choice=0)
+
+
+def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
+    """The law of the next token and, where a method asks for it, the draft's, both shaped by the
+    rules of sampling."""
+    encoded = bent.encoded
+    request = bent.request
+    model = encoded.model
+    checked = encoded.checked
+    order = encoded.ask.order
+    shapers = build_shapers(
+        checked.sampling,
+        order=order,
+        eos=checked.eos,
+        stop_ids=request.stop_ids,
+        seed=request.seed,
+        choice=0,
+        words=checked.vocab.words,
+        geometry=model.checkpoint.lm.geometry,
+        language=bent.language,
+    )
+
+    @cache
+    def shaped_draft() -> Any:
+        draft = model.small()
+        length = count_context_tokens(model, request.prompt) + request.max_tokens
+        # A draft that may help, and has no room for this text, is left out.
+        if draft is None or (not checked.card.needs_draft and draft.network.context < length):
+            return None
+        # The laws of a canvas' gaps only choose what is proposed, so they stay as they are.
+        if not family_of(draft).continues_text:
+            return draft
+        bent = shapers
+        # A draft that may have another vocabulary takes the rules that name no token.
+        if ANY_DRAFT in checked.card.needs:
+            bent = build_shapers(
+                checked.sampling.anywhere(),
+                order=order,
+                eos=draft.vocab.eos,
+                seed=request.seed,
+                choice=0,
+                words=draft.vocab.words,
+                geometry=draft.geometry,
+            )
+        if bent:
+            return ShapedTarget(draft, *bent)
+        return draft
+
+    law = bent.law
+    if shapers:
+        law = ShapedTarget(law, *shapers)
+    return ShapedLaws(law, shaped_draft)

@@ -1,0 +1,355 @@
+"""Prompts to token ids: texts, chats with tools, ids as they stand, and vectors among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+from polydec.base.edge import whole_text
+from polydec.base.errors import RequestError
+from polydec.base.options import short_repr
+from polydec.core.protocols import Target
+from polydec.laws.targets.softened import SoftPromptTarget
+from polydec.models.sessions.soft import Soft, make_soft_tokens
+from polydec.models.text import prompt_ending, tool_prompt
+from polydec.models.text.message_forms import joined_text
+from polydec.models.text.tokenizer import Tokenizer
+from polydec.request.fields import Ask, Prompt
+
+_GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
+
+
+@dataclass(frozen=True)
+class PromptForm:
+    """In which form a prompt was given.
+
+    Attributes:
+        messages: It is a chat.
+        token_ids: It is token ids, which stand as they are.
+        vectors: Vectors stand among its ids.
+    """
+
+    messages: bool
+    token_ids: bool
+    vectors: bool
+
+
+def form_of_prompt(prompt: object) -> PromptForm:
+    """In which form a prompt was given; of what is none, no form."""
+    if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence):
+        return PromptForm(messages=False, token_ids=False, vectors=False)
+    messages = len(prompt) > 0 and isinstance(prompt[0], Mapping)
+    vectors = any(isinstance(part, Soft) for part in prompt)
+    return PromptForm(messages, token_ids=not messages, vectors=vectors)
+
+
+@dataclass(frozen=True)
+class VectorPrompt:
+    """A prompt in which vectors stand.
+
+    Attributes:
+        ids: What all see who know words: the ids that stand for the vectors among the others.
+        instead: What the model reads: ids behind the vocabulary that stand for vectors among the
+            others.
+        rows: Of every id but the last, the place in `instead` that its row is read at, ascending.
+    """
+
+    ids: tuple[int, ...]
+    instead: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    def law(self, law: Target) -> SoftPromptTarget:
+        """A law behind this prompt."""
+        return SoftPromptTarget(law, self.ids, self.instead, self.rows)
+
+
+@dataclass(frozen=True)
+class PromptEncoder:
+    """Makes token ids of prompts.
+
+    Attributes:
+        name: What messages call the model.
+        text: Its tokenizer, with its chat template where it has one.
+        size: Tokens of its vocabulary.
+    """
+
+    name: str
+    text: Tokenizer
+    size: int
+
+    def encode_request(self, ask: Ask, room: int | None = None) -> tuple[int, ...]:
+        """Token ids of a request's prompt.
+
+        Args:
+            ask: The request, whose values are converted.
+            room: Tokens that there is room for; far beyond them a text is not even encoded. None:
+                no bound.
+
+        Returns:
+            The ids.
+
+        Raises:
+            RequestError: The prompt is empty, or holds something else than a prompt does.
+        """
+        return self.encode_prompt(
+            ask.prompt,
+            raw=ask.raw,
+            tools=ask.tools,
+            template=ask.template,
+            ending=ask.prompt_ending,
+            most=room,
+            sanitize_control_tokens=ask.sanitize_control_tokens,
+        )
+
+    def encode_prompt(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        who: str = "prompt",
+        tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] | None = None,
+        ending: str = prompt_ending.OPENED,
+        most: int | None = None,
+        sanitize_control_tokens: bool = False,
+    ) -> tuple[int, ...]:
+        """Token ids of a prompt.
+
+        Args:
+            prompt: A text, token ids (vectors among them) or chat messages.
+            raw: Without the chat template.
+            who: What messages call the prompt.
+            tools: What the template shows beside messages.
+            template: Further names that the template is told.
+            ending: What the text of messages ends with (models/text/prompt_ending.py).
+            most: Tokens that there is room for, far beyond which a text is not even encoded. None:
+                no bound.
+            sanitize_control_tokens: Control tokens in all of these are plain text.
+
+        Returns:
+            The ids; of vectors those that stand for them.
+
+        Raises:
+            RequestError: The prompt is empty, or holds something else than a prompt does, or the
+                tools cannot be shown.
+        """
+        values = template or {}
+        encode = self.text.encode
+        if sanitize_control_tokens:
+            encode = self.text.encode_sanitized
+            marked = self.text.control_tokens.marked
+            prompt, tools, values = map(marked, (prompt, tools, values))
+        form = form_of_prompt(prompt)
+        if tools and not (self.text.has_chat and form.messages):
+            raise RequestError(
+                "tools is given without chat messages, or to a model without a chat template: leave it out"
+            )
+        if not isinstance(prompt, str) and not form.messages and not form.token_ids:
+            raise RequestError(
+                f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages"
+            )
+        if not prompt:
+            raise RequestError(f"{who} is empty: give a text of at least one character")
+        if form.token_ids:
+            if most is not None and len(prompt) > most:
+                raise RequestError(f"{who} has {len(prompt)} tokens: there is room for {most}")
+            return self._check_token_ids(prompt, who)
+        as_it_stands = False
+        if isinstance(prompt, str) and (raw or not self.text.has_chat):
+            shown = prompt
+            as_it_stands = True
+        elif not self.text.has_chat:
+            raise RequestError(f"{self.name} has no chat template: give the {who} as text")
+        elif isinstance(prompt, str):
+            shown = self.text.render([{"role": "user", "content": prompt}], **values)
+        else:
+            shown = self._render_chat(prompt, tools, values, ending)
+        # Far too long a text is refused before it is encoded, which would take seconds.
+        if most is not None and self.text.beyond(shown, most):
+            raise RequestError(
+                f"{who} has {len(shown)} characters, which are more than {most} tokens: there is room for those"
+            )
+        return encode(shown, as_it_stands)
+
+    def encode_source(self, ask: Ask, room: int | None = None) -> tuple[int, ...]:
+        """Token ids of what an encoder-decoder model reads: the request's source, or its prompt
+        where it has none.
+
+        Args:
+            ask: The request.
+            room: As for `encode_request`.
+
+        Returns:
+            The ids.
+
+        Raises:
+            RequestError: There is no source, or it cannot be read.
+        """
+        if ask.source is None:
+            who = "prompt"
+            source = ask.prompt
+        else:
+            who = "source"
+            source = ask.source
+        if isinstance(source, bytes):
+            try:
+                source = source.decode()
+            except UnicodeDecodeError as why:
+                raise RequestError(
+                    f"{who} is no UTF-8: byte {why.start} begins no character"
+                ) from None
+        if isinstance(source, str):
+            source = whole_text(source, who)
+        return self.encode_prompt(
+            source,
+            raw=True,
+            who=who,
+            most=room,
+            sanitize_control_tokens=ask.sanitize_control_tokens,
+        )
+
+    def encode_answer_beginning(self, ask: Ask) -> tuple[int, ...]:
+        """Token ids that every answer of an encoder-decoder model begins with: the prompt that
+        stands beside a source. Raises RequestError where it cannot be read."""
+        if ask.source is None or not ask.prompt:
+            return ()
+        if not isinstance(ask.prompt, str):
+            return self.encode_prompt(ask.prompt, raw=True)
+        said = whole_text(ask.prompt, "prompt")
+        # What begins an answer has nothing of what a tokenizer puts before and behind a text.
+        if ask.sanitize_control_tokens:
+            return self.text.encode_sanitized(self.text.control_tokens.marked(said), special=False)
+        return self.text.encode(said, special=False)
+
+    def encode_empty(self, *, raw: bool = False) -> tuple[int, ...]:
+        """Token ids of a prompt that asks nothing: an empty turn of a chat, or (raw, or without a
+        template) what a tokenizer sets before every text."""
+        if raw or not self.text.has_chat:
+            return self.text.encode("")
+        return self.text.chat([{"role": "user", "content": ""}])
+
+    def encode_vectors(self, prompt: Prompt, ids: tuple[int, ...], width: int) -> VectorPrompt:
+        """A prompt in which vectors stand.
+
+        Args:
+            prompt: Token ids, and vectors among them.
+            ids: What `encode_prompt` makes of it.
+            width: Numbers of a vector that the model reads.
+
+        Returns:
+            What the model reads, and what stands for it.
+
+        Raises:
+            RequestError: The prompt ends with vectors, or one of them is of another width.
+        """
+        parts: list[Any] = list(prompt)
+        if isinstance(parts[-1], Soft):
+            raise RequestError(
+                "prompt ends with vectors: at least one token must stand behind them"
+            )
+        instead = list[int]()
+        rows = list[int]()
+        for at, part in enumerate(parts):
+            first = len(instead)
+            if not isinstance(part, Soft):
+                instead.append(int(part))
+                rows.append(first)
+                continue
+            instead += make_soft_tokens(part.vectors_KD, self.size, width, f"prompt[{at}]")
+            # K vectors and the W ids that stand for them end together: id i ends with vector (i + 1) K / W.
+            count = len(instead) - first
+            words = len(part.stands_for or ())
+            rows += [first + ((i + 1) * count - 1) // words for i in range(words)]
+        return VectorPrompt(ids, tuple(instead), tuple(rows[:-1]))
+
+    def encode_infill(self, answer: str | Sequence[int | None]) -> tuple[int | None, ...]:
+        """Token ids of an answer with gaps.
+
+        Args:
+            answer: A text in which `[[3]]` stands for three tokens, or ids with None for each gap.
+
+        Returns:
+            The ids, None for each gap.
+
+        Raises:
+            RequestError: There is no gap in it, or an id lies outside the vocabulary.
+        """
+        out = list[int | None]()
+        if isinstance(answer, str):
+            # Every second part is the number within the brackets.
+            for i, part in enumerate(_GAPS.split(answer)):
+                if i % 2:
+                    out += (None,) * int(part)
+                elif part:
+                    out += self.text.encode(part, special=False)
+        else:
+            for at, x in enumerate(answer):
+                if x is not None and (type(x) is not int or not 0 <= x < self.size):
+                    raise RequestError(
+                        f"infill[{at}] is {short_repr(x)}: it must be none, for a gap, or an id of 0 to {self.size - 1}"
+                    )
+            out += answer
+        if None not in out:
+            raise RequestError(
+                "infill has no gap: write [[3]] where three tokens are to be filled in"
+            )
+        return tuple(out)
+
+    def _render_chat(
+        self,
+        prompt: Sequence[Any],
+        tools: Sequence[Mapping[str, Any]],
+        values: Mapping[str, Any],
+        ending: str,
+    ) -> str:
+        """A chat as text; tools by the default prompt where the template has no place for them."""
+        checked = [_checked_message(at, message) for at, message in enumerate(prompt)]
+        messages = prompt_ending.mark_final_message(checked, ending)
+        values = {**values, "reply": ending == prompt_ending.OPENED}
+        if not tools:
+            shown = tool_prompt.with_earlier_calls(self.text, messages, **values)
+        elif self.text.shows_tools:
+            shown = self.text.render(messages, tools=list(tools), **values)
+        else:
+            shown = tool_prompt.render_tool_chat(self.text, messages, tools, **values)
+        return prompt_ending.end_rendered_chat(shown, ending)
+
+    def _check_token_ids(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
+        """Token ids as they stand, those that stand for vectors included."""
+        ids = list[int]()
+        for at, x in enumerate(prompt):
+            if isinstance(x, Soft):
+                ids += self._check_token_ids(x.stands_for or (), f"{who}[{at}].stands_for")
+                continue
+            try:
+                ids.append(index(x) if not isinstance(x, bool) else self.size)
+            except TypeError:
+                raise RequestError(
+                    f"{who}[{at}] is a {type(x).__name__}: token ids are whole numbers"
+                ) from None
+            if not 0 <= ids[-1] < self.size:
+                raise RequestError(
+                    f"{who} has token {str(x)[:30]}: ids lie in 0 to {self.size - 1}"
+                )
+        return tuple(ids)
+
+
+def _checked_message(at: int, message: Any) -> dict[str, Any]:
+    """A message of a chat: its content is a text, or a list of parts that are texts. Raises
+    RequestError where it is none."""
+    if not isinstance(message, Mapping):
+        raise RequestError(
+            f"message {at} is a {type(message).__name__}: it must have a role and a content"
+        )
+    for key in ("role", "content"):
+        value = message.get(key)
+        if key == "content" and isinstance(value, list):
+            value = joined_text(value)
+        if not isinstance(value, str):
+            raise RequestError(
+                f"message {at} has no {key} that is text: it must have a role and a content"
+            )
+    return dict(message)
