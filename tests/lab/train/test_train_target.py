@@ -14,16 +14,25 @@ CANVAS = "must be a masked-diffusion model"
 COMMANDS = [
     *(
         (command, "zoo:diffusion", OTHER)
-        for command in ("draft", "deer", "ngrams", "heads", "eagle", "probes", "prm", "sorted")
+        for command in (
+            "draft",
+            "deer",
+            "ngrams",
+            "heads",
+            "eagle",
+            "probes",
+            "probe --recipe prm",
+            "sorted",
+        )
     ),
-    ("stop-head --draft zoo:tiny-draft", "zoo:diffusion", OTHER),
-    ("judge --draft zoo:tiny-draft", "zoo:diffusion", OTHER),
-    ("stop-head --draft zoo:diffusion", "zoo:tiny", OTHER),
-    ("judge --draft zoo:diffusion", "zoo:tiny", OTHER),
-    ("router --draft zoo:diffusion", "zoo:reasoner", OTHER),
-    ("router --draft zoo:tiny-draft", "zoo:diffusion", OTHER),
+    ("probe --recipe stop-head --draft zoo:tiny-draft", "zoo:diffusion", OTHER),
+    ("probe --recipe judge --draft zoo:tiny-draft", "zoo:diffusion", OTHER),
+    ("probe --recipe stop-head --draft zoo:diffusion", "zoo:tiny", OTHER),
+    ("probe --recipe judge --draft zoo:diffusion", "zoo:tiny", OTHER),
+    ("probe --recipe router --draft zoo:diffusion", "zoo:reasoner", OTHER),
+    ("probe --recipe router --draft zoo:tiny-draft", "zoo:diffusion", OTHER),
     ("strength --draft zoo:tiny-draft --data PAIRS", "zoo:diffusion", OTHER),
-    *((command, "zoo:tiny", CANVAS) for command in ("filter", "dparallel", "joint")),
+    *((command, "zoo:tiny", CANVAS) for command in ("probe --recipe filter", "dparallel", "joint")),
     *((command, "zoo:block-diffusion", "block-causal") for command in ("dparallel", "joint")),
     *((command, "SHIFTED", "before their gaps") for command in ("dparallel", "joint")),
 ]
