@@ -124,6 +124,16 @@ def test_notes_stand_beside_the_tokens_that_stay():
     assert text().notes == []
 
 
+def test_notes_of_an_edit_follow_the_tokens_that_become_final():
+    asked = text(logprobs=1)
+    asked.edit(TextEdit(write=((2, 3),)), notes={})
+    asked.edit(TextEdit(write=((1, 2),)), notes={1: note(2), 2: note(3)})
+    assert asked.tokens == [2, 3] and asked.notes == [note(2), note(3)]
+    silent = text()
+    silent.edit(TextEdit(write=((1, 2),)), notes={1: note(2)})
+    assert silent.tokens == [2] and silent.notes == []
+
+
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.randoms())
 def test_a_canvas_filled_in_any_order_reads_as_one_written_from_left_to_right(tokens, dice):
     """The finished prefix grows as gaps close; ends, stop strings, pieces and the replay of edits are those of appending."""

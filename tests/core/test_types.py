@@ -74,6 +74,7 @@ def test_a_text_is_spelled_without_marks():
 def test_shape_of_a_tree():
     assert len(TREE) == 7
     assert TREE.children == ((1, 2), (4,), (5,), (), (), (6,), ())  # probes cannot be accepted
+    assert TREE.probes == (3,) and Draft.chain(7, (1, 2)).probes == ()
     assert TREE.depth == (0, 1, 1, 2, 2, 2, 3)
     assert TREE.path_to(6) == (2, 5, 6) and TREE.path_to(0) == ()
     assert TREE.child(0, 2) == 2 and TREE.child(1, 3) == 4 and TREE.child(0, 5) is None
