@@ -24,6 +24,7 @@ from polydec.base.options import (
     dataclass_options,
     keep_ranges,
 )
+from polydec.cli.main import Misuse
 from polydec.lab.commands import train
 from polydec.lab.commands.training import make_training_function, training_commands
 from polydec.lab.train.specs.command import TrainingCommand
@@ -97,6 +98,23 @@ def test_a_recipe_that_there_is_not_is_refused_with_those_that_there_are(words):
     )
     with pytest.raises(ValueError, match=says):
         GROUP.resolve_command(None, ["probe", "--out", "x", *words])
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    ("filter", "judge", "prm", "reward", "router", "stop-head", "text-router", "value"),
+)
+def test_a_recipe_that_was_a_command_says_how_it_is_typed_now(recipe):
+    says = (
+        f"command is '{recipe}': that is a recipe, typed as polydec train probe --recipe {recipe}$"
+    )
+    with pytest.raises(ValueError, match=says):
+        GROUP.resolve_command(GROUP.make_context("train", ["lm"]), [recipe, "--out", "x"])
+
+
+def test_a_name_that_is_no_recipe_is_no_command():
+    with pytest.raises(Misuse, match="No such command 'router-of-text'"):
+        GROUP.resolve_command(GROUP.make_context("train", ["lm"]), ["router-of-text"])
 
 
 def test_without_a_recipe_the_help_lists_all_of_them():

@@ -107,8 +107,14 @@ class TrainingCommandGroup(TyperGroup):
             Its name, the command, and the words after it.
 
         Raises:
-            RequestError: The package that brings the command cannot be used.
+            RequestError: The package that brings the command cannot be used, or the name is that of
+                a recipe.
         """
+        # Each recipe was a command of its own once: who types that is told how it is typed now.
+        if args[0] not in self.commands and (recipe := _find_recipe(args[0])) is not None:
+            raise RequestError(
+                f"command is {args[0]!r}: that is a recipe, typed as polydec train {recipe.name}"
+            )
         name, known, rest = super().resolve_command(ctx, args)
         # Only now is code of another package imported: the user has asked for it.
         if name in self._others:
@@ -122,6 +128,12 @@ class TrainingCommandGroup(TyperGroup):
             command, rest = split_recipe(own, rest)
             return command.name, _typed(command), rest
         return name, known, rest
+
+
+def _find_recipe(name: str) -> TrainingCommand | None:
+    """The command of the recipe of that name; None where no command has one."""
+    every = (command for group in _names() for command in _own(group))
+    return next((x for x in every if x.name.endswith(f" --recipe {name}")), None)
 
 
 def recipe_list(recipes: Sequence[TrainingCommand]) -> str:
