@@ -323,6 +323,9 @@ def test_a_fork_that_shares_rows_is_caught():
         ({"cap": 0.0}, "cap is 0.0: it must be above 0"),
         ({"decay": 0.0}, "decay is 0.0: it must be above 0 and at most 1"),
         ({"top": 65}, "top is 65"),
+        ({"window": 1025}, "window is 1025: it must lie in 0 to 1024"),
+        ({"window": 1}, "window is 1: it must be 0 or lie in 3 to 1024"),
+        ({"window": 2}, "window is 2: it must be 0 or lie in 3 to 1024"),
     ],
 )
 def test_bad_options(fields, message):

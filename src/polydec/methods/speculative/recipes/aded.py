@@ -44,7 +44,7 @@ def build(
     window: Annotated[
         int,
         InRange(0, 1024),
-        "how far back trigrams gain at each pass (0: new ones once; published: 16)",
+        "how far back trigrams gain at each pass (0: new ones once, else at least 3; published: 16)",
     ] = 0,
     decay: Annotated[
         float, GreaterThan(0), AtMost(1), "what other followers of the pair keep of their weight"
