@@ -116,7 +116,8 @@ class PearlDecoder:
         choice = text.choice or 0
         asked = into.request.logprobs
         counted = DraftCount()
-        told = into.told(ProposedEvent)
+        told_proposed = into.told(ProposedEvent)
+        told_verified = into.told(VerifiedEvent)
         words = self.vocab.words
         want = ScoreRequest(
             law=RowDetail.ROW, base=RowDetail.NOTHING if asked is None else RowDetail.ROW
@@ -141,7 +142,7 @@ class PearlDecoder:
             # The first of the new tokens is tested in the same round: its row is the one after the
             # last pending node, which the pass has just given.
             tested = _lengthen(pending, line, known, known + 1)
-            if told:
+            if told_proposed:
                 if words is None:
                     piece = ()
                 else:
@@ -154,7 +155,8 @@ class PearlDecoder:
             # accepted token is not known yet.
             if got < len(tested) - 1:
                 new = (*new, verdict.bonus)
-            into.on(VerifiedEvent(choice, n, verdict.path[: len(new) - 1], new[-1]))
+            if told_verified:
+                into.on(VerifiedEvent(choice, n, verdict.path[: len(new) - 1], new[-1]))
             notes = logprobs_at_nodes(scores, range(len(new)), new, asked)
             count = text.write(new, notes, got)
             counted.see(tested, verdict, count)

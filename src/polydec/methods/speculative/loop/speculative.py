@@ -90,14 +90,15 @@ async def _write(
     """Run round after round until the text ends; ``words`` spells drafted tokens for observers."""
     choice = text.choice or 0
     asked = into.request.logprobs
-    told = into.told(ProposedEvent)
+    told_proposed = into.told(ProposedEvent)
+    told_verified = into.told(VerifiedEvent)
     guard = into.request.guard
     count = DraftCount()
     while True:
         r = await walk.round(rng, text.room, text.ends)
         # Events cost a decoding of every drafted token, so they are made only for an observer that
         # listens.
-        if told:
+        if told_proposed:
             if words is None:
                 piece = ()
             else:
@@ -106,6 +107,7 @@ async def _write(
             into.on(
                 ProposedEvent(choice, r.position, draft.token, draft.parent, piece, draft.probes)
             )
+        if told_verified:
             into.on(VerifiedEvent(choice, r.position, r.verdict.path, r.verdict.bonus))
         notes = logprobs_at_nodes(r.scores, r.nodes, r.tokens, asked)
         # The guard's state is read before the write: it belongs to the first token of this round.
