@@ -136,6 +136,32 @@ def test_every_token_of_an_accepted_run_is_fed_to_the_draft_once():
     assert task.usage[target.network].positions <= len(PROMPT) + 60
 
 
+class Measured(CausalLaw):
+    """Notes how long each draft is that is scored."""
+
+    def open(self, prompt):
+        session = super().open(prompt)
+        score, self.lengths = session.score, []
+
+        async def noted(draft, want):
+            self.lengths.append(len(draft))
+            return await score(draft, want)
+
+        session.score = noted
+        return session
+
+
+@pytest.mark.parametrize("gamma", [1, 3])
+def test_a_round_costs_the_same_however_long_the_accepted_text_is(gamma):
+    target, draft = (
+        Measured(m.network, m.vocab, chunk=2)
+        for m in (toy_law(3, 5, eos=-1), toy_law(3, 5, eos=-1, cost=0.1))
+    )
+    got = decode(PearlDecoder(target, draft, ExactVerifier(), gamma), 60)
+    assert got.stats.accepted == got.stats.drafted == 60
+    assert max(target.lengths) <= gamma and max(draft.lengths) <= 2 * gamma
+
+
 def test_overlapped_and_one_after_the_other_write_the_same():
     with ThreadPoolExecutor(2) as pool:
         for seed in range(4):

@@ -122,13 +122,13 @@ class PearlDecoder:
         want = ScoreRequest(
             law=RowDetail.ROW, base=RowDetail.NOTHING if asked is None else RowDetail.ROW
         )
-        # `line` is what the draft model's session has staged. `pending` is the end of it that the
-        # target has not verified: the root, and the drafted tokens that wait for the next pass.
-        pending = line = Draft.chain(into.request.prompt[-1])
+        # What the target has not verified: the root, and the drafted tokens that wait for the next
+        # pass. Nothing before it is staged in either session, so a round costs the same however
+        # long the text is.
+        pending = Draft.chain(into.request.prompt[-1])
         while True:
             n = text.position
             waiting = len(pending) - 1
-            known = len(line)
             # Nothing is drafted after an end of the text, nor beyond the room that the answer has
             # left.
             if waiting and pending.token[-1] in text.ends:
@@ -137,11 +137,11 @@ class PearlDecoder:
                 more = min(self.gamma, text.room - waiting)
             # The draft model writes ahead while the target scores what is pending.
             line, scores = await gather_coroutines(
-                self._ahead(small, line, more, n, rng, text.ends), big.score(pending, want)
+                self._ahead(small, pending, more, n, rng, text.ends), big.score(pending, want)
             )
             # The first of the new tokens is tested in the same round: its row is the one after the
             # last pending node, which the pass has just given.
-            tested = _lengthen(pending, line, known, known + 1)
+            tested = line.only(range(min(len(pending) + 1, len(line))))
             if told_proposed:
                 if words is None:
                     piece = ()
@@ -166,14 +166,12 @@ class PearlDecoder:
             # tokens waits for the next pass.
             if got == len(tested) - 1:
                 big.commit(pending.token)
-                pending = _lengthen(Draft.chain(new[-1]), line, known + 1, len(line))
+                pending = _line_below(small, line, got)
             else:
-                # Everything after the rejected token is dropped. In `line` the pending root is the
-                # token before index `known - waiting`; the draft model commits up to it, and the
-                # accepted tokens after it.
+                # Everything after the rejected token is dropped.
                 big.commit(tested.token[: got + 1])
-                small.commit(line.token[: known - waiting + got])
-                pending = line = Draft.chain(new[-1])
+                small.commit(tested.token[: got + 1])
+                pending = Draft.chain(new[-1])
 
     async def _ahead(
         self, session: Session, line: Draft, more: int, n: int, rng: Rng, ends: frozenset[int]
@@ -191,13 +189,16 @@ class PearlDecoder:
         return line
 
 
-def _lengthen(chain: Draft, line: Draft, start: int, stop: int) -> Draft:
-    """The chain with nodes start to stop of the line behind it."""
-    for i in range(start, min(stop, len(line))):
-        chain = chain.grown(
-            line.token[i], len(chain) - 1, line.draw[i], line.law[i], (line.chance or ())[i]
-        )
-    return chain
+def _line_below(session: Session, line: Draft, root: int) -> Draft:
+    """The line from a new root on; the draft model's session commits what stands before it."""
+    # The session has not scored the last token of the line.
+    tip = len(line) - 1
+    if root == tip:
+        session.commit(line.token[:tip])
+        return Draft.chain(line.token[tip])
+    left = session.keep(range(tip), root)
+    chance = (line.chance or ())[tip]
+    return left.grown(line.token[tip], len(left) - 1, line.draw[tip], line.law[tip], chance)
 
 
 @dataclass(frozen=True)
