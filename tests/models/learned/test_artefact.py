@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from polydec.lab.testing.toy import toy_law
 from polydec.models.learned import artefact
 from polydec.models.learned.artefact import ArtefactKind
 from polydec.models.learned.kinds import ngrams, stop_head
@@ -135,3 +136,45 @@ def test_damaged_tables(tmp_path, change):
         {k: v for k, v in {**t, **change}.items() if v is not None}, tmp_path / "ngrams.safetensors"
     )
     refused(lambda: ngrams.load(str(tmp_path)), "^ngrams is '.*it is damaged: ")
+
+
+def root_mean_square(x):
+    return x * x.square().mean(-1, keepdim=True).add(1e-5).rsqrt()
+
+
+WEIGHTS = torch.tensor([0.5, 2.0, -1.0, 3.0])
+NORMS = {
+    "none": lambda x: x,
+    "root mean square": root_mean_square,
+    "its weights": lambda x: root_mean_square(x) * WEIGHTS,
+    "rounded": lambda x: (root_mean_square(x) * WEIGHTS).bfloat16(),
+    "scaled": lambda x: x / x.norm(dim=-1, keepdim=True),
+}
+OTHERS = {
+    "a mean": lambda x: torch.nn.functional.layer_norm(x, (4,)),
+    "a mean, weights, a bias": lambda x: torch.nn.functional.layer_norm(x, (4,), WEIGHTS, WEIGHTS),
+    "a bias": lambda x: root_mean_square(x) * WEIGHTS + 1.0,
+}
+
+
+def normed_toy(norm):
+    law = toy_law(1)
+    law.network.normed = norm
+    return law
+
+
+@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
+def test_a_norm_by_the_root_mean_square_can_be_undone(norm):
+    artefact.require_laws(normed_toy(norm), 4, "things", normed=True)
+
+
+@pytest.mark.parametrize("norm", OTHERS.values(), ids=OTHERS)
+def test_what_undoes_the_norm_is_refused_for_a_target_of_another_norm(norm):
+    law = normed_toy(norm)
+    refused(
+        lambda: artefact.require_laws(law, 4, "things", normed=True),
+        "^things need a target .*: its final norm must divide by the root mean square",
+    )
+    # Who reads normed states, or makes laws of those before the norm, undoes nothing.
+    artefact.require_laws(law, 4, "things", head=False, normed=True)
+    artefact.require_laws(law, 4, "things")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polydec.base.errors import FileError, PolydecError
 from polydec.base.files import replace_file_atomically
-from polydec.core.protocols import Target
+from polydec.core.protocols import Session, Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, fields
 from polydec.models.formats.tensor_files import SafeTensors
@@ -100,11 +100,24 @@ def require_width(target: Target, width: int, who: str, whose: str = "target") -
         )
 
 
+def _divides_by_root_mean_square(session: Session, width: int) -> bool:
+    """Whether the final norm divides a state by its root mean square and scales each number, as one that subtracts a mean
+    (LayerNorm) or adds a bias does not."""
+    # Of ones nothing is left but the norm's weights; another norm gives something else here or for the other state.
+    other_H = torch.linspace(-1.0, 2.0, width)
+    other_H /= other_H.square().mean().sqrt()
+    weight_H, got_H = session.normed(torch.stack([torch.ones(width), other_H])).double().cpu()
+    away = (got_H - weight_H * other_H).norm()
+    # Rounding to bfloat16 is far below that.
+    return bool(away <= 0.02 * got_H.norm())
+
+
 def require_laws(
     target: Target, width: int, who: str, *, head: bool = True, normed: bool = False
 ) -> None:
     """The same, and where the target cannot make laws of states that were guessed (head), or divide them as its final norm
-    does (normed): its layers do not run alone."""
+    does (normed): its layers do not run alone. Laws of states behind the norm (both) are made by undoing it, which takes one
+    that divides by the root mean square."""
     require_width(target, width, who)
     session = target.open((0,))
     none_0H = torch.zeros(0, width)
@@ -113,6 +126,10 @@ def require_laws(
             session.states(none_0H)
         if normed:
             session.normed(none_0H)
+            if head and not _divides_by_root_mean_square(session, width):
+                raise FileError(
+                    "its final norm must divide by the root mean square and nothing else"
+                )
     except PolydecError as error:
         raise FileError(
             f"{who} need a target whose head and norm read states that it did not make: {error}"

@@ -105,7 +105,8 @@ class StateLaws:
 
         They are the head's logits of these states alone. The session offers norm and head together,
         so each state is divided by the norm's weights, and the scale that the norm then gives it is
-        undone.
+        undone. That takes a norm by the root mean square: weights are refused for a target that has
+        another one (`require_laws`).
 
         Args:
             nodes: Indices of the nodes.
