@@ -19,7 +19,7 @@ import typer
 from polydec import api
 from polydec.base import files
 from polydec.base.edge import require_integer
-from polydec.base.errors import RequestError, UnwritableError
+from polydec.base.errors import MissingError, RequestError, UnwritableError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
 from polydec.cli.declared import expand_flag_parameters
@@ -90,7 +90,7 @@ def batch(
     RUNNING.convert(max_running)
     shared_by = batching_by_name(batching, require_integer("pass_rows", pass_rows, 1, 4096))
     if require_integer("ray", ray, 0, 64) and find_spec("ray") is None:
-        raise RequestError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
+        raise MissingError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
     # The whole file is read first: progress counts its lines.
     text = prompts.read_text(path)
     lines = rows.lines_of(text, _settings(flags))

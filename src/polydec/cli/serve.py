@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from typer import Option
 
 from polydec import api
-from polydec.base.errors import RequestError
+from polydec.base.errors import MissingError, RequestError
 from polydec.base.options import short_repr
 from polydec.cli.declared import expand_flag_parameters, flag_field, flags_of
 from polydec.cli.generate import print_unused_settings
@@ -143,14 +143,14 @@ def serve(flags: ServeFlags) -> None:
     # Missing packages and wrong flags are reported before anything is imported that takes seconds.
     missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
-        raise RequestError(f"serve needs {', '.join(missing)}: pip install 'polydec[serve]'")
+        raise MissingError(f"serve needs {', '.join(missing)}: pip install 'polydec[serve]'")
     check_server_flags(flags)
     registry.check_names(flags.method, {})
     if flags.trace is not None and flags.replicas > 1:
         raise RequestError("serve does not take --trace with --replicas: a trace is of one process")
     missing = [name for name in RAY_NEEDS if flags.replicas > 1 and find_spec(name) is None]
     if missing:
-        raise RequestError(
+        raise MissingError(
             f"replicas is {flags.replicas}: that needs {', '.join(missing)}: pip install 'polydec[ray]'"
         )
     # Only now, as these imports load torch.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from polydec.base.errors import RequestError
+from polydec.base.errors import MissingError, RequestError
 from polydec.laws.constraints import pieces
 
 PLAIN = '%llguidance {"no_forcing": true}\n'
@@ -23,11 +23,11 @@ class MalformedGrammarError(RequestError):
 
 
 def require_llguidance() -> Any:
-    """Raises RequestError where llguidance is not installed."""
+    """The library. Raises MissingError where it is not installed."""
     try:
         import llguidance
     except ImportError:
-        raise RequestError(
+        raise MissingError(
             "regex, JSON schema and grammar constraints need llguidance: pip install 'polydec[grammar]'"
         ) from None
     return llguidance

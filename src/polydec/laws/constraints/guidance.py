@@ -223,7 +223,8 @@ def compile_language(
 
     Raises:
         RequestError: It is malformed, goes beyond the limits above, or holds no text that tokens
-            can spell, or the library is missing.
+            can spell.
+        MissingError: The library is not installed.
     """
     require_llguidance()  # so that it is said at once where it is missing
     spelled = pieces.token_byte_pieces(vocab, ends)
@@ -253,6 +254,7 @@ def compile_lark_language(
 
     Raises:
         RequestError: As for `compile_language`.
+        MissingError: The library is not installed.
     """
     return compile_language("grammar", lark, "grammar", vocab, ends)
 

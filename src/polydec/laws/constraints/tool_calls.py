@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from polydec.base.edge import error_sentence
-from polydec.base.errors import PolydecError, RequestError
+from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import guidance
@@ -85,6 +85,7 @@ class ToolCalls:
 
         Raises:
             RequestError: A schema cannot be followed, or the grammar is refused.
+            MissingError: llguidance is not installed.
         """
         bodies = [f'f{at} "}}"' for at in range(len(self.functions))]
         rules = [self._start, f"body: {' | '.join(bodies)}"]
@@ -93,7 +94,8 @@ class ToolCalls:
             head = f'{{"name": {_json(function.name)}, "{self.form.key}": '
             try:
                 schema = function.arguments.followed(vocab, ends)
-            except PolydecError as error:
+            # What is missing for every schema is not said of one function.
+            except RequestError as error:
                 raise RequestError(
                     error_sentence(f"function {short_repr(function.name)}: {error}")
                 ) from None

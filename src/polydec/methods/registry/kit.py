@@ -40,7 +40,7 @@ class ModelArtefact(Protocol):
             draft: The draft model's law. None: there is none.
 
         Raises:
-            MissingError: It was made for others.
+            PolydecError: It was made for others.
         """
         ...
 
@@ -60,7 +60,7 @@ def check_artefact_fit(
         draft: Gives the draft model's law, or None.
 
     Raises:
-        MissingError: It was made for other models.
+        PolydecError: It was made for other models.
     """
     trained.fit(target, draft() if getattr(trained, "reads_draft", True) else None)
 
@@ -205,7 +205,8 @@ class Kit:
             The first one that fits the models.
 
         Raises:
-            MissingError: There is none, or none that fits.
+            MissingError: There is none.
+            PolydecError: There are some, and none of them fits.
         """
         # The first artefact that fits is taken. Where some are there and none fits, the last reason
         # is told.
