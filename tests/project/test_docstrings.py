@@ -1,5 +1,6 @@
 """Docstrings say what each field is, where a mechanism comes from, and what a public name takes."""
 
+import ast
 import dataclasses
 import inspect
 import re
@@ -9,6 +10,7 @@ import pytest
 
 import polydec
 from polydec.methods.registry import registry
+from project_paths import PROJECT_ROOT
 
 MECHANISMS = [
     pytest.param(kind, id=f"{role}-{key}")
@@ -76,3 +78,46 @@ def test_a_public_name_says_what_it_takes(name):
         hints = inspect.signature(function).parameters.values()
         asked = [p.name for p in hints if p.name != "self" and "Annotated[" not in str(p)]
         assert [p for p in asked if not named(words, p)] == [], call
+
+
+LIBRARY = {
+    path: ast.parse(path.read_text("utf-8"))
+    for path in sorted((PROJECT_ROOT / "src" / "polydec").rglob("*.py"))
+}
+SEE = re.compile(r"\(see `?([\w./]+)`?|\(`([A-Z][a-z]\w*)`\)")
+"""What a docstring sends its reader to: `(see X)`, or a class in brackets and quotes."""
+
+
+def defined() -> set[str]:
+    """Everything in the library that a docstring may name: classes, functions, fields, constants, arguments, files."""
+    out = {path.name for path in LIBRARY} | {path.stem for path in LIBRARY}
+    for node in (node for tree in LIBRARY.values() for node in ast.walk(tree)):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            out.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            out.add(node.id)
+        elif isinstance(node, ast.arg):
+            out.add(node.arg)
+    return out
+
+
+def test_a_docstring_sends_its_reader_to_what_there_is():
+    known = defined()
+    words = [
+        (path, node.value.value)
+        for path, tree in LIBRARY.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    sent = [
+        (path.name, name) for path, text in words for name in (a or b for a, b in SEE.findall(text))
+    ]
+    assert len(sent) > 20
+    lost = [
+        (file, name)
+        for file, name in sent
+        if name.rpartition("/")[2] not in known and name.rpartition(".")[2] not in known
+    ]
+    assert lost == []

@@ -27,7 +27,7 @@ class FrequencyPenaltyRule:
     """w - penalty * count, count being how often the token stands in the output (the prompt does
     not count); a negative penalty rewards.
 
-    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite.
+    Reduces to: the identity at 0. Raises RequestError outside the range.
     Source: OpenAI API reference.
 
     Attributes:

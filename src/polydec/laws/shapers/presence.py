@@ -26,7 +26,7 @@ class PresencePenaltyRule:
     """w - penalty for every token of the output (the prompt does not count); a negative penalty
     rewards.
 
-    Reduces to: the identity at 0. Raises RequestError where the penalty is not finite.
+    Reduces to: the identity at 0. Raises RequestError outside the range.
     Source: OpenAI API reference.
 
     Attributes:

@@ -64,7 +64,7 @@ def export_for_engines(
     name: str, out: Path, *, tokens: int = 4, target: Target | None = None
 ) -> EngineExport:
     """Write a draft model or a drafter into the directory `out`, which must not exist or be empty. tokens: drafted a step, for
-    the settings; target: the model that a drafter reads, which published EAGLE-3 weights may need (see published.standard).
+    the settings; target: the model that a drafter reads, which published EAGLE-3 weights may need (see `UnboundEagle3`).
     Raises FileError with one sentence for what neither engine can take."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileError(

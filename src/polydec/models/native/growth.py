@@ -163,7 +163,7 @@ class NativeTreeGrower:
     What enters the layer, what leaves it and its head's logits have the same bits as those of
     passes level by level. A chance does not: its logarithm lies within 1e-6, and 2^-24 of itself,
     of the exact one, and torch, which adds in another order, has an error of its own. So a tree
-    differs from BestFirst's only where two paths are as likely as that; of equal logits the first
+    differs from `BestFirstTree`'s only where two paths are as likely as that; of equal logits the first
     token counts as the likelier one here, any of them with torch.
 
     Args:

@@ -22,7 +22,7 @@ class RouterArbiter:
         tau: Threshold; 0 takes none of the draft model's steps, above 1 all.
 
     Source: "Arbitrage" (2025); there the router is a language model of its own that reads the text
-    (ByReading).
+    (`ReadingArbiter`).
     """
 
     router: ProcessReward

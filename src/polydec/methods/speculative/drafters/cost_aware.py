@@ -49,8 +49,8 @@ MARGIN = 1.4
 uncounted."""
 DOUBT = 1.4
 """Paths are named and judged down to this part of the chance that is worth a row: what is stated of
-so unlikely ones has turned out to be worth about half (see Belief), and each candidate that is
-looked for takes time."""
+so unlikely ones has turned out to be worth about half (see `ChanceBelief`), and each candidate that
+is looked for takes time."""
 MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
 
