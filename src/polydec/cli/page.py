@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import ceil, log10
 
 from polydec.base.edge import escape_control_characters
+from polydec.base.page_templates import render_page_template
 
 STYLE = """
 :root{--ink:#1d2330;--soft:#667085;--line:#d5dae3;--faint:#eef1f6;--paper:#fff;--good:#1a7f37;--goodbg:#d8f3df;--bad:#b3261e;--a:#3b6fd4;
@@ -112,7 +113,7 @@ def svg_chart(
     """
     points = [(x, y) for line in lines for x, y in line.points]
     if not points:
-        return '<p class="note">Nothing was measured here.</p>'
+        return render_page_template("cli/chart.html.jinja", lines=())
     # Intervals may reach above the highest point.
     tops = [y for _, y in points] + [b for line in lines for _, b in line.spread]
     if low[0] is None:
@@ -145,51 +146,23 @@ def svg_chart(
             HIGH - BOTTOM - (HIGH - TOP - BOTTOM) * (y - y0) / (y1 - y0),
         )
 
-    # Grid and labels first, so that the lines lie above them.
-    out = list[str]()
-    for y in axis_ticks(y0, y1):
-        _, h = at(x0, y)
-        if percent:
-            label = f"{100 * y:.0f} %"
-        else:
-            label = f"{y:g}"
-        out.append(f'<path d="M{LEFT} {h:.1f}H{WIDE - RIGHT}"/>')
-        out.append(f'<text x="{LEFT - 6}" y="{h + 4:.1f}" text-anchor="end">{label}</text>')
-    for x in (x for x in axis_ticks(x0, x1) if not whole or x == int(x)):
-        w, _ = at(x, y0)
-        out.append(f'<text x="{w:.1f}" y="{HIGH - BOTTOM + 16}" text-anchor="middle">{x:g}</text>')
-    for line in lines:
-        places = [at(x, y) for x, y in line.points]
-        if joined and len(places) > 1:
-            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-            out.append(f'<path class="line" style="stroke:{line.ink}" d="M{path}"/>')
-        # Intervals as upright strokes, cut at the lower end of the axis.
-        for (x, _), (a, b) in zip(line.points, line.spread, strict=False):
-            w, down = at(x, max(a, y0))
-            _, above = at(x, b)
-            out.append(
-                f'<path class="line" style="stroke:{line.ink};opacity:.5" d="M{w:.1f} {down:.1f}V{above:.1f}"/>'
-            )
-        for (x, y), (w, h) in zip(line.points, places, strict=True):
-            if percent:
-                # Shown when the pointer rests on the point.
-                told = f"{100 * y:.1f} %"
-            else:
-                told = f"{y:.4g}"
-            out.append(
-                f'<circle cx="{w:.1f}" cy="{h:.1f}" r="{3 if joined else 5}" style="fill:{line.ink}">'
-                f"<title>{escape_html(line.name)}: {told} at {x:.4g}</title></circle>"
-            )
-    out.append(
-        f'<text class="axis" x="{(LEFT + WIDE - RIGHT) / 2}" y="{HIGH - 4}" text-anchor="middle">{escape_html(across)}</text>'
-    )
-    legend = "".join(
-        f"<li>{colour_dot_html(line.ink)}{escape_html(line.name)}</li>" for line in lines
-    )
-    return (
-        f'<p class="up">{escape_html(up)}</p><svg class="figure" viewBox="0 0 {WIDE} {HIGH}" '
-        f'role="img" aria-label="{escape_html(up)}">'
-        f'{"".join(out)}</svg><ul class="legend">{legend}</ul>'
+    return render_page_template(
+        "cli/chart.html.jinja",
+        lines=lines,
+        across=across,
+        up=up,
+        joined=joined,
+        percent=percent,
+        at=at,
+        x0=x0,
+        y0=y0,
+        rows=axis_ticks(y0, y1),
+        columns=[x for x in axis_ticks(x0, x1) if not whole or x == int(x)],
+        wide=WIDE,
+        high=HIGH,
+        left=LEFT,
+        right=WIDE - RIGHT,
+        bottom=HIGH - BOTTOM,
     )
 
 
