@@ -126,18 +126,7 @@ class _TimeLine:
 def _time_line(
     lanes: Sequence[_BarLane], tall: int, shown: Sequence[PassedEvent], count: int, left: int = 0
 ) -> _TimeLine:
-    """Put a time line together.
-
-    Args:
-        lanes: Its lanes.
-        tall: Its pixels downwards.
-        shown: The passes that are drawn.
-        count: How many there are.
-        left: Pixels for the names. Default 0.
-
-    Returns:
-        The time line.
-    """
+    """Put a time line together; `tall` are its pixels downwards, `left` those for the names."""
     inks = {m: INKS[i % len(INKS)] for i, m in enumerate(dict.fromkeys(p.model for p in shown))}
     end = max(p.start + p.seconds for p in shown) or 1.0
     shared = sum(p.queries > 1 for p in shown) / len(shown)
@@ -153,16 +142,11 @@ def _company(requests: Sequence[Lane]) -> _TimeLine:
     shown = [every[key] for key in sorted(every, key=lambda key: key[1])][:PASSES]
     above = 60
     row = 20
-    # Heights are relative to the largest pass; below, to the largest part of one request. The
-    # square root keeps small passes visible next to a prompt's.
+    # Heights are relative to the largest pass; below, to the largest part of one request.
     most = max(p.of for p in shown) or 1
     part = max(p.positions for _, passes in requests for p in passes) or 1
     bars = [
-        (
-            p,
-            max(2.5, (above - 8) * (p.of / most) ** 0.5),
-            f"{_said(p)}: {p.of} positions of {p.queries} texts",
-        )
+        (p, _pixels(p.of / most, above - 8), f"{_said(p)}: {p.of} positions of {p.queries} texts")
         for p in shown
     ]
     lanes = [_BarLane("all of them", above - 4, above, bars)]
@@ -172,7 +156,7 @@ def _company(requests: Sequence[Lane]) -> _TimeLine:
         bars = [
             (
                 p,
-                max(2.5, (row - 4) * (p.positions / part) ** 0.5),
+                _pixels(p.positions / part, row - 4),
                 f"{_said(p)}: {p.positions} of {p.of} positions",
             )
             for p in passes
@@ -184,6 +168,11 @@ def _company(requests: Sequence[Lane]) -> _TimeLine:
 
 def _said(p: PassedEvent) -> str:
     return f"{p.model[:60]}, {p.seconds * 1000:.1f} ms"
+
+
+def _pixels(share: float, high: float, least: float = 2.5) -> float:
+    # The square root keeps small passes visible next to a prompt's.
+    return max(least, high * share**0.5)
 
 
 def _part(choice: TracePageChoice) -> dict[str, Any]:
@@ -206,11 +195,10 @@ def _choice_passes(passes: Sequence[PassedEvent]) -> _TimeLine:
     lanes = list[_BarLane]()
     for i, model in enumerate(dict.fromkeys(p.model for p in shown), 1):
         base = i * (high + 20)
-        # The square root keeps single tokens visible next to a prompt.
         bars = [
             (
                 p,
-                max(3.0, high * (p.positions / most) ** 0.5),
+                _pixels(p.positions / most, high, 3.0),
                 f"{p.seconds * 1000:.1f} ms, {p.positions} positions for this request of {p.of}, "
                 f"{p.queries} queries together",
             )
