@@ -9,7 +9,7 @@ import pytest
 from polydec.cli.garbage import pause_garbage_collection
 from polydec.cli.main import every_command, load_command
 
-HEAVY = ("torch", "transformers", "llguidance", "numpy")
+HEAVY = ("torch", "transformers", "llguidance", "numpy", "jinja2")
 ASK = "import sys; {}; print([m for m in {!r} if m in sys.modules])"
 
 

@@ -336,7 +336,7 @@ def test_a_page_says_what_was_asked_and_what_the_method_keeps(polydec_command, r
     assert polydec_command("trace", "html", at)[0] == 0
     page = (tmp_path / "run.html").read_text()
     assert "What was asked" in page and "def mean(values):" in page.split("What was written")[0]
-    assert "prompt-lookup (keeps the model&#x27;s law)" in page
+    assert "prompt-lookup (keeps the model&#39;s law)" in page
     lines = at.read_text().split("\n")
     first = json.loads(lines[0])
     first["trace"]["text"] = "<script>" * 1000

@@ -46,9 +46,11 @@ def wanted(files):
         assert any(re.fullmatch(f"zoo/{name}/[a-z]+.safetensors", f) for f in names), name
         assert f"zoo/{name}/config.json" in names
     inside = {
-        p.relative_to(ROOT / "src/polydec").as_posix() for p in ROOT.glob("src/polydec/**/*.py")
+        p.relative_to(ROOT / "src/polydec").as_posix()
+        for kind in ("py", "jinja")
+        for p in ROOT.glob(f"src/polydec/**/*.{kind}")
     }
-    assert names >= inside, "a module is left out"
+    assert names >= inside, "a module or a template is left out"
     assert not [f for f in names if f.endswith((".h", ".cpp", ".pyc"))]
 
 

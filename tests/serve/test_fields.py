@@ -1,5 +1,6 @@
 """Fields that clients send: template names, efforts, names, grammars; what is not known; other sites; the description."""
 
+import html
 import json
 import re
 import sys
@@ -15,7 +16,7 @@ from polydec.cli.main import main
 from polydec.models.text.template import ChatTemplate
 from polydec.serve.application import IGNORED
 from polydec.serve.body import IDLE, ONLY, RequestBody
-from polydec.serve.described import request_body_fields
+from polydec.serve.described import openapi_page_html, request_body_fields
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import RefusalError
 from polydec.serve.settings import RequestLimits
@@ -345,6 +346,16 @@ def test_the_description(http):
     )
     assert "repetition_penalty" in page.text and "<script" not in page.text
     assert "http" not in page.text.replace("/openapi.json", ""), "it needs something from elsewhere"
+
+
+def test_what_a_description_says_stays_text():
+    evil = "<script>\"'</script>"
+    field = {"type": "string", "description": evil}
+    schema = {"required": [], "properties": {evil: field, "choice": {"enum": [evil]}}}
+    body = {"content": {"application/json": {"schema": schema}}}
+    paths = {f"/{evil}": {"get": {"summary": evil}, "post": {"requestBody": body}}}
+    page = openapi_page_html({"info": {"title": evil, "version": "1"}, "paths": paths})
+    assert "<script" not in page and html.unescape(page).count(evil) == 8
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polydec.base.edge import escape_control_characters
+from polydec.base.page_templates import render_page_template
 from polydec.methods.diffusion.loop.events import RemaskedEvent, UnmaskedEvent
 
 GAP = "·"
@@ -135,14 +135,6 @@ def play_canvas_frames(console: Console, shown: Sequence[CanvasFrame], delay: fl
             time.sleep(delay if console.is_terminal else 0.0)
 
 
-_STYLE = """
-body{font:14px/1.6 system-ui,sans-serif;margin:2em;color:#222;background:#fff}
-table{border-collapse:collapse;margin:.5em 0 2em}td{padding:.1em .35em;white-space:pre;font-family:monospace}
-th{text-align:right;font-weight:400;color:#777;padding:0 .8em 0 0}
-.g{color:#bbb}.n{outline:2px solid #1a7f37;border-radius:3px}
-"""
-
-
 def canvas_page_html(title: str, choices: Sequence[tuple[str, Sequence[CanvasFrame]]]) -> str:
     """Make one HTML page, without scripts or anything from elsewhere: a row a pass, a cell a
     position.
@@ -156,33 +148,4 @@ def canvas_page_html(title: str, choices: Sequence[tuple[str, Sequence[CanvasFra
     Returns:
         The page.
     """
-    rows = list[str]()
-    for heading, shown in choices:
-        rows.append(f"<h2>{html.escape(escape_control_characters(heading))}</h2><table>")
-        for f in shown:
-            rows.append(
-                f"<tr><th>pass {f.step + 1}, {len(f.filled)} filled</th>{frame_cells_html(f)}</tr>"
-            )
-        rows.append("</table>")
-    name = html.escape(escape_control_characters(title))
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title><style>{_STYLE}</style>'
-        f"<h1>{name}</h1>{''.join(rows)}</html>\n"
-    )
-
-
-def frame_cells_html(frame: CanvasFrame) -> str:
-    """A row of a page's table."""
-    return "".join(_cell(c) for c in frame.cells)
-
-
-def _cell(c: CanvasCell) -> str:
-    if c.piece is None and c.guess is not None:
-        told = html.escape(escape_control_characters(c.guess).replace("\n", "⏎") or "∎")
-        return f'<td class="g" title="put back, {c.sure:.3f}">{told}</td>'
-    if c.piece is None:
-        return f'<td class="g">{GAP}</td>'
-    text = html.escape(escape_control_characters(c.piece).replace("\n", "⏎") or "∎")
-    # From nearly white (97 %) where the model was unsure to green (55 %).
-    light = 97 - 42 * max(0.0, min(1.0, c.sure))
-    return f'<td{" class=n" if c.new else ""} style="background:hsl(140 60% {light:.0f}%)" title="{c.sure:.3f}">{text}</td>'
+    return render_page_template("cli/canvas.html.jinja", title=title, choices=choices)

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
-from polydec.cli.page import escape_html
+from polydec.base.page_templates import render_page_template
 from polydec.core.trace import BranchedEvent, PrunedEvent, ScoredEvent, TraceEvent, TriedEvent
 
 NODES = 300
@@ -182,41 +183,28 @@ def search_tree_html(root: SearchTreeNode) -> str:
         stack += sorted(kids[i], key=lambda k: (nodes[k].chosen, -k))
     # Column by depth, row by the walk above; a curve joins each node to its parent.
     column = _columns(nodes, depth)
-    lines = list[str]()
-    words = list[str]()
+    places = list[dict[str, Any]]()
     for i, node in enumerate(nodes):
-        x = column[depth[i]]
-        y = row[i] * ROW + 16
-        if node.chosen:
-            kind = "ok"
-        elif node.pruned:
-            kind = "no"
-        else:
-            kind = ""
-        words.append(_node(node, i, x, y, kind))
-        if i:
-            p = parent[i]
-            begin = column[depth[p]] + 4 + WIDTH * len(_label(nodes[p]))
-            # The path's bend: a straight part from the parent, then a curve to the child.
-            fy = row[p] * ROW + 12
-            mark = ' class="ok"' if node.chosen else ""
-            turn = f"C{x - 16:.0f} {fy} {x - 16:.0f} {y - 4} {x - 4:.0f} {y - 4}"
-            lines.append(f'<path{mark} d="M{begin:.0f} {fy}H{x - 26:.0f}{turn}"/>')
-    wide = column[-1]
-    tall = free * ROW + 12
-    # All parts, those that are not drawn included.
-    total = _count(root)
-    if total > len(nodes):
-        more = f" The first {len(nodes)} of {total} parts."
-    else:
-        more = ""
-    gone = sum(n.pruned for n in nodes)
-    return (
-        f'<h3>The search: {total} parts of texts were tried</h3><p class="note">From left to right, beginning behind the '
-        f"prompt. Green is what became the answer; grey and crossed out what was given up ({gone}). The small figure is what a "
-        f"text was ranked by there: the higher, the better. ∎ is the end of a text.{more}</p>"
-        f'<div class="wide"><svg class="search" width="{wide}" height="{tall}" role="img" aria-label="search tree">'
-        f"{''.join(sorted(lines, key=lambda line: 'class' in line))}{''.join(words)}</svg></div>"
+        p = parent[i]
+        place = {
+            "node": node,
+            "x": column[depth[i]],
+            "y": row[i] * ROW + 16,
+            "label": _label(node),
+            "text": "".join(node.pieces),
+            "score": "" if node.score is None else f"{node.score:.3f}".rstrip("0").rstrip("."),
+            # Where the parent's text ends.
+            "above": (column[depth[p]] + 4 + WIDTH * len(_label(nodes[p])), row[p] * ROW + 12),
+        }
+        places.append(place)
+    return render_page_template(
+        "cli/search_tree.html.jinja",
+        places=places,
+        # All parts, those that are not drawn included.
+        total=_count(root),
+        gone=sum(n.pruned for n in nodes),
+        wide=column[-1],
+        tall=free * ROW + 12,
     )
 
 
@@ -237,32 +225,21 @@ def _label(node: SearchTreeNode) -> str:
     """What is shown of a part: its beginning."""
     if not node.tokens:
         return "prompt"
-    text = "".join(node.pieces)
-    shown = text[:LETTERS] + ("…" if len(text) > LETTERS else "")
+    return short_label("".join(node.pieces), LETTERS)
+
+
+def short_label(text: str, letters: int) -> str:
+    """What is shown of a text beside others: its beginning, on one line.
+
+    Args:
+        text: The text; an empty one is the end of all.
+        letters: Letters that stay.
+
+    Returns:
+        The label.
+    """
+    shown = text[:letters] + ("…" if len(text) > letters else "")
     return shown.replace("\n", "⏎").replace("\t", "⇥") or "∎"
-
-
-def _node(node: SearchTreeNode, i: int, x: float, y: float, kind: str) -> str:
-    if not i:
-        return f'<text class="ok" x="0" y="{y}">prompt</text>'
-    text = "".join(node.pieces)
-    label = escape_html(_label(node))
-    if kind == "no":
-        strike = ' text-decoration="line-through"'
-    else:
-        strike = ""
-    if node.score is None:
-        told = ""
-    else:
-        told = f"{node.score:.3f}".rstrip("0").rstrip(".")
-    if told:
-        score = f'<text class="score" x="{x:.0f}" y="{y + 13}">{told}</text>'
-    else:
-        score = ""
-    at = f'x="{x:.0f}" y="{y}" xml:space="preserve"'
-    return (
-        f'<text class="{kind}" {at}{strike}>{label}<title>{escape_html(text)}</title></text>{score}'
-    )
 
 
 def _count(root: SearchTreeNode) -> int:

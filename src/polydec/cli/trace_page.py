@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.cli.canvas import CanvasFrame, frame_cells_html
-from polydec.cli.page import INKS, escape_html, html_document
-from polydec.cli.search_tree import SearchTreeNode
-from polydec.cli.search_tree import search_tree_html as searched
+from polydec.base.page_templates import render_page_template
+from polydec.cli.canvas import CanvasFrame
+from polydec.cli.page import INKS
+from polydec.cli.search_tree import SearchTreeNode, search_tree_html, short_label
 from polydec.core.trace import PassedEvent
 
 TREES = 60
 PASSES = 2000
 LETTERS = 14
 """Trees and passes that are drawn of a choice, and letters of a drafted token."""
-ASKED = 2000
-"""Letters of a prompt."""
 LANES = 64
 FOLDED = 64
 """Requests that are drawn in company, and choices that are told of by themselves."""
@@ -57,23 +55,6 @@ class TracePageChoice:
     asked: str = ""
 
 
-_STYLE = """
-.text{white-space:pre-wrap;overflow-wrap:anywhere;
-border:1px solid var(--line);border-radius:8px;padding:.8em}
-.d{background:var(--goodbg);border-radius:3px}.p{border-bottom:2px solid var(--line)}.f{color:var(--c);font-weight:600}
-svg text{font:12px ui-monospace,monospace;fill:var(--ink)}svg .no{fill:var(--soft)}svg .ok{fill:var(--good);font-weight:700}
-svg.search text.score{font-size:10px;fill:var(--soft)}
-svg path{fill:none;stroke:var(--line);stroke-width:1.5}svg path.ok{fill:none;stroke:var(--good);stroke-width:2.5}
-.trees{display:flex;flex-wrap:wrap;gap:.6em}.trees figure{margin:0;max-width:100%;box-sizing:border-box}
-figcaption{color:var(--soft);font-size:.85em}
-table{border-collapse:collapse}td{padding:.1em .35em;white-space:pre;font-family:ui-monospace,monospace;color:#1d2330}
-th{text-align:right;font-weight:400;color:var(--soft);padding:0 .8em 0 0;white-space:nowrap}td.g{color:var(--soft)}
-.n{outline:2px solid var(--good);border-radius:3px}
-details{border-top:1px solid var(--line);padding:.3em 0}summary{cursor:pointer;overflow-wrap:anywhere}
-.bars rect:nth-child(1n){opacity:.9}
-"""
-
-
 Lane = tuple[str, Sequence[PassedEvent]]
 """A request, and the passes that it took part in."""
 
@@ -99,208 +80,137 @@ def trace_page_html(
     about = ", ".join(
         f"{name} {head[name]}" for name in ("model", "draft", "kernel") if head.get(name)
     )
+    lanes = together[:LANES]
     # Of a single request all is shown at once.
-    body = "".join(_part(p) for p in parts)
-    if together:
-        folded = "".join(
-            f"<details><summary>{escape_html(p.title)}</summary>{_part(p)}</details>"
-            for p in parts[:FOLDED]
-        )
-        if len(parts) > FOLDED:
-            more = f'<p class="note">The first {FOLDED} of {len(parts)}.</p>'
-        else:
-            more = ""
-        body = f"{_company(together)}<h2>Each by itself</h2>{folded}{more}"
-    return html_document(title, _STYLE, f'<p class="note">{escape_html(about)}</p>{body}')
+    shown = parts[:FOLDED] if together else parts
+    return render_page_template(
+        "cli/trace_page.html.jinja",
+        title=title,
+        about=about,
+        parts=[_part(p) for p in shown],
+        choices=len(parts),
+        requests=len(lanes),
+        company=_company(lanes) if lanes else None,
+    )
 
 
-def _company(lanes: Sequence[Lane]) -> str:
+@dataclass(frozen=True)
+class _BarLane:
+    """Passes that stand on one line, so many pixels from the top; the name stands at `name_at`. Of
+    each pass its pixels upwards and what is told of it."""
+
+    name: str
+    name_at: int
+    base: int
+    bars: Sequence[tuple[PassedEvent, float, str]]
+    ruled: bool = False
+
+
+@dataclass(frozen=True)
+class _TimeLine:
+    """Bars over the time up to second `end`: the first `shown` of `count` passes, those of each
+    model in its colour. The lanes begin `left` pixels from the left."""
+
+    lanes: Sequence[_BarLane]
+    inks: Mapping[str, str]
+    end: float
+    tall: int
+    shown: int
+    count: int
+    left: int
+    width: int
+    shared: float
+    """The share of passes that served several texts: what running together saves."""
+
+
+def _time_line(
+    lanes: Sequence[_BarLane], tall: int, shown: Sequence[PassedEvent], count: int, left: int = 0
+) -> _TimeLine:
+    """Put a time line together; `tall` are its pixels downwards, `left` those for the names."""
+    inks = {m: INKS[i % len(INKS)] for i, m in enumerate(dict.fromkeys(p.model for p in shown))}
+    end = max(p.start + p.seconds for p in shown) or 1.0
+    shared = sum(p.queries > 1 for p in shown) / len(shown)
+    return _TimeLine(lanes, inks, end, tall, len(shown), count, left, 1100 - left, shared)
+
+
+def _company(requests: Sequence[Lane]) -> _TimeLine:
     """All passes of all requests: above what each pass fed, below a lane a request with its part of
     it."""
-    lanes = lanes[:LANES]
     # A shared pass stands in every request that took part in it: model and start name it.
-    every = {(p.model, p.start): p for _, passes in lanes for p in passes}
+    every = {(p.model, p.start): p for _, passes in requests for p in passes}
     # In the order of time, the first PASSES of them.
     shown = [every[key] for key in sorted(every, key=lambda key: key[1])][:PASSES]
-    last = shown[-1].start
-    end = max(p.start + p.seconds for p in shown) or 1.0
-    ink = {m: INKS[i % len(INKS)] for i, m in enumerate(dict.fromkeys(p.model for p in shown))}
-    left = 86
-    width = 1014
     above = 60
     row = 20
-
-    def bar(p: PassedEvent, base: float, high: float, share: float, label: str) -> str:
-        # The square root keeps small passes visible next to a prompt's.
-        """Draw a pass.
-
-        Args:
-            p: The pass.
-            base: Pixels of its lower end from the top.
-            high: Pixels of the highest bar.
-            share: Its positions as a share of the largest pass, 0 to 1.
-            label: What is shown when the pointer rests on it, as HTML.
-
-        Returns:
-            SVG.
-        """
-        tall = max(2.5, high * share**0.5)
-        x = left + width * p.start / end
-        wide = max(0.6, width * p.seconds / end - 0.4)
-        return (
-            f'<rect x="{x:.1f}" y="{base - tall:.1f}" width="{wide:.1f}" height="{tall:.1f}" fill="{ink[p.model]}">'
-            f"<title>{label}</title></rect>"
-        )
-
     # Heights are relative to the largest pass; below, to the largest part of one request.
     most = max(p.of for p in shown) or 1
-    part = max(p.positions for _, passes in lanes for p in passes) or 1
-    out = [f'<text x="0" y="{above - 4}">all of them</text>']
-    for p in shown:
-        label = f"{escape_html(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.of} positions of {p.queries} texts"
-        out.append(bar(p, above, above - 8, p.of / most, label))
+    part = max(p.positions for _, passes in requests for p in passes) or 1
+    bars = [
+        (p, _pixels(p.of / most, above - 8), f"{_said(p)}: {p.of} positions of {p.queries} texts")
+        for p in shown
+    ]
+    lanes = [_BarLane("all of them", above - 4, above, bars)]
     # Below one lane a request, drawn up to the last pass that is shown above.
-    for i, (name, passes) in enumerate(lanes):
-        base = above + 6 + (i + 1) * row
-        out.append(
-            f'<path d="M{left} {base}H{left + width}"/><text x="0" y="{base - 3}">{escape_html(name, 12)}</text>'
-        )
-        for p in (p for p in passes if p.start <= last):
-            label = f"{escape_html(p.model, 60)}, {p.seconds * 1000:.1f} ms: {p.positions} of {p.of} positions"
-            out.append(bar(p, base, row - 4, p.positions / part, label))
-    tall = above + 6 + len(lanes) * row + 18
-    out.append(
-        f'<text class="no" x="{left}" y="{tall - 3}">0 s</text>'
-        f'<text class="no" x="{left + width}" y="{tall - 3}" text-anchor="end">{end:.2f} s</text>'
-    )
-    # The share of passes that served several texts: what running together saves.
-    shared = sum(p.queries > 1 for p in shown) / len(shown)
-    models = ", ".join(f'<b style="color:{c}">{escape_html(m, 60)}</b>' for m, c in ink.items())
-    if len(every) > PASSES:
-        more = f" The first {PASSES} of {len(every)}."
-    else:
-        more = ""
-    return (
-        f"<h2>{len(lanes)} requests in company</h2>"
-        f'<p class="note">{len(every)} passes, {shared:.0%} of them over several texts at once. '
-        f"A bar a pass, its height grows with the positions that were fed: above of all requests together, below the "
-        f"part of each. Bars that stand under one another are one pass. {models}.{more}</p>"
-        f'<div class="wide"><svg class="bars" width="{left + width}" height="{tall}" role="img" '
-        f'aria-label="passes of {len(lanes)} requests on one time line">{"".join(out)}</svg></div>'
-    )
+    for i, (name, passes) in enumerate(requests, 1):
+        base = above + 6 + i * row
+        bars = [
+            (
+                p,
+                _pixels(p.positions / part, row - 4),
+                f"{_said(p)}: {p.positions} of {p.of} positions",
+            )
+            for p in passes
+            if p.start <= shown[-1].start
+        ]
+        lanes.append(_BarLane(name[:12], base - 3, base, bars, ruled=True))
+    return _time_line(lanes, above + 6 + len(requests) * row + 18, shown, len(every), left=86)
 
 
-_FORCED = (
-    ' <b class="f">Coloured</b>: the rules of the request (a constraint, say) left no other token.'
-)
+def _said(p: PassedEvent) -> str:
+    return f"{p.model[:60]}, {p.seconds * 1000:.1f} ms"
 
 
-def _shown(piece: str) -> str:
-    return escape_html(piece).replace("\n", "⏎").replace("\t", "⇥")
+def _pixels(share: float, high: float, least: float = 2.5) -> float:
+    # The square root keeps small passes visible next to a prompt's.
+    return max(least, high * share**0.5)
 
 
-def _part(part: TracePageChoice) -> str:
-    out = [f"<h2>{escape_html(part.title)}</h2>"]
-    if part.asked:
-        out.append(
-            f'<h3>What was asked</h3><div class="text">{escape_html(part.asked, ASKED)}</div>'
-        )
-    if part.frames:
-        out.append(_canvas(part.frames))
-    elif part.rounds:
-        out.append(_text(part.rounds))
-    if part.search is not None:
-        out.append(searched(part.search))
-    if part.passes:
-        out.append(_timeline(part.passes))
-    # A tree of its root alone is no draft.
-    if any(len(parent) > 1 for _, parent, _, _ in part.trees):
-        out.append(_trees(part.trees))
-    return "".join(out)
+def _part(choice: TracePageChoice) -> dict[str, Any]:
+    """A choice, and what is drawn of it; a tree of its root alone is no draft."""
+    drafts = [(n, t) for n, t in enumerate(choice.trees, 1) if len(t[1]) > 1]
+    return {
+        "choice": choice,
+        "search": choice.search and search_tree_html(choice.search),
+        "passes": _choice_passes(choice.passes) if choice.passes else None,
+        "drafts": [_tree(n, t) for n, t in drafts[:TREES]],
+        "drafted": len(drafts),
+    }
 
 
-def _text(rounds: Sequence[Written]) -> str:
-    """The answer; drafted tokens that were accepted are green, a pass's own token underlined,
-    forced ones of another colour."""
-    out = list[str]()
-    for n, (accepted, pieces, forced) in enumerate(rounds, 1):
-        for i, piece in enumerate(pieces):
-            # Accepted drafts come first in a pass, its own token last.
-            if i < accepted:
-                kind = "d"
-                what = "a draft"
-            else:
-                kind = "p"
-                what = "the model's own"
-            if i in forced:
-                kind = f"{kind} f"
-                what = f"{what}, forced"
-            out.append(f'<span class="{kind}" title="pass {n}: {what}">{escape_html(piece)}</span>')
-    return (
-        '<h3>What was written</h3><p class="note">Green: drafted and accepted. Underlined: the token that a pass gave of '
-        f"its own.{_FORCED if any(forced for *_, forced in rounds) else ''}</p>"
-        f'<div class="text">{"".join(out)}</div>'
-    )
-
-
-def _timeline(passes: Sequence[PassedEvent]) -> str:
+def _choice_passes(passes: Sequence[PassedEvent]) -> _TimeLine:
     """A bar a pass, a lane a model; taller where more positions were fed."""
     shown = passes[:PASSES]
-    end = max(p.start + p.seconds for p in shown) or 1.0
     most = max(p.positions for p in shown) or 1
-    lanes = list(dict.fromkeys(p.model for p in shown))
-    width = 1100
     high = 46
-    bars = list[str]()
-    for i, lane in enumerate(lanes):
-        base = (i + 1) * (high + 20)
-        bars.append(f'<text x="0" y="{base - high - 3}">{escape_html(lane, 60)}</text>')
-        for p in (p for p in shown if p.model == lane):
-            # The square root keeps single tokens visible next to a prompt.
-            tall = max(3.0, high * (p.positions / most) ** 0.5)
-            x = width * p.start / end
-            w = max(0.6, width * p.seconds / end - 0.4)
-            label = (
+    lanes = list[_BarLane]()
+    for i, model in enumerate(dict.fromkeys(p.model for p in shown), 1):
+        base = i * (high + 20)
+        bars = [
+            (
+                p,
+                _pixels(p.positions / most, high, 3.0),
                 f"{p.seconds * 1000:.1f} ms, {p.positions} positions for this request of {p.of}, "
-                f"{p.queries} queries together"
+                f"{p.queries} queries together",
             )
-            bars.append(
-                f'<rect x="{x:.1f}" y="{base - tall:.1f}" width="{w:.1f}" height="{tall:.1f}" fill="{INKS[i % len(INKS)]}">'
-                f"<title>{label}</title></rect>"
-            )
-    tall = len(lanes) * (high + 20) + 18
-    axis = (
-        f'<text class="no" x="0" y="{tall - 3}">0 s</text>'
-        f'<text class="no" x="{width}" y="{tall - 3}" text-anchor="end">{end:.2f} s</text>'
-    )
-    if len(passes) > PASSES:
-        more = f" The first {PASSES} of {len(passes)}."
-    else:
-        more = ""
-    return (
-        f'<h3>When: {len(passes)} passes</h3><p class="note">A bar a pass; its height grows with the positions that were '
-        f"fed.{more}</p>"
-        f'<div class="wide"><svg class="bars" width="{width}" height="{tall}" role="img" aria-label="time line of passes">'
-        f"{''.join(bars)}{axis}</svg></div>"
-    )
+            for p in shown
+            if p.model == model
+        ]
+        lanes.append(_BarLane(model[:60], base - high - 3, base, bars))
+    return _time_line(lanes, len(lanes) * (high + 20) + 18, shown, len(passes))
 
 
-def _trees(trees: Sequence[Tree]) -> str:
-    """Each draft as a tree, the accepted path in green."""
-    drawn = [(n, t) for n, t in enumerate(trees, 1) if len(t[1]) > 1]
-    figures = "".join(_tree(n, t) for n, t in drawn[:TREES])
-    if len(drawn) > TREES:
-        more = f" The first {TREES} of {len(drawn)}."
-    else:
-        more = ""
-    return (
-        f'<h3>Drafts: {len(drawn)}</h3><p class="note">On the left the last token that stood; green is what the model '
-        f"accepted, ∎ is the end of the text.{more}</p>"
-        f'<div class="trees">{figures}</div>'
-    )
-
-
-def _tree(n: int, tree: Tree) -> str:
+def _tree(n: int, tree: Tree) -> dict[str, Any]:
+    """A draft as a tree, the accepted path in green."""
     position, parent, piece, path = tree
     depth = [0] * len(parent)
     row = [0.0] * len(parent)
@@ -322,43 +232,20 @@ def _tree(n: int, tree: Tree) -> str:
         else:
             stack.append((i, True))
             stack += [(k, False) for k in reversed(kids[i])]
-    lines = list[str]()
-    words = list[str]()
+    nodes = list[dict[str, Any]]()
     for i in range(len(parent)):
-        x = depth[i] * COLUMN
-        y = row[i] * ROW + 16
-        kind = "ok" if i in taken else "no"
         shown = piece[i] if i < len(piece) else "·"
-        # An empty piece is the end of a text.
-        label = _shown(shown[:LETTERS] + ("…" if len(shown) > LETTERS else "")) or "∎"
-        words.append(f'<text class="{kind}" x="{x}" y="{y}" xml:space="preserve">{label}</text>')
-        if i:
-            p = parent[i]
-            fx = depth[p] * COLUMN + 84
-            fy = row[p] * ROW + 12
-            mark = ' class="ok"' if i in taken else ""
-            lines.append(
-                f'<path{mark} d="M{fx} {fy:.0f}C{fx + 14} {fy:.0f} {x - 18} {y - 4:.0f} {x - 4} {y - 4:.0f}"/>'
-            )
-    wide = (max(depth) + 1) * COLUMN
-    tall = free * ROW + 8
-    tree_label = f"pass {n}, from position {position}: {len(path)} of {len(parent) - 1} accepted"
-    return (
-        f'<figure class="wide"><svg width="{wide}" height="{tall}" role="img" aria-label="{tree_label}">'
-        f"{''.join(lines)}{''.join(words)}</svg>"
-        f"<figcaption>{tree_label}</figcaption></figure>"
-    )
-
-
-def _canvas(frames: Sequence[CanvasFrame]) -> str:
-    """A row a pass, a cell a position."""
-    rows = "".join(
-        f"<tr><th>pass {f.step + 1}, {len(f.filled)} filled</th>{frame_cells_html(f)}</tr>"
-        for f in frames
-    )
-    return (
-        '<h3>The canvas</h3><p class="note">A row a pass. Greener where the model was surer; framed what the pass wrote. '
-        "Grey: what the model would have put there, and was not sure enough of: the place stays open. ∎ is the end of a "
-        "text, a dot a place that was not looked at.</p>"
-        f'<div class="wide"><table>{rows}</table></div>'
-    )
+        node = {
+            "taken": i in taken,
+            "x": depth[i] * COLUMN,
+            "y": row[i] * ROW + 16,
+            "label": short_label(shown, LETTERS),
+            "above": (depth[parent[i]] * COLUMN + 84, row[parent[i]] * ROW + 12) if i else None,
+        }
+        nodes.append(node)
+    return {
+        "nodes": nodes,
+        "wide": (max(depth) + 1) * COLUMN,
+        "tall": free * ROW + 8,
+        "label": f"pass {n}, from position {position}: {len(path)} of {len(parent) - 1} accepted",
+    }

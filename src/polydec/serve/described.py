@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from html import escape
 from types import MappingProxyType
 from typing import Any
 
 from polydec.base.options import Option
+from polydec.base.page_templates import render_page_template
 from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
 from polydec.request.fields import OWN, ask_options
 from polydec.request.reading import embedding_options as readings
@@ -212,45 +212,12 @@ def request_body_schema(path: str) -> dict[str, Any]:
     return {"requestBody": body}
 
 
-_STYLE = (
-    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:1rem auto;padding:0 1rem}"
-    "code{font-family:ui-monospace,monospace}summary{cursor:pointer;padding:.3rem 0}table{border-collapse:collapse;width:100%}"
-    "td,th{text-align:left;vertical-align:top;padding:.15rem .6rem .15rem 0;border-bottom:1px solid #8884}"
-    "td{overflow-wrap:anywhere}"
-)
-
-
 def openapi_page_html(description: Mapping[str, Any]) -> str:
     """An OpenAPI description for people."""
     title = f"{description['info']['title']} {description['info']['version']}"
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style><h1>{escape(title)}</h1>"
-        '<p>The same for programs: <a href="/openapi.json">/openapi.json</a>. Send a key as '
-        "<code>Authorization: Bearer KEY</code> where the server has one.</p>"
-        + "".join(_routes(description["paths"]))
-        + "</html>"
+    return render_page_template(
+        "serve/described.html.jinja", title=title, paths=description["paths"], form=_kind
     )
-
-
-def _routes(paths: Mapping[str, Any]) -> Iterator[str]:
-    for path, methods in paths.items():
-        for method, about in methods.items():
-            heading = f"<code>{escape(method.upper())} {escape(path)}</code> {escape(about.get('summary', ''))}"
-            body = about.get("requestBody")
-            if body is None:
-                yield f"<p>{heading}</p>"
-                continue
-            schema = body["content"]["application/json"]["schema"]
-            rows = "".join(
-                f"<tr><td><code>{escape(name)}</code>{' *' if name in schema['required'] else ''}</td>"
-                f"<td>{escape(_kind(field))}</td><td>{escape(field.get('description', ''))}</td></tr>"
-                for name, field in schema["properties"].items()
-            )
-            yield (
-                f"<details><summary>{heading}</summary><table><tr><th>field</th><th>form</th><th>what it is</th></tr>"
-                f"{rows}</table></details>"
-            )
 
 
 def _kind(field: Mapping[str, Any]) -> str:

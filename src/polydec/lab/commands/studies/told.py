@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from polydec.base import files
+from polydec.base.page_templates import render_page_template
 from polydec.cli.flags import RequestFlags
-from polydec.cli.page import FIGURES, escape_html, html_document
 from polydec.cli.shown import as_csv, emit_drawn, print_result, table_cell_text
 from polydec.request import machine
 
@@ -49,7 +49,7 @@ class StudyReport:
         rows: All that was measured.
         columns: Columns of the table: a head, and the cell of a row.
         notes: Sentences below the table.
-        figures: Headings and SVG figures.
+        figures: Headings and figures, as `svg_chart` draws them.
         words: Heads of columns that hold words, which stand on the left.
     """
 
@@ -143,40 +143,12 @@ def publish_study(told: StudyReport, as_json: bool, html: Path | None, table: Pa
     emit_drawn(draw)
 
 
-STYLE = (
-    FIGURES
-    + """
-.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(24em,100%),1fr));gap:.8em;align-items:start}
-.card{border:1px solid var(--line);border-radius:8px;padding:.6em .8em .8em;min-width:0}
-table{border-collapse:collapse;font-size:.9em;font-variant-numeric:tabular-nums}
-th{font-weight:600;color:var(--soft)}th,td{text-align:right;padding:.2em .7em;white-space:nowrap}
-th.l,td.l{text-align:left}tr+tr td{border-top:1px solid var(--faint)}
-"""
-)
-
-
 def _page(told: StudyReport, command: str, where: str) -> str:
-    # Figures first, then the table with every row.
-    cards = "".join(
-        f'<div class="card"><h3>{escape_html(heading)}</h3>{drawn}</div>'
-        for heading, drawn in told.figures
-    )
-    # The style of each column, as in the table on the terminal.
-    sides = ['class="l"' if name in told.words else "" for name, _ in told.columns]
-    head = "".join(f"<th {side}>{escape_html(n)}</th>" for side, (n, _) in zip(sides, told.columns))
-    lines = "".join(
-        "<tr>"
-        + "".join(
-            f"<td {s}>{escape_html(text(r))}</td>" for s, (_, text) in zip(sides, told.columns)
-        )
-        + "</tr>"
-        for r in told.rows
-    )
-    notes = "".join(f'<p class="note">{escape_html(note, 1000)}</p>' for note in told.notes)
-    return html_document(
-        told.title,
-        STYLE,
-        f'<p class="note">{escape_html(where)}, {time.strftime("%Y-%m-%d")}</p><p class="note">{escape_html(command, 1000)}</p>'
-        f'{notes}<div class="cards">{cards}</div>'
-        f'<h2>All figures</h2><div class="wide"><table><tr>{head}</tr>{lines}</table></div>',
+    return render_page_template(
+        "lab/commands/studies/told.html.jinja",
+        title=told.title,
+        told=told,
+        command=command,
+        where=where,
+        today=time.strftime("%Y-%m-%d"),
     )
