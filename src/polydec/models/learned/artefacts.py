@@ -101,8 +101,21 @@ def load_artefact(name: str | PathLike[str]) -> Any:
 
 
 def bind_artefact(trained: Any, target: Target) -> Any:
-    """An artefact for this target: what its own `bound` gives, else itself. A published drafter has one, which finds out what
-    its files leave unsaid. Raises FileError where it does not fit."""
+    """Make an artefact ready for a target.
+
+    A published drafter has a method `bound`, which finds out of the target what its files leave
+    unsaid. Anything else stays as it is.
+
+    Args:
+        trained: The artefact, as `load_artefact` gives it.
+        target: The model that it is to serve.
+
+    Returns:
+        What the artefact's own `bound` gives, or the artefact itself.
+
+    Raises:
+        FileError: It does not fit the target.
+    """
     make = getattr(trained, "bound", None)
     if make is None:
         return trained

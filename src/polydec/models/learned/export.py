@@ -63,9 +63,22 @@ class EngineExport:
 def export_for_engines(
     name: str, out: Path, *, tokens: int = 4, target: Target | None = None
 ) -> EngineExport:
-    """Write a draft model or a drafter into the directory `out`, which must not exist or be empty. tokens: drafted a step, for
-    the settings; target: the model that a drafter reads, which published EAGLE-3 weights may need (see published.standard).
-    Raises FileError with one sentence for what neither engine can take."""
+    """Write a draft model or a drafter as other engines load it.
+
+    Args:
+        name: Directory of the model or the drafter, or a `zoo:NAME`.
+        out: Directory to write into; it must be empty or not exist.
+        tokens: Tokens drafted a step, for the settings that are returned. Default 4. Medusa's are
+            at most its heads.
+        target: The model that a drafter reads. Published EAGLE-3 weights that name no layers need
+            it (see `published.UnboundEagle3.bound`). Default None.
+
+    Returns:
+        What was written, and the settings of vLLM and SGLang for it.
+
+    Raises:
+        FileError: `out` is taken, or neither engine can take what `name` holds.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileError(
             edge.error_sentence(

@@ -16,8 +16,18 @@ class PassageMarks:
 
 
 def split_passages(ids: Sequence[int], marks: PassageMarks) -> Iterator[tuple[range, bool]]:
-    """The parts of a prompt in order, and of each whether it is a passage (without its marks). What
-    was opened and never closed is none; an empty one is left out."""
+    """Split a prompt at the passages that stand between marks.
+
+    An opening mark that is never closed begins no passage, and an empty passage is left out.
+
+    Args:
+        ids: Tokens of the prompt.
+        marks: The tokens before and behind a passage.
+
+    Returns:
+        The ranges of positions in order, which cover the prompt, and of each whether it is a
+        passage. Marks lie in the ranges outside of passages.
+    """
     first = at = 0
     while at < len(ids):
         closed = ids[at] == marks.opening and _closed(ids, at + 1, marks)

@@ -62,7 +62,15 @@ class PublishedLayer:
         return float(sum(t.numel() for t in self.tensors.values()))
 
     def network(self, vocab: int = 1, own: DraftVocabularyHead | None = None) -> PublishedNetwork:
-        """In fp32, fed by `NetworkQuery.embed`. It gives states (H wide), and laws where there is a head."""
+        """Make the network that runs the layer in fp32, fed by `NetworkQuery.embed`.
+
+        Args:
+            vocab: Tokens V of the target's vocabulary, the width of the laws. Default 1.
+            own: A head of the drafter's own. Default None: the network gives states alone.
+
+        Returns:
+            A network whose states are H wide; it gives laws where there is a head.
+        """
         return PublishedNetwork(self, vocab, own)
 
 
@@ -188,6 +196,16 @@ class PublishedNetwork:
         )
 
     def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Refuse: nothing that drafts for a published layer reads its keys.
+
+        Args:
+            cache: A cache of this network.
+            stop: Number of entries.
+            layer: Index of the layer.
+
+        Raises:
+            FileError: Always.
+        """
         raise FileError("a published EAGLE-3 layer shows no keys: nothing drafts for it")
 
 
@@ -218,7 +236,17 @@ class UnboundEagle3:
 
 
 def require_table(table: Tensor | None, target: Target, called: str) -> None:
-    """Raise FileError where weights bring an embedding table that is not the target's."""
+    """Check that an embedding table which weights bring is the target's.
+
+    Args:
+        table: The table ``[V, H]``; None: the weights bring none, and nothing is checked.
+        target: The model that the weights are to draft for.
+        called: Name of the drafter, as the sentence begins.
+
+    Raises:
+        FileError: The shapes differ, or a number differs by more than 0.001 beside torch's relative
+            tolerance.
+    """
     if table is None:
         return
     session = target.open((0,))
@@ -261,7 +289,18 @@ def is_published_eagle3(config: Mapping[str, Any]) -> bool:
 
 
 def stored_name(weights: Mapping[str, Tensor], name: str) -> str:
-    """By which of the names that the two writers of such files use a tensor is there. Raises FileError."""
+    """Find under which name a tensor is stored: two writers of such files name it differently.
+
+    Args:
+        weights: The tensors of the files, by name.
+        name: Name of the tensor in this module, such as "midlayer.self_attn.q_proj.weight".
+
+    Returns:
+        The first of the possible names that the files have.
+
+    Raises:
+        FileError: They have none of them.
+    """
     tail = name.removeprefix("midlayer.")
     names = [name, f"layers.0.{tail}", f"model.{name}", f"model.layers.0.{tail}"]
     have = next((n for n in names if n in weights), None)
@@ -271,14 +310,33 @@ def stored_name(weights: Mapping[str, Tensor], name: str) -> str:
 
 
 def require_layout(weights: Mapping[str, Tensor], layout: Mapping[str, tuple[int, ...]]) -> None:
-    """All tensors of a layout are there, of their shapes, by either writer's names. Raises FileError before any is read."""
+    """Check that all tensors of a layout are there and have their shapes, before any is read.
+
+    Args:
+        weights: The tensors of the files, by name.
+        layout: The shape of each tensor, by its name in this module.
+
+    Raises:
+        FileError: A tensor is missing or has another shape.
+    """
     fields.require_shapes(
         weights, {stored_name(weights, name): shape for name, shape in layout.items()}
     )
 
 
 def tensor_of(weights: Mapping[str, Tensor], name: str) -> Tensor:
-    """A tensor by the names of either writer, its numbers finite. Raises FileError."""
+    """Read a tensor by the name that either writer gives it.
+
+    Args:
+        weights: The tensors of the files, by name.
+        name: Name of the tensor in this module.
+
+    Returns:
+        The tensor as it is stored; all its numbers are finite.
+
+    Raises:
+        FileError: It is missing, or holds a NaN or an infinite number.
+    """
     have = stored_name(weights, name)
     t = weights[have]
     if t.is_floating_point() and not bool(t.isfinite().all()):
@@ -377,7 +435,16 @@ def eagle3_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:
 def write_published_directory(
     path: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """A directory in a published layout: config.json and model.safetensors."""
+    """Write config.json and model.safetensors into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        config: The object of config.json.
+        tensors: The tensors by their published names, on any device; copies are written.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
@@ -389,8 +456,20 @@ def write_published_directory(
 def save_published_eagle3(
     path: str | Path, eagle: Eagle3Model, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write config.json and model.safetensors into the directory `path`, as vLLM and SGLang load them; about: what else the
-    config says. Raises FileError where the weights have the form of learned/eagle3.py, which neither can take."""
+    """Write an EAGLE-3 drafter as vLLM and SGLang load it.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        eagle: The drafter. Its layer must be a `PublishedLayer`, and its states must enter as they
+            are.
+        about: What the field `polydec_trained` says besides the vocabulary, rates and share. Default None. The field
+            is left out where the rates are this module's guess.
+
+    Raises:
+        FileError: The weights have the form of learned/kinds/eagle3.py, which neither engine can
+            take.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     layer = eagle.layer
     if eagle.evened or not isinstance(layer, PublishedLayer):
         raise FileError(

@@ -54,8 +54,17 @@ class ReadEagle1:
 
 
 def is_published_eagle1(config: Mapping[str, Any], path: Path) -> bool:
-    """Whether a directory with this config is of this layout. Its authors' own files say that they are a Llama of one layer, so
-    there the weights tell."""
+    """Tell whether a directory is of this layout.
+
+    The authors' own files say that they are a Llama of one layer, so there the weights tell.
+
+    Args:
+        config: The object in config.json.
+        path: The directory. Its weights are opened only where the config leaves it open.
+
+    Returns:
+        Whether it is of this layout.
+    """
     names = config.get("architectures")
     if not isinstance(names, list):
         return False
@@ -139,8 +148,19 @@ def eagle1_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:
 def save_published_eagle1(
     path: str | Path, eagle: EagleModel, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write config.json and model.safetensors into the directory `path`, `fc.bias` where the drafter has one; about: what else
-    the config says. Raises FileError where the weights have the form of learned/eagle.py, which neither engine can take."""
+    """Write an EAGLE-1 drafter as it is published, with `fc.bias` where the drafter has one.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        eagle: The drafter, whose states enter behind the target's final norm.
+        about: What the field `polydec_trained` says besides the vocabulary, rates and share. Default None. The field
+            is left out where the rates are this module's guess.
+
+    Raises:
+        FileError: The weights have the form of learned/kinds/eagle.py, which neither engine can
+            take.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     layer = eagle.layer
     if not eagle.normed or not isinstance(layer, PublishedLayer):
         raise FileError(
@@ -171,9 +191,23 @@ def save_published_eagle1(
 
 
 def export_eagle1(path: Path, eagle: EagleModel) -> Path:
-    """Write it into the directory `path` as SGLang loads it, and into its folder `vllm`, which is returned, as vLLM does:
-    SGLang has a place for `fc.bias`, and would begin with random numbers there; vLLM has none, and stops at a tensor that it
-    does not know. Raises FileError as `save` does."""
+    """Write an EAGLE-1 drafter once for SGLang and once for vLLM.
+
+    SGLang has a place for `fc.bias`, and would begin with random numbers there. vLLM has none, and
+    stops at a tensor that it does not know.
+
+    Args:
+        path: Directory of the files for SGLang. Its folder `vllm` gets those for vLLM, without the
+            bias.
+        eagle: The drafter.
+
+    Returns:
+        The folder `vllm`.
+
+    Raises:
+        FileError: The weights have a form that neither engine can take.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     save_published_eagle1(
         path,
         eagle

@@ -97,8 +97,20 @@ def _guessed(count: int) -> Sequence[Sequence[float]]:
 def save_published_medusa(
     path: str | Path, heads: DraftHeads, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write config.json and model.safetensors into the directory `path`, as vLLM loads them; about: what else the config says.
-    Raises FileError for heads of learned/heads.py, which read the states before the target's final norm."""
+    """Write Medusa's heads as vLLM loads them.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        heads: The heads. Each must have a matrix of its own that makes laws, and one block; they
+            read the state alone.
+        about: What the field `polydec_trained` says besides the vocabulary, rates and share. Default None. The field
+            is left out where the rates are this module's guess.
+
+    Raises:
+        FileError: The heads are of another form, which reads the states before the target's final
+            norm.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     if heads.own_VH is None or heads.reads or heads.layer is not None or heads.more:
         raise FileError(
             "vLLM cannot take these Medusa heads: they have no matrices of their own that make laws "

@@ -44,7 +44,17 @@ class BidirectionalEncoder:
         }
 
     def states(self, t: Mapping[str, Tensor], x_NTW: Tensor, there_NT: Tensor) -> Tensor:
-        """What becomes of N sequences of T inputs, each of which sees all others that are there [N, T, W]."""
+        """Read N sequences of T inputs, each of which sees all others of its sequence.
+
+        Args:
+            t: The tensors of `shapes`, by name.
+            x_NTW: The inputs, shape ``[N, T, W]``; T is at most `places`.
+            there_NT: Whether something stands at a place, shape ``[N, T]``. Other places are seen
+                by nobody.
+
+        Returns:
+            What leaves the final norm, shape ``[N, T, W]``; rows where nothing stands mean nothing.
+        """
         x_NTW = x_NTW + t["places"][: x_NTW.shape[1]]
         see_N11T = there_NT[:, None, None]
         for i in range(self.layers):

@@ -53,9 +53,20 @@ class LlamaLayers:
         past: Past,
         see_BTS: Tensor,
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """What the last layer leaves of T inputs at these positions, behind the final norm [B, T, H],
-        and the keys and values of theirs. see: whom each input sees, of what is past and of all
-        inputs."""
+        """Run all layers and the final norm on new inputs.
+
+        Args:
+            t: The tensors of `shapes`, by name.
+            x_BTH: The inputs, shape ``[B, T, H]``.
+            position_BT: Their positions in the text, shape ``[B, T]``.
+            past: Of each layer the keys and values that stand before them, P entries each.
+            see_BTS: Whom each input sees, shape ``[B, T, P + T]``, bool: first of the past, then of
+                the inputs.
+
+        Returns:
+            What leaves the final norm, shape ``[B, T, H]``, and of each layer the keys and values
+            of the inputs alone.
+        """
         inverse = self.theta ** (-torch.arange(0, self.head, 2).double() / self.head)
         angle_B1TD = (position_BT[..., None].double() * inverse).repeat(1, 1, 2)[:, None]
         cos = angle_B1TD.cos().float()

@@ -30,11 +30,20 @@ def coprocessor_latents(
     past: Past,
     seen_BGP: Tensor,
 ) -> Tensor:
-    """Of G places in each text the vectors that are read behind them [B, G, L, H].
+    """Make the vectors that are read behind G places of each text.
 
-    soft: the learned inputs, alike at every place; first: the position that the first of them takes;
-    past: the model's own keys and values; seen: which of these a place sees. What stands at one
-    place never sees what stands at another.
+    What stands at one place never sees what stands at another.
+
+    Args:
+        s: Sizes of the layers.
+        t: The tensors of the layers, by name.
+        soft_LH: The learned inputs, alike at every place, shape ``[L, H]``.
+        first_BG: The position that the first vector of each place takes, shape ``[B, G]``.
+        past: Of each layer the model's own keys and values, P entries each.
+        seen_BGP: Which of these a place sees, shape ``[B, G, P]``, bool.
+
+    Returns:
+        The vectors, shape ``[B, G, L, H]``.
     """
     (B, G), L = first_BG.shape, len(soft_LH)
     x = soft_LH.expand(B, G, *soft_LH.shape).flatten(1, 2)
@@ -44,8 +53,17 @@ def coprocessor_latents(
 
 
 def grouped_attention_mask(seen_BGP: Tensor, length: int) -> Tensor:
-    """Whom each input sees, of G groups of so many one behind another: what its group sees of the
-    past, and of the inputs those of its group that stand before it, and itself [B, G L, P + G L]."""
+    """Tell whom each input sees, of G groups of inputs that stand one after another.
+
+    An input sees what its group sees of the past, the inputs before it in its group, and itself.
+
+    Args:
+        seen_BGP: Which entries of the past each group sees, shape ``[B, G, P]``, bool.
+        length: Number L of inputs in each group.
+
+    Returns:
+        The mask, shape ``[B, G L, P + G L]``, True where an input sees an entry.
+    """
     B, G, _ = seen_BGP.shape
     before = seen_BGP.repeat_interleave(length, dim=1)
     group = torch.arange(G).repeat_interleave(length)
@@ -67,8 +85,15 @@ class CacheCoprocessor:
     tensors: Mapping[str, Tensor]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where the target's states, layers or heads are of other sizes, or it shows no
-        keys."""
+        """Check that the target's cache has the shape that it reads.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            FileError: The states, layers or heads are of other sizes, or the target shows no keys.
+        """
         s = self.skeleton
         artefact.require_width(target, s.width, "a coprocessor's vectors")
         session = target.open((0,))
@@ -88,8 +113,15 @@ class CacheCoprocessor:
 
     @torch.no_grad()
     def made(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor:
-        """The first `count` vectors behind a text of which each layer holds these keys and values, each
-        [kv heads, N, head] [count, H]. None of them sees a later one."""
+        """Make the first vectors behind a text, none of which sees a later one.
+
+        Args:
+            memory: Of each layer the keys and values of the text, each ``[kv heads, N, head]``.
+            count: Number of vectors; more than there are learned inputs count as all.
+
+        Returns:
+            The vectors, shape ``[count, H]``.
+        """
         past = [(k[None].float(), v[None].float()) for k, v in memory]
         n = past[0][0].shape[2]
         seen = torch.ones(1, 1, n, dtype=torch.bool)
@@ -100,8 +132,17 @@ class CacheCoprocessor:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[CacheCoprocessor, ...]:
-    """Random ones for tests, of models of two layers with four heads, two of keys, or half as many where heads
-    would be too narrow to rotate."""
+    """Make a random one for tests, which fits models of two layers.
+
+    Args:
+        vocab: Not read: it reads keys and values.
+        width: Width H of the target's states. It has four heads, two of keys, or half as many where
+            heads would be too narrow to rotate.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One coprocessor of three vectors.
+    """
     heads = 2 if width % 8 else 4
     s = LlamaLayers(width, 2, heads, heads // 2, 2 * width, 1e4, 1e-5)
     dice = torch.Generator().manual_seed(17)
@@ -115,8 +156,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Cach
 
 
 def save(path: str | Path, made: CacheCoprocessor, about: Mapping[str, Any]) -> None:
-    """Write coprocessor.safetensors and config.json into the directory `path`; about: what else the
-    config says."""
+    """Write coprocessor.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        made: The coprocessor.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     tensors = {**made.tensors, "soft": made.soft_LH}
     sizes = {**asdict(made.skeleton), "count": len(made.soft_LH)}
     artefact.save_artefact(

@@ -37,8 +37,16 @@ def lstm_tensor_shapes(width: int) -> dict[str, tuple[int, ...]]:
 
 
 def advance_lstm(lstm: Mapping[str, Tensor], x: Tensor, state: Tensor) -> Tensor:
-    """The state of both cells [..., 4 H] (h and c of the first, c and h of the second) after reading x [..., 2 H] in that one.
-    What it says is its last H numbers."""
+    """Move both cells of the LSTM on by one input.
+
+    Args:
+        lstm: The tensors of `lstm_tensor_shapes`, by name.
+        x: The input of the first cell, shape ``[..., 2 H]``.
+        state: h and c of the first cell, then c and h of the second, shape ``[..., 4 H]``.
+
+    Returns:
+        The state after the input, in the same order; its last H numbers are what the LSTM says.
+    """
     h0, c0, c1, h1 = state.chunk(4, -1)
     h0, c0 = _cell(lstm, 0, x, h0, c0)
     h1, c1 = _cell(lstm, 1, h0, h1, c1)
@@ -79,8 +87,16 @@ class FalconModel:
     share: float = 0.0
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
-        makes no laws of states that were guessed."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, or the target makes no laws of guessed states.
+        """
         target.vocab.require_same(self.vocab, "the target of the Falcon drafter")
         artefact.require_laws(target, self.layer.width, "Falcon's weights")
 
@@ -99,7 +115,16 @@ class FalconModel:
         return self.layer.cost + float(sum(t.numel() for t in self.lstm.values()))
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
-        """What enters for tokens and the states before them, [N, 2 H]."""
+        """Join tokens and the states before them to the rows that the LSTM reads.
+
+        Args:
+            embed_NWH: Embeddings of the tokens, shape ``[N, W, H]``; the last of each window is
+                read.
+            state_NH: The states before these tokens, shape ``[N, H]``.
+
+        Returns:
+            Each state beside its token, shape ``[N, 2 H]``.
+        """
         return torch.cat([rms_normalised(state_NH), rms_normalised(embed_NWH[:, -1])], -1)
 
     @cached_property
@@ -213,7 +238,15 @@ class FalconNetwork:
 
 
 def path_to(cache: KVCache, slot: int) -> list[int]:
-    """The slots that an entry stands behind, from the first on, and its own."""
+    """Find the slots of a cache that an entry stands behind.
+
+    Args:
+        cache: The cache, whose entries from `length` on form a tree.
+        slot: Position of the entry in the text of all entries, from 0.
+
+    Returns:
+        The slots of the path from the first entry on, the entry's own last.
+    """
     tail = list[int]()
     while slot >= cache.length:
         tail.append(slot)
@@ -226,7 +259,15 @@ def path_to(cache: KVCache, slot: int) -> list[int]:
 
 
 def new_lstm_tensors(width: int, seed: int) -> dict[str, Tensor]:
-    """An LSTM to train: small at random, and it forgets little at first."""
+    """Make an LSTM to train: small at random, and it forgets little at first.
+
+    Args:
+        width: Width H of the target's states.
+        seed: Seed of the matrices.
+
+    Returns:
+        The tensors of `lstm_tensor_shapes`, by name.
+    """
     g = torch.Generator().manual_seed(seed)
     made = {
         name: torch.randn(shape, generator=g) / shape[-1] ** 0.5
@@ -240,7 +281,16 @@ def new_lstm_tensors(width: int, seed: int) -> dict[str, Tensor]:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[FalconModel, ...]:
-    """A random one for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One drafter with blocks of two states.
+    """
     return (
         FalconModel(
             new_lstm_tensors(width, 12),
@@ -253,7 +303,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Falc
 
 
 def save(path: str | Path, falcon: FalconModel, about: Mapping[str, Any]) -> None:
-    """Write falcon.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write falcon.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        falcon: The drafter.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     artefact.save_artefact(
         path,
         KIND,

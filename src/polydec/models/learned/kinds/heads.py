@@ -68,8 +68,17 @@ class DraftHeads:
         return len(self.heads)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where they were trained for another vocabulary, for states of another width, or where the target
-        makes no laws of states that were guessed."""
+        """Check that they were trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, or the target does not run its norm, or its
+                norm and head, on states that it did not make.
+        """
         target.vocab.require_same(self.vocab, "the target of the draft heads")
         artefact.require_laws(
             target, len(self.heads[0][1]), "draft heads", head=not self.normed, normed=self.normed
@@ -90,7 +99,15 @@ class DraftHeads:
         return self.layer.network()
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
-        """What enters the layer: the states alone."""
+        """Make the rows that enter the layer: the states alone.
+
+        Args:
+            embed_NWH: Embeddings of the tokens, shape ``[N, 1, H]``; not read.
+            state_NH: The true states, shape ``[N, H]``.
+
+        Returns:
+            The states divided by their root mean squares, shape ``[N, H]``.
+        """
         return rms_normalised(state_NH)
 
     def start(self, state_NH: Tensor) -> Tensor:
@@ -111,7 +128,17 @@ class DraftHeads:
         return self.own_VH is not None
 
     def step(self, k: int, carry_NC: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
-        """Head k at nodes: what it leaves to the nodes below, and the states that it guesses."""
+        """Run head k at nodes.
+
+        Args:
+            k: Index of the head, from 0.
+            carry_NC: What the nodes above leave: the state and, where heads read tokens, the
+                embeddings of the tokens before, shape ``[N, C]``.
+            embed_NH: Embeddings of the nodes' tokens, shape ``[N, H]``; read where `reads` is true.
+
+        Returns:
+            What these nodes leave to those below, and the guessed states ``[N, H]``.
+        """
         weight, bias, skip = self.heads[k]
         if self.reads:
             inputs = torch.cat([carry_NC, rms_normalised(embed_NH)], 1)
@@ -128,7 +155,17 @@ class DraftHeads:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[DraftHeads, ...]:
-    """Random ones for tests: of all three kinds, and the last with heads of three blocks, and with matrices of their own."""
+    """Make random ones for tests, of each kind.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        Medusa's, Hydra's and Hydra++'s heads; Hydra++'s with heads of three blocks; and these with
+        matrices of their own. Each has three heads.
+    """
     plain = tuple(
         DraftHeads(
             new_draft_heads(width, 3, reads, 5, 1.0),
@@ -150,7 +187,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Draf
 
 
 def save(path: str | Path, heads: DraftHeads, about: Mapping[str, Any]) -> None:
-    """Write heads.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write heads.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        heads: The heads.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     own = heads.layer
     tensors = dict[str, Tensor]()
     tensors |= {f"{k}.own": own_VH.float() for k, own_VH in enumerate(heads.own_VH or ())}

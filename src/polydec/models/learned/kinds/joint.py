@@ -43,8 +43,16 @@ class JointSamplerLayer:
     vocab: TokenVocabulary
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target fills
-        no canvases."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve; it must be a masked-diffusion model.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The target is of another family, or its states have another width.
+        """
         if getattr(target, "family", "ar") != "diffusion":
             raise FileError(
                 "a joint sampler's layer was trained for a masked-diffusion model: this is an autoregressive one"
@@ -111,7 +119,21 @@ def _turned(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 def new_joint_layer(
     width: int, heads: int, inner: int, theta: float, vocab: TokenVocabulary, seed: int
 ) -> JointSamplerLayer:
-    """One to train. What it gives counts a little: from zero all its other weights would hardly move."""
+    """Make a layer to train.
+
+    What it gives counts a little: from zero its other weights would hardly move.
+
+    Args:
+        width: Width H of the target's states.
+        heads: Heads of queries, and as many of keys and values; 2 heads divide the width.
+        inner: Width of the MLP.
+        theta: Base of the rotary embedding.
+        vocab: The target's vocabulary, which the artefact is made for.
+        seed: Seed of the matrices.
+
+    Returns:
+        The layer.
+    """
     g = torch.Generator().manual_seed(seed)
     tensors = {
         name: torch.randn(s, generator=g) * 0.5 * s[-1] ** -0.5 if len(s) == 2 else torch.ones(s)
@@ -129,7 +151,16 @@ def new_joint_layer(
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[JointSamplerLayer, ...]:
-    """Random ones for tests: for states of this width, and of TOY numbers, as toy canvases have them."""
+    """Make random ones for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One layer for states of this width, and one for the `TOY` numbers of a toy canvas.
+    """
     g = torch.Generator().manual_seed(9)
     return tuple(
         JointSamplerLayer(
@@ -149,7 +180,16 @@ TOY = 16
 
 
 def save(path: str | Path, trained: JointSamplerLayer, about: Mapping[str, Any]) -> None:
-    """Write joint.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write joint.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        trained: The layer.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     tensors = {
         "fuse.weight": trained.fuse_H2,
         "token.weight": trained.token_H,

@@ -78,8 +78,17 @@ class LongSpec:
     share: float = 0.0
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, for states or heads of other sizes, or the target shows
-        no keys."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states or the heads of the last layer have other sizes, or the target
+                shows no keys.
+        """
         target.vocab.require_same(self.vocab, "the target of the LongSpec drafter")
         artefact.require_width(target, self.sizes.width, "LongSpec's weights")
         session = target.open((0,))
@@ -203,12 +212,22 @@ class LongSpecNetwork:
 
 
 def hybrid_tree_attention(query: Tensor, kv: Tensor, past: int, sees_RS: Tensor) -> Tensor:
-    """Attention of drafted rows [kv heads, group, R, head], over the first `past` entries of kv [2, kv heads, S, head] and over
-    the tree behind them apart, joined by how much each part weighs (its log-sum-exp). That is attention over both at once;
-    apart, only the tree needs a mask of who stands above whom.
+    """Attend over past entries and over a draft tree apart, and join both parts.
 
-    sees_RS: which entries each row may see. Where every row sees all that is past, that part has no mask.
+    Each part weighs by its log-sum-exp, so that the result is attention over both at once. Apart,
+    only the tree needs a mask of who stands above whom. Where every row sees all that is past, that
+    part has no mask.
+
     Source: LongSpec (Yang et al., 2025), hybrid tree attention.
+
+    Args:
+        query: Queries of the drafted rows, shape ``[kv heads, group, R, head]``.
+        kv: Keys and values of all S entries, shape ``[2, kv heads, S, head]``.
+        past: Number of entries before the tree, 0 or more.
+        sees_RS: Which entries each row may see, shape ``[R, S]``, bool.
+
+    Returns:
+        What the rows gather, shape ``[kv heads, group, R, head]``.
     """
     own, own_weight = seen_of(query, kv[0, :, past:], kv[1, :, past:], sees_RS[:, past:])
     if not past:
@@ -224,8 +243,19 @@ def hybrid_tree_attention(query: Tensor, kv: Tensor, past: int, sees_RS: Tensor)
 def seen_of(
     query: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """What rows gather of these entries, [kv heads, group, R, head], and the log-sum-exp of their scores, [kv heads, group, R];
-    sees: [R, S], None: all. A row that sees nothing gathers 0 and weighs nothing."""
+    """Attend over some entries, and tell how much they weigh.
+
+    Args:
+        query: Queries, shape ``[kv heads, group, R, head]``.
+        keys: Keys, shape ``[kv heads, S, head]``.
+        values: Values, shape ``[kv heads, S, head]``.
+        sees: Which entries each row may see, shape ``[R, S]``, bool. None: all.
+
+    Returns:
+        What the rows gather, shape ``[kv heads, group, R, head]``, and the log-sum-exp of their
+        scores, shape ``[kv heads, group, R]``. A row that sees nothing gathers 0 and weighs
+        nothing.
+    """
     scores = query @ keys[:, None].transpose(-1, -2) * query.shape[-1] ** -0.5
     if sees is not None:
         scores = scores.masked_fill(~sees, float("-inf"))
@@ -234,7 +264,16 @@ def seen_of(
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[LongSpec, ...]:
-    """Random ones for tests, for several ways to cut this width into heads; the first is a toy's."""
+    """Make random ones for tests, for several ways to cut the width into heads.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states, an even number.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        The drafters, a toy's with one head first. Ways that leave a head of odd width are left out.
+    """
     return tuple(
         random_longspec(
             vocab, LongSpecSizes(width, heads, kv_heads, width // heads, 2 * width, 1e4)
@@ -245,7 +284,15 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Long
 
 
 def random_longspec(vocab: TokenVocabulary, sizes: LongSpecSizes) -> LongSpec:
-    """A random one of these sizes, with a window of six tokens."""
+    """Make a random drafter for tests, with a window of six tokens.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        sizes: Sizes of its layer.
+
+    Returns:
+        The drafter.
+    """
     g = torch.Generator().manual_seed(14)
     tensors = {
         name: torch.randn(shape, generator=g) * 0.7 / shape[-1] ** 0.5
@@ -257,7 +304,16 @@ def random_longspec(vocab: TokenVocabulary, sizes: LongSpecSizes) -> LongSpec:
 
 
 def save(path: str | Path, trained: LongSpec, about: Mapping[str, Any]) -> None:
-    """Write longspec.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write longspec.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        trained: The drafter.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     s = trained.sizes
     artefact.save_artefact(
         path,

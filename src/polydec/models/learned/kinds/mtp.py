@@ -50,8 +50,17 @@ class MtpModel:
         return len(self.mask_KH)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where they were trained for another vocabulary, width or number of layers, or where the target runs
-        no row with an adapter."""
+        """Check that they were trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, the target makes no laws of guessed states, it
+                runs no row with an adapter, or it has another number of layers.
+        """
         target.vocab.require_same(self.vocab, "the target of the masks")
         artefact.require_laws(target, self.mask_KH.shape[1], "the masks")
         if self.adapter is None:
@@ -72,8 +81,15 @@ class MtpModel:
         return float(sum(t.numel() for t in self.sampler))
 
     def sampled(self, state_NH: Tensor, embed_NH: Tensor) -> Tensor:
-        """The states guessed, before the target's final norm, of what masks came out as and of the tokens before what they
-        guess."""
+        """Guess states from what masks came out as and from the tokens before what they guess.
+
+        Args:
+            state_NH: What masks came out as, shape ``[N, H]``.
+            embed_NH: Embeddings of the tokens before, shape ``[N, H]``.
+
+        Returns:
+            The guessed states, before the target's final norm, shape ``[N, H]``.
+        """
         x = torch.cat([rms_normalised(embed_NH), rms_normalised(state_NH)], -1)
         for weight, bias, norm, shift in (self.sampler[:4], self.sampler[4:]):
             x = layer_norm(silu(linear(x, weight, bias)), norm.shape, norm, shift)
@@ -86,7 +102,15 @@ class MtpModel:
 
 
 def new_mtp_sampler(width: int, seed: int) -> list[Tensor]:
-    """A sampler to train, at random."""
+    """Make a sampler to train, at random.
+
+    Args:
+        width: Width H of the target's states.
+        seed: Seed of the two matrices.
+
+    Returns:
+        The tensors of `PARTS` of the first block, then those of the second.
+    """
     g = torch.Generator().manual_seed(seed)
     out = list[Tensor]()
     for inputs in (2 * width, width):
@@ -100,7 +124,16 @@ def new_mtp_sampler(width: int, seed: int) -> list[Tensor]:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[MtpModel, ...]:
-    """A random one for tests, without an adapter: it fits targets of any number of layers."""
+    """Make a random one for tests, without an adapter: it fits targets of any number of layers.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One model with two masks, whose numbers are whole as a toy's states are.
+    """
     masks = (
         torch.arange(2 * width).reshape(2, width).float() % 3
     )  # a toy's states are whole numbers
@@ -108,7 +141,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[MtpM
 
 
 def save(path: str | Path, mtp: MtpModel, about: Mapping[str, Any]) -> None:
-    """Write mtp.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write mtp.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        mtp: The masks, with their adapter where they have one.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     if mtp.adapter is not None:
         layers = mtp.adapter.layers
     else:

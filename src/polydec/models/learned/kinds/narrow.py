@@ -48,6 +48,15 @@ class NarrowLayer:
         return self.layer.cost + self.join_HS.numel()
 
     def network(self, vocab: int, own: DraftVocabularyHead) -> NeuralNetwork:
+        """Make the network that joins each token with its state and runs the layer on them.
+
+        Args:
+            vocab: Tokens V of the target's vocabulary, the width of the laws.
+            own: The head, which knows some of these tokens.
+
+        Returns:
+            A network that is fed rows 2 H wide by `NetworkQuery.embed`.
+        """
         return JoiningNetwork(self.join_HS.detach(), self.layer.network(vocab, own))
 
 
@@ -88,6 +97,16 @@ class JoiningNetwork:
         raise FileError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
 
     def keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Read the keys and values that the layer holds.
+
+        Args:
+            cache: A cache of this network.
+            stop: Number of entries to read, from the first one on.
+            layer: Index of the layer. Default None: the last one.
+
+        Returns:
+            Keys and values, each ``[kv heads, stop, head]``.
+        """
         return self._inner.keys(cache, stop, layer)
 
 
@@ -130,7 +149,18 @@ class UnboundNarrowEagle:
 
 
 def table_of(target: Target, token_C: Tensor) -> Tensor:
-    """A model's embeddings of these tokens, [C, H]."""
+    """Read a model's embeddings of some tokens.
+
+    Args:
+        target: The model.
+        token_C: The tokens, shape ``[C]``.
+
+    Returns:
+        The embeddings in fp32, shape ``[C, H]``.
+
+    Raises:
+        PolydecError: The model has no table of its own.
+    """
     session = target.open((0,))
     try:
         return session.embed(token_C.tolist()).float()
@@ -150,7 +180,18 @@ def tokens_of(draft: Mapping[str, Tensor]) -> list[int]:
 
 
 def head_of(draft: Mapping[str, Tensor], token_C: Tensor) -> Tensor:
-    """The rows of a draft model's head for these tokens, which must be all that it knows: [C, H]. Raises FileError."""
+    """Read the rows of a draft model's head, which must know just these tokens.
+
+    Args:
+        draft: The draft model's tensors, by name.
+        token_C: The tokens, ascending, shape ``[C]``.
+
+    Returns:
+        The rows in fp32, shape ``[C, H]``.
+
+    Raises:
+        FileError: The draft model has no head of its own, or knows other tokens.
+    """
     if tokens_of(draft) != token_C.tolist():
         raise FileError("start knows other tokens than the drafter that began as it")
     return draft["lm_head.weight"].float()
@@ -159,7 +200,16 @@ def head_of(draft: Mapping[str, Tensor], token_C: Tensor) -> Tensor:
 def examples(
     vocab: TokenVocabulary, width: int, draft_width: int
 ) -> tuple[UnboundNarrowEagle, ...]:
-    """A random one for tests, of numbers that 8 bits hold exactly: it knows all tokens but the first."""
+    """Make a random one for tests, of numbers that 8 bits hold exactly.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One drafter without its head; it knows all tokens but the first.
+    """
     g, inner = torch.Generator().manual_seed(9), state_layer.random_state_layer(width, 9)
 
     def matrix(*shape: int) -> Tensor:
@@ -182,9 +232,18 @@ def examples(
 
 
 def save(path: str | Path, read: UnboundNarrowEagle, about: Mapping[str, Any]) -> None:
-    """Write narrow.safetensors, its matrices in 8 bits (models/formats/rows8.py), and config.json
-    into the directory `path`; about: what else the config says. The head is not written: it is the
-    target's."""
+    """Write narrow.safetensors, its matrices in 8 bits, and config.json into a directory.
+
+    The head is not written: it is the target's or the draft model's. See models/formats/rows8.py.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        read: The drafter, and the draft model that it began as.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     eagle = read.eagle
     assert isinstance(eagle.layer, NarrowLayer)
     inner = eagle.layer.layer
@@ -212,7 +271,17 @@ def save(path: str | Path, read: UnboundNarrowEagle, about: Mapping[str, Any]) -
 
 
 def save_trained(path: str | Path, eagle: Eagle3Model, about: Mapping[str, Any]) -> None:
-    """The same of what training made; about["start"]: the draft model that it began as, or None."""
+    """Write what training made, as `save` does.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        eagle: The drafter that was trained.
+        about: Further fields of config.json, by name. "start" must be among them: the draft model
+            that it began as, or None.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     save(path, UnboundNarrowEagle(eagle, about["start"]), about)
 
 

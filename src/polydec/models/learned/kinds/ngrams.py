@@ -28,7 +28,15 @@ LAST = 0xFFFF
 
 
 def extend_context_key(key: int, token: int) -> int:
-    """The key of a context that has one more token before it; 0 is the key of none."""
+    """Hash a context that has one more token before it.
+
+    Args:
+        key: Key of the context so far, 64 bits; 0 is the key of no token.
+        token: The token before it.
+
+    Returns:
+        The key of the longer context, 64 bits.
+    """
     key = (key ^ (token + 1)) * MIX & MASK
     return key ^ key >> 29
 
@@ -54,7 +62,15 @@ class NGrams:
     chance_MK: np.ndarray
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was counted in another vocabulary."""
+        """Check that it was counted in the target's vocabulary.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+        """
         target.vocab.require_same(self.vocab, "the n-gram table")
 
     @cached_property
@@ -114,7 +130,17 @@ class NGrams:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[NGrams, ...]:
-    """Small ones for tests: what follows each of a few tokens, and each pair of these of which the first is even."""
+    """Make a small table for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Not read: it reads tokens alone.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One table of order 2: what follows each of the first 64 tokens, and each pair of these of
+        which the first is even.
+    """
     size = min(vocab.size, 64)
     keys = dict[int, int]()
     for b in range(size):
@@ -127,7 +153,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[NGra
 
 
 def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
-    """Write ngrams.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write ngrams.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        table: The table.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     arrays = {
         "key": table.key_M.astype(np.uint64),
         "follower": table.follower_MK.astype(np.uint16),

@@ -93,7 +93,15 @@ class TextRouter:
     head: StepReward
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary."""
+        """Check that it was trained for the target's vocabulary.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+        """
         target.vocab.require_same(self.vocab, "the target of the text router")
 
     @property
@@ -114,7 +122,16 @@ class TextRouter:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[TextRouter, ...]:
-    """A random one for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Not read: it reads tokens with a network of its own.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One router that reads up to 512 tokens.
+    """
     sizes = TextRouterSizes(8, 1, 2, 2, 8, 512, 1e4, 1e-5)
     g = torch.Generator().manual_seed(15)
     tensors = {
@@ -130,7 +147,16 @@ HEAD = ("head.inner.weight", "head.inner.bias", "head.out.weight", "head.out.bia
 
 
 def save(path: str | Path, router: TextRouter, about: Mapping[str, Any]) -> None:
-    """Write text_router.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write text_router.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        router: The router, its network and its head.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     head = dict(zip(HEAD, (*router.head.inner, *router.head.out), strict=True))
     artefact.save_artefact(
         path,
