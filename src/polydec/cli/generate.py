@@ -284,7 +284,12 @@ class ThinkingPrinter:
 
 
 def print_unused_settings(lm: api.LoadedModel, made: RequestPlan) -> None:
-    """Say what was given and does nothing, on standard error."""
+    """Print on standard error what was given and does nothing, a line for each.
+
+    Args:
+        lm: The loaded model.
+        made: The plan of the request.
+    """
     from polydec.request.explain import describe_unused_settings
 
     for line in describe_unused_settings(lm, made):

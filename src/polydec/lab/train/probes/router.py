@@ -93,6 +93,15 @@ class _RecordingOracle:
     big: _RecordingReward
 
     async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+        """Decide for the step of the higher reward, after the draft model's state was noted.
+
+        Args:
+            case: The step of the draft model's and what stands before it.
+            rng: Random stream of the answer.
+
+        Returns:
+            Whether the target's step stands.
+        """
         await case.drafted(self.small)
         return await AdvantageArbiter(self.big).prefers(case, rng)
 

@@ -97,6 +97,15 @@ class _StepPairOracle:
     worth: Callable[[Sequence[int], Sequence[int]], float]
 
     async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+        """Value both steps, and keep them as a lesson.
+
+        Args:
+            case: The step of the draft model's and what stands before it.
+            rng: Random stream of the answer; not needed.
+
+        Returns:
+            Whether the target's step stands; the draft model's does where both are worth the same.
+        """
         *before, drafted = case.steps
         if self.reward is None:
             stood = [x for step in before for x in step.tokens]
