@@ -51,7 +51,9 @@ def save_artefact(
         UnwritableError: The disk is full, or the directory cannot be written to.
     """
     path = Path(path)
+    # Safetensors refuses tensors that share memory or are not contiguous.
     whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+    # Tensors first: where a config stands, its tensors do.
     replace_file_atomically(
         path / kind.weights, lambda at: save_file(whole, at, {"polydec": kind.name})
     )
@@ -83,12 +85,15 @@ def read_artefact_files(
                 f"(`polydec train {kind.maker}` makes them)"
             )
         )
+    # From here on the directory is an artefact, so every failure is one of its content.
     with report_artefact_damage(path, kind):
         config = edge.read_json(path / CONFIG)
         if config.get("polydec", kind.name) != kind.name:
             raise FileError(
                 f"{CONFIG} says that this is of the kind {config['polydec']!r:.80}, not {kind.name!r}"
             )
+        # Only the header is read here; tensors follow one by one, once their shapes are known to
+        # fit.
         with edge.report_read_errors(f"{kind.weights} is truncated or damaged"):
             tensors = SafeTensors([path / kind.weights])
             stated = tensors.metadata.get("polydec", kind.name)
@@ -114,6 +119,7 @@ def report_artefact_damage(path: str | Path, kind: ArtefactKind) -> Any:
 
 def width_of_states(target: Target) -> int:
     """Of the states that a law shows. Raises PolydecError where it shows none."""
+    # A session needs a token to begin with; any one does, since nothing is scored.
     session = target.open((0,))
     try:
         return session.embed((0,)).shape[-1]
@@ -157,7 +163,9 @@ def require_laws(
         FileError: The widths differ, or the target's layers do not run alone.
     """
     require_width(target, width, who)
+    # A session needs a token to begin with; any one does.
     session = target.open((0,))
+    # No rows: what the target cannot do is refused before it computes anything.
     none_0H = torch.zeros(0, width)
     try:
         if head:
@@ -216,6 +224,7 @@ def read_artefact_tensor(
     """
     if name not in tensors:
         raise FileError(f"{kind.weights} lacks {name!r}, which {CONFIG} speaks of")
+    # The shape stands in the header, so a wrong file of many gigabytes is never loaded.
     if (stored := fields.shape_of(tensors, name)) != shape:
         raise FileError(f"{kind.weights} has {name} of shape {stored}: {CONFIG} asks for {shape}")
     t = tensors[name]
@@ -244,6 +253,7 @@ def token_ids(
             vocabulary.
     """
     token_C = read_artefact_tensor(tensors, kind, name, (count,)).long()
+    # One order alone is legal, so that two files of one head are the same.
     ids = token_C.tolist()
     if ids != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= vocab:
         raise FileError(f"{name} must ascend and lie in 0 to {vocab - 1}")

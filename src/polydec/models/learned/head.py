@@ -31,7 +31,9 @@ def run_heads_batched(
     Returns:
         What `step` gives, split into one pair a query, in the order of the queries.
     """
+    # Answers are filled in by index, since heads run in their own order.
     out = [(torch.empty(0), torch.empty(0))] * len(queries)
+    # Queries of several texts to one head share a matrix product.
     for k in sorted({k for k, *_ in queries}):
         mine = [i for i, (head, *_) in enumerate(queries) if head == k]
         sizes = [len(queries[i][1]) for i in mine]
@@ -63,7 +65,9 @@ def new_draft_heads(
     g = torch.Generator().manual_seed(seed)
     out = list[Head]()
     for k in range(count):
+        # The state, and an embedding for each of the k + 1 tokens in between.
         size = width * (k + 2 if reads else 1)
+        # The identity over the first H columns passes the state; columns of tokens begin near zero.
         noise, skip = torch.randn(2, width, size, generator=g) * scale / width**0.5
         out.append((noise, torch.zeros(width), skip + torch.eye(width, size)))
     return out

@@ -68,6 +68,7 @@ def is_published_eagle1(config: Mapping[str, Any], path: Path) -> bool:
     names = config.get("architectures")
     if not isinstance(names, list):
         return False
+    # A name of its own settles it; a plain Llama of one layer may also be a model.
     if any(name in NAMES for name in names):
         return True
     single_llama = names == ["LlamaForCausalLM"] and config.get("num_hidden_layers") == 1
@@ -79,6 +80,7 @@ def load_published_eagle1(path: str | Path) -> ReadEagle1:
     path = edge.at_home(path)
     with edge.report_read_errors(f"eagle is {str(path)!r}: it is damaged"):
         config = edge.read_json(path / "config.json")
+        # Nothing in the weights' names would show it, and drafts would be wrong without a word.
         if config.get("add_para_norm"):
             raise FileError(
                 "add_para_norm is true: norms before the states are joined are not read"
@@ -137,6 +139,7 @@ def load_published_eagle1(path: str | Path) -> ReadEagle1:
 def eagle1_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:
     """Of each tensor of the layer: EAGLE-3's without the norms before attention, which reads H numbers."""
     H = c.hidden_size
+    # EAGLE-3's attention reads 2 H; here token and state are joined before it.
     wide = {f"self_attn.{x}_proj.weight" for x in "qkv"}
     return {
         name: (shape[0], H) if name in wide else shape
@@ -180,6 +183,7 @@ def save_published_eagle1(
         "mlp_bias": False,
         "torch_dtype": "float32",
     }
+    # A guess is not written out as if it had been measured.
     if eagle.rates is not RATES:
         config["polydec_trained"] = {**(about or {}), **artefact.said_of(eagle)}
     tensors = {f"layers.0.{name}": t for name, t in layer.tensors.items()} | {
@@ -208,6 +212,7 @@ def export_eagle1(path: Path, eagle: EagleModel) -> Path:
         FileError: The weights have a form that neither engine can take.
         UnwritableError: The disk is full, or the directory cannot be written to.
     """
+    # Zeros stand for a bias that the drafter does not have.
     save_published_eagle1(
         path,
         eagle

@@ -39,6 +39,7 @@ class BidirectionalEncoder:
         return {
             name: torch.ones(shape)
             if len(shape) == 1
+            # Divided by the root of the inputs, so that sums keep their size.
             else torch.randn(shape, generator=dice) * shape[1] ** -0.5
             for name, shape in self.shapes.items()
         }
@@ -56,8 +57,10 @@ class BidirectionalEncoder:
             What leaves the final norm, shape ``[N, T, W]``; rows where nothing stands mean nothing.
         """
         x_NTW = x_NTW + t["places"][: x_NTW.shape[1]]
+        # One mask for all heads and all readers: it hides what is not there, and nothing else.
         see_N11T = there_NT[:, None, None]
         for i in range(self.layers):
+            # Norms stand before each part, so the residual stream itself is never normed inside.
             h = F.rms_norm(x_NTW, (self.width,), t[f"{i}_before"], EPS)
             q, k, v = (
                 F.linear(h, t[f"{i}_{name}"]).unflatten(-1, (self.heads, -1)).transpose(1, 2)

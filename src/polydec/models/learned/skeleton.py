@@ -67,10 +67,12 @@ class LlamaLayers:
             What leaves the final norm, shape ``[B, T, H]``, and of each layer the keys and values
             of the inputs alone.
         """
+        # Angles in double: at far positions fp32 would lose the small differences between them.
         inverse = self.theta ** (-torch.arange(0, self.head, 2).double() / self.head)
         angle_B1TD = (position_BT[..., None].double() * inverse).repeat(1, 1, 2)[:, None]
         cos = angle_B1TD.cos().float()
         sin = angle_B1TD.sin().float()
+        # So many heads of queries share one head of keys.
         groups = self.heads // self.kv_heads
         own = list[tuple[Tensor, Tensor]]()
         for i in range(self.layers):
@@ -84,7 +86,9 @@ class LlamaLayers:
             )
             q = _turned(q, cos, sin)
             k = _turned(k, cos, sin)
+            # Noted before they are repeated for the groups, as caches hold them.
             own.append((k, v))
+            # The past stands first, as the columns of the mask do.
             k, v = (
                 torch.cat([old, new], dim=2).repeat_interleave(groups, dim=1)
                 for old, new in zip(past[i], (k, v), strict=True)
@@ -106,5 +110,6 @@ class LlamaLayers:
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    # Pairs lie half a head apart, as Llama's published weights have them, and not side by side.
     a, b = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-b, a], dim=-1) * sin

@@ -76,6 +76,8 @@ class StateLayer:
         """
         t = {name: tensor.detach() for name, tensor in self.tensors.items()}
         wide = t["self_attn.q_proj.weight"].shape[1]
+        # A Llama has one width. So the stream is S wide too, and zeros keep the part beside it as
+        # it is.
         beside = wide - self.width
         config = self.config(vocab=vocab, tied=own is None)
         for name in (
@@ -85,13 +87,17 @@ class StateLayer:
             t[name] = pad(t[name], (0, 0, beside, 0))
         for name in ("mlp.gate_proj.weight", "mlp.up_proj.weight"):
             t[name] = pad(t[name], (beside, 0))
+        # Any finite weight would do: the MLP's columns for this part are zeros.
         t["post_attention_layernorm.weight"] = pad(
             t["post_attention_layernorm.weight"], (beside, 0), value=1.0
         )
         outside = {
+            # Expanded, not copied: a table of zeros for the whole vocabulary takes one row of
+            # memory.
             "model.embed_tokens.weight": torch.zeros(1, wide).expand(vocab, wide),
             "model.norm.weight": torch.ones(wide),
         }
+        # The head reads the last H columns alone; zeros hide the part beside them.
         if own is not None:
             outside |= {
                 "model.norm.weight": pad(own.norm_H.detach(), (beside, 0), value=1.0),
@@ -107,6 +113,7 @@ class StateLayer:
                 "model.embed_tokens.proj.weight": torch.zeros(wide, 1),
             }
         )
+        # Rounding to 8 bits can only cost accepted tokens: the target checks every guess.
         native, _ = cpu.try_native_network(config, tensors | thin, self.threads, quantize="q8_0")
         return native or LlamaTransformer.build(config, tensors, dtype="float32")
 
@@ -208,6 +215,7 @@ def read_state_layer(
         FileError: The heads do not divide the width, or a tensor is missing, damaged or of another
             shape.
     """
+    # The rotary embedding turns pairs, so each head needs an even width.
     if width % (2 * c.heads) or c.heads % c.kv_heads:
         raise FileError(
             f"heads is {c.heads}, kv_heads {c.kv_heads}: they must divide the width {width}"
@@ -232,6 +240,7 @@ def random_state_layer(width: int, seed: int, wide: int | None = None) -> StateL
         A layer with an MLP twice as wide as the stream.
     """
     g = torch.Generator().manual_seed(seed)
+    # Toys are too narrow for heads of 16.
     heads = 2 if width < 32 else width // 16
     tensors = {
         name: torch.randn(shape, generator=g) * 0.7 / width**0.5

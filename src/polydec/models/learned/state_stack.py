@@ -41,8 +41,11 @@ class StateStack:
             for i, layer in enumerate(self.layers)
             for name, tensor in layer.tensors.items()
         }
+        # Nothing looks tokens up here: rows enter ready-made. A Llama's form asks for a table all
+        # the same.
         tensors["model.embed_tokens.weight"] = torch.zeros(1, self.width)
         tensors["model.norm.weight"] = torch.ones(self.width)
+        # Rounding to 8 bits can only cost accepted tokens: the target checks every guess.
         native, _ = cpu.try_native_network(config, tensors, first.threads, quantize="q8_0")
         return native or LlamaTransformer.build(config, tensors, dtype="float32")
 

@@ -50,11 +50,13 @@ class BlockDrafter:
         Raises:
             RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
         """
+        # Widths need not agree: the drafter reads tokens and has a network of its own.
         target.vocab.require_same(self.vocab, "the target of the block drafter")
 
     @cached_property
     def filler(self) -> GapFiller:
         """The network, which fills gaps. Raises FileError where a tensor is missing or damaged."""
+        # One row more: the mark of a gap is the token behind the vocabulary's last.
         return GapFiller(build(config_of(self.shape, 1), self.tensors), self.vocab.size)
 
 
@@ -68,6 +70,7 @@ def config_of(shape: T5Shape, more: int = 0) -> Seq2SeqConfig:
     Returns:
         The config, as a published one would be read.
     """
+    # Which tokens begin and end a text matters to no tensor; 0 stands for both.
     return read_seq2seq_config(replace(shape, vocab=shape.vocab + more).published(0, 0), {})
 
 
@@ -83,6 +86,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Bloc
         One drafter of blocks of 4.
     """
     shape = T5Shape(vocab.size, 8, 4, 8, 1, 1)
+    # Vectors are norm weights, which begin as ones.
     g = torch.Generator().manual_seed(4)
     tensors = {
         name: torch.ones(*size) if len(size) == 1 else torch.randn(*size, generator=g)
@@ -99,6 +103,8 @@ def t5_tensor_shapes(shape: T5Shape) -> dict[str, tuple[int, ...]]:
     W = shape.width
     inner = shape.heads * shape.head
     out: dict[str, tuple[int, ...]] = {"shared.weight": (shape.vocab + 1, W)}
+    # T5 numbers the parts of a block: self-attention, in the decoder attention to the encoder, then
+    # the MLP.
     for tower, count, attentions in (
         ("encoder", shape.first, ("SelfAttention",)),
         ("decoder", shape.layers, ("SelfAttention", "EncDecAttention")),
@@ -114,6 +120,7 @@ def t5_tensor_shapes(shape: T5Shape) -> dict[str, tuple[int, ...]]:
                 f"{at}.DenseReluDense.wo.weight": (W, shape.inner),
                 f"{at}.layer_norm.weight": (W,),
             }
+        # Only the first block has position biases, 32 buckets by distance; all others share them.
         bias = f"{tower}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         out |= {bias: (32, shape.heads), f"{tower}.final_layer_norm.weight": (W,)}
     return out

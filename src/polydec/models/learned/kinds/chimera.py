@@ -86,6 +86,8 @@ class ChimeraModel:
         Returns:
             Each state and, after it, the code of its tokens, shape ``[2 N, H]``.
         """
+        # State and code alternate, so that a code sees its state through the layer's causal
+        # attention.
         return torch.stack([rms_normalised(state_NH), self.below(embed_NWH, state_NH)], 1).flatten(
             0, 1
         )
@@ -101,6 +103,7 @@ class ChimeraModel:
         Returns:
             The codes, shape ``[N, H]``.
         """
+        # Three embeddings become one row of 3 H numbers.
         code = rms_normalised(embed_NWH).flatten(1)
         return linear(code + silu(linear(code, self.trigram[0])), self.trigram[1])
 
@@ -116,6 +119,7 @@ class ChimeraModel:
             What left the layer, for the nodes below, and the guessed states ``[N, H]``, before the
             target's final norm.
         """
+        # Every head sees the last true state beside what was made, as guesses drift with depth.
         return out_NS, linear(
             torch.cat([rms_normalised(true_H).expand_as(out_NS), rms_normalised(out_NS)], -1),
             self.heads[k],
@@ -142,10 +146,12 @@ def new_chimera_tensors(width: int, levels: int, seed: int) -> list[Tensor]:
         which begins as the sum of its two inputs.
     """
     g = torch.Generator().manual_seed(seed)
+    # Reads the third of the three embeddings and drops the other two.
     last = torch.cat([torch.zeros(width, 2 * width), torch.eye(width)], 1)
     return [
         torch.randn(3 * width, 3 * width, generator=g) * 0.1 / width**0.5,
         last,
+        # Two identities side by side: a head begins as the sum of state and output.
         *[torch.eye(width).repeat(1, 2) for _ in range(levels)],
     ]
 

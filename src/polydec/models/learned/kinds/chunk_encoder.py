@@ -50,6 +50,7 @@ class ChunkEncoderSizes:
         """Of each tensor, by name."""
         W = self.encoder.width
         return {
+            # One flat file holds both encoders, told apart by these prefixes.
             **{f"encoder-{name}": shape for name, shape in self.encoder.shapes.items()},
             **{f"policy-{name}": shape for name, shape in self.policy.shapes.items()},
             "table": (self.vocab + MORE, W),
@@ -85,8 +86,10 @@ def encode_chunks(s: ChunkEncoderSizes, t: Mapping[str, Tensor], token_NK: Tenso
     Returns:
         A vector for each chunk, c, shape ``[N, W]``.
     """
+    # A learned token before the chunk: its final state is the chunk's vector.
     read_N1 = torch.full((len(token_NK), 1), s.vocab + 1)
     token_NT = torch.cat([read_N1, token_NK], dim=1)
+    # Blanks of a short chunk are hidden, so the vector does not depend on how many there are.
     states = s.encoder.states(
         select_part_tensors(t, "encoder"), F.embedding(token_NT, t["table"]), token_NT != s.vocab
     )
@@ -103,6 +106,7 @@ def project_chunks(t: Mapping[str, Tensor], c_NW: Tensor) -> Tensor:
     Returns:
         The rows, shape ``[N, H]``. `scale` gives them the size of the decoder's own embeddings.
     """
+    # The norm sets the size: a row much longer than embeddings would drown them in attention.
     y = F.linear(c_NW, t["projector"])
     return F.rms_norm(y, y.shape[-1:], t["scale"], EPS)
 
@@ -118,6 +122,7 @@ def score_chunks(s: ChunkEncoderSizes, t: Mapping[str, Tensor], c_BLW: Tensor) -
     Returns:
         The scores, shape ``[B, L]``; higher means rather as tokens.
     """
+    # All texts of a batch have L chunks here, so nothing is hidden.
     there_BL = torch.ones(c_BLW.shape[:2], dtype=torch.bool)
     x = F.linear(c_BLW, t["policy-in"])
     return F.linear(
@@ -161,12 +166,14 @@ class ChunkEncoder:
     @torch.no_grad()
     def state(self, chunk: Sequence[int]) -> Tensor:
         """Of at most k tokens, c [W]."""
+        # A chunk's vector depends on its tokens alone, so they serve as its name.
         name = tuple(chunk)
         made = self.kept.get(name)
         if made is None:
             blank = self.sizes.vocab
             row = torch.tensor([[*name, *[blank] * (self.sizes.size - len(name))]])
             made = encode_chunks(self.sizes, self.tensors, row)[0]
+        # Moved to the end at each use: what was not used for longest is dropped first.
         self.kept[name] = made
         self.kept.move_to_end(name)
         if len(self.kept) > KEPT:
@@ -181,6 +188,7 @@ class ChunkEncoder:
     @torch.no_grad()
     def scores(self, states: Sequence[Tensor]) -> Tensor:
         """The policy's, of all chunks of a prompt [L]."""
+        # A longer prompt is scored in parts, since the policy has learned so many places only.
         most = self.sizes.policy.places
         parts = [torch.stack(list(states[i : i + most])) for i in range(0, len(states), most)]
         return torch.cat([score_chunks(self.sizes, self.tensors, part[None])[0] for part in parts])
@@ -200,6 +208,7 @@ def new_chunk_encoder_tensors(s: ChunkEncoderSizes, seed: int, spread: float) ->
     dice = torch.Generator().manual_seed(seed)
     out = dict[str, Tensor]()
     for part, reader in (("encoder", s.encoder), ("policy", s.policy)):
+        # Both draw from one generator, so the order of the parts matters for the seed.
         out |= {f"{part}-{name}": x for name, x in reader.drawn(dice).items()}
     for name in ("table", "projector", "policy-in", "policy-out"):
         out[name] = torch.randn(s.shapes[name], generator=dice) * s.shapes[name][1] ** -0.5

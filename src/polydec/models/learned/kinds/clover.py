@@ -121,6 +121,7 @@ class CloverModel:
             The states that these tokens leave, and the guessed states before the target's final
             norm, each ``[N, H]``.
         """
+        # Tokens are evened like states, so that sizes do not decide the comparison.
         token_NH = rms_normalised(embed_NH)
         heads = self.layer.heads
         query, key, value = (
@@ -129,10 +130,14 @@ class CloverModel:
                 (rms_normalised(carry_NH), token_NH, token_NH), self.attend, strict=True
             )
         )
+        # A cosine in place of a softmax: there is one key for each query, of which a softmax would
+        # always give 1.
         near = cosine_similarity(
             query.unflatten(-1, (heads, -1)), key.unflatten(-1, (heads, -1)), dim=-1
         )
+        # Heads are compared apart and joined again; the state itself goes on beside what is added.
         moved = carry_NH + (near[..., None] * value.unflatten(-1, (heads, -1))).flatten(-2)
+        # The first level has no drafted token before it, so its head reads the state alone.
         weight, bias, skip = self.out[min(k, 1)]
         if k:
             inputs = torch.cat([moved, token_NH], 1)
@@ -168,6 +173,7 @@ def new_clover_tensors(
         new_draft_heads(width, 1, False, seed, scale)[0],
         new_draft_heads(width, 1, True, seed, scale)[0],
     )
+    # Query and key begin near the identity; the value begins near nothing.
     return (same_WW + noise[0], same_WW + noise[1], noise[2]), out
 
 

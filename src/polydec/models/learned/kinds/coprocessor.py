@@ -45,8 +45,10 @@ def coprocessor_latents(
     Returns:
         The vectors, shape ``[B, G, L, H]``.
     """
+    # All places of all texts go through the layers as one long row of inputs.
     (B, G), L = first_BG.shape, len(soft_LH)
     x = soft_LH.expand(B, G, *soft_LH.shape).flatten(1, 2)
+    # Positions are those in the text, not in this row, so that places overlap in position.
     position = (first_BG[..., None] + torch.arange(L)).flatten(1)
     state, _ = s.through(t, x, position, past, grouped_attention_mask(seen_BGP, L))
     return state.unflatten(1, (G, L))
@@ -65,7 +67,9 @@ def grouped_attention_mask(seen_BGP: Tensor, length: int) -> Tensor:
         The mask, shape ``[B, G L, P + G L]``, True where an input sees an entry.
     """
     B, G, _ = seen_BGP.shape
+    # All inputs of one place see the same part of the past.
     before = seen_BGP.repeat_interleave(length, dim=1)
+    # A block of lower triangles along the diagonal: each place is causal and apart from others.
     group = torch.arange(G).repeat_interleave(length)
     own = (group[:, None] == group) & torch.ones(G * length, G * length, dtype=torch.bool).tril()
     return torch.cat([before, own.expand(B, -1, -1)], dim=2)
@@ -96,6 +100,7 @@ class CacheCoprocessor:
         """
         s = self.skeleton
         artefact.require_width(target, s.width, "a coprocessor's vectors")
+        # Of one token there are no keys yet; their shapes are there all the same.
         session = target.open((0,))
         try:
             keys_KNH, _ = session.memory()
@@ -122,7 +127,9 @@ class CacheCoprocessor:
         Returns:
             The vectors, shape ``[count, H]``.
         """
+        # A batch of one text, in fp32 whatever the model computes in.
         past = [(k[None].float(), v[None].float()) for k, v in memory]
+        # Everything that is read is seen; the vectors stand right behind it.
         n = past[0][0].shape[2]
         seen = torch.ones(1, 1, n, dtype=torch.bool)
         first = torch.tensor([[n]])

@@ -99,12 +99,14 @@ class EagleModel:
             The rows, shape ``[N, H]``.
         """
         return linear(
+            # Published weights have the token first and the state second.
             torch.cat([self._entry(embed_NWH[:, -1]), self._entry(state_NH)], -1),
             self.fuse_H2,
             self.bias_H,
         )
 
     def _entry(self, x_NH: Tensor) -> Tensor:
+        # The published form was trained on raw embeddings, so nothing is evened there.
         if self.normed:
             return x_NH.float()
         return rms_normalised(x_NH)
@@ -168,6 +170,7 @@ def save(path: str | Path, eagle: EagleModel, about: Mapping[str, Any]) -> None:
         FileError: It came in the published form, which `polydec export` writes.
         UnwritableError: The disk is full, or the directory cannot be written to.
     """
+    # The published layer has no norm before attention, which this file's form needs.
     if not isinstance(eagle.layer, StateLayer | StateStack):
         raise FileError("a published EAGLE drafter is written by `polydec export`")
     artefact.save_artefact(

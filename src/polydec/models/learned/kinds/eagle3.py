@@ -87,6 +87,7 @@ class Eagle3Model:
         """
         target.vocab.require_same(self.vocab, "the target of the EAGLE-3 drafter")
         artefact.require_width(target, self.layer.width, "EAGLE-3's weights")
+        # Depths ascend, so the last one is the highest layer.
         if target.layers < self.depths[-1]:
             raise FileError(
                 f"EAGLE-3's weights read the states after layer {self.depths[-1]}: this target shows "
@@ -119,7 +120,9 @@ class Eagle3Model:
         Returns:
             Each token beside its fused state, shape ``[N, 2 H]``.
         """
+        # Each depth is evened by itself: later layers have much longer states.
         joined = torch.cat([self._entry(s) for s in state_ND.chunk(len(self.depths), -1)], -1)
+        # The compiled step keeps this matrix in 8 bits, as it does the layer's.
         if self.grower is None:
             fused = linear(joined, self.fuse_HD)
         else:
@@ -137,6 +140,7 @@ class Eagle3Model:
         Returns:
             Each token beside the state above it, shape ``[N, 2 H]``.
         """
+        # Unlike EAGLE, nothing joins the two here: attention reads both beside each other.
         return torch.cat([self._entry(embed_NWH[:, -1]), self._entry(above_NH)], -1)
 
     def _entry(self, x_NH: Tensor) -> Tensor:
@@ -158,6 +162,7 @@ class Eagle3Model:
             The states ``[N, H]`` that the nodes below stand on, and None: the drafter's own head
             makes the laws.
         """
+        # What stands before the last H numbers is the token, which no node below needs.
         return out_NS[:, -self.layer.width :], None
 
     @cached_property
@@ -168,8 +173,10 @@ class Eagle3Model:
     @cached_property
     def grower(self) -> NativeTreeGrower | None:
         """What grows whole trees in one call; None where the compiled step does not run the layer."""
+        # The compiled grower looks embeddings up by itself, and evens all that enters.
         if self.table is None or not self.evened:
             return None
+        # Networks of torch have no step; then the tree is grown level by level.
         step = getattr(self.network, "step", None)
         if step is None:
             return None
@@ -188,6 +195,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Eagl
         One drafter that reads the states after layers 1 and 2.
     """
     g = torch.Generator().manual_seed(8)
+    # Without token 0: tests see whether a token that the head lacks is handled.
     count = vocab.size - 1
     own = DraftVocabularyHead(
         torch.arange(1, vocab.size), torch.randn(count, width, generator=g), torch.ones(width)
@@ -245,9 +253,11 @@ def load(path: str | Path) -> Eagle3Model:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(Eagle3Fields, config, artefact.CONFIG)
+        # `fit` compares the last depth alone, which must be the highest.
         if list(c.depths) != sorted(set(c.depths)):
             raise FileError(f"depths is {c.depths}: they must ascend")
         token_C = artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size)
+        # The head knows fewer tokens than the target, by ids that the file lists.
         own = DraftVocabularyHead(
             token_C,
             artefact.read_artefact_tensor(t, KIND, "head.weight", (c.tokens, c.width)).float(),

@@ -87,6 +87,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Conf
     Returns:
         One filter of blocks of 8.
     """
+    # The sigmoid of 40 x - 20 is a half at x = 0.5, and all but 1 at 0.6.
     eye = torch.eye(8)
     return (ConfidenceFilter(((eye, torch.zeros(8)), (40.0 * eye, torch.full((8,), -20.0)))),)
 
@@ -126,6 +127,7 @@ def load(path: str | Path) -> ConfidenceFilter:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(FilterFields, config, artefact.CONFIG)
+        # Older files name no size: hidden units were as many as positions.
         hidden = c.hidden or c.block
 
         def layer(i: int, into: int, out: int) -> tuple[Tensor, Tensor]:

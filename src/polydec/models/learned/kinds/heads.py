@@ -112,6 +112,8 @@ class DraftHeads:
 
     def start(self, state_NH: Tensor) -> Tensor:
         """What the first head is given besides the root."""
+        # Published heads were trained on what leaves the final norm, so their states are not
+        # evened.
         if self.own_VH is None:
             return rms_normalised(state_NH)
         return state_NH.float()
@@ -139,12 +141,16 @@ class DraftHeads:
         Returns:
             What these nodes leave to those below, and the guessed states ``[N, H]``.
         """
+        # Hydra's head k reads the state and every token since: each node leaves its inputs to those
+        # below.
         weight, bias, skip = self.heads[k]
         if self.reads:
             inputs = torch.cat([carry_NC, rms_normalised(embed_NH)], 1)
         else:
             inputs = carry_NC
+        # The skip lets an untrained head pass the state on.
         made = linear(inputs, skip) + silu(linear(inputs, weight, bias))
+        # Further blocks only refine the guess; nodes below do not read them.
         for into, shift in self.more[k] if self.more else ():
             made = made + silu(linear(made, into, shift))
         return inputs, made
@@ -166,6 +172,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Draf
         Medusa's, Hydra's and Hydra++'s heads; Hydra++'s with heads of three blocks; and these with
         matrices of their own. Each has three heads.
     """
+    # Scale 1: with random parts of size 0 all heads would guess alike.
     plain = tuple(
         DraftHeads(
             new_draft_heads(width, 3, reads, 5, 1.0),
@@ -227,6 +234,7 @@ def load(path: str | Path) -> DraftHeads:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(HeadsFields, config, artefact.CONFIG)
+        # Medusa's heads read H numbers, Hydra's one embedding more at each level.
         sizes = [c.width * (k + 2 if c.reads else 1) for k in range(len(c.rates))]
         if c.layer is None:
             layer = None
@@ -249,6 +257,7 @@ def load(path: str | Path) -> DraftHeads:
             c.share,
             own_VH,
             [
+                # Files have either no further blocks or as many for each head.
                 [_block(t, f"{k}.more.{i}.", c.width) for i in range(c.blocks - 1)]
                 for k in range(len(sizes) if c.blocks > 1 else 0)
             ],

@@ -53,12 +53,14 @@ class JointSamplerLayer:
             RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
             FileError: The target is of another family, or its states have another width.
         """
+        # Laws of other packages may not say their family; those are taken for autoregressive ones.
         if getattr(target, "family", "ar") != "diffusion":
             raise FileError(
                 "a joint sampler's layer was trained for a masked-diffusion model: this is an autoregressive one"
             )
         model: Any = target
         target.vocab.require_same(self.vocab, "the target of the joint sampler's layer")
+        # A masked model gives embeddings without a session.
         have = model.embed((0,)).shape[-1]
         if have != self.layer.width:
             raise FileError(
@@ -73,6 +75,7 @@ class JointSamplerLayer:
             rms_normalised(state_BTH),
         )  # so long that what is added weighs something
         u = F.linear(
+            # Embeddings and states differ much in size, so each has a norm of its own.
             torch.cat([_norm(embed_BTH, self.token_H), _norm(state_BTH, self.state_H)], -1),
             self.fuse_H2,
         )
@@ -81,6 +84,7 @@ class JointSamplerLayer:
         inner = F.silu(F.linear(n, w["mlp.gate_proj.weight"])) * F.linear(
             n, w["mlp.up_proj.weight"]
         )
+        # The final norm bounds what is added, so a bad layer cannot throw a state far off.
         return state_BTH + _norm(u + F.linear(inner, w["mlp.down_proj.weight"]), self.out_H)
 
     def _attention(self, n_BTH: Tensor) -> Tensor:
@@ -95,6 +99,7 @@ class JointSamplerLayer:
             for name in "qkv"
         )
         inverse = layer.theta ** (-torch.arange(0, head, 2).double() / head)
+        # Positions count within the canvas, as the model's own do.
         angle_TD = torch.outer(torch.arange(T).double(), inverse).repeat(1, 2)
         cos = angle_TD.cos().float()
         sin = angle_TD.sin().float()
@@ -102,6 +107,7 @@ class JointSamplerLayer:
             z.repeat_interleave(layer.heads // layer.kv_heads, dim=1)
             for z in (_turned(k, cos, sin), v)
         )
+        # No mask: each position of a canvas sees all others.
         y = F.scaled_dot_product_attention(_turned(q, cos, sin), k, v)
         return F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
 

@@ -49,6 +49,7 @@ class JudgeProbe:
 
     def logits(self, state_NH: Tensor) -> Tensor:
         """Log odds that each token is right."""
+        # Only the direction of a state counts: its length varies from token to token.
         return rms_normalised(state_NH) @ self.weight_H + self.bias
 
     def chance(self, state_H: Tensor) -> float:

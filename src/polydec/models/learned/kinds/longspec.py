@@ -91,6 +91,7 @@ class LongSpec:
         """
         target.vocab.require_same(self.vocab, "the target of the LongSpec drafter")
         artefact.require_width(target, self.sizes.width, "LongSpec's weights")
+        # The shape of keys is all that is read, so any token will do.
         session = target.open((0,))
         try:
             keys_KNH, _ = session.memory()
@@ -147,6 +148,7 @@ class LongSpecNetwork:
     def __init__(self, trained: LongSpec) -> None:
         self._w = {n: t.detach().float() for n, t in trained.tensors.items()}
         self._s = trained.sizes
+        # In double, as angles of far positions need.
         self._inverse = trained.sizes.theta ** (
             -torch.arange(0, trained.sizes.head, 2).double() / trained.sizes.head
         )
@@ -157,9 +159,11 @@ class LongSpecNetwork:
         return [self._made(q) for q in queries]
 
     def _made(self, q: LongSpecQuery) -> LongSpecAnswer:
+        # Rows are tokens' embeddings alone: states enter only through the target's keys and values.
         x = rms_normalised(q.embed_NW)
         rows = list(q.rows)
         n = self._norm(x, "input_layernorm.weight")
+        # Keys and values of all rows are made, since rows that nobody asks for are seen later.
         new = torch.stack(
             [
                 self._turned(self._heads(n, "self_attn.k_proj.weight"), q.place_N),
@@ -167,6 +171,7 @@ class LongSpecNetwork:
             ]
         )
         kv = torch.cat([q.kv, new], 2)
+        # A prompt is only read into the window: nothing is guessed inside it.
         if not rows:
             return LongSpecAnswer(x[:0], kv)
         x = x[rows]
@@ -189,6 +194,7 @@ class LongSpecNetwork:
     def _queries(self, name: str, n_RW: Tensor, place_R: Tensor) -> Tensor:
         """[kv heads, group, R, head]: those of heads that share keys stand together."""
         turned = self._turned(self._heads(n_RW, f"{name}.q_proj.weight"), place_R)
+        # Grouped like this, keys need not be repeated for each head of queries.
         return turned.unflatten(0, (self._s.kv_heads, -1))
 
     def _out(self, name: str, mixed: Tensor) -> Tensor:
@@ -229,13 +235,17 @@ def hybrid_tree_attention(query: Tensor, kv: Tensor, past: int, sees_RS: Tensor)
     Returns:
         What the rows gather, shape ``[kv heads, group, R, head]``.
     """
+    # The tree is small, and its mask differs from row to row.
     own, own_weight = seen_of(query, kv[0, :, past:], kv[1, :, past:], sees_RS[:, past:])
     if not past:
         return own
     window = sees_RS[:, :past]
+    # Without a mask this part is one dense product, however long the past is.
     old, old_weight = seen_of(
         query, kv[0, :, :past], kv[1, :, :past], None if bool(window.all()) else window
     )
+    # The weight of a part is e to its log-sum-exp; of two parts that is a sigmoid of the
+    # difference.
     share = (old_weight - own_weight).sigmoid()[..., None]
     return share * old + (1.0 - share) * own
 
@@ -260,6 +270,7 @@ def seen_of(
     if sees is not None:
         scores = scores.masked_fill(~sees, float("-inf"))
     weight = scores.logsumexp(-1)
+    # A row that sees nothing has weight -inf, and -inf minus -inf is NaN.
     return (scores - weight[..., None]).exp().nan_to_num(0.0) @ values[:, None], weight
 
 
@@ -279,6 +290,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Long
             vocab, LongSpecSizes(width, heads, kv_heads, width // heads, 2 * width, 1e4)
         )
         for heads, kv_heads in ((1, 1), (4, 2), (6, 2))
+        # A head of odd width could not be turned in pairs.
         if width % (2 * heads) == 0
     )
 
@@ -336,6 +348,7 @@ def load(path: str | Path) -> LongSpec:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(LongSpecFields, config, artefact.CONFIG)
+        # Heads need not divide the width here: attention is shaped as the target's.
         if c.layer.heads % c.layer.kv_heads or c.head % 2:
             raise FileError(
                 f"heads is {c.layer.heads}, kv_heads {c.layer.kv_heads}, head {c.head}: heads must be a multiple "

@@ -62,9 +62,11 @@ class MtpModel:
                 runs no row with an adapter, or it has another number of layers.
         """
         target.vocab.require_same(self.vocab, "the target of the masks")
+        # Guessed states go through the target's own norm and head, which must run alone.
         artefact.require_laws(target, self.mask_KH.shape[1], "the masks")
         if self.adapter is None:
             return
+        # The adapter works inside the target's layers, for rows of masks alone.
         if not getattr(target, "adapts", False):
             raise FileError(
                 "mtp needs rows with a gated adapter (LoRA), which the compiled step does not run, nor what "
@@ -90,13 +92,16 @@ class MtpModel:
         Returns:
             The guessed states, before the target's final norm, shape ``[N, H]``.
         """
+        # The order is that of the stored weights.
         x = torch.cat([rms_normalised(embed_NH), rms_normalised(state_NH)], -1)
+        # Four tensors a block, in the order of PARTS.
         for weight, bias, norm, shift in (self.sampler[:4], self.sampler[4:]):
             x = layer_norm(silu(linear(x, weight, bias)), norm.shape, norm, shift)
         return x
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        # All queries go through the sampler at once and are cut apart again.
         state, embed = (torch.cat(rows) for rows in zip(*queries, strict=True))
         return list(self.sampled(state, embed).split([len(s) for s, _ in queries]))
 
@@ -162,6 +167,7 @@ def save(path: str | Path, mtp: MtpModel, about: Mapping[str, Any]) -> None:
         for place in PLACES
         for side, t in zip("ab", layer[place], strict=True)
     }
+    # Sizes of the adapter follow from its tensors; 0 stands for none.
     about = {
         **about,
         "width": mtp.mask_KH.shape[1],
@@ -199,11 +205,13 @@ def load(path: str | Path) -> MtpModel:
                     read(f"layers.{i}.{place}.a", R, into),
                     read(f"layers.{i}.{place}.b", out, R),
                 )
+                # Each matrix is a product of two thin ones, in and out of the rank.
                 for place, (into, out) in sizes.items()
             }
             for i in range(c.layers)
         ]
         sampler = [
+            # The first block reads token and state, 2 H numbers, the second H.
             read(f"sampler.{k}.{part}", *((H, (2 - k) * H) if part == "weight" else (H,)))
             for k in range(2)
             for part in PARTS

@@ -65,6 +65,7 @@ class JoiningNetwork:
     runs it, else None."""
 
     def __init__(self, join_HS: Tensor, inner: NeuralNetwork) -> None:
+        # The compiled grower of trees needs the step itself, which this network wraps.
         if isinstance(inner, CpuStep):
             self.step = inner
         else:
@@ -73,12 +74,14 @@ class JoiningNetwork:
         if self.step is None:
             self._join = partial(linear, weight=join_HS)
         else:
+            # Kept in 8 bits beside the layer's own matrices.
             self._join = add_native_matrix(self.step, "join", join_HS)
         self.layers = inner.layers
         self.context = inner.context
         self.cost = inner.cost + join_HS.numel()
         self.tree = inner.tree
         self.rollback = inner.rollback
+        # Rows must be joined first, so a query cannot stop inside the layer.
         self.partial = False
         self.new_cache = inner.new_cache
         self.head = inner.head
@@ -123,6 +126,7 @@ class UnboundNarrowEagle:
     def bound(self, target: Target) -> Eagle3Model:
         """What drafts for this target. Raises FileError where it does not fit, or the draft model does not."""
         self.eagle.fit(target, None)
+        # The head is read only now: it lies in the target or in the draft model.
         own, rows = self.eagle.own, self._rows(target)
         if rows.shape != (len(own.token_C), self.eagle.layer.width):
             raise FileError(
@@ -138,11 +142,13 @@ class UnboundNarrowEagle:
             self.eagle,
             layer=layer,
             own=replace(own, head_CH=rows),
+            # Read at the first use: only the compiled grower asks for the table.
             table=cache(lambda: table_of(target, own.token_C)),
         )
 
     def _rows(self, target: Target) -> Tensor:
         token_C = self.eagle.own.token_C
+        # It was trained with that head, whose rows differ from the target's embeddings.
         if self.start is not None:
             return head_of(sources.open_source(self.start).weights, token_C)
         return table_of(target, token_C)
@@ -174,6 +180,7 @@ def tokens_of(draft: Mapping[str, Tensor]) -> list[int]:
         raise FileError(
             "start has no head of its own: give a draft model that `polydec train draft` made"
         )
+    # A head without a list knows the whole vocabulary, row by row.
     if "lm_head.tokens" in draft:
         return draft["lm_head.tokens"].tolist()
     return list(range(len(draft["lm_head.weight"])))
@@ -192,6 +199,7 @@ def head_of(draft: Mapping[str, Tensor], token_C: Tensor) -> Tensor:
     Raises:
         FileError: The draft model has no head of its own, or knows other tokens.
     """
+    # Row i must mean token i of the list, or every draft would be another token.
     if tokens_of(draft) != token_C.tolist():
         raise FileError("start knows other tokens than the drafter that began as it")
     return draft["lm_head.weight"].float()
@@ -213,6 +221,8 @@ def examples(
     g, inner = torch.Generator().manual_seed(9), state_layer.random_state_layer(width, 9)
 
     def matrix(*shape: int) -> Tensor:
+        # Rows are stored with a scale of their own: with 127 as the largest code that scale is
+        # exactly 1 / 256.
         code = torch.randint(-127, 128, shape, generator=g)
         code[:, 0] = 127
         return code / 256
@@ -247,6 +257,7 @@ def save(path: str | Path, read: UnboundNarrowEagle, about: Mapping[str, Any]) -
     eagle = read.eagle
     assert isinstance(eagle.layer, NarrowLayer)
     inner = eagle.layer.layer
+    # Norms and ids stay as they are: they are small, and rounding them would cost much.
     matrices = rows8.quantise_rows(
         {"fuse.weight": eagle.fuse_HD, "join.weight": eagle.layer.join_HS, **inner.named}
     )
@@ -298,6 +309,7 @@ def load(path: str | Path) -> UnboundNarrowEagle:
             raise FileError(f"depths is {c.depths}: they must ascend")
         own = DraftVocabularyHead(
             artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size),
+            # No rows yet: `bound` puts the head here.
             torch.empty(0, H),
             artefact.read_artefact_tensor(t, KIND, "norm.weight", (H,)).float(),
         )

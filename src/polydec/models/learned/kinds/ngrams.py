@@ -37,7 +37,9 @@ def extend_context_key(key: int, token: int) -> int:
     Returns:
         The key of the longer context, 64 bits.
     """
+    # An odd factor near 2^64 divided by the golden ratio spreads near ids over all bits.
     key = (key ^ (token + 1)) * MIX & MASK
+    # High bits come down: the next product would otherwise never mix them into low ones.
     return key ^ key >> 29
 
 
@@ -75,6 +77,7 @@ class NGrams:
 
     @cached_property
     def _at(self) -> dict[int, int]:
+        # Keys point into one flat row of followers, which plain Python reads faster than numpy.
         width = self.follower_MK.shape[1]
         return dict(zip(self.key_M.tolist(), range(0, len(self.key_M) * width, max(width, 1))))
 
@@ -118,6 +121,7 @@ class NGrams:
             key = (key ^ (tokens[-i] + 1)) * MIX & MASK
             key ^= key >> 29
             place = at.get(key)
+            # Every shorter ending of a known context is known, so nothing longer can be there.
             if place is None:
                 break
             out.append(place)
@@ -144,10 +148,12 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[NGra
     size = min(vocab.size, 64)
     keys = dict[int, int]()
     for b in range(size):
+        # A key grows to the left: the last token first, then those before it.
         keys[single := extend_context_key(0, b)] = b
         keys |= {extend_context_key(single, a): a + b for a in range(0, size, 2)}
     key_M = np.array(sorted(keys), np.uint64)
     follower_MK = np.array([[(keys[k] + 1) % size, (2 * keys[k]) % size] for k in sorted(keys)])
+    # A row must not name one token twice.
     follower_MK[follower_MK[:, 0] == follower_MK[:, 1], 1] = LAST
     return (NGrams(2, vocab, key_M, follower_MK, np.broadcast_to([140, 80], follower_MK.shape)),)
 
@@ -192,6 +198,7 @@ def load(name: str) -> NGrams:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(NGramFields, config, artefact.CONFIG)
         m = t["key"].numel() if "key" in t else 0
+        # A table without its tensor counts as empty here, and is refused by the next lines.
         k = (*t.get("follower", torch.empty(0, 0)).shape, 0, 0)[1]
         key, follower, chance = (
             artefact.read_artefact_tensor(t, KIND, x, s).numpy()
@@ -202,6 +209,7 @@ def load(name: str) -> NGrams:
                 f"its tables are of {key.dtype}, {follower.dtype}, {chance.dtype}: they must be of uint64, uint16 "
                 "and uint8"
             )
+        # One id outside the vocabulary would break whichever draft meets it, much later.
         if m and (bad := int(follower[follower != LAST].max(initial=0))) >= c.vocab_size:
             raise FileError(f"it holds token {bad}, the vocabulary {c.vocab_size} tokens")
         return NGrams(

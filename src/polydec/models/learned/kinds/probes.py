@@ -75,6 +75,7 @@ class SoftProbes:
         """
         target.vocab.require_same(self.vocab, "the target of the probes")
         artefact.require_laws(target, self.bias_PH.shape[1], "the probes")
+        # Entering layer 0 needs no layer to be shown.
         top = max(self.enter, default=0)
         if top and target.layers <= top:
             raise FileError(
@@ -92,13 +93,16 @@ class SoftProbes:
         Returns:
             The rows, shape ``[N, copies x probes, H]``.
         """
+        # Every token gets the same rows; a view, so nothing is copied.
         bias = self.bias_PH.expand(count, *self.bias_PH.shape)
         known = [states.get(depth) for depth in self.enter]
+        # A target that shows no state at one of the layers gets the learned rows alone.
         if self.maps is None or any(x is None for x in known):
             return bias
         moved = [
             linear(x.float(), m) for x, m in zip(known, self.maps, strict=True) if x is not None
         ]
+        # With maps a probe follows its token's own state, not only the average one.
         return bias + torch.stack(moved, 1)
 
 
@@ -120,6 +124,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Soft
         SoftProbes(bias, None, (0, 0), vocab, rates),
         SoftProbes(
             torch.zeros(2, width),
+            # One map passes the state on, the other shifts it: both keep whole numbers whole.
             [torch.eye(width), torch.eye(width).roll(1, 0).round()],
             (1, 1),
             vocab,

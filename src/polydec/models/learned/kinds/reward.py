@@ -39,6 +39,7 @@ class TextReward:
         """0 to 1: a classifier's probability of the good kind; of any other judge what it says, cut off there."""
         score = self.judge(text)
         if self.odds:
+            # Below -700 the exponential would overflow; the probability is all but 0 there.
             return 1 / (1 + exp(-max(score, -700.0)))
         return min(max(float(score), 0.0), 1.0)
 
@@ -80,11 +81,14 @@ def byte_ngram_frequencies(text: str, size: int, order: int) -> Tensor:
         The share of each place, all lengths together, shape ``[S]``. Shares of one length add up to
         1 where the text has a sequence of that length.
     """
+    # Hashing in place of a vocabulary: two sequences may share a place, which the weights learn to
+    # live with.
     out_S = torch.zeros(size)
     data = text.encode()
     for n in range(1, order + 1):
         count = len(data) - n + 1
         for i in range(max(count, 0)):
+            # Divided by the count of this length, so long texts do not weigh more than short ones.
             out_S[crc32(data[i : i + n]) % size] += 1 / count
     return out_S
 

@@ -56,6 +56,7 @@ class StepReward:
 
     def logit(self, hidden_NH: Tensor) -> Tensor:
         """[N]."""
+        # States before the final norm vary much in length, which says nothing of a step.
         x = hidden_NH.float()
         x = x * x.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
         return linear(silu(linear(x, *self.inner)), *self.out)[:, 0]
@@ -78,6 +79,7 @@ def new_step_reward(width: int, inner: int, vocab: TokenVocabulary, seed: int) -
         The reward model.
     """
     g = torch.Generator().manual_seed(seed)
+    # Outer weights of zeros: the first gradient then decides the direction, not the noise.
     return StepReward(
         (torch.randn(inner, width, generator=g) / width**0.5, torch.zeros(inner)),
         (torch.zeros(1, inner), torch.zeros(1)),

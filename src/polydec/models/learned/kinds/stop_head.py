@@ -55,6 +55,7 @@ class StopHead:
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """[N, 2]. Raises FileError where the states are not of the head's width."""
+        # Compared here as well: a caller need not have called `fit`.
         if hidden_NH.shape[-1] != self.width:
             raise FileError(
                 f"head was trained for states of width {self.width}: this draft's have {hidden_NH.shape[-1]}"
@@ -83,7 +84,9 @@ def new_stop_head(width: int, depth: int, tied: bool, seed: int) -> StopHead:
         The head.
     """
     g = torch.Generator().manual_seed(seed)
+    # Half the usual size, so a deep stack begins near the identity.
     draw = lambda: (torch.randn(width, width, generator=g) * 0.5 / width**0.5, torch.zeros(width))  # noqa: E731
+    # The same pair of tensors each time, which `save` recognises.
     if tied:
         blocks = (draw(),) * depth
     else:
@@ -122,6 +125,7 @@ def save(path: str | Path, head: StopHead, about: Mapping[str, Any]) -> None:
     Raises:
         UnwritableError: The disk is full, or the directory cannot be written to.
     """
+    # By identity, not by equal numbers: trained blocks could be equal by chance only.
     tied = len(head.blocks) > 1 and all(b is head.blocks[0] for b in head.blocks)
     tensors = {"out.weight": head.out[0], "out.bias": head.out[1]}
     for i, (weight, bias) in enumerate(head.blocks[:1] if tied else head.blocks):
@@ -151,6 +155,7 @@ def load(path: str | Path | None) -> StopHead:
                 artefact.read_artefact_tensor(t, KIND, f"{name}.bias", (rows,)).float(),
             )
 
+        # A tied head has one block in its file, which is repeated here.
         single = tuple(
             pair(f"blocks.{i}", c.width) for i in range(min(c.depth, 1) if c.tied else c.depth)
         )

@@ -58,6 +58,7 @@ class TextRouterSizes:
             "rope_theta": self.theta,
             "rms_norm_eps": self.eps,
             "hidden_act": "silu",
+            # Nobody asks for laws, so a head of its own would be dead weight.
             "tie_word_embeddings": True,
         }
 
@@ -112,6 +113,7 @@ class TextRouter:
     @cached_property
     def law(self) -> CausalLaw:
         """The model that reads."""
+        # The marks are ordinary tokens to the network, but no text can hold them.
         rows = self.vocab.size + MARKS
         network = LlamaTransformer.build(self.sizes.config(rows), self.tensors, dtype="float32")
         return CausalLaw(network, TokenVocabulary(rows, frozenset(), ""))
@@ -184,6 +186,7 @@ def load(path: str | Path) -> TextRouter:
             name: artefact.read_artefact_tensor(tensors, KIND, name, size).float()
             for name, size in sizes.shapes(c.vocab_size + MARKS).items()
         }
+        # In the order of HEAD.
         shapes = ((c.head, c.width), (c.head,), (1, c.head), (1,))
         t = [
             artefact.read_artefact_tensor(tensors, KIND, name, shape).float()

@@ -49,6 +49,7 @@ class ThoughtProjection:
                 hold the mark.
         """
         artefact.require_width(target, self.weight.shape[0], "thoughts")
+        # Where no draft is known yet, only the model that reads can be compared.
         if draft is not None:
             artefact.require_width(draft, self.weight.shape[1], "thoughts", "draft")
             if self.mark >= draft.vocab.size:
@@ -59,6 +60,7 @@ class ThoughtProjection:
     def made(self, state_H: Tensor) -> Tensor:
         """The vector of a state that lies behind the final norm [width]."""
         x = self.weight @ state_H.float() + self.bias
+        # The scale gives the vector the size of embeddings, which the first layer expects.
         return layer_norm(x, x.shape) * self.scale
 
 

@@ -59,11 +59,15 @@ class ValueNetwork:
         Returns:
             The value of each, shape ``[B]``.
         """
+        # -1 cannot index the table: gaps look up row 0 and are set to zero afterwards.
         gap_BT = token_BT < 0
         x = self.embed_VW[token_BT.clamp(min=0)].masked_fill(gap_BT[..., None], 0.0)
+        # Gaps inside the canvas count for the mean; what pads a shorter canvas does not.
         inside = torch.arange(token_BT.shape[1])[None] < length_B[:, None]
         x = x.transpose(1, 2)
         for weight, bias in (self.one, self.two):
+            # Cut off after each convolution, so that padding never reaches a canvas through its
+            # border.
             x = silu(conv1d(pad(x, (1, 1)), weight, bias)) * inside[:, None]
         mean = x.sum(-1) / length_B[:, None]
         return linear(mean, *self.out)[:, 0]
