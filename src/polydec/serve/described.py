@@ -43,6 +43,7 @@ def _asked(field: str, about: str = "", **more: Any) -> Schema:
     help.
     """
     option = ask_options()[field]
+    # The help is shared with the command line, which knows nothing of bodies.
     if about:
         help_text = f"{option.help}; {about}"
     else:
@@ -186,10 +187,12 @@ def request_body_fields(path: str) -> dict[str, Schema]:
     Returns:
         A JSON schema of each field, by its name.
     """
+    # A copy: the table is shared by all who ask.
     own = dict(_OWN[path][1])
     # Only the endpoints that decode take the shared fields and those of sampling.
     if not path.startswith("/v1/") or path == "/v1/embeddings":
         return own
+    # Later entries win, so a field of sampling keeps its own schema.
     sampling = {k: _as_here(o, own=k in OWN) for k, o in sampling_fields().items()}
     return {**own, **_SHARED, **sampling}
 
@@ -208,6 +211,7 @@ def request_body_schema(path: str) -> dict[str, Any]:
         "properties": request_body_fields(path),
         "required": list(_OWN[path][0]),
     }
+    # Written by hand, since the endpoint takes raw bytes, of which FastAPI knows no form.
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
     return {"requestBody": body}
 
@@ -224,6 +228,7 @@ def openapi_page_html(description: Mapping[str, Any]) -> str:
     """An OpenAPI description for people."""
     title = f"{description['info']['title']} {description['info']['version']}"
     return (
+        # No script and no file from elsewhere: the page works without a network.
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style><h1>{escape(title)}</h1>"
         '<p>The same for programs: <a href="/openapi.json">/openapi.json</a>. Send a key as '
@@ -237,6 +242,7 @@ def _routes(paths: Mapping[str, Any]) -> Iterator[str]:
     for path, methods in paths.items():
         for method, about in methods.items():
             heading = f"<code>{escape(method.upper())} {escape(path)}</code> {escape(about.get('summary', ''))}"
+            # Requests that only read have none, and nothing to unfold.
             body = about.get("requestBody")
             if body is None:
                 yield f"<p>{heading}</p>"
