@@ -157,6 +157,7 @@ class TrigramDrafter:
                 raise RequestError(
                     f"{name} is {getattr(self, name)}: it must lie in {low} to {high}"
                 )
+        # Fields of something that is switched off are refused, not ignored.
         if self.rate == 0.0 and (self.window, self.decay) != (0, 1.0):
             raise RequestError(
                 "rate is 0: nothing adapts then, so window and decay must be left out"
