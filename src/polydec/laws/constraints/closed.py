@@ -106,7 +106,7 @@ class _ObjectCloser:
                     out[key] = value
             elif key in EACH and isinstance(value, Mapping):
                 out[key] = {name: self.one(x) for name, x in value.items()}
-        # A value that is an integer or nothing gets bounds on the sides where the schema says none.
+        # Integers get a bound on each side where the schema says none.
         kinds = schema.get("type")
         if (
             "integer" in (types := kinds if isinstance(kinds, list) else [kinds])

@@ -107,17 +107,20 @@ def run_layer_by_levels(
         if adapter is None:
             return y
         into, out = adapter[place]
+        # The adapter reads rows normed without weights, as the packed network has its inputs.
         return y + F.linear(
             F.linear(F.rms_norm(read, read.shape[-1:], None, s.eps) if plain else read, into), out
         )
 
     n = layer.input_layernorm(x_BTH)
     own = layer.self_attn
+    # The three projections share one pair of matrices, so their outputs stand side by side.
     qkv = added(
         "qkv", x_BTH, torch.cat([p(n) for p in (own.q_proj, own.k_proj, own.v_proj)], -1), True
     )
     heads = qkv.unflatten(-1, (-1, s.head)).transpose(1, 2)
     q, k, v = heads.split([s.heads, s.kv_heads, s.kv_heads], 1)
+    # A level stands so many positions behind its token.
     cos, sin = (t[at_T + level] for t in (target.model.cos, target.model.sin))
     q = apply_rotary_embedding(q, cos, sin)
     k = apply_rotary_embedding(k, cos, sin)
@@ -141,6 +144,7 @@ def run_layer_by_levels(
 
 def make_ppd(shown: TeacherContext) -> DrafterStudent:
     """Prompt tokens, which begin as the embeddings of frequent tokens."""
+    # Frequent tokens, in an order that the seed names: copies begin as different ones.
     drawn = shown.tokens[
         torch.randperm(len(shown.tokens), generator=torch.Generator().manual_seed(shown.seed))[
             : shown.levels * shown.copies

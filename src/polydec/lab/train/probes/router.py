@@ -147,6 +147,7 @@ def _kept(spec: RouterSpec, models: StepModels, unseen: bool) -> RouterExamples:
     """
     out = Path(spec.out)
     file = out / ("held.safetensors" if unseen else "lessons.safetensors")
+    # Written beside the lessons, to see whether they belong to this spec.
     about = out / "lessons.json"
     asked = json.dumps(gathering_identity(spec))
     if file.exists():
@@ -157,6 +158,7 @@ def _kept(spec: RouterSpec, models: StepModels, unseen: bool) -> RouterExamples:
         return _read(file)
     made = gather_router_examples(spec, models, unseen)
     tensors = {"state": made.state_NH, "value": made.value_N, "advantage": made.advantage_N}
+    # The description first: lessons without one would be refused.
     replace_file_atomically(about, lambda at: Path(at).write_text(asked))
     replace_file_atomically(file, lambda at: save_file(tensors, at))
     return made

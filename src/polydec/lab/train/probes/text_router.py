@@ -290,6 +290,7 @@ def _kept(spec: TextRouterSpec, models: StepModels, unseen: bool) -> list[TextRo
         kept = validate_record(
             _RouterExamplesRecord, read_json(file), f"file {str(file)!r} (delete it to gather anew)"
         )
+        # Through JSON, where tuples are lists, as they come from the file.
         if kept.asked != json.loads(json.dumps(asked)):
             raise RequestError(
                 f"out is {str(out)!r}: what lies there was gathered for another training"
@@ -322,6 +323,7 @@ def gather_text_router_examples(
     # set aside as often.
     order = tuple(problems.KINDS)
     numbered = [
+        # A number for each kind and index, which no other problem has.
         (i * len(order) + order.index(kind), problems.draw_problem(kind, spec.seed + 1, i, unseen))
         for i in range(problem_count(spec, unseen))
         for kind in spec.kinds
@@ -380,6 +382,7 @@ def measure_text_router(
         and of_value's.
     """
     better_N = torch.tensor([x.better for x in lessons])
+    # In parts, as long texts of all lessons would not fit into memory at once.
     parts = [lessons[i : i + 64] for i in range(0, len(lessons), 64)]
     logit_N = torch.cat([net.logits(*pad_router_texts(part)) for part in parts])
     value_N = torch.tensor([x.value for x in lessons])
@@ -389,6 +392,7 @@ def measure_text_router(
         "steps": len(lessons),
         "better": round(float(better_N.float().mean()), 4),
         "auc": roc_auc(logit_N, better_N),
+        # The value of the draft's step alone, and the length of the text: a router must beat both.
         "of_value": roc_auc(-value_N, better_N),
         "of_place": roc_auc(torch.tensor([float(len(x.text)) for x in lessons]), better_N),
         "spearman": spearman_correlation(logit_N, gain_N),
