@@ -182,6 +182,7 @@ def _job(
             row = prompts.PromptRow(line.text.strip(), "")
         else:
             row = prompts.parse_prompt_row(line.text, line.at, path, "", lm, None)
+        # A row may say for itself that it goes in without the chat template.
         return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
 
     return rows.BatchRunner(

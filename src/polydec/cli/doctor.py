@@ -139,6 +139,7 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
     kept = profile.read_pass_profile(lm)
     table = lm.find(NGrams)
 
+    # Alike for the model and for its draft.
     def part_of(point: Any) -> dict[str, Any]:
         return {
             "name": point.name,
@@ -175,6 +176,7 @@ def print_doctor_report(report: dict[str, Any]) -> None:
             else f"{native['why_not'].removeprefix('the native step ')}; the torch path serves"
         )
     )
+    # The heading stands before the first row only.
     for e in report["zoo"]:
         out.print(
             f"{'model' if e is report['zoo'][0] else '':11} {e['name']:20} "

@@ -49,10 +49,13 @@ def embed(
     )
     lines = list(texts or ())
     if file is not None:
+        # A line a text.
         lines += [line for line in prompts.read_text(file).splitlines() if line.strip()]
     if not lines:
         raise RequestError("there is no text: give at least one text, or a file of them (--file)")
+    # Neither a draft nor a table is needed to read.
     rows = api.load(model, draft=None, ngrams=None, dtype=dtype).embed(lines, **vars(how))
+    # Rows of JSON for people and pipes; a file keeps the numbers exactly.
     if out is None:
         for at, row in enumerate(rows.tolist()):
             print_result(json.dumps({"index": at, "embedding": row}))

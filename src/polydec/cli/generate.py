@@ -66,6 +66,7 @@ def generate(
             f"shots is {shots} and there is nothing to show: give --exemplars, or leave it out"
         )
     flags.check_names()
+    # Names are checked before the model is loaded, which may take long.
     steering = steered.request()
     if exemplars is None:
         lm = flags.load()
@@ -207,6 +208,7 @@ def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -
         apart = ThinkingPrinter(reader, console)
     try:
         for piece in api.stream_ticket(engine, ticket):
+            # Without thinking each piece is shown as it comes.
             if stream and apart is None:
                 print_piece(console, piece)
             elif stream and apart is not None:

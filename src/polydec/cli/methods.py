@@ -37,6 +37,7 @@ def methods(
     # One method and nothing else: it is printed in full.
     whole = len(names) == 1 and not beside
     rows = [registry.describe_method(n) for n in names]
+    # Programs get everything, whatever people would be shown.
     if json_:
         print(json.dumps([*rows, *beside]))
         return
@@ -131,6 +132,7 @@ def search_other_features(words: str) -> list[dict[str, str]]:
         }
         for key in search_described_names(words, told)
     ]
+    # Whole systems are composed of several methods, and are listed beside them.
     systems = {s.name: s for s in STUDIES}
     texts = {s.name: (s.name, s.arxiv, s.title, s.source) for s in STUDIES}
     studies = [

@@ -180,6 +180,7 @@ def svg_chart(
                 f'<circle cx="{w:.1f}" cy="{h:.1f}" r="{3 if joined else 5}" style="fill:{line.ink}">'
                 f"<title>{escape_html(line.name)}: {told} at {x:.4g}</title></circle>"
             )
+    # The axis names come last, above all that was drawn.
     out.append(
         f'<text class="axis" x="{(LEFT + WIDE - RIGHT) / 2}" y="{HIGH - 4}" text-anchor="middle">{escape_html(across)}</text>'
     )

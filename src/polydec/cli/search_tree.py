@@ -72,6 +72,7 @@ def build_search_tree(
                 branches[event.branch] = _SearchBranch(
                     above.tokens[: event.at], above.pieces[: event.at]
                 )
+            # Branches whose opening was not recorded are left out.
             case TriedEvent() if event.branch in branches:
                 branches[event.branch].tokens += event.tokens
                 branches[event.branch].pieces += event.pieces
@@ -184,6 +185,7 @@ def search_tree_html(root: SearchTreeNode) -> str:
     column = _columns(nodes, depth)
     lines = list[str]()
     words = list[str]()
+    # Columns are as wide as their longest label.
     for i, node in enumerate(nodes):
         x = column[depth[i]]
         y = row[i] * ROW + 16
@@ -243,6 +245,7 @@ def _label(node: SearchTreeNode) -> str:
 
 
 def _node(node: SearchTreeNode, i: int, x: float, y: float, kind: str) -> str:
+    # The root is the prompt, whose text is not shown.
     if not i:
         return f'<text class="ok" x="0" y="{y}">prompt</text>'
     text = "".join(node.pieces)
@@ -250,6 +253,7 @@ def _node(node: SearchTreeNode, i: int, x: float, y: float, kind: str) -> str:
     if kind == "no":
         strike = ' text-decoration="line-through"'
     else:
+        # Zeros at the end say nothing.
         strike = ""
     if node.score is None:
         told = ""

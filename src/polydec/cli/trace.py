@@ -107,6 +107,7 @@ def show(
         for key, story in stories.items():
             name = _name(key, stories)
             title = f"{name}: {story.method}, {story.prompt} tokens of prompt, {story.finish}"
+            # A trace may come from anybody: control characters could write over the terminal.
             out.print(Text(escape_control_characters(title), "bold"))
             if story.canvas:
                 out.print(
@@ -143,6 +144,7 @@ def write_trace_page(
             ],
             s.passes,
             list(canvas.canvas_frames(s.prompt, s.canvas, s.back)) if s.canvas else [],
+            # The tree of a search, empty for other methods.
             search_tree.build_search_tree(s.branches, s.written),
             asked=str(s.head.get("text") or ""),
         )
@@ -218,6 +220,7 @@ def _canvases(
         for key, s in stories.items()
         if s.canvas
     ]
+    # Only canvases can be played.
     if not shown:
         raise RequestError(
             error_sentence(
@@ -264,6 +267,7 @@ def trace_rounds_table(rounds: Sequence[TraceRound]) -> Table:
 
 def choice_trace_summary(story: ChoiceTrace) -> str:
     """One line on a choice: tokens, passes, and what became of drafts or branches."""
+    # Searches first: they have branches and no drafts.
     if story.branches:
         tried = sum(isinstance(e, BranchedEvent) for e in story.branches)
         gone = sum(isinstance(e, PrunedEvent) for e in story.branches)
@@ -458,10 +462,13 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
             good = good and within(LONGEST, event.position) and isinstance(event.piece, tuple)
             good = good and len(event.piece) in (0, len(event.token))
             good = good and all(isinstance(p, str) for p in event.piece) and ids(event.probes)
+        # Each kind of event has its own fields, all of which are checked: a trace may come from
+        # anybody.
         case VerifiedEvent():
             good &= ids(event.path) and within(LONGEST, event.position, *event.path)
             good = good and 0 not in event.path
         case PassedEvent():
+            # A bool is an int in Python, and no time.
             times = (event.start, event.seconds)
             good &= isinstance(event.model, str) and all(
                 type(t) in (int, float) and 0 <= t < 1e9 for t in times

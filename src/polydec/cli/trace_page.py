@@ -144,6 +144,7 @@ def _company(lanes: Sequence[Lane]) -> str:
         Returns:
             SVG.
         """
+        # The root, so that small passes can be seen beside large ones.
         tall = max(2.5, high * share**0.5)
         x = left + width * p.start / end
         wide = max(0.6, width * p.seconds / end - 0.4)
@@ -273,6 +274,7 @@ def _timeline(passes: Sequence[PassedEvent]) -> str:
         f'<text class="no" x="0" y="{tall - 3}">0 s</text>'
         f'<text class="no" x="{width}" y="{tall - 3}" text-anchor="end">{end:.2f} s</text>'
     )
+    # A page of all passes of a long run would be too large for a browser.
     if len(passes) > PASSES:
         more = f" The first {PASSES} of {len(passes)}."
     else:

@@ -102,8 +102,10 @@ def tune(
         measured = profile.measure_pass_profile(lm, seconds=seconds)
     # Stored before the prompts are decoded, which may be stopped.
     profile.keep_surely(lm, measured)
+    # Advice needs prompts of the user's own.
     advice = None
     if rows is not None and on_prompts is not None:
+        # A stop here loses nothing of what was measured.
         kept = f"stopped: what passes cost is kept in {profile.pass_profiles_path()}, and nothing of your prompts"
         with said_when_stopped(lambda: kept), err.status("decoding") as status:
             advice = on_prompts.advise_settings(

@@ -402,6 +402,7 @@ class _PassProfileRecord(edge.StrictRecord):
     @model_validator(mode="after")
     def _whole(self) -> _PassProfileRecord:
         if (
+            # A line needs two contexts and the same rows behind both.
             not {"1"} <= self.far.keys() <= self.rows.keys()
             or (self.draft and "1" not in self.draft)
             or self.far_context <= self.context
