@@ -37,7 +37,14 @@ def doctor(
     threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
     json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
-    """Machine, kernels, models: what runs, which path serves and why, what is missing."""
+    """Machine, kernels, models: what runs, which path serves and why, what is missing.\f
+
+    Args:
+        model: Name of the model to ask about. Default "zoo:smollm2".
+        bench: Whether passes are measured, beside other engines that are installed. Default False.
+        threads: CPU threads. Default None: all cores.
+        json_: Whether one JSON object is printed. Default False.
+    """
     loading_options()["threads"].convert(threads)
     if bench and machine.relative_cpu_load() > 0.2:
         Console(stderr=True).print(

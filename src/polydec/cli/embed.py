@@ -42,7 +42,23 @@ def embed(
         Path | None, typer.Option(help="write a safetensors file with the tensor `embeddings`")
     ] = None,
 ) -> None:
-    """Print a vector of each text, a JSON object a line: the state of its last token, or the mean over its tokens."""
+    """Print a vector of each text, a JSON object a line: the state of its last token, or the mean over its tokens.\f
+
+    Args:
+        texts: Texts, a vector for each. Default None.
+        file: File with a text a line, read after `texts`. Default None.
+        model: Name of the model.
+        dtype: Numbers that the model computes in.
+        pool: "last" or "mean". Default None: the model's own way.
+        layer: Layer behind which states are read. Default None: the last one.
+        normalised: Whether vectors have length 1. Default True.
+        template: What stands around a `{text}`. Default None.
+        prompt: Name of a prompt of the model's. Default None.
+        prepend_from: First layer before which the placeholder takes the last token's state. Default
+            0.
+        prepend_to: The layer after the last such one. Default 0: there is none.
+        out: File for the tensor `embeddings`. Default None: rows of JSON are printed.
+    """
     # Settings are checked before the model is loaded.
     how = reading.EmbeddingSettings(
         pool, layer, normalised, template, prompt, prepend_from, prepend_to

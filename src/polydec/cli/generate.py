@@ -51,7 +51,16 @@ def generate(
     shots: Annotated[int | None, typer.Option(help=f"how many of them (default: {SHOTS})")] = None,
     steered: SteeringFlags = SteeringFlags(),  # noqa: B008
 ) -> None:
-    """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
+    """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal.\f
+
+    Args:
+        flags: Model, method and sampling of the request.
+        prompt: The prompt; "-" or None: standard input.
+        prompt_file: File with the prompt. Default None.
+        exemplars: JSON lines of solved problems to show before the prompt. Default None.
+        shots: How many of them are shown. Default None: `SHOTS`.
+        steered: How the model's law is bent. Default: not at all.
+    """
     sourced = flags.written_from is not None
     # An encoder-decoder model may write from the source alone.
     alone = sourced and prompt is None and prompt_file is None

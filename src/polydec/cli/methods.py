@@ -32,7 +32,12 @@ def methods(
 ) -> None:
     """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
     whose name, title, paper or summary holds them all, and what else speaks of them (ways to steer, rules of sampling,
-    systems that have a command or a benchmark of their own)."""
+    systems that have a command or a benchmark of their own).\f
+
+    Args:
+        words: A name, an alias, an arXiv number or words to look for. Default None: all methods.
+        json_: Whether a JSON list is printed. Default False.
+    """
     names, beside = find_methods_by_words(" ".join(words or ()))
     # One method and nothing else: it is printed in full.
     whole = len(names) == 1 and not beside

@@ -77,7 +77,16 @@ def show(
     json_: Annotated[bool, typer.Option("--json", help="the rounds as one JSON object")] = False,
 ) -> None:
     """Show a trace: a line a round with the draft, what was accepted of it (green) and the text that was written; of a canvas
-    a line a pass, with its gaps as dots."""
+    a line a pass, with its gaps as dots.\f
+
+    Args:
+        file: Trace that `--trace` wrote.
+        rounds: First rounds of each choice that are shown. Default 0: all.
+        watch: Whether a canvas is played in place. Default False.
+        delay: Seconds between two passes that are played. Default 0.4.
+        page: File for canvases as an HTML page. Default None.
+        json_: Whether one JSON object is printed. Default False.
+    """
     require_integer("rounds", rounds, 0, 1_000_000_000)
     if not 0 <= delay <= 60:
         raise RequestError(f"delay is {delay}: it must lie in 0 to 60 seconds")
@@ -131,7 +140,12 @@ def write_trace_page(
 ) -> None:
     """Write a trace as one page that needs nothing from elsewhere: the text with its drafted tokens, a time line of passes, the
     draft trees with what was accepted of them, a search's tree with its scores, canvases as they filled. Of requests that ran
-    together it begins with all their passes on one time line."""
+    together it begins with all their passes on one time line.\f
+
+    Args:
+        file: Trace that `--trace` wrote.
+        out: The page. Default None: the file's name with `.html`.
+    """
     stories = read_choice_traces(file)
     parts = [
         trace_page.TracePageChoice(
@@ -187,7 +201,16 @@ def replay(
 ) -> None:
     """Make a recorded run again under other settings without its model: the drafter works, and what the model would say is
     read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded; and with
-    --against what the replay says of another run against that run itself."""
+    --against what the replay says of another run against that run itself.\f
+
+    Args:
+        file: Trace that `--trace` wrote.
+        method: Another method. Default None: that of the record.
+        set_: Options of it, k=v. Default None.
+        draft: Draft model of a method that needs one. Default None.
+        against: Trace of the same prompts under the other setting. Default None.
+        json_: Whether one JSON object is printed. Default False.
+    """
     # Replaying is part of the lab, which need not be installed.
     trace_replay = lab_module("trace_replay", "polydec trace replay")
     if against is None:

@@ -446,7 +446,7 @@ class Engine:
         doubling: float = inf,
         batching: BatchingMode | None = None,
     ) -> None:
-        # A function where the bound depends on what a request costs, as on a server.
+        # A function gives the bound by how many answers are being written.
         positions = max_positions if callable(max_positions) else lambda _: max_positions
         limits = {
             "max_running": max_running,

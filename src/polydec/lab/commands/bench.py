@@ -111,7 +111,28 @@ def bench(
     ] = None,
 ) -> None:
     """Time methods side by side: tokens/s, ratio to plain decoding (of a masked-diffusion model: to llada) with its 95 %
-    interval, tokens a pass, acceptance, waiting; right answers where the prompts' rows say them (`answer`)."""
+    interval, tokens a pass, acceptance, waiting; right answers where the prompts' rows say them (`answer`).\f
+
+    Args:
+        flags: Model and sampling of all requests.
+        methods: Methods with their options, comma-separated, or "all". Default None: the usual ones
+            of the model's family.
+        models: Models in the place of the flags' one, comma-separated. Default None.
+        temperatures: Temperatures in the place of the flags' one, comma-separated. Default None.
+        batch: Requests at once; several numbers, comma-separated, are measured one after another.
+            Default "1".
+        suite: Suites of questions, or one that takes the place of timing. Default None.
+        from_: File of the suite, or a folder with one for each. Default None.
+        each: Problems of each task or suite. Default None: 25; for steps 100, for permutations 256.
+        data: Files of prompts. Default None: built-in ones.
+        prompt_tokens: Tokens of a prompt that is cut from running text. Default None.
+        limit: First prompts of a file that are used. Default None: all.
+        repeat: Repetitions, interleaved. Default 3.
+        record_: File that every run is written to, and from which the same command goes on. Default
+            None.
+        html: File for a report as one page. Default None.
+        csv_: File for the figures, a row a line. Default None.
+    """
     batches = [require_integer("batch", n, 1, CHOICES) for n in _numbers("batch", batch, int)]
     require_integer("repeat", repeat, 1, 1000)
     if flags.method != "auto" or flags.set_:

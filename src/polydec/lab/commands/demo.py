@@ -31,7 +31,15 @@ def demo(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="the table as one JSON object")] = False,
 ) -> None:
-    """Decode real prompts greedily by every method; print texts, speeds, and whether the texts are identical."""
+    """Decode real prompts greedily by every method; print texts, speeds, and whether the texts are identical.\f
+
+    Args:
+        model: Name of the model. Default "zoo:smollm2".
+        prompt_file: File of prompts. Default None: built-in ones.
+        max_tokens: Tokens of each answer. Default 128.
+        repeat: Repetitions in turn. Default None: 3 up to 8 prompts, else 1.
+        json_: Whether the table is printed as one JSON object. Default False.
+    """
     ASK["max_tokens"].convert(max_tokens)
     if repeat is not None:
         require_integer("repeat", repeat, 1, 1000)

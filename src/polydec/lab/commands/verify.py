@@ -94,7 +94,19 @@ def verify(
     it draws follows the model's law, by tests that say what they would have caught. An approximate method's distance from that
     law is measured; a search's scores and ledger are computed again; of a constraint every answer and the masked law; of a
     masked-diffusion model the laws of a kept cache. Exit code 1 where a fault is found. Where no law was enumerated, or nothing
-    was drafted, the verdict says that nothing is shown."""
+    was drafted, the verdict says that nothing is shown.\f
+
+    Args:
+        flags: Model, method and sampling that are certified.
+        data: File of prompts. Default None: built-in ones.
+        prompt_tokens: Tokens of a prompt that is cut from running text. Default None.
+        limit: First prompts that are used. Default None: all.
+        samples: Texts that are drawn behind each prompt above temperature 0, 4 to `MOST`. Default
+            None: `SAMPLES`.
+        certificate_: File for the certificate. Default None.
+        repeat: Certificate to do again and compare with. Default None.
+        steered: How the model's law is bent. Default: not at all.
+    """
     # A repetition takes everything from the certificate.
     if repeat is not None:
         others = (data, prompt_tokens, limit, samples)
