@@ -165,6 +165,7 @@ def bench(
     heats = _temperatures(flags, temperatures)
     each_flags = _each_model(flags, models)
 
+    # Chosen only when a model is loaded: the usual methods depend on its family.
     def choose(lm: api.LoadedModel, family: str) -> list[measure.MethodSetting]:
         """The methods to measure on a model.
 
@@ -359,6 +360,7 @@ def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each:
                     advance=1,
                     description=escape(f"{task}, {escape_control_characters(m.label)}"),
                 )
+    # Programs get rows alone, people a table.
     if flags.json_:
         print_result(
             json.dumps(
@@ -408,6 +410,7 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
             f"{r['tokens_per_pass'] or NAN:.2f}",
         )
     out.print(table)
+    # A small model may have seen the very questions: it is said beside the figures.
     known = {r["task"]: (r["in_training"], r["n"]) for r in rows if r["in_training"]}
     for task, (trained_on, n) in known.items():
         out.print(
@@ -446,6 +449,7 @@ def publish_bench(
         text = bench_page.render_bench_page(
             measured.identity, measured.rows, measured.curves, command, measured.doubts
         )
+        # A page that was there stays until the new one is complete.
         files.replace_file_atomically(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
     if table is not None:
         sheet = as_csv(measured.rows)
@@ -548,6 +552,7 @@ def show_bench_rows(rows: list[dict[str, Any]], out: Console) -> None:
         )
     }
 
+    # Rows of one model stand together, its sum over all workloads last.
     def place(r: dict[str, Any]) -> tuple[Any, ...]:
         at = order[r["model"], r["batch"], r["temperature"]]
         return at, r["workload"] == "all", r["workload"]

@@ -253,6 +253,7 @@ def _time(rows: Sequence[Row]) -> str:
                 f'<i style="left:{100 * left:.2f}%;width:{100 * r[key]:.2f}%;background:{colour}"></i>'
             )
             left += r[key]
+        # Three shares that add up to the whole time.
         target, others, rest = (f"{r[key]:.0%}" for key, _ in PARTS)
         bars.append(
             f'<div class="bar"><span class="name"><span>{escape_html(r["method"])}</span>'
@@ -280,6 +281,7 @@ def _depth(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
         for r in rows
         if r["accepted_at"]
     ]
+    # Methods without drafts have no depth.
     if not lines:
         return ""
     drawn = svg_chart(
@@ -310,6 +312,7 @@ def _quality(rows: Sequence[Row], ink: Mapping[str, str]) -> str:
         for r in rows
         if r["right"] is not None
     ]
+    # Speed alone is no news where no answer was judged.
     if not lines:
         return ""
     drawn = svg_chart(

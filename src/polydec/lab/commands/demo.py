@@ -83,6 +83,7 @@ def demo(
         out.print(f"\n[bold]{escape(escape_control_characters(r.workload))}[/bold]", end=" ")
         out.print(table_cell_text(r.key, 100), style="italic")
         text = lm.checkpoint.text.decode(base[0].ids[0]).strip()
+        # A pipe gets the text as it is; a terminal must not obey what a model writes.
         out.print(escape_control_characters(text) if out.is_terminal else text, markup=False)
         for m in methods:
             mine = [x for x in runs[m.label] if x.task == at]
@@ -91,6 +92,7 @@ def demo(
                 ratio = measure.median_speed(mine) / measure.median_speed(base)
             else:
                 ratio = float("nan")
+            # The same ids, not only the same text: other tokens may spell alike.
             if all(x.ids == y.ids for x, y in zip(mine, base, strict=True)):
                 same = "yes"
             else:

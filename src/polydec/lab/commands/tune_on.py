@@ -317,6 +317,7 @@ def show_advice(advice: TuningAdvice) -> None:
                 "-" if s.identical is None else "yes" if s.identical else "no",
             )
         out.print(table)
+        # A method that reads states cannot be replayed from tokens.
         if advice.left_out:
             out.print(
                 f"not replayed, as they read more than tokens: {', '.join(advice.left_out)}",

@@ -128,6 +128,7 @@ def verify(
     registry.get_recipe_module(flags.method)
     flags.only("verify", {*TAKEN, *ENDED})
     if samples is not None:
+        # Fewer samples than four leave no test a chance.
         require_integer("samples", samples, 4, MOST)
         if not flags.temperature:
             raise RequestError(
@@ -138,6 +139,7 @@ def verify(
     rows = prompts.first_prompt_rows(
         prompts.read_prompt_rows(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit
     )
+    # A stop says what was certified so far: nothing.
     with said_when_stopped(lambda: STOPPED):
         done = run_verification(flags, rows, samples, steered, lm)
     finish_verification(done, flags, certificate_)
@@ -411,6 +413,7 @@ def _compared(
     if verdict == "keeps it" and not exercised["drafted"] and _drafts(flags.method, lm):
         verdict = "not shown"
         place = "nothing was drafted in these texts"
+    # What was exercised stands in the sentence: a promise that was never tested is none.
     counted = ", ".join(f"{n} {v}" for v, n in counts.items())
     counted += "; tokens: " + ", ".join(f"{n} {name}" for name, n in exercised.items())
     content = {
@@ -547,6 +550,7 @@ def finish_verification(
     if old is not None:
         # Another machine may round differently: equal texts are reported apart from equal verdicts.
         same = old["verdict"] == done.verdict
+        # Digests tell whether the very texts came again, without storing them.
         content["repeats"] = {
             "machine": old["machine"],
             "verdict": old["verdict"],
@@ -660,6 +664,7 @@ def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) 
     if not rows:
         raise RequestError("certificate: asked is empty: it must hold the prompts")
     samples = old.get("samples")
+    # By type: a certificate may come from anybody.
     if samples is not None:
         if type(samples) is not int:
             raise RequestError("certificate: samples is no whole number")

@@ -104,6 +104,17 @@ def run_layer_by_levels(
         at_T = torch.arange(x_BTH.shape[1])
 
     def added(place: str, read: Tensor, y: Tensor, plain: bool = False) -> Tensor:
+        """Add what the adapter makes of a row to what the layer makes of it.
+
+        Args:
+            place: Place in the layer, one of `PLACES`.
+            read: What the layer reads there, ``[B, N, T, I]`` or without N.
+            y: What the layer's own matrices make of it.
+            plain: Whether the adapter reads it behind a norm without weights. Default False.
+
+        Returns:
+            The sum; y itself without an adapter.
+        """
         if adapter is None:
             return y
         into, out = adapter[place]
@@ -158,6 +169,18 @@ def make_ppd(shown: TeacherContext) -> DrafterStudent:
         rates: Rates,
         share: float,
     ) -> SoftProbes:
+        """Build the artefact of a student's tensors.
+
+        Args:
+            t: The tensors of the student, in their order.
+            layer: The student's layer; there is none, and it is not read.
+            vocab: The target's vocabulary.
+            rates: How often the token of each rank is right, by probe.
+            share: Cost of a draft, in passes of the target.
+
+        Returns:
+            Probes without maps.
+        """
         enter = (0,) * shown.levels
         return SoftProbes(t[0], None, enter, vocab, rates, share, shown.copies)
 
@@ -176,6 +199,18 @@ def make_hidden(shown: TeacherContext) -> DrafterStudent:
         rates: Rates,
         share: float,
     ) -> SoftProbes:
+        """Build the artefact of a student's tensors.
+
+        Args:
+            t: What enters of the probes, then a map for each.
+            layer: The student's layer; there is none, and it is not read.
+            vocab: The target's vocabulary.
+            rates: How often the token of each rank is right, by probe.
+            share: Cost of a draft, in passes of the target.
+
+        Returns:
+            Probes with maps.
+        """
         return SoftProbes(t[0], t[1:], enter, vocab, rates, share)
 
     maps = [torch.eye(s.width) for _ in range(shown.levels)]

@@ -64,6 +64,12 @@ def prepare_probe(spec: FilterSpec) -> ProbeTraining[ProbeExamples]:
         return binary_cross_entropy_with_logits(net.probe().logits(part.input_NX), part.label_N)
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write the filter as an artefact.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; it goes into config.json.
+        """
         about = {"target": spec.target, "tasks": list(spec.tasks), **result}
         filters.save(out, net.probe(), about)
 

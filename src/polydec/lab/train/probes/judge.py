@@ -347,6 +347,15 @@ def judge_pass_rates(judge: JudgeProbe, lessons: ProbeExamples) -> dict[str, tup
     right_N = lessons.label_N > 0
 
     def share(which_N: Tensor, threshold: float) -> float:
+        """Share of some tokens whose chance lies above a threshold.
+
+        Args:
+            which_N: Which tokens, shape ``[N]``, bool.
+            threshold: The threshold, 0 to 1.
+
+        Returns:
+            The share, 0 where there is no such token.
+        """
         if which_N.any():
             return round(float((chance_N[which_N] > threshold).float().mean()), 4)
         return 0.0

@@ -52,6 +52,16 @@ def prepare_probe(spec: PrmSpec) -> ProbeTraining[StepRewardExamples]:
     point = load_autoregressive_model(spec.target)
 
     def solve(file: str, each: int, unseen: bool) -> list[LabelledSolution]:
+        """Draw solutions of problems.
+
+        Args:
+            file: Name of the file in spec.out that holds them.
+            each: Problems of each kind.
+            unseen: Whether the problems are held out from training.
+
+        Returns:
+            The solutions with their labels.
+        """
         return draw_solutions(
             Path(spec.out) / file,
             point,

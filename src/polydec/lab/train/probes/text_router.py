@@ -178,6 +178,12 @@ def prepare_probe(spec: TextRouterSpec) -> ProbeTraining[TextRouterExamples]:
         return binary_cross_entropy_with_logits(net.logits(*pad_router_texts(part)), better_B)
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write the router as an artefact.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; it is not used.
+        """
         # The router reads states alone, so the language model's last matrix stays behind.
         weights = net.network.state_dict()
         weights = {name: t for name, t in weights.items() if name.startswith("model.")}
@@ -356,6 +362,15 @@ def build_step_checker(
     """
 
     def worth(before: Sequence[int], step: Sequence[int]) -> float:
+        """Value a step by the checker of the problem.
+
+        Args:
+            before: Tokens of the answer before the step.
+            step: Tokens of the step, at least one.
+
+        Returns:
+            1 where all up to its end may stand in a right solution, else 0.
+        """
         written = text.decode([*before, *step])
         if step[-1] in ends:
             return float(problems.is_right_solution(problem, written))

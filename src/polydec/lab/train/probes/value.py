@@ -97,6 +97,12 @@ def prepare_probe(spec: ValueSpec) -> ProbeTraining[CanvasExamples]:
         return torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write the network as an artefact.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; it goes into config.json.
+        """
         value.save(out, in_units(), {"target": spec.target, "reward": spec.reward, **result})
 
     return ProbeTraining(
