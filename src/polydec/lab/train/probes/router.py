@@ -197,6 +197,16 @@ def gather_router_examples(spec: RouterSpec, models: StepModels, unseen: bool) -
     def oracle_for(
         number: int, problem: ReasoningProblem, ids: tuple[int, ...]
     ) -> _RecordingOracle:
+        """Make the oracle of a problem, whose notes are kept.
+
+        Args:
+            number: Number of the problem; not needed.
+            problem: The problem; not needed.
+            ids: Its prompt; not needed.
+
+        Returns:
+            The oracle.
+        """
         notes.append((_RecordingReward(None), _RecordingReward(models.reward)))
         return _RecordingOracle(*notes[-1])
 

@@ -339,6 +339,16 @@ def gather_text_router_examples(
     lessons = list[TextRouterExample]()
 
     def oracle_for(number: int, problem: ReasoningProblem, ids: tuple[int, ...]) -> _StepPairOracle:
+        """Make the oracle of a problem, which keeps every pair of steps as a lesson.
+
+        Args:
+            number: Number of the problem.
+            problem: The problem, whose checker values steps.
+            ids: Its prompt.
+
+        Returns:
+            The oracle.
+        """
         worth = build_step_checker(problem, models.target.text, vocab.eos)
         return _StepPairOracle(ids, marks, number, lessons, models.reward, worth)
 

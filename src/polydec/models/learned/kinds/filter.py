@@ -71,6 +71,15 @@ def new_confidence_filter(size: int, hidden: int, seed: int) -> ConfidenceFilter
     g = torch.Generator().manual_seed(seed)
 
     def draw(into: int, out: int) -> tuple[Tensor, Tensor]:
+        """Draw one layer.
+
+        Args:
+            into: Numbers that it reads.
+            out: Numbers that it gives.
+
+        Returns:
+            Weight ``[out, into]`` and bias ``[out]``.
+        """
         return torch.randn(out, into, generator=g) / into**0.5, torch.zeros(out)
 
     return ConfidenceFilter((draw(size, hidden), draw(hidden, size)))
@@ -131,6 +140,16 @@ def load(path: str | Path) -> ConfidenceFilter:
         hidden = c.hidden or c.block
 
         def layer(i: int, into: int, out: int) -> tuple[Tensor, Tensor]:
+            """Read the weight and the bias of a layer.
+
+            Args:
+                i: Index of the layer, 0 or 1.
+                into: Numbers that it reads.
+                out: Numbers that it gives.
+
+            Returns:
+                Weight ``[out, into]`` and bias ``[out]`` in fp32.
+            """
             return (
                 artefact.read_artefact_tensor(t, KIND, f"{i}.weight", (out, into)).float(),
                 artefact.read_artefact_tensor(t, KIND, f"{i}.bias", (out,)).float(),

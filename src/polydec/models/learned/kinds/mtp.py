@@ -197,6 +197,15 @@ def load(path: str | Path) -> MtpModel:
         }
 
         def read(name: str, *shape: int) -> Tensor:
+            """Read a tensor in fp32.
+
+            Args:
+                name: Name of the tensor.
+                shape: Shape that it must have.
+
+            Returns:
+                The tensor.
+            """
             return artefact.read_artefact_tensor(t, KIND, name, shape).float()
 
         layers = [

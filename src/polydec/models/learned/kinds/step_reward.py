@@ -155,6 +155,16 @@ def load(path: str | Path, kind: artefact.ArtefactKind = KIND) -> StepReward:
         c = edge.validate_record(StepRewardFields, config, artefact.CONFIG)
 
         def pair(name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+            """Read the weight and the bias of a layer.
+
+            Args:
+                name: "inner" or "out".
+                rows: Numbers that it gives.
+                columns: Numbers that it reads.
+
+            Returns:
+                Weight ``[rows, columns]`` and bias ``[rows]`` in fp32.
+            """
             return (
                 artefact.read_artefact_tensor(t, kind, f"{name}.weight", (rows, columns)).float(),
                 artefact.read_artefact_tensor(t, kind, f"{name}.bias", (rows,)).float(),

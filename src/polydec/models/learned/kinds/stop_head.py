@@ -150,6 +150,15 @@ def load(path: str | Path | None) -> StopHead:
         c = edge.validate_record(StopHeadFields, config, artefact.CONFIG)
 
         def pair(name: str, rows: int) -> tuple[Tensor, Tensor]:
+            """Read the weight and the bias of a layer.
+
+            Args:
+                name: What the names of its tensors begin with.
+                rows: Numbers that it gives.
+
+            Returns:
+                Weight ``[rows, width]`` and bias ``[rows]`` in fp32.
+            """
             return (
                 artefact.read_artefact_tensor(t, KIND, f"{name}.weight", (rows, c.width)).float(),
                 artefact.read_artefact_tensor(t, KIND, f"{name}.bias", (rows,)).float(),

@@ -93,6 +93,15 @@ def new_value_network(vocab: TokenVocabulary, width: int, seed: int) -> ValueNet
     g = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int, over: int) -> Tensor:
+        """Draw a tensor.
+
+        Args:
+            shape: Its shape.
+            over: Numbers that it sums over, whose root divides it.
+
+        Returns:
+            The tensor.
+        """
         return torch.randn(*shape, generator=g) / over**0.5
 
     return ValueNetwork(
@@ -155,9 +164,27 @@ def load(path: str | Path) -> ValueNetwork:
         c = edge.validate_record(ValueFields, config, artefact.CONFIG)
 
         def tensor(name: str, *shape: int) -> Tensor:
+            """Read a tensor in fp32.
+
+            Args:
+                name: Name of the tensor.
+                shape: Shape that it must have.
+
+            Returns:
+                The tensor.
+            """
             return artefact.read_artefact_tensor(t, KIND, name, shape).float()
 
         def layer(name: str, *shape: int) -> tuple[Tensor, Tensor]:
+            """Read the weight and the bias of a layer.
+
+            Args:
+                name: What the names of its tensors begin with.
+                shape: Shape of its weight.
+
+            Returns:
+                Weight and bias in fp32.
+            """
             return tensor(f"{name}.weight", *shape), tensor(f"{name}.bias", shape[0])
 
         return ValueNetwork(
