@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 from plain_words import PACKAGE, modules
 
-MOST_FUNCTIONS_WITHOUT_A_LIST = 204
+MOST_FUNCTIONS_WITHOUT_A_LIST = 0
 """How many public functions of two parameters or more have no `Args:` yet. Whoever mends some lowers this."""
 MOST_CONDITIONAL_EXPRESSIONS = 7.3
 """A thousand lines. Where the value of a whole statement depends on a condition, `if` and `else` say so."""
-LEAST_COMMENTS = 3.4
+LEAST_COMMENTS = 4.0
 """A hundred lines."""
 BUILDERS = frozenset(("build",))
 """Each recipe has one; its card and its options say what it takes."""

@@ -377,6 +377,7 @@ class Option:
         sentence = f"{self.name} is {short_repr(value)}: it must {must}" + (
             f"; did you mean {near[0]}?" if near else ""
         )
+        # A sentence stays short, whatever the value is.
         if len(sentence) <= 300:
             return sentence
         return sentence[:299] + "…"

@@ -80,7 +80,17 @@ def batch(
     ] = 0,
 ) -> None:
     """Answer a file of requests. Stopped or killed, the same command goes on where it was. --trace writes what happened to all
-    requests of this run, with the passes that they shared."""
+    requests of this run, with the passes that they shared.\f
+
+    Args:
+        flags: Model, method and sampling of requests that do not say otherwise.
+        path: File of requests: OpenAI's batch form, or a prompt a line.
+        out: File of answers, a row for each line; rows that are there already are kept.
+        max_running: Answers that are written at the same time, by each process.
+        batching: How answers share passes: "ragged", "eqspec" or "exspec". Default "ragged".
+        pass_rows: Answers of a pass of the last two, 1 to 4096. Default 8.
+        ray: Processes of Ray Data, 0 or more. Default 0: this one alone.
+    """
     from polydec.serve import batch as rows
 
     if flags.json_:
@@ -182,6 +192,7 @@ def _job(
             row = prompts.PromptRow(line.text.strip(), "")
         else:
             row = prompts.parse_prompt_row(line.text, line.at, path, "", lm, None)
+        # A row may say for itself that it goes in without the chat template.
         return api.Ask(row.prompt, **{**request, "raw": request["raw"] or row.raw})
 
     return rows.BatchRunner(

@@ -25,7 +25,12 @@ PROMPT = "> "
 def chat(
     flags: RequestFlags, system: Annotated[str | None, typer.Option(help="system message")] = None
 ) -> None:
-    """Talk to a model; /help lists what else can be typed. An empty line or Ctrl-D ends the chat; Ctrl-C ends an answer."""
+    """Talk to a model; /help lists what else can be typed. An empty line or Ctrl-D ends the chat; Ctrl-C ends an answer.\f
+
+    Args:
+        flags: Model, method and sampling of all answers.
+        system: Message of the system before the first question. Default None: there is none.
+    """
     if (
         flags.json_
         or flags.n != 1

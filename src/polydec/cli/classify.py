@@ -50,7 +50,18 @@ def classify(
     dtype: Annotated[str, typer.Option(help=LOADING["dtype"].help)] = LOADING["dtype"].default,
     set_: Annotated[list[str] | None, typer.Option("--set", help=FIELDS)] = None,
 ) -> None:
-    """Sort texts into classes, a JSON object a line: its `label`, and the `chances` of all classes."""
+    """Sort texts into classes, a JSON object a line: its `label`, and the `chances` of all classes.\f
+
+    Args:
+        texts: Texts, a class for each. Default None: those of `file`.
+        file: File with a text a line. Default None.
+        examples: JSON lines with `text` and `label` or `intent`. Default None: no examples.
+        label: Names of the classes. Default None: those of the examples.
+        prompt: What stands around a `{text}`. Default None: polydec's own prompts.
+        model: Name of the model.
+        dtype: Numbers that the model computes in.
+        set_: Fields of `ClassifierSettings`, k=v. Default None.
+    """
     options = split_flag_pairs("set", set_)
     # Everything that needs no model is checked first.
     declared = deciding.classifier_options()

@@ -32,7 +32,17 @@ def detect(
     json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
     """Look for the watermark (`--sample watermark_bias=2`) in a text. A z of 4 and more is reached by 3 texts in 100,000 that
-    have none."""
+    have none.\f
+
+    Args:
+        text: The text; "-" or None: standard input.
+        file: File with the text. Default None.
+        model: Model whose tokenizer wrote the text. Default "zoo:smollm2".
+        key: The request's `watermark_key`. Default 0.
+        share: The request's `watermark_share`, 0 to 1. Default 0.25.
+        repeats: Whether a pair of tokens counts each time it stands there. Default False.
+        json_: Whether one JSON object is printed. Default False.
+    """
     checked_text = read_prompt_text(text, file)
     from polydec.request.detect import detect_watermark as look
 

@@ -37,7 +37,14 @@ def doctor(
     threads: Annotated[int | None, typer.Option(help="CPU threads (default: all cores)")] = None,
     json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
-    """Machine, kernels, models: what runs, which path serves and why, what is missing."""
+    """Machine, kernels, models: what runs, which path serves and why, what is missing.\f
+
+    Args:
+        model: Name of the model to ask about. Default "zoo:smollm2".
+        bench: Whether passes are measured, beside other engines that are installed. Default False.
+        threads: CPU threads. Default None: all cores.
+        json_: Whether one JSON object is printed. Default False.
+    """
     loading_options()["threads"].convert(threads)
     if bench and machine.relative_cpu_load() > 0.2:
         Console(stderr=True).print(
@@ -139,6 +146,7 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
     kept = profile.read_pass_profile(lm)
     table = lm.find(NGrams)
 
+    # Alike for the model and for its draft.
     def part_of(point: Any) -> dict[str, Any]:
         return {
             "name": point.name,
@@ -175,6 +183,7 @@ def print_doctor_report(report: dict[str, Any]) -> None:
             else f"{native['why_not'].removeprefix('the native step ')}; the torch path serves"
         )
     )
+    # The heading stands before the first row only.
     for e in report["zoo"]:
         out.print(
             f"{'model' if e is report['zoo'][0] else '':11} {e['name']:20} "

@@ -42,17 +42,36 @@ def embed(
         Path | None, typer.Option(help="write a safetensors file with the tensor `embeddings`")
     ] = None,
 ) -> None:
-    """Print a vector of each text, a JSON object a line: the state of its last token, or the mean over its tokens."""
+    """Print a vector of each text, a JSON object a line: the state of its last token, or the mean over its tokens.\f
+
+    Args:
+        texts: Texts, a vector for each. Default None.
+        file: File with a text a line, read after `texts`. Default None.
+        model: Name of the model.
+        dtype: Numbers that the model computes in.
+        pool: "last" or "mean". Default None: the model's own way.
+        layer: Layer behind which states are read. Default None: the last one.
+        normalised: Whether vectors have length 1. Default True.
+        template: What stands around a `{text}`. Default None.
+        prompt: Name of a prompt of the model's. Default None.
+        prepend_from: First layer before which the placeholder takes the last token's state. Default
+            0.
+        prepend_to: The layer after the last such one. Default 0: there is none.
+        out: File for the tensor `embeddings`. Default None: rows of JSON are printed.
+    """
     # Settings are checked before the model is loaded.
     how = reading.EmbeddingSettings(
         pool, layer, normalised, template, prompt, prepend_from, prepend_to
     )
     lines = list(texts or ())
     if file is not None:
+        # A line a text.
         lines += [line for line in prompts.read_text(file).splitlines() if line.strip()]
     if not lines:
         raise RequestError("there is no text: give at least one text, or a file of them (--file)")
+    # Neither a draft nor a table is needed to read.
     rows = api.load(model, draft=None, ngrams=None, dtype=dtype).embed(lines, **vars(how))
+    # Rows of JSON for people and pipes; a file keeps the numbers exactly.
     if out is None:
         for at, row in enumerate(rows.tolist()):
             print_result(json.dumps({"index": at, "embedding": row}))

@@ -30,7 +30,14 @@ def explain(
     steered: SteeringFlags = SteeringFlags(),  # noqa: B008
 ) -> None:
     """Say what `polydec generate` would do with these flags: what acts, in which order, what does nothing, what is promised.
-    Nothing is decoded. A request that is refused ends with exit code 2; what would run in its place is said."""
+    Nothing is decoded. A request that is refused ends with exit code 2; what would run in its place is said.\f
+
+    Args:
+        flags: Model, method and sampling of the request.
+        prompt: The prompt; "-" or None: standard input.
+        prompt_file: File with the prompt. Default None.
+        steered: How the model's law is bent. Default: not at all.
+    """
     text = read_prompt_text(prompt, prompt_file)
     if flags.trace is not None:
         raise RequestError("trace is given: explain decodes nothing, so there is nothing to trace")

@@ -29,7 +29,14 @@ def export(
         int, typer.Option(help="drafted a step, in the settings that are printed")
     ] = 4,
 ) -> None:
-    """Write a draft model or a drafter as vLLM and SGLang load it, and print the settings for both."""
+    """Write a draft model or a drafter as vLLM and SGLang load it, and print the settings for both.\f
+
+    Args:
+        name: A draft model, or the directory of a drafter.
+        out: Directory to write, new or empty.
+        target: Model that a drafter reads. Default None: its files say which layers.
+        tokens: Tokens drafted a step, in the settings that are printed. Default 4.
+    """
     require_integer("tokens", tokens, 1, 64)
     from polydec.models.learned.export import export_for_engines as write
 

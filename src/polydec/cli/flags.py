@@ -307,6 +307,7 @@ class RequestFlags:
             for name, declared in flags_of(RequestFlags, "request").items()
             for value in (getattr(self, name),)
         }
+        # These are made of several flags each.
         beside = {
             "sampling": self.sampling(lm),
             "constraint": self.constraint,

@@ -51,7 +51,16 @@ def generate(
     shots: Annotated[int | None, typer.Option(help=f"how many of them (default: {SHOTS})")] = None,
     steered: SteeringFlags = SteeringFlags(),  # noqa: B008
 ) -> None:
-    """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal."""
+    """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal.\f
+
+    Args:
+        flags: Model, method and sampling of the request.
+        prompt: The prompt; "-" or None: standard input.
+        prompt_file: File with the prompt. Default None.
+        exemplars: JSON lines of solved problems to show before the prompt. Default None.
+        shots: How many of them are shown. Default None: `SHOTS`.
+        steered: How the model's law is bent. Default: not at all.
+    """
     sourced = flags.written_from is not None
     # An encoder-decoder model may write from the source alone.
     alone = sourced and prompt is None and prompt_file is None
@@ -66,6 +75,7 @@ def generate(
             f"shots is {shots} and there is nothing to show: give --exemplars, or leave it out"
         )
     flags.check_names()
+    # Names are checked before the model is loaded, which may take long.
     steering = steered.request()
     if exemplars is None:
         lm = flags.load()
@@ -207,6 +217,7 @@ def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -
         apart = ThinkingPrinter(reader, console)
     try:
         for piece in api.stream_ticket(engine, ticket):
+            # Without thinking each piece is shown as it comes.
             if stream and apart is None:
                 print_piece(console, piece)
             elif stream and apart is not None:
@@ -284,7 +295,12 @@ class ThinkingPrinter:
 
 
 def print_unused_settings(lm: api.LoadedModel, made: RequestPlan) -> None:
-    """Say what was given and does nothing, on standard error."""
+    """Print on standard error what was given and does nothing, a line for each.
+
+    Args:
+        lm: The loaded model.
+        made: The plan of the request.
+    """
     from polydec.request.explain import describe_unused_settings
 
     for line in describe_unused_settings(lm, made):

@@ -120,6 +120,7 @@ def readline_line_reader(
         try:
             if at:
                 append_history_line(at, line)
+        # A history that cannot be written is given up, and the chat goes on.
         except (OSError, ValueError) as error:
             at = None
             tell(_off(error))

@@ -32,11 +32,17 @@ def methods(
 ) -> None:
     """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
     whose name, title, paper or summary holds them all, and what else speaks of them (ways to steer, rules of sampling,
-    systems that have a command or a benchmark of their own)."""
+    systems that have a command or a benchmark of their own).\f
+
+    Args:
+        words: A name, an alias, an arXiv number or words to look for. Default None: all methods.
+        json_: Whether a JSON list is printed. Default False.
+    """
     names, beside = find_methods_by_words(" ".join(words or ()))
     # One method and nothing else: it is printed in full.
     whole = len(names) == 1 and not beside
     rows = [registry.describe_method(n) for n in names]
+    # Programs get everything, whatever people would be shown.
     if json_:
         print(json.dumps([*rows, *beside]))
         return
@@ -131,6 +137,7 @@ def search_other_features(words: str) -> list[dict[str, str]]:
         }
         for key in search_described_names(words, told)
     ]
+    # Whole systems are composed of several methods, and are listed beside them.
     systems = {s.name: s for s in STUDIES}
     texts = {s.name: (s.name, s.arxiv, s.title, s.source) for s in STUDIES}
     studies = [

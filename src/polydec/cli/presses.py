@@ -20,7 +20,12 @@ def presses(
     json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False,
 ) -> None:
     """List every way to make a cache smaller (`polydec generate --cache NAME`): any method decodes what it makes of the model's
-    law."""
+    law.\f
+
+    Args:
+        name: A name, an alias or an arXiv number. Default None: all presses.
+        json_: Whether a JSON list is printed. Default False.
+    """
     rows = [
         press.describe_press(n)
         for n in (sorted(press.press_modules()) if name is None else (name,))

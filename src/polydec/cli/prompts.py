@@ -183,6 +183,7 @@ def parse_prompt_row(
             default=len(j.messages) - 1,
         )
         return PromptRow(_prompt(j.messages[: last + 1], f"{what}: messages"), workload)
+    # Running text has no end of a prompt of its own.
     if j.text is not None:
         if prompt_tokens is None or lm is None:
             raise RequestError(

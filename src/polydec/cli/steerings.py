@@ -19,7 +19,12 @@ def steerings(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False,
 ) -> None:
-    """List every way to steer (`polydec generate --steer NAME`): any method decodes what it makes of the model's law."""
+    """List every way to steer (`polydec generate --steer NAME`): any method decodes what it makes of the model's law.\f
+
+    Args:
+        name: A name, an alias or an arXiv number. Default None: all steerings.
+        json_: Whether a JSON list is printed. Default False.
+    """
     rows = [
         steer.describe_steering(n)
         for n in (sorted(steer.steering_modules()) if name is None else (name,))

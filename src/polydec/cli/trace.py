@@ -77,7 +77,16 @@ def show(
     json_: Annotated[bool, typer.Option("--json", help="the rounds as one JSON object")] = False,
 ) -> None:
     """Show a trace: a line a round with the draft, what was accepted of it (green) and the text that was written; of a canvas
-    a line a pass, with its gaps as dots."""
+    a line a pass, with its gaps as dots.\f
+
+    Args:
+        file: Trace that `--trace` wrote.
+        rounds: First rounds of each choice that are shown. Default 0: all.
+        watch: Whether a canvas is played in place. Default False.
+        delay: Seconds between two passes that are played. Default 0.4.
+        page: File for canvases as an HTML page. Default None.
+        json_: Whether one JSON object is printed. Default False.
+    """
     require_integer("rounds", rounds, 0, 1_000_000_000)
     if not 0 <= delay <= 60:
         raise RequestError(f"delay is {delay}: it must lie in 0 to 60 seconds")
@@ -107,6 +116,7 @@ def show(
         for key, story in stories.items():
             name = _name(key, stories)
             title = f"{name}: {story.method}, {story.prompt} tokens of prompt, {story.finish}"
+            # A trace may come from anybody: control characters could write over the terminal.
             out.print(Text(escape_control_characters(title), "bold"))
             if story.canvas:
                 out.print(
@@ -130,7 +140,12 @@ def write_trace_page(
 ) -> None:
     """Write a trace as one page that needs nothing from elsewhere: the text with its drafted tokens, a time line of passes, the
     draft trees with what was accepted of them, a search's tree with its scores, canvases as they filled. Of requests that ran
-    together it begins with all their passes on one time line."""
+    together it begins with all their passes on one time line.\f
+
+    Args:
+        file: Trace that `--trace` wrote.
+        out: The page. Default None: the file's name with `.html`.
+    """
     stories = read_choice_traces(file)
     parts = [
         trace_page.TracePageChoice(
@@ -143,6 +158,7 @@ def write_trace_page(
             ],
             s.passes,
             list(canvas.canvas_frames(s.prompt, s.canvas, s.back)) if s.canvas else [],
+            # The tree of a search, empty for other methods.
             search_tree.build_search_tree(s.branches, s.written),
             asked=str(s.head.get("text") or ""),
         )
@@ -185,7 +201,16 @@ def replay(
 ) -> None:
     """Make a recorded run again under other settings without its model: the drafter works, and what the model would say is
     read from the record. Its error is shown beside it: the recorded setting, made again, against what was recorded; and with
-    --against what the replay says of another run against that run itself."""
+    --against what the replay says of another run against that run itself.\f
+
+    Args:
+        file: Trace that `--trace` wrote.
+        method: Another method. Default None: that of the record.
+        set_: Options of it, k=v. Default None.
+        draft: Draft model of a method that needs one. Default None.
+        against: Trace of the same prompts under the other setting. Default None.
+        json_: Whether one JSON object is printed. Default False.
+    """
     # Replaying is part of the lab, which need not be installed.
     trace_replay = lab_module("trace_replay", "polydec trace replay")
     if against is None:
@@ -218,6 +243,7 @@ def _canvases(
         for key, s in stories.items()
         if s.canvas
     ]
+    # Only canvases can be played.
     if not shown:
         raise RequestError(
             error_sentence(
@@ -264,6 +290,7 @@ def trace_rounds_table(rounds: Sequence[TraceRound]) -> Table:
 
 def choice_trace_summary(story: ChoiceTrace) -> str:
     """One line on a choice: tokens, passes, and what became of drafts or branches."""
+    # Searches first: they have branches and no drafts.
     if story.branches:
         tried = sum(isinstance(e, BranchedEvent) for e in story.branches)
         gone = sum(isinstance(e, PrunedEvent) for e in story.branches)
@@ -458,10 +485,13 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
             good = good and within(LONGEST, event.position) and isinstance(event.piece, tuple)
             good = good and len(event.piece) in (0, len(event.token))
             good = good and all(isinstance(p, str) for p in event.piece) and ids(event.probes)
+        # Each kind of event has its own fields, all of which are checked: a trace may come from
+        # anybody.
         case VerifiedEvent():
             good &= ids(event.path) and within(LONGEST, event.position, *event.path)
             good = good and 0 not in event.path
         case PassedEvent():
+            # A bool is an int in Python, and no time.
             times = (event.start, event.seconds)
             good &= isinstance(event.model, str) and all(
                 type(t) in (int, float) and 0 <= t < 1e9 for t in times

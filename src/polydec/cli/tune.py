@@ -49,7 +49,23 @@ def tune(
     raw: Annotated[bool, typer.Option("--raw", help="of --on: without the chat template")] = False,
     json_: Annotated[bool, typer.Option("--json", help="the profile as one JSON object")] = False,
 ) -> None:
-    """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it."""
+    """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it.\f
+
+    Args:
+        model: Name of the model. Default "zoo:smollm2".
+        draft: Name of the draft model, "default" or "none". Default "default".
+        dtype: Numbers that the models compute in. Default "auto".
+        compute: "float32", "int16" or "int8". Default None: the compiled step's own choice.
+        cache_dtype: "float32", "float16" or "int8". Default None: the compiled step's own choice.
+        threads: CPU threads. Default None: all cores.
+        seconds: How long to measure, 1 to 100. Default 30.
+        on: File of prompts for which methods are compared. Default None.
+        limit: First prompts of that file that are used. Default 8.
+        max_tokens: Tokens of an answer to them. Default 64.
+        best: How many methods are measured on them, 1 to 8. Default 3.
+        raw: Whether they go in without the chat template. Default False.
+        json_: Whether the profile is printed as one JSON object. Default False.
+    """
     # Everything that needs no model is checked before one is loaded.
     if not 1 <= seconds <= 100:
         raise RequestError(f"seconds is {seconds:g}: it must lie in 1 to 100")
@@ -102,8 +118,10 @@ def tune(
         measured = profile.measure_pass_profile(lm, seconds=seconds)
     # Stored before the prompts are decoded, which may be stopped.
     profile.keep_surely(lm, measured)
+    # Advice needs prompts of the user's own.
     advice = None
     if rows is not None and on_prompts is not None:
+        # A stop here loses nothing of what was measured.
         kept = f"stopped: what passes cost is kept in {profile.pass_profiles_path()}, and nothing of your prompts"
         with said_when_stopped(lambda: kept), err.status("decoding") as status:
             advice = on_prompts.advise_settings(

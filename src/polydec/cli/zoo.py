@@ -42,7 +42,12 @@ def install(
         bool, typer.Option("--quiet", help="say nothing where it is here already")
     ] = False,
 ) -> None:
-    """Fetch the weights of a model that does not travel in the package."""
+    """Fetch the weights of a model that does not travel in the package.\f
+
+    Args:
+        name: Name of the model, without "zoo:".
+        quiet: Whether nothing is said where the weights are here already. Default False.
+    """
     path = zoo.install_zoo_model(name)
     if not quiet:
         print(f"zoo:{name} is at {path}")

@@ -133,9 +133,11 @@ class AnswerText:
             self.owner = choice
         self.went_on = False  # whether another text begins with this one
         self._begin = len(request.prompt)
+        # Notes are made only where somebody asked for log-probabilities.
         self._asked = request.logprobs is not None
         self.ends = record.ends
         self.limit = request.max_tokens
+        # A guard follows the text token by token, from the prompt on.
         self._guard = request.guard
         if request.guard is None:
             self._guarded = None
@@ -283,6 +285,7 @@ class AnswerText:
             stop = len(self._ahead)
         else:
             stop = min(len(self._ahead), max(0, final - self.position))
+        # Only what has no gap before it is final.
         while ready < stop and self._ahead[ready] is not None:
             ready += 1
         at = self.position
@@ -292,6 +295,7 @@ class AnswerText:
         else:
             noted = ()
         pieces = self._take(new, noted)
+        # The writer may hold some tokens back, such as the beginning of a stop string.
         del self._ahead[: len(pieces)]
         self._tell(edit, tuple(new[: len(pieces)]), pieces, min(accepted, len(pieces)))
         return len(pieces)
@@ -311,6 +315,7 @@ class AnswerText:
             twin.owner = self.owner
         else:
             twin.owner = owner
+        # Lists are copied, since both twins go on writing.
         twin.tokens = list(self.tokens)
         twin.notes = list(self.notes)
         twin._score = self.score

@@ -69,8 +69,10 @@ def _constraint_language(checked: CheckedRequest) -> TokenLanguage[Any]:
             "constraint has no token to end an answer with (ignore_eos, or a model without EOS): allow EOS, or "
             "give a special token among stop_token_ids"
         )
+    # Compiled here, or taken from what the server compiled while it read.
     language = constraint.language(checked.vocab, ends)
     least = checked.sampling.min_tokens
+    # Few texts end where they end, so a least length could leave none.
     if language.finite and least:
         raise RequestError(
             f"min_tokens is {least}: the constraint holds a few texts only, and they end where they "

@@ -67,6 +67,7 @@ def plan_request(
         RequestError: Something cannot be honoured; one sentence names the field, the value and what
             is legal.
     """
+    # Cheap checks first: a text may take seconds to encode.
     checked = validate_request(model, ask)
     encoded = encode_prompts(checked)
     bent = bend_laws(encoded)
@@ -88,7 +89,9 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
             with another one.
     """
     ask = convert_ask(ask)
+    # Over bytes the vocabulary is another one, so ids below are compared with that of the view.
     view = model.in_units(ask.units, ask.covers)
+    # The family is the model's own: a view over bytes hides an encoder.
     family = request_family(model.checkpoint.lm)
     recipe = registry.recipe_for_model(ask.method, family.kind)
     options = registry.method_option_values(recipe.CARD.name, ask.options)
@@ -96,6 +99,7 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
     for token in ask.stop_token_ids:
         if not 0 <= token < size:
             raise RequestError(f"stop_token_ids has token {token}: ids lie in 0 to {size - 1}")
+    # None means the checkpoint's own values, which an empty `Sampling` would override.
     sampling = ask.sampling
     if sampling is None:
         sampling = view.sampling()
@@ -113,6 +117,8 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
         press=_check_press(ask),
         steering=check_steering(ask),
     )
+    # What a kind of model cannot do comes before what fields cannot do together: its sentences say
+    # more.
     family.check_request(checked)
     _check_together(checked)
     return checked
@@ -133,7 +139,9 @@ def encode_prompts(checked: CheckedRequest, room: int | None = None) -> EncodedR
     Raises:
         RequestError: One of them cannot be read.
     """
+    # Each family decides what is read beside the prompt.
     encoded = checked.family.encode_prompt(checked, room)
+    # A draft with a tokenizer of its own needs the prompt in its own ids.
     if checked.model.checkpoint.unit == "byte":
         encoded = replace(encoded, model=draft_with_own_prompt(encoded))
     return replace(
@@ -156,6 +164,8 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
     """
     checked = encoded.checked
     ask = encoded.ask
+    # From here the law is wrapped from the inside out: cache, reuse, vectors, steering. Sampling
+    # follows in the last stage.
     law: Any = encoded.model.checkpoint.lm
     reuse = None
     if checked.press is not None:
@@ -166,13 +176,16 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
     if encoded.vectors is not None:
         law = encoded.vectors.law(law)
     steered = steered_law(encoded, law)
+    # Known only now, as the room depends on the prompt's tokens and on a source.
     length = answer_length(encoded)
     if checked.sampling.min_tokens > length:
         raise RequestError(
             f"min_tokens is {checked.sampling.min_tokens}: it must not exceed max_tokens ({length})"
         )
+    # Thinking that an unfinished answer has begun goes on, so its text counts.
     begun = _begun_answer(checked)
     thinking = thinking_settings(encoded.model.checkpoint, ask, encoded.ids, begun)
+    # The constraint needs to know of thinking, behind which it begins.
     allowed = answer_language(encoded, length, thinking)
     text = encoded.model.checkpoint.text
     # An answer to a chat is a text of its own; what continues a text keeps the space that parts the two.
@@ -184,6 +197,7 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
         min_tokens=checked.sampling.min_tokens,
         thinking=None if thinking is None else thinking.writes_marks,
     )
+    # Where the rules and the constraint together leave no token, the text must end.
     guard = build_guard(
         checked.sampling, eos=checked.eos, stop_ids=checked.stop_ids, language=allowed.language
     )
@@ -227,6 +241,7 @@ def choose_method(
     """
     checked = bent.encoded.checked
     model = bent.encoded.model
+    # A method that needs, say, hidden states cannot take a law that has none.
     if checked.steering is not None:
         name = checked.steering.card.name
         _check_method_and_law(bent, f"steering {name}", "steer another way")
@@ -234,11 +249,13 @@ def choose_method(
         name = checked.press.card.name
         _check_method_and_law(bent, f"cache {name}", "leave the cache as it is")
     laws = checked.family.shape_laws(bent)
+    # The recipe notes here which artefacts it took, for warnings about the others.
     read = list[ModelArtefact]()
     reuse = bent.reuse
     kit = Kit(
         laws.target,
         artefacts=model.artefacts,
+        # A function, since only few methods ask, and the first answer may take ten seconds.
         measure=measure or (lambda: checked.loaded.costs),
         memory=memory(checked.card.name),
         shapers=laws.shapers,
@@ -247,9 +264,11 @@ def choose_method(
         read=read,
         later=laws.draft,
         source=bent.encoded.source,
+        # Behind an edit part of the prompt is never fed, so states of it are not there.
         whole_prompt=reuse is None or not reuse.edited,
     )
     decoder = registry.build_recipe(checked.recipe, kit, checked.options)
+    # Around any method: the prompt's laws are read before it begins.
     if bent.request.prompt_logprobs is not None:
         decoder = PromptLogprobs(decoder, bent.bare_law, bent.request.prompt_logprobs)
     return RequestPlan(
@@ -261,6 +280,7 @@ def _check_press(ask: Ask) -> PressSettings | None:
     """How a request keeps old keys and values. Raises RequestError for a press or an option that is
     not there."""
     if ask.cache is None:
+        # Options without a press would be dropped silently.
         if ask.cache_options:
             raise RequestError("cache_options is given without cache: name the press")
         return None
@@ -277,6 +297,7 @@ def _check_together(checked: CheckedRequest) -> None:
         raise RequestError(
             f"prompt_logprobs is {ask.prompt_logprobs}: the prompt holds vectors, which have no law, so leave it out"
         )
+    # Each alone is a promise about length, and together they may have no answer.
     if ask.finish and checked.sampling.min_tokens:
         raise RequestError(
             f"finish is true and min_tokens is {checked.sampling.min_tokens}: an answer that is brought to an end may end "
@@ -301,6 +322,7 @@ def _check_reuse(checked: CheckedRequest) -> None:
         return
     second = checked.steering is not None and checked.steering.prompt is not None
     without_law = ask.reuse == "edited" and ask.prompt_logprobs is not None
+    # Each entry is a reason and whether it holds, so that one sentence serves all.
     refused = {
         "units is bytes": ask.units != "tokens",
         "a second prompt is read": second,
@@ -316,6 +338,7 @@ def _encode_infill(checked: CheckedRequest) -> tuple[int | None, ...]:
     if checked.ask.infill is None:
         return ()
     answer = checked.model.encoder.encode_infill(checked.ask.infill)
+    # A model may have several; the lowest id is taken so that runs agree.
     end = min(checked.eos, default=None)
     if end is None:
         return answer
@@ -332,6 +355,7 @@ def _begun_answer(checked: CheckedRequest) -> str | None:
         )
     if ask.prompt_ending != prompt_ending.CONTINUED:
         return None
+    # A message holds a text, or a list of parts that are texts.
     last = ask.prompt[-1]
     if isinstance(last, Mapping):
         content = last["content"]
@@ -346,6 +370,7 @@ def _check_method_and_law(bent: BentRequest, what: str, instead: str) -> None:
     as it is without that."""
     card = bent.encoded.checked.card
     kit = bent.encoded.model.kit()
+    # Checked on the bare model first: then what fails below is the fault of the bent law.
     registry.check_method_needs(card, kit)
     try:
         registry.check_method_needs(card, replace(kit, target=bent.law))

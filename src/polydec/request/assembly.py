@@ -82,6 +82,7 @@ def assemble_loaded_model(
         small = None
     else:
         small = _small(draft, named, model, dtype, device, threads, opened)
+    # "default" is the table that belongs to the model, where it has one.
     if ngrams == "default":
         table = zoo.default_ngrams(name)
     else:
@@ -89,6 +90,7 @@ def assemble_loaded_model(
     paths = [*trained, *([] if table is None else [table])]
     called = tuple(trained if ngrams == "default" else paths)
     fitted = tuple(
+        # A function, since only some artefacts read the draft, which may not be loaded yet.
         _fitted(artefacts.load_artefact(p), model.lm, lambda: None if small is None else small.lm)
         for p in paths
     )
@@ -118,6 +120,7 @@ def _half(name: str, draft: str | None, device: str, threads: int | None, worker
 def _fitted(artefact: Any, target: Target, draft: Callable[[], Target | None]) -> ModelArtefact:
     """An artefact for the model, or for the draft model where it was made for that. Raises
     PolydecError where it fits none."""
+    # Made for the model or for its draft: both are tried, and the first refusal is told.
     try:
         bound = artefacts.bind_artefact(artefact, target)
         check_artefact_fit(bound, target, draft)

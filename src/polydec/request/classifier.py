@@ -67,6 +67,7 @@ class ClassWords:
     def mean(self, ratio_NV: Tensor) -> Tensor:
         """The logarithm of the mean over a class's tokens, [N, C], of numbers that are given by
         their logarithms."""
+        # Missing words weigh nothing: their logarithm is minus infinity.
         ratio_NCn = ratio_NV[:, self.token_Cn].masked_fill(~self.there_Cn, float("-inf"))
         return ratio_NCn.logsumexp(-1) - self.there_Cn.sum(-1).log()
 
@@ -107,6 +108,7 @@ class TextClassifier:
 
     def of_states(self, state_NPH: Tensor) -> Tensor:
         """The same from states that were read before."""
+        # Both are logarithms, so adding them multiplies two opinions.
         words_NC = self.weight * calibrated_class_scores(
             self.model, state_NPH, self.calm_PV, self.words
         )
@@ -174,8 +176,10 @@ def of_states(
         weight = 1.0 / most
     else:
         weight = how.weight
+    # Without examples there is nothing to fit: the calibrated words decide alone.
     if not labels:
         return TextClassifier(model, names, prompts, words, calm_PV, weight, None)
+    # Prototypes are fitted on top of the words, as they are used later.
     beside_NC = weight * calibrated_class_scores(model, state_NPH, calm_PV, words)
     made, losses = fit_prototypes(_normed(model, state_NPH), label_N, beside_NC, how)
     return TextClassifier(model, names, prompts, words, calm_PV, weight, made, tuple(losses))
@@ -202,6 +206,7 @@ def last_token_states(
         prepare_embedding_inputs(model, texts, EmbeddingSettings(template=prompt))
         for prompt in prompts
     ]
+    # Text by text, so that the states can be shaped into [N, P, H] afterwards.
     in_turn = [of_prompt[at] for at in range(len(texts)) for of_prompt in asked]
     return run_coroutines([_read(model, in_turn)])[0].reshape(len(texts), len(prompts), width)
 
@@ -230,6 +235,7 @@ def calibrated_class_scores(
         The logarithm of the mean over a class's words, its mean over prompts, shape ``[N, C]``; 0
         for all classes where a text says nothing.
     """
+    # An empty part first, so that no texts at all give a tensor of the right shape.
     out = [state_NPH.new_zeros(0, len(words.token_Cn))]
     for part_NPH in state_NPH.split(max(1, ROWS // max(1, len(calm_PV)))):
         # How much likelier each token is than behind the prompt with no text in it.
@@ -241,6 +247,7 @@ def calibrated_class_scores(
 
 def _named(examples: Sequence[LabelledText], labels: Sequence[str]) -> tuple[str, ...]:
     """The classes, in the order in which they are first named."""
+    # A dict keeps the first of each name, in order.
     names = tuple(dict.fromkeys(labels or [e.label for e in examples]))
     if not 2 <= len(names) <= MOST_CLASSES:
         raise RequestError(f"classes are {len(names)}: give 2 to {MOST_CLASSES}")
@@ -284,6 +291,7 @@ def _typical(
     out = list[Tensor]()
     for c in range(classes if len(label_N) else 0):
         state_RH = state_NPH[label_N == c].flatten(0, 1)
+        # In parts: laws over the whole vocabulary for all examples would not fit into memory.
         total = sum(_laws(model, rows).exp().sum(0) for rows in state_RH.split(ROWS))
         assert isinstance(total, Tensor)
         out.append(total / len(state_RH))
@@ -297,9 +305,12 @@ def _words(
     encode = model.checkpoint.text.encode
     rows = list[list[int]]()
     for at, name in enumerate(names):
+        # "sci-fi" or "very_good" are several words; a name of signs only stays as it is.
         parts = [part for part in re.split(r"[\W_]+", name) if part] or [name]
+        # With a space before it, as a word has within a text.
         row = list(dict.fromkeys(encode(f" {part}", special=False)[0] for part in parts))
         if typical and more:
+            # As many more as may repeat the name's own tokens.
             likeliest = typical[at].topk(min(more + len(row), len(typical[at]))).indices.tolist()
             row += [token for token in likeliest if token not in row][:more]
         rows.append(row)

@@ -52,6 +52,7 @@ def detect_watermark(
         raise RequestError(
             f"text has {len(tokens)} tokens: a watermark is looked for in two and more"
         )
+    # Ids of another tokenizer would count green by chance.
     if bad := next((x for x in tokens if not 0 <= x < size), None):
         raise RequestError(f"text has token {bad}: ids must lie in 0 to {size - 1}")
     chance = green_token_count(share, size) / size
@@ -59,8 +60,10 @@ def detect_watermark(
         raise RequestError(
             f"size is {size}: all of so few tokens are green, so nothing can be told"
         )
+    # A pair that repeats is no further evidence.
     if not repeats:
         pairs = list(dict.fromkeys(pairs))
+    # Whether a token is green depends on the one before it and on the key.
     hits = sum(bool(green_token_mask(key, before, share, size)[x]) for before, x in pairs)
     # The z test: hits of a text without the watermark are binomial.
     z = (hits - chance * len(pairs)) / math.sqrt(len(pairs) * chance * (1.0 - chance))

@@ -108,6 +108,7 @@ def resolve_embedding_settings(model: EmbeddableModel, how: EmbeddingSettings) -
         RequestError: The model has no prompt of that name.
         FileError: Its files have a layout that is not read.
     """
+    # sentence-transformers writes beside a model how its vectors are meant to be read.
     says = sentences.read_embedding_config(Path(model.checkpoint.path))
     if says is None:
         prompts = {}
@@ -159,6 +160,7 @@ def prepare_embedding_inputs(
         )
     if how.layer is not None and not lm.layers:
         raise RequestError(f"layer is {how.layer}: {model.name} runs as a whole only")
+    # Only whole layers can be run apart, and not every network offers that.
     depth = max(how.layer or 1, how.prepend_to)
     if depth > lm.network.layers or (how.prepend_to and not lm.layers):
         if how.layer == depth:
@@ -177,6 +179,7 @@ def prepare_embedding_inputs(
     if not texts:
         raise RequestError("texts is empty: give at least one text")
     out = list[EmbeddingInput]()
+    # Counted down, so that one request cannot encode without end.
     left = most
     for at, text in enumerate(texts):
         text_read = _prepared(model, text, how, f"text {at + 1}", left)
@@ -200,6 +203,7 @@ def _prepared(
     parts = list[int]()
     place = None
     if not isinstance(text, str):
+        # Ids have no place where a template could be joined to them.
         if how.around != TEXT:
             raise RequestError(f"{who} is token ids: a template stands around texts only")
         parts += model.ids(text, raw=True, who=who, most=room)
@@ -208,12 +212,16 @@ def _prepared(
     elif model.checkpoint.text.beyond(whole_text(text, who), room):
         raise RequestError(f"{who} has more than {room} tokens: there is room for those")
     else:
+        # The template may hold one placeholder, whose state summarises the text.
         before, placed, behind = how.around.rpartition(PLACE)
         if before:
             parts += model.checkpoint.text.encode(before)
         if placed:
             place = len(parts)
+            # Any id: its embedding is replaced before the first layer.
             parts.append(0)
+        # Special tokens come with the part that begins the text, not once more behind the
+        # placeholder.
         parts += model.checkpoint.text.encode(behind.replace(TEXT, text), special=not placed)
     if len(parts) > room:
         raise RequestError(f"{who} has {len(parts)} tokens: there is room for {room}")
@@ -225,6 +233,7 @@ def group_embedding_inputs(texts: Sequence[EmbeddingInput]) -> list[list[Embeddi
     out = list[list[EmbeddingInput]]()
     size = 0
     for text in texts:
+        # A longer text than that is read by itself.
         if not out or size + len(text.ids) > TOGETHER:
             out.append([])
             size = 0
@@ -295,12 +304,14 @@ async def _plainly(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, depth:
     out = list[Tensor]()
     n = len(text.ids)
     if depth == net.layers:
+        # None is the whole network, which may run in one compiled call.
         layers = None
     else:
         layers = tuple(range(depth))
     for first in range(0, n, lm.chunk):
         tokens = text.ids[first : first + lm.chunk]
         rows = _rows(how, first, first + len(tokens), n)
+        # A chain: each token stands behind the one before it.
         cache_.stage(range(-1, len(tokens) - 1))
         cache_.commit(range(len(tokens)))
         query = NetworkQuery(cache_, first, tokens, rows, STATES, None, layers)
@@ -318,6 +329,7 @@ def _rows(how: EmbeddingSettings, first: int, stop: int, n: int) -> range:
 async def _prepending(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, depth: int) -> Tensor:
     """The same, a layer a pass where the placeholder changes."""
     assert text.place is not None
+    # All tokens are placed at once, as layers run one after another over all of them.
     net, cache_, n = lm.network, lm.network.new_cache(), len(text.ids)
     cache_.stage(range(-1, n - 1))
     cache_.commit(range(n))
@@ -361,6 +373,7 @@ async def _prepending(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, dep
 def _placeholder(network: Any) -> Tensor:
     """What enters the first layer for it: normal numbers of the spread that a token's have, always
     the same."""
+    # A sample of the table tells the spread; the whole of it may be large.
     known = network.embed(range(min(1024, network.size))).float()
     dice = torch.Generator().manual_seed(0)
     return torch.randn(known.shape[1], generator=dice) * known.std().cpu()

@@ -150,9 +150,11 @@ class Completion:
             "method": self.method,
             "metrics": self.metrics,
         }
+        # Tokens are the usual unit, and not named.
         if self.unit != "token":
             out["unit"] = self.unit
         first = self.choices[0]
+        # One plain answer needs no list of choices.
         if len(self.choices) > 1 or first.logprobs is not None or first.score is not None:
             out["choices"] = [_choice_json(c) for c in self.choices]
         if self.prompt_logprobs is not None:
@@ -279,6 +281,7 @@ class Ticket:
         coroutine raised."""
         if self.task is not None and self.task.error is not None:
             raise self.task.error
+        # A request that was stopped has the answers so far.
         if self.results:
             choices = tuple(
                 self._parted(Choice(r.text, r.token_ids, r.finish_reason, r.logprobs, r.score))
@@ -291,6 +294,7 @@ class Ticket:
             "completion_tokens": sum(len(c.token_ids) for c in choices),
         }
         thinking = self.plan.thinking
+        # Part of the completion, and counted besides.
         if thinking is not None:
             thought = (thinking.track.thought_tokens(c.token_ids) for c in choices)
             usage["reasoning_tokens"] = sum(thought)
@@ -442,6 +446,7 @@ class Engine:
         doubling: float = inf,
         batching: BatchingMode | None = None,
     ) -> None:
+        # A function gives the bound by how many answers are being written.
         positions = max_positions if callable(max_positions) else lambda _: max_positions
         limits = {
             "max_running": max_running,

@@ -66,6 +66,7 @@ def read_exemplars(path: Path) -> list[SolvedExemplar]:
         if line.strip():
             what = f"line {i} of {str(path)!r}"
             row = validate_record(_ExemplarRecord, parse_object(line, what), what)
+            # The sign before the answer is that of GSM8K.
             solution, mark, answer = row.answer.rpartition(ANSWER)
             if row.solution is not None:
                 solution = row.solution

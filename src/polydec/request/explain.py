@@ -68,6 +68,8 @@ def explain_request(model: LoadedModel, ask: Ask) -> list[RequestPart]:
     Raises:
         RequestError: The request is refused.
     """
+    # Costs of no measured machine: to explain a request must not start a measurement of ten
+    # seconds.
     made = plan_request(model, ask, measure=PassCosts)
     checked = made.encoded.checked
     return [
@@ -94,6 +96,7 @@ def request_alternatives(model: LoadedModel, ask: Ask) -> list[str]:
     Returns:
         The changes in words, the least change of its meaning first.
     """
+    # Each change is planned in full, since a request may be refused for several reasons.
     return [words for words, other in _changes(model, ask) if can_run_request(model, other)]
 
 
@@ -108,6 +111,7 @@ def can_run_request(model: LoadedModel, ask: Ask) -> bool:
         True where it would run.
     """
     try:
+        # Planning raises whatever a run would be refused for, and computes nothing.
         plan_request(model, ask, measure=PassCosts)
     except PolydecError:
         return False
@@ -116,21 +120,25 @@ def can_run_request(model: LoadedModel, ask: Ask) -> bool:
 
 def _changes(model: LoadedModel, ask: Ask) -> Iterator[tuple[str, Ask]]:
     """Requests that differ from this one in one thing."""
+    # The default may be "plain" itself; it is then tried once.
     for method in dict.fromkeys((model.family.default_method, "plain")):
         if ask.method not in ("auto", method):
             yield f"with method {method}", replace(ask, method=method, options={})
+    # Options may be legal for another method only.
     if ask.options:
         yield "without options of the method", replace(ask, options={})
     sampling = ask.sampling
     if sampling is None:
         sampling = model.in_units(ask.units, ask.covers).sampling()
     for rule in _on(sampling):
+        # A rule may have several fields: all of them go back to where they do nothing.
         neutral = {
             o.name: all_sampling_fields()[o.name].default for o in all_sampling_rules()[rule].fields
         }
         yield f"without {rule}", replace(ask, sampling=replace(sampling, **neutral))
     if ask.steer is not None or ask.negative_prompt is not None:
         yield "without steering", replace(ask, steer=None, steer_options={}, negative_prompt=None)
+    # Without `steer` the second prompt is the steering, which the change before takes away.
     if ask.negative_prompt is not None and ask.steer is not None:
         yield "without a second prompt", replace(ask, negative_prompt=None)
     if ask.cache is not None:
@@ -138,6 +146,7 @@ def _changes(model: LoadedModel, ask: Ask) -> Iterator[tuple[str, Ask]]:
     if ask.reuse is not None:
         yield "without an earlier text's cache", replace(ask, reuse=None, reuse_key="")
     if ask.constraint is not None:
+        # finish goes along: it has no meaning without a constraint.
         yield "without the constraint", replace(ask, constraint=None, finish=False)
     if ask.finish:
         yield "without finish", replace(ask, finish=False)
@@ -168,6 +177,7 @@ def _models(model: LoadedModel, made: RequestPlan) -> Iterator[RequestPart]:
     )
     if model.draft is not None:
         draft = model.draft
+        # auto chooses while it runs, so nothing here can say whether it will draft.
         if _needs_draft(made):
             says = "read by what needs it below"
         else:
@@ -178,6 +188,7 @@ def _models(model: LoadedModel, made: RequestPlan) -> Iterator[RequestPart]:
             says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one",
             {},
         )
+    # Given by the user under these names, in this order.
     for name, artefact in zip(model.given, model.artefacts):
         if _reads(made, artefact):
             says = "read by what needs it below"
@@ -200,6 +211,7 @@ def describe_unused_settings(model: LoadedModel, made: RequestPlan) -> list[str]
     checked = made.encoded.checked
     ask = checked.ask
     method = made.card.name
+    # What the checkpoint itself sets is no choice of the user's, and so nothing to warn of.
     own = checked.model.sampling()
     sampling = checked.sampling
     unread = [
@@ -213,8 +225,10 @@ def describe_unused_settings(model: LoadedModel, made: RequestPlan) -> list[str]
         for o in all_sampling_rules()[rule].fields
         if getattr(sampling, o.name) != getattr(own, o.name)
     ]
+    # Only a value that was changed is worth a sentence.
     if made.unit == "token" and ask.covers != ask_options()["covers"].default:
         unread.append(f"covers is {ask.covers} and does nothing here: units is tokens")
+    # The field is legal for every model, so that one client can talk to many.
     if ask.reasoning_format != "none" and made.thinking is None:
         unread.append(
             f"reasoning_format is {ask.reasoning_format} and does nothing here: neither the chat template nor the tokenizer "
@@ -224,6 +238,7 @@ def describe_unused_settings(model: LoadedModel, made: RequestPlan) -> list[str]
         model.draft is not None
         and model.draft_given
         and not _needs_draft(made)
+        # The default method uses a draft where it helps, so it is not called unread there.
         and method != model.family.default_method
     ):
         unread.append(f"{model.draft.name} is the draft model, and {method} does not read it")
@@ -242,11 +257,13 @@ def _units(made: RequestPlan) -> Iterator[RequestPart]:
 
 
 def _reads(made: RequestPlan, artefact: ModelArtefact) -> bool:
+    # By identity: two artefacts may have equal fields.
     return any(artefact is other for other in made.read)
 
 
 def _needs_draft(made: RequestPlan) -> bool:
     """Whether the method or the steering does nothing without a draft model."""
+    # A steering may want a second model as well, such as contrastive decoding.
     needs = {*made.card.needs, *(() if made.steering is None else made.steering.card.needs)}
     return bool({DRAFT, ANY_DRAFT, MASKED_DRAFT} & needs)
 
@@ -276,6 +293,8 @@ def _pressed(made: RequestPlan) -> Iterator[RequestPart]:
 
 def _reused(made: RequestPlan) -> Iterator[RequestPart]:
     if made.reuse is not None:
+        # A common beginning changes nothing of the law; text behind an edit was computed behind
+        # other words.
         what = "what an earlier text of the key begins with is not fed again"
         if made.reuse.edited:
             what += "; nor is what stands behind an edit, so the law below is approximate"
@@ -317,6 +336,7 @@ def _rules(checked: CheckedRequest) -> Iterator[RequestPart]:
     sampling = checked.sampling
     names, still = _acting(checked)
     for name in names:
+        # The constraint has a part of its own, with more to say.
         if name != "constraint":
             yield RequestPart(
                 "sampling rule",
@@ -333,10 +353,12 @@ def _acting(checked: CheckedRequest) -> tuple[list[str], dict[str, str]]:
     is not neutral."""
     lm = checked.model.checkpoint.lm
     sampling = checked.sampling
+    # Rules want some token that ends the text; which one does not matter, as no law is computed.
     some_end = (min(lm.vocab.eos, default=0),)
     if checked.ask.constraint is None:
         language = None
     else:
+        # Only whether there is a constraint counts here, so it is not compiled.
         language = UnrestrictedLanguage(lm.vocab.size)
     if checked.family.kind.continues_text:
         geometry = lm.geometry
@@ -346,11 +368,13 @@ def _acting(checked: CheckedRequest) -> tuple[list[str], dict[str, str]]:
         some_end, some_end, words=lm.vocab.words, geometry=geometry, language=language
     )
     names, cut = active_rule_names(sampling, setting, checked.ask.order)
+    # These were cut off because greedy choice comes first.
     still = dict.fromkeys(
         cut, "at temperature 0 the likeliest token is written, whatever is unlikely"
     )
     off = {
         name: all_sampling_rules()[name].fields[0].name
+        # On by a field of its own, but with the first field neutral the rule is never built.
         for name in _on(sampling)
         if name not in names and name not in still
     }
@@ -374,6 +398,7 @@ def _method(made: RequestPlan) -> Iterator[RequestPart]:
 
 def _length(made: RequestPlan) -> Iterator[RequestPart]:
     request = made.request
+    # The shorter context of model and draft bounds an answer; `why` says whose it is.
     most, why = answer_token_room(made.encoded, request.prompt)
     if made.source:
         source = f"{made.source} tokens of source, "

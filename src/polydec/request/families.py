@@ -41,6 +41,7 @@ from polydec.request.stages import (
 def request_family(law: object) -> RequestFamily:
     """What the kind of a model makes of requests. law: of the model as it was loaded."""
     if isinstance(law, EncoderDecoderModel):
+        # It continues texts as well, so its kind alone would not tell it apart.
         return ENCODER_DECODER
     return _BY_KIND[family_of(law)]
 
@@ -77,6 +78,7 @@ class AutoregressiveFamily:
         ids = model.encoder.encode_request(ask, room)
         vectors = None
         if checked.form.vectors:
+            # One token's embedding tells how many numbers the network reads at a place.
             width = model.network.embed((0,)).shape[1]
             vectors = model.encoder.encode_vectors(ask.prompt, ids, width)
         return EncodedRequest(checked, model, ids, vectors=vectors)
@@ -120,13 +122,17 @@ class EncoderDecoderFamily:
         source = model.encoder.encode_source(checked.ask, room)
         begins = model.encoder.encode_answer_beginning(checked.ask)
         point = model.checkpoint
+        # The law behind a source is an ordinary law of the next token; methods need not know of
+        # sources.
         behind = replace(model, checkpoint=replace(point, lm=point.lm.given(source, salt)))
         draft = model.draft
         if draft is not None:
+            # The draft reads the source only once somebody asks for it.
             deferred = DeferredBundle(
                 draft.name, lambda: _behind_source(resolve_deferred_bundle(draft), source, salt)
             )
             behind = replace(behind, draft=deferred)
+        # Decoders begin with a token of their own; the prompt then begins the answer.
         return EncodedRequest(checked, behind, (*point.lm.start, *begins), source)
 
     def shape_laws(self, bent: BentRequest) -> ShapedLaws:
@@ -142,6 +148,7 @@ class MaskedDiffusionFamily:
     def check_request(self, checked: CheckedRequest) -> None:
         _check_no_source(checked)
         _check_no_next_token(checked, self.kind)
+        # Named here and not ignored, since the user would wait for a speed-up that cannot come.
         draft = checked.model.draft
         if draft is not None and not checked.card.needs_draft:
             raise RequestError(
@@ -174,6 +181,7 @@ class MaskedDiffusionFamily:
         if sampling.min_tokens:
             ends = bent.encoded.checked.eos | request.stop_ids
             denoiser = NoEarlyEndDenoiser(denoiser, ends, len(request.prompt) + sampling.min_tokens)
+            # Done by position now; the rule itself would look at the text before a token.
             sampling = replace(sampling, min_tokens=0)
         _check_no_state(sampling, "a masked-diffusion model fills gaps")
         shapers = _shape_each_position(bent, sampling)
@@ -276,6 +284,7 @@ def _check_no_state(sampling: Sampling, who: str) -> None:
     """Raise RequestError for a sampling rule that looks at the text before a token. who: is
     decoded, and does what."""
     rules = stateful_rule_names(sampling)
+    # Not among the rules with a state, as it acts through the end token alone.
     if not rules and sampling.min_tokens:
         rules = ("min_tokens",)
     if rules:
@@ -286,6 +295,7 @@ def _check_no_state(sampling: Sampling, who: str) -> None:
 
 def _behind_source(point: ModelBundle, source: Sequence[int], cache_salt: str) -> ModelBundle:
     """A draft that reads the source as well, where it can."""
+    # A plain draft still guesses from the answer's own tokens.
     if not isinstance(point.lm, EncoderDecoderModel):
         return point
     return replace(point, lm=point.lm.given(source, cache_salt))
@@ -343,6 +353,7 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
             return ShapedTarget(draft, *bent)
         return draft
 
+    # Without any rule the law stays as it is, so that the cheapest path remains open.
     law = bent.law
     if shapers:
         law = ShapedTarget(law, *shapers)

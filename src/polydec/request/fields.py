@@ -222,6 +222,7 @@ class Ask:
 
     def __repr__(self) -> str:
         """The prompt, cut short, and the fields that were set."""
+        # A default is not shown: requests have thirty fields, of which most say nothing.
         set_ = [f for f in fields(self)[1:] if getattr(self, f.name) != _default(f)]
         fields_set = [
             _SHORT.repr(self.prompt),
@@ -300,6 +301,7 @@ def ask_from_fields(prompt: Prompt | Ask, values: AskFields) -> Ask:
                 f"{', '.join(values)} is given beside an Ask: set it there (dataclasses.replace changes one)"
             )
         return prompt
+    # The first field is the prompt, which is given by itself.
     known = [f.name for f in fields(Ask)][1:]
     for name in values:
         if name not in known:
@@ -316,6 +318,7 @@ def ask_options() -> Mapping[str, Option]:
         {
             f.name: option_from_annotation(f.name, f.type, _default(f))
             for f in fields(Ask)
+            # Fields without an annotation of their range are converted by whoever knows them.
             if get_origin(f.type) is Annotated
         }
     )

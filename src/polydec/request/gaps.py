@@ -48,9 +48,11 @@ def fill_gaps(model: LoadedModel, text: str, **fields: Any) -> str:
             f"text has {len(gaps)} gaps, and {model.name} has marks for {_known(model)}: write [[5]] where up to five "
             "tokens are to be filled in (`polydec train lm --objective cm3` makes a model for that)"
         )
+    # Every second part is text.
     parts = _GAPS.split(text)[::2]
     left, *rest = (words.encode(part, special=False) if part else () for part in parts)
     prompt = (*words.encode("", special=True), *left)
+    # A gap in the prompt is a mark; what fills it comes behind the text, after the same mark.
     for mark, part in zip(marks, rest):
         prompt += (mark, *part)
     sampling = fields.pop("sampling", None) or model.sampling()

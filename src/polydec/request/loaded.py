@@ -79,6 +79,7 @@ class LoadedModel:
         another."""
         if self.workers < 2:
             return None
+        # Each worker gets as many threads as one pass has: torch counts them for each thread anew.
         threads = torch.get_num_threads()
         return ThreadPoolExecutor(self.workers, "polydec-worker", torch.set_num_threads, (threads,))
 
@@ -86,6 +87,7 @@ class LoadedModel:
     def costs(self) -> PassCosts:
         """What passes cost on this machine: from the profile that `polydec tune` keeps; where there
         is none, measured now and kept, which takes about ten seconds and is said in a warning."""
+        # Imported late: measuring needs modules that a run with known costs never loads.
         from polydec.request import profile
 
         return profile.known_pass_costs(self)
@@ -129,6 +131,7 @@ class LoadedModel:
         prompt that begins with one of them is fed from its end on. A draft that is not loaded yet
         does so when it is."""
         self.checkpoint.lm.keep = count
+        # To ask a deferred draft would load it, which may take longer than it saves.
         if isinstance(self.draft, DeferredBundle):
             self.draft.when_loaded(lambda made: setattr(made.lm, "keep", count))
         elif self.draft is not None:
@@ -215,6 +218,7 @@ class LoadedModel:
         """
         recipe = registry.recipe_for_model(method, self.family)
         values = registry.method_option_values(recipe.CARD.name, options)
+        # Building finds what the model lacks; the decoder itself is dropped.
         registry.build_recipe(recipe, self.kit(), values)
 
     def in_units(self, units: str, covers: int = 2) -> LoadedModel:
@@ -233,6 +237,7 @@ class LoadedModel:
         """
         if units == "tokens":
             return self
+        # A view has caches of its own, so one for each value of `covers` is enough.
         if covers not in self._views:
             self._views[covers] = LoadedModel(
                 over_bytes(self.checkpoint, covers),
@@ -252,6 +257,7 @@ class LoadedModel:
             return None
         return DeferredBundle(
             draft.name,
+            # Deferred like the draft itself: a method may never ask for it.
             lambda: align_second_checkpoint(
                 resolve_deferred_bundle(draft), self.checkpoint, covers
             ),
@@ -291,6 +297,7 @@ class LoadedModel:
     @property
     def names(self) -> dict[Any, str]:
         """What its networks are called, those that are loaded."""
+        # The model comes last, so that its name stays where both share a network.
         points = list(reversed(self.ready))
         encoders = {
             point.lm.encoder: f"{point.name} (encoder)"
@@ -304,10 +311,13 @@ class LoadedModel:
         is 0 where neither says. Raises RequestError for a value out of range, TypeError for an
         unknown field."""
         own = self.checkpoint.generation
+        # Only fields in OWN are taken: others, such as those of beam search, are a method's affair.
         known = {k: own[k] for k in OWN if own.get(k) is not None}
+        # Such a checkpoint means greedy decoding, whatever temperature stands beside it.
         if own.get("do_sample") is False:
             known.pop("temperature", None)
         named = {k: v for k, v in fields.items() if v is not None}
+        # A checkpoint may name tokens that must never be written.
         if isinstance(never := own.get("suppress_tokens"), list) and "bad_token_ids" not in known:
             known["bad_token_ids"] = tuple(cast(list[int], never))
         values: dict[str, Any] = {"temperature": 0.0, **known, **named}
@@ -320,5 +330,6 @@ def _renamed(draft: DeferredBundle, name: str) -> ModelBundle:
     try:
         return replace(resolve_deferred_bundle(draft), name=name)
     except PolydecError as why:
+        # The true name goes to the operator's log only: clients know another one.
         warn_caller(f"{draft.name} could not be loaded: {why}")
         raise RequestError(f"{name} could not be loaded: take a method without a draft") from None

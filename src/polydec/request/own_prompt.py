@@ -31,8 +31,10 @@ def draft_with_own_prompt(encoded: EncodedRequest) -> LoadedModel:
 
     def with_own_prompt() -> ModelBundle:
         second = resolve_deferred_bundle(aligned)
+        # The draft as a law over bytes of its own, whose prompt is in its own ids.
         own = over_bytes(resolve_deferred_bundle(draft), law.width)
         prompt = _own_prompt(own, checked)
+        # A prompt that it cannot encode by itself is spelled from the model's bytes.
         if prompt is None:
             prompt = own.text.encode(law.said(encoded.ids))
         head = own.lm.fixed(prompt)

@@ -32,6 +32,7 @@ class PassTimer:
         self._want = ScoreRequest(law=want)
         self._random = torch.Generator().manual_seed(seed)
         self._caches = [network.new_cache() for _ in range(batch)]
+        # Filled in parts, as a pass of a long context would take much memory.
         for cache in self._caches:
             for begin in range(0, context, 256):
                 n = min(256, context - begin)

@@ -109,9 +109,11 @@ class PassProfile:
             max(t - extrapolate_table_entry(more, m) * self.context / 1000, 0.1 * t)
             for m, t in enumerate(near, 1)
         ]
+        # Contexts of several sequences crowd each other out of a processor's caches.
         apart, crowd = self._crowded(rows, more)
         return PassCosts(
             tuple(_rising([t + self.extra_ms for t in rows])),
+            # A draft model is priced by a pass of one row, as drafting goes token by token.
             self.draft[1] + self.extra_ms if self.draft else 0.0,
             tuple(more),
             apart + self.each_ms,
@@ -125,6 +127,7 @@ class PassProfile:
         if not self.tree:
             return None
         most = max(self.tree)
+        # A straight line through the shortest and the longest tree that were timed.
         further = max(0.0, self.tree[most] - self.tree[1]) / max(most - 1, 1)
         return self.tree[1] + EXTRA_MS, further
 
@@ -141,11 +144,13 @@ class PassProfile:
             / (self.far_context - self.context)
             * 1000
         )
+        # Contexts that cost nothing alone cannot cost a multiple of that.
         if more[0] > 0:
             crowd = min(max(1.0, behind / more[0]), MOST_CROWD)
         else:
             crowd = 1.0
         apart = (
+            # What is left after rows and contexts were paid is the price of being apart.
             self.beside[many] - rows[many - 1] - many * crowd * more[0] * self.context / 1000
         ) / (many - 1)
         return max(0.0, apart), crowd
@@ -177,6 +182,7 @@ def _filled(table: dict[int, float]) -> list[float]:
 
 
 def _rising(values: list[float]) -> list[float]:
+    # The largest value so far: noise must not make a larger pass look cheaper.
     return list(accumulate(values, max))
 
 
@@ -190,12 +196,15 @@ def measure_pass_profile(lm: ProfiledModel, *, seconds: float = 10.0) -> PassPro
     Returns:
         What was measured.
     """
+    # A small network gets shorter contexts, which leave room for the rows.
     near, far = (min(c, lm.network.context // part) for c, part in zip(CONTEXTS, (8, 2)))
+    # Two tables of passes take most of the time; the draft, if any, takes from them.
     share = seconds * (0.3 if lm.draft else 0.4)
     target = PassTimer(lm.network, near)
     # Rows have to fit into the context behind the longer of the two.
     counts = [m for m in ROWS if m <= max(1, lm.network.context - far)]
     rows = measure_pass_times(target, counts, share, quantile=QUANTILE)
+    # Filling a long context is itself a measure: it tells whether several can be filled in time.
     start = time.perf_counter()
     behind_far = PassTimer(lm.network, far)
     filled = time.perf_counter() - start
@@ -204,6 +213,7 @@ def measure_pass_profile(lm: ProfiledModel, *, seconds: float = 10.0) -> PassPro
     room = lm.network.context - near
     rows |= measure_pass_times(
         target,
+        # Estimated from the largest pass so far; two runs must fit into what is spare.
         [m for m in LARGE if m < room and 2 * m / max(counts) * rows[max(counts)] < 1e3 * spare],
         0.0,
         least=2,
@@ -219,6 +229,7 @@ def measure_pass_profile(lm: ProfiledModel, *, seconds: float = 10.0) -> PassPro
             PassTimer(lm.draft.lm.network, near, want=RowDetail.ROW),
             (1, 2, 4),
             spare,
+            # A pass of the target before each one: in use the draft finds the caches filled by it.
             behind=target,
             quantile=QUANTILE,
         )
@@ -248,8 +259,10 @@ def _tree(lm: ProfiledModel) -> dict[int, float]:
     decoder = SpeculativeDecoder(
         ShapedTarget(lm.checkpoint.lm, GreedyRule()), timed, MatchVerifier(), FixedPolicy(1, 1)
     )
+    # Any text does: the time of a pass does not depend on what it reads.
     prompt = tuple(x % lm.network.size for x in range(1, 33))
     run_coroutines([answer_one(decoder, Request(prompt, max_tokens=DRAFTS, ignore_eos=True))])
+    # The first tree of each length is left out: one of them also reads the prompt.
     return {n: sorted(t[1:])[int((len(t) - 2) * QUANTILE)] for n, t in took.items()}
 
 
@@ -295,6 +308,7 @@ class TimedGuess(DraftGuess):
         Returns:
             The root alone.
         """
+        # In turns, so that a change of the machine's speed meets all levels alike.
         levels = min(self.took_ms, key=lambda n: len(self.took_ms[n]))
         start = time.perf_counter()
         await self.guess.propose(root, position, DraftBudget(levels, 4 * levels), rng)
@@ -346,6 +360,7 @@ def pass_profile_key(lm: ProfiledModel) -> str:
     """What a profile depends on: machine, threads, models and their kernels."""
 
     def called(point: Any) -> str:
+        # The compiled step counts its own threads; torch's setting serves the rest.
         threads = getattr(point.lm.network, "threads", None) or torch.get_num_threads()
         return f"{point.name} ({point.kernel}, {point.dtype}, {threads} threads)"
 
@@ -387,6 +402,7 @@ class _PassProfileRecord(edge.StrictRecord):
     @model_validator(mode="after")
     def _whole(self) -> _PassProfileRecord:
         if (
+            # A line needs two contexts and the same rows behind both.
             not {"1"} <= self.far.keys() <= self.rows.keys()
             or (self.draft and "1" not in self.draft)
             or self.far_context <= self.context
@@ -463,6 +479,7 @@ def known_pass_costs(lm: ProfiledModel) -> PassCosts:
         )
         measured = measure_pass_profile(lm, seconds=QUICK)
         save_pass_profile(lm, measured)
+        # Read back rather than trusted: writing fails silently where a home cannot be written.
         if read_pass_profile(lm) is None:
             warn_caller(
                 f"the profile could not be kept in {pass_profiles_path()}: the next process measures again "
@@ -482,6 +499,7 @@ def read_recorded_profile(at: Path) -> PassProfile:
         RequestError: the file cannot be read, or holds no profile.
     """
     printed = edge.read_json(at)
+    # `polydec tune --json` prints more than the profile, which is left aside.
     named = {name: printed[name] for name in _PassProfileRecord.model_fields if name in printed}
     return edge.validate_record(_PassProfileRecord, named, f"POLYDEC_PROFILE {str(at)!r}").profile
 
@@ -511,6 +529,7 @@ def keep_surely(lm: ProfiledModel, profile: PassProfile) -> None:
         FileError: Another process holds it.
         RuntimeError: Nobody's home is known.
     """
+    # Several processes may measure at once; without the lock one would drop the other's entry.
     with files.hold_file_lock(pass_profiles_path()):
         try:
             known = _known()

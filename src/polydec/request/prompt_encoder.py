@@ -41,6 +41,7 @@ def form_of_prompt(prompt: object) -> PromptForm:
     """In which form a prompt was given; of what is none, no form."""
     if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence):
         return PromptForm(messages=False, token_ids=False, vectors=False)
+    # The first entry decides; a mixture is refused where each entry is read.
     messages = len(prompt) > 0 and isinstance(prompt[0], Mapping)
     vectors = any(isinstance(part, Soft) for part in prompt)
     return PromptForm(messages, token_ids=not messages, vectors=vectors)
@@ -141,6 +142,8 @@ class PromptEncoder:
         if sanitize_control_tokens:
             encode = self.text.encode_sanitized
             marked = self.text.control_tokens.marked
+            # Marks part what users write from what the template writes, whose control tokens stay
+            # tokens.
             prompt, tools, values = map(marked, (prompt, tools, values))
         form = form_of_prompt(prompt)
         if tools and not (self.text.has_chat and form.messages):
@@ -151,12 +154,15 @@ class PromptEncoder:
             raise RequestError(
                 f"{who} is a {type(prompt).__name__}: give text, token ids or chat messages"
             )
+        # Before anything is rendered: a chat without messages would render to a bare opening.
         if not prompt:
             raise RequestError(f"{who} is empty: give a text of at least one character")
         if form.token_ids:
+            # Ids need no encoding, so their number is compared exactly.
             if most is not None and len(prompt) > most:
                 raise RequestError(f"{who} has {len(prompt)} tokens: there is room for {most}")
             return self._check_token_ids(prompt, who)
+        # Rendered text has its special tokens already; plain text gets those of the tokenizer.
         as_it_stands = False
         if isinstance(prompt, str) and (raw or not self.text.has_chat):
             shown = prompt
@@ -196,6 +202,7 @@ class PromptEncoder:
             source = ask.source
         if isinstance(source, bytes):
             try:
+                # Strictly: a replaced character would silently change what is translated.
                 source = source.decode()
             except UnicodeDecodeError as why:
                 raise RequestError(
@@ -252,6 +259,7 @@ class PromptEncoder:
             )
         instead = list[int]()
         rows = list[int]()
+        # `instead` is what the network reads; `rows` says which of its rows answers for which id.
         for at, part in enumerate(parts):
             first = len(instead)
             if not isinstance(part, Soft):
@@ -263,6 +271,7 @@ class PromptEncoder:
             count = len(instead) - first
             words = len(part.stands_for or ())
             rows += [first + ((i + 1) * count - 1) // words for i in range(words)]
+        # The last id is the root of the answer, which the first pass feeds by itself.
         return VectorPrompt(ids, tuple(instead), tuple(rows[:-1]))
 
     def encode_infill(self, answer: str | Sequence[int | None]) -> tuple[int | None, ...]:
@@ -287,6 +296,7 @@ class PromptEncoder:
                     out += self.text.encode(part, special=False)
         else:
             for at, x in enumerate(answer):
+                # True is an int in Python, and no token id.
                 if x is not None and (type(x) is not int or not 0 <= x < self.size):
                     raise RequestError(
                         f"infill[{at}] is {short_repr(x)}: it must be none, for a gap, or an id of 0 to {self.size - 1}"
@@ -308,6 +318,7 @@ class PromptEncoder:
         """A chat as text; tools by the default prompt where the template has no place for them."""
         checked = [_checked_message(at, message) for at, message in enumerate(prompt)]
         messages = prompt_ending.mark_final_message(checked, ending)
+        # Templates open the assistant's turn only where an answer is to follow.
         values = {**values, "reply": ending == prompt_ending.OPENED}
         if not tools:
             shown = tool_prompt.with_earlier_calls(self.text, messages, **values)
@@ -325,6 +336,7 @@ class PromptEncoder:
                 ids += self._check_token_ids(x.stands_for or (), f"{who}[{at}].stands_for")
                 continue
             try:
+                # Numbers of numpy and torch count as ids; a bool is made illegal here.
                 ids.append(index(x) if not isinstance(x, bool) else self.size)
             except TypeError:
                 raise RequestError(
@@ -346,6 +358,7 @@ def _checked_message(at: int, message: Any) -> dict[str, Any]:
         )
     for key in ("role", "content"):
         value = message.get(key)
+        # OpenAI's form: a list of parts, each with a text.
         if key == "content" and isinstance(value, list):
             value = joined_text(value)
         if not isinstance(value, str):

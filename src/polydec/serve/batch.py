@@ -98,7 +98,16 @@ Submit = Callable[[Engine, EncodedRequest, int], Ticket]
 
 
 def submit_without_trace(engine: Engine, request: EncodedRequest, line: int) -> Ticket:
-    """Nobody watches."""
+    """Submit a request that nobody watches.
+
+    Args:
+        engine: The engine that answers.
+        request: The request, its prompt encoded.
+        line: Number of its line in the file; not needed.
+
+    Returns:
+        The ticket of the request.
+    """
     return engine.submit_encoded(request)
 
 

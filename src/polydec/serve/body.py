@@ -126,8 +126,10 @@ class RequestBody:
         self.limits = limits
         self.lenient = lenient
         self.ignored = list[str]()
+        # Fields are taken out one by one: what is left at the end is unknown.
         self._left = {k: v for k, v in data.items() if v is not None}
         self.fields = frozenset(data)
+        # Grows with every field that is read, and serves to suggest names.
         self._known = set(IDLE) | set(ONLY)
         # Fields without an effect go, and those with one legal effect are checked, before anybody
         # reads.
@@ -208,6 +210,7 @@ class RequestBody:
         Raises:
             RefusalError: It is something else.
         """
+        # A bool is an int in Python, so the type is compared.
         value = self.take(name)
         if value is not None and (type(value) is not int or not low <= value <= high):
             raise RefusalError(
@@ -242,6 +245,7 @@ class RequestBody:
         Raises:
             RefusalError: A member is unknown.
         """
+        # Members that hold nothing pass, as clients send back what they received.
         for name in (k for k, v in value.items() if k not in known and v not in nothing):
             if self.lenient:
                 self.ignored.append(f"{where}.{name}")
@@ -262,6 +266,7 @@ class RequestBody:
             self.ignored += self._left
             self._left = {}
         for name in self._left:
+            # Cut short: the comparison takes time with the square of the length.
             near = get_close_matches(name[:100], self._known, 3, 0.6)
             if name in REASONS:  # another server takes it
                 raise RefusalError(
@@ -339,6 +344,7 @@ def read_object(text: bytes | str, what: str, holds: str = "") -> dict[str, Any]
         return out
 
     if isinstance(text, str):
+        # Kept here, so that the check below can name the field.
         raw = text.encode("utf-8", "surrogatepass")
     else:
         raw = text
@@ -386,6 +392,7 @@ def is_whole(value: Any) -> bool:
         item = left.pop()
         if isinstance(item, str) and _LONE.search(item):
             return False
+        # Names of members may hold half a character as well.
         if isinstance(item, Mapping):
             left += item.keys()
             left += item.values()
@@ -403,6 +410,7 @@ def _count(text: bytes, body: int) -> None:
 
     `body` is the most bytes of a body. A text counts as one value, whatever it holds.
     """
+    # Commas count values; brackets, braces and colons count what Python makes an object for.
     for what, marks, most in (
         ("values", b",", body // 8),
         ("lists, objects and fields", b"[{:", body // 32),
@@ -419,6 +427,7 @@ def _outside(text: bytes, marks: bytes, most: int) -> int:
     """How many marks stand outside of texts; counted no further than `most`. Between two texts other threads may run."""
     count = 0
     at = 0
+    # A mark within a text is no mark.
     for inside in _TEXT.finditer(text):
         count += _marks(text[at : inside.start()], marks)
         if count > most:
@@ -469,6 +478,7 @@ def read_stream_options(body: RequestBody) -> tuple[bool, bool, bool, bool]:
     """stream, usage, details and steps of `ResponseOptions`."""
     stream = body.flag("stream")
     options = body.mapping("stream_options")
+    # OpenAI refuses this too.
     if options and not stream:
         raise RefusalError(
             "stream_options is given without stream: it is legal only where stream is true",
@@ -476,6 +486,7 @@ def read_stream_options(body: RequestBody) -> tuple[bool, bool, bool, bool]:
         )
     known = ("include_usage", "include_obfuscation", "continuous_usage_stats")
     body.members("stream_options", options, known)
+    # The two others are known to clients and have no effect here, so they must be off.
     for name, value in ((k, v) for k, v in options.items() if k in known):
         if type(value) is not bool or (value and name != "include_usage"):
             raise RefusalError(
@@ -509,6 +520,7 @@ def read_ask_fields(
         RequestError: A value is out of its range.
         RefusalError: A field is malformed, or lacks another one.
     """
+    # The server's own values, which stand where the request is silent.
     usual = {"method": method, "seed": seed}
     fields = {field: _field(body, name, field, usual) for name, field in ASKED.items()}
     if fields["reuse"] is not None and not fields["reuse_key"]:
@@ -516,11 +528,13 @@ def read_ask_fields(
             f"reuse is {fields['reuse']!r}: name the text (reuse_key), as another client's is none of yours",
             param="reuse_key",
         )
+    # Over bytes the vocabulary is another, and so are ids of tokens.
     model = model.in_units(fields["units"], fields["covers"])
     size = model.checkpoint.lm.vocab.size
     # Before conversion: a list longer than the vocabulary is a mistake, and long to read.
     for name in (name for rule in sampling_rules().values() for name in rule.token_ids):
         _entries(body, name, size)
+    # What is left out stays out: the checkpoint's own value stands there.
     sampling = {name: value for name in sampling_fields() if (value := body.take(name)) is not None}
     return {"sampling": model.sampling(**sampling), **fields}
 
@@ -528,11 +542,13 @@ def read_ask_fields(
 def _field(body: RequestBody, name: str, field: str, usual: Mapping[str, Any]) -> Any:
     """A field of an Ask by the name that it has here; usual: of the server, where none is given."""
     option = ask_options()[field]
+    # By kind, so that the sentences of refusal are those of HTTP, not of Python.
     if option.kind is bool:
         return body.flag(name)
     if option.kind is Mapping:
         return body.mapping(name)
     value = body.take(name, usual.get(field, option.default))
+    # Whatever it holds is looked at with the model.
     if option.kind is object:
         return _whole(value, name)
     return option.convert(value)
@@ -597,6 +613,7 @@ def read_max_tokens(
     Raises:
         RefusalError: Two of the names differ, or a value is out of its range.
     """
+    # Every name is taken, so that none counts as unknown.
     lengths = {name: value for name in names if (value := body.take(name)) is not None}
     for name, value in lengths.items():
         if type(value) is not int or value < least:
@@ -605,6 +622,7 @@ def read_max_tokens(
                 + (" (0 only with echo)" if value == 0 and type(value) is int else ""),
                 param=name,
             )
+    # The same number twice is legal: some clients send both names to be safe.
     if len(set(lengths.values())) > 1:
         raise RefusalError(
             f"{' and '.join(lengths)} are both given and differ: give one of them",

@@ -87,6 +87,7 @@ class PrecompiledConstraint:
             The language that is there, or a newly compiled one for another vocabulary or other
             ends.
         """
+        # By identity: to compare whole vocabularies would cost more than it saves.
         if vocab is self.vocab and ends == self.ends:
             return self.made
         return self.constraint.language(vocab, ends)
@@ -116,6 +117,7 @@ def read_request_constraint(body: RequestBody, model: LoadedModel) -> OutputCons
             f"{' and '.join(asked)} are both given: an answer has one constraint",
             param=next(iter(asked)),
         )
+    # There is one entry or none.
     for name, value in asked.items():
         return compile_field_constraint(name, lambda value=value: constraint_of(value), model)
     return None
@@ -139,6 +141,7 @@ def compile_field_constraint(
     """
     vocab = model.checkpoint.lm.vocab
     try:
+        # Inside of `try`, since parsing a grammar may fail as well.
         constraint = make()
         if constraint is None or not vocab.eos:
             return constraint
@@ -164,6 +167,7 @@ def _read(name: str, value: Any, body: RequestBody) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise RefusalError(f"{name} is {short_repr(value)}: it must be an object", param=name)
     if name == "constraint":
+        # The name of the kind is the member's own name.
         if len(value) != 1:
             raise RefusalError(
                 f"constraint has {len(value)} members: it must be an object of one name and its value",
@@ -204,6 +208,7 @@ def _format(value: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
     if kind == "text":
         return {}
     if kind == "json_object":
+        # llama.cpp puts the schema beside the type.
         held = value
     else:
         held = value.get("json_schema")

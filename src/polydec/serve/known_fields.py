@@ -175,6 +175,7 @@ def fields_of(engine: str, path: str) -> frozenset[str]:
     Returns:
         Names of the fields; none where the engine has no such route.
     """
+    # Names stand in texts, many to a line, and are cut apart here.
     return frozenset(" ".join(_NAMES[engine][path]).split())
 
 

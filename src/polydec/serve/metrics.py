@@ -16,6 +16,7 @@ class ServerMetrics:
     """Counters of one server; each model's carry its name."""
 
     def __init__(self) -> None:
+        # A registry of its own, so that several servers in one process do not add up.
         self.registry = registry = CollectorRegistry()
 
         def gauge(name: str, what: str) -> Gauge:
@@ -57,6 +58,7 @@ class ServerMetrics:
 
         self.running = gauge("vllm:num_requests_running", "Requests that are being written")
         self.waiting = gauge("vllm:num_requests_waiting", "Requests that wait for their turn")
+        # Names are vLLM's where it has the same figure, so that its dashboards work.
         self.usage = gauge(
             "vllm:kv_cache_usage_perc",
             "Share of the caches' limit that is taken, 0 to 1; 0 without a limit",

@@ -71,6 +71,7 @@ class ResponsesReader:
         }
         reasoning = read_reasoning(body)
         fields |= {"template": template_values(body, model), **reasoning.fields}
+        # A response is one object of items, with no place for further choices.
         if fields["n"] != 1:
             raise RefusalError(
                 f"n is {short_repr(fields['n'])}: a response has one answer", param="n"
@@ -79,6 +80,7 @@ class ResponsesReader:
         fields["constraint"] = tools.constraint
         include = body.take("include", [])
         top = body.whole("top_logprobs", 0, ALTERNATIVES)
+        # OpenAI has further values, all about things that this server does not do.
         if include not in ([], [LOGPROBS]):
             raise RefusalError(
                 f"include is {short_repr(include)}: it must be [] or ['{LOGPROBS}']",
@@ -97,6 +99,7 @@ class ResponsesReader:
         most = read_max_tokens(body, "max_output_tokens")
         instructions = body.take("instructions")
         messages = read_input(body, body.take("input"))
+        # They stand in front of every earlier message, as a system turn.
         if instructions is not None:
             if not isinstance(instructions, str):
                 raise RefusalError(
@@ -107,6 +110,7 @@ class ResponsesReader:
             messages = [*read_messages(body, system), *messages]
         stream = body.flag("stream")
         details = body.flag("polydec")
+        # Nothing is read from here on, so whatever is left is unknown.
         body.end()
         ask = Ask(
             messages,
@@ -141,6 +145,7 @@ def _format(body: RequestBody) -> None:
             f"text.verbosity is {short_repr(form_asked['verbosity'])}: text holds a format here",
             param="text",
         )
+    # The schema lies beside the type here, and one level deeper in chats.
     form = form_asked.get("format")
     if isinstance(form, Mapping) and form.get("type") == "json_schema":
         form = {
@@ -172,6 +177,7 @@ def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
             param="input",
         )
     messages = list[dict[str, Any]]()
+    # Thoughts are items of their own here; they are held until their message comes.
     thought = ""
     for at, item in enumerate(value):
         if isinstance(item, Mapping):
@@ -217,6 +223,7 @@ def _past(where: str, item: Mapping[str, Any], body: RequestBody) -> dict[str, A
 def _past_thought(where: str, item: Mapping[str, Any], body: RequestBody) -> str:
     """What an earlier response thought."""
     body.members(where, item, ("type", "id", "summary", "content", "status"))
+    # A single part counts as a list of one.
     content = item.get("content") or []
     if isinstance(content, list):
         parts = content
@@ -256,6 +263,7 @@ def _content(content: Any) -> Any:
     """Parts of text as chats have them."""
     if not isinstance(content, list):
         return content
+    # Three names of one thing: which one is sent depends on who wrote the message.
     return [
         {**part, "type": "text"}
         if isinstance(part, Mapping) and part.get("type") in ("input_text", "output_text", "text")
@@ -295,6 +303,7 @@ class ResponsesAnswer:
         self.served = served
         self.name = name
         self.created = created
+        # Numbers events of a stream, so that a client can see whether one is missing.
         self._number = 0
         self._text = ""
         self._thought = ""
@@ -312,6 +321,7 @@ class ResponsesAnswer:
 
     def opening(self) -> Iterator[dict[str, Any]]:
         """What comes before anything is written."""
+        # OpenAI sends both, though nothing lies between them here.
         yield self._event("response.created", response=self._object("in_progress", [], None))
         yield self._event("response.in_progress", response=self._object("in_progress", [], None))
         # Whether there is a message at all is known only later where the answer may call or think.
@@ -329,16 +339,19 @@ class ResponsesAnswer:
         """
         self.take(news)
         if self._stream is None:
+            # Made at the first tick, which alone tells whether the answer begins by thinking.
             self._stream = ThoughtStream(news.thinking)
         joined_text = "".join(p.text for p in news.pieces)
         thought, text = self._stream.feed(joined_text, news.finish_reason)
         marks = self._logprobs(news.notes)
         parts = list[ToolCallDelta]()
+        # The closing events repeat all log-probabilities.
         self._notes += news.notes
         if thought and self.wanted.thoughts:
             yield from self._thinking(thought, news)
         if self._reader is not None:
             text, parts = self._reader.feed(text)
+            # What looked like the beginning of a call and is none after all is said as text.
             if news.finish_reason is not None:
                 rest, more = self._reader.end(news.finish_reason == "length")
                 text = text + rest
@@ -357,6 +370,7 @@ class ResponsesAnswer:
 
     def _thinking(self, thought: str, news: AnswerDelta) -> Iterator[dict[str, Any]]:
         """The events of what is thought."""
+        # The place of an item in the response is the order in which it was begun.
         if THOUGHT not in self._order:
             self._order.append(THOUGHT)
             item = self._thought_item("in_progress", "")
@@ -385,6 +399,7 @@ class ResponsesAnswer:
 
     def _part_of_call(self, part: ToolCallDelta) -> Iterator[dict[str, Any]]:
         self._parts.append(part)
+        # A call begins with its name; its arguments come in pieces.
         if part.name is not None:
             self._order.append(part.at)
             item = self._called(part.at, ToolCall(part.name, ""), "in_progress")
@@ -440,6 +455,7 @@ class ResponsesAnswer:
                     arguments=calls[number].arguments,
                 )
             yield self._event("response.output_item.done", output_index=at, item=items[name])
+        # The last event is named for how the response ended: completed or incomplete.
         yield self._event(f"response.{whole['status']}", response=whole)
 
     def failed(self, refusal: RefusalError) -> dict[str, Any]:
@@ -454,6 +470,7 @@ class ResponsesAnswer:
         return self._event("error", code=refusal.code, message=str(refusal), param=refusal.param)
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        # Numbers begin at 0, so the one before is used.
         self._number += 1
         return {"type": kind, "sequence_number": self._number - 1, **fields}
 
@@ -484,6 +501,7 @@ class ResponsesAnswer:
         answer = done[0]
         choice = done[0].choices[0]
         if choice.finish_reason == "length":
+            # "length" is the only reason that this form knows for an unfinished answer.
             status = "incomplete"
         else:
             status = "completed"
@@ -512,6 +530,7 @@ class ResponsesAnswer:
         if text or not calls:
             message = [MESSAGE]
         else:
+            # An answer of calls alone has no empty message beside them.
             message = []
         # A stream has its own order, which its events have named already.
         order = self._order or [*first, *message, *range(len(calls))]
@@ -582,12 +601,14 @@ class ResponsesAnswer:
             "parallel_tool_calls": True,
             "tool_choice": "none",
             "tools": [],
+            # After the usual values, which these replace.
             **self.wanted.told,
             "metadata": {},
             "previous_response_id": None,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "truncation": "disabled",
+            # Nothing is stored, whatever the client asked for.
             "store": False,
         }
 

@@ -59,10 +59,12 @@ class RequestLimits:
     @property
     def cache_bytes(self) -> int:
         """Of all requests; 0: as much as they take."""
+        # Given in MiB, as people count memory.
         return int(self.cache * (1 << 20))
 
     def admit(self, answers: int) -> None:
         """Raise RequestError where a request asks for more answers than there can ever be room for."""
+        # More could never all be let in, so waiting would not help.
         most = self.running + self.waiting
         if answers > most:
             raise RequestError(

@@ -57,6 +57,8 @@ class TokenOffsets:
 
     def __init__(self, at: int = 0) -> None:
         self.at = at
+        # A character may be split between tokens: its first byte counts for nothing until the rest
+        # comes.
         self._reader = getincrementaldecoder("utf-8")("replace")
 
     def take(self, tokens: Sequence[bytes | None]) -> list[int]:
@@ -71,6 +73,7 @@ class TokenOffsets:
         out = list[int]()
         for token in tokens:
             out.append(self.at)
+            # Broken bytes count as one replacement character, as clients see them.
             self.at += len(self._reader.decode(token or b""))
         return out
 
@@ -216,6 +219,7 @@ class ChatCompletionsShape:
         reasoning = read_reasoning(body)
         fields |= {"template": template_values(body, model), **reasoning.fields}
         logprobs = body.flag("logprobs")
+        # OpenAI's two fields: one says whether, the other how many beside it.
         top = body.whole("top_logprobs", 0, ALTERNATIVES)
         if top is not None and not logprobs:
             raise RefusalError(
@@ -280,6 +284,7 @@ class ChatCompletionsShape:
         # A chunk that only ends, calls or thinks has no content, not even an empty one.
         spoken = finish_reason is None and not calls and not thought
         delta: dict[str, Any] = {"content": text} if text or spoken else {}
+        # DeepSeek's name, which other engines took over: OpenAI has no field for it in chats.
         if thought:
             delta["reasoning_content"] = thought
         if calls:
@@ -317,6 +322,7 @@ class ChatCompletionsShape:
         message: dict[str, Any] = {"role": "assistant"}
         if thought:
             message["reasoning_content"] = thought
+        # OpenAI sends null beside calls where nothing is said.
         message |= {"content": text or None if calls else text, "refusal": None}
         return {
             "index": index,
@@ -359,6 +365,7 @@ class ChatCompletionsShape:
         def row(n: TokenLogprob) -> dict[str, Any]:
             return {**entry(n.token, n.model_logp), "top_logprobs": [entry(*t) for t in n.top]}
 
+        # Rows are made while they are sent: a long answer has thousands.
         return {"content": LazyRows(row, notes), "refusal": None}
 
     def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
@@ -403,6 +410,7 @@ class CompletionsShape:
             **read_ask_fields(body, model, method, seed),
             "constraint": read_request_constraint(body, model),
         }
+        # What is only for chats would be dropped without a word.
         no_template(body)
         fields["reasoning_budget"] = read_budget(body)
         prompt = body.take("prompt")
@@ -415,6 +423,7 @@ class CompletionsShape:
         # Prompts times answers: refused before any is encoded.
         if body.limits is not None:
             body.limits.admit(len(prompts) * fields["n"])
+        # OpenAI allows no tokens at all where the prompt is echoed, to read its log-probabilities.
         most = read_max_tokens(body, "max_tokens", default=USUAL, least=0 if echo else 1)
         silent = most == 0  # a token is written all the same, and not shown
         fields["max_tokens"], fields["logprobs"] = (
@@ -428,6 +437,7 @@ class CompletionsShape:
         fields["prompt_logprobs"] = max(told, default=None)
         body.end()
         asks = tuple(Ask(p, raw=True, **fields) for p in prompts)
+        # One echo for each answer, though all answers to a prompt have the same.
         if echo:
             echoes = tuple(_echo(model, ask) for ask in asks for _ in range(ask.n))
         else:
@@ -460,6 +470,7 @@ class CompletionsShape:
         Returns:
             The choice's object.
         """
+        # Old completions have no deltas.
         return self.choice(index, text, logprobs, finish_reason)
 
     def choice(
@@ -513,6 +524,7 @@ class CompletionsShape:
                 None if n.model_logp is None else max(n.model_logp, LOWEST) for n in notes
             ],
             "top_logprobs": LazyRows(likeliest, notes),
+            # By characters and not bytes, as OpenAI counts them.
             "text_offset": offsets.take([bytes_of_token(text, t) for t in tokens]),
         }
 
@@ -536,6 +548,7 @@ def _by_text(text: Tokenizer, entries: Sequence[tuple[int, float]]) -> dict[str,
     """Log-probabilities by text. Of tokens that read the same (parts of characters) the first one stays."""
     out = dict[str, float]()
     for token, logp in entries:
+        # A JSON object cannot hold a name twice.
         out.setdefault(token_text(text, token), max(logp, LOWEST))
     return out
 
@@ -544,6 +557,7 @@ def _echo(model: LoadedModel, ask: Ask) -> str:
     """A prompt as text. Token ids are checked like those of a prompt."""
     if isinstance(ask.prompt, str):
         return ask.prompt
+    # Ids of bytes are decoded by the view that counts bytes.
     model = model.in_units(ask.units, ask.covers)
     return model.checkpoint.text.decode(model.ids(ask.prompt))
 
@@ -564,6 +578,7 @@ def by_id(text: Tokenizer, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
     def row(note: PromptLogprob) -> dict[str, Any] | None:
         if note.model_logp is None:
             return None
+        # Ranks count from 1, as vLLM has them.
         likeliest = {t: (logp, rank) for rank, (t, logp) in enumerate(note.top[:k], 1)}
         # The prompt's own token comes first, and once, though it may be among the likeliest.
         known = {note.token: (note.model_logp, note.rank), **likeliest}
@@ -589,6 +604,7 @@ def bytes_of_token(text: Tokenizer, token: int) -> bytes | None:
     Returns:
         Its bytes; None for a special token.
     """
+    # Some checkpoints have more rows than their tokenizer has tokens.
     if token < len(text.pieces):
         return text.pieces[token]
     return None
@@ -632,6 +648,8 @@ def read_prompts(prompt: Any, limits: RequestLimits | None = None) -> list[Any]:
         raise RefusalError(
             f"prompt has {len(prompts)} entries: at most {MOST_PROMPTS} are legal", param="prompt"
         )
+    # Everything is checked before anything is encoded: one bad prompt must not cost the others'
+    # work.
     for at, text in enumerate(prompts):
         if not isinstance(text, (str, list)) or not text:
             raise RefusalError(
@@ -650,6 +668,7 @@ def read_prompts(prompt: Any, limits: RequestLimits | None = None) -> list[Any]:
             )
         if isinstance(text, str):
             _whole_text(text, "prompt")
+    # An object among token ids is a vector.
     return [
         [vectors.read_prompt_vectors(x) if isinstance(x, dict) else x for x in prompt]
         if isinstance(prompt, list)
@@ -690,6 +709,7 @@ def read_messages(body: RequestBody, messages: Any) -> list[Mapping[str, Any]]:
             f"messages is {short_repr(messages)}: it must be a list of at least one message",
             param="messages",
         )
+    # The place goes along, so that a refusal names the very message.
     return [_message(f"messages[{at}]", m, body) for at, m in enumerate(messages)]
 
 
@@ -704,6 +724,7 @@ def _message(where: str, message: Any, body: RequestBody) -> Mapping[str, Any]:
         raise RefusalError(
             f"{where}.role is {short_repr(role)}: it must be {' or '.join(roles)}", param="messages"
         )
+    # Only these two roles have a field about tools.
     more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role)
     body.members(where, message, MESSAGE, EMPTY)
     # What may hold something for this role; all other known fields must be empty.
@@ -721,6 +742,7 @@ def _message(where: str, message: Any, body: RequestBody) -> Mapping[str, Any]:
             param="messages",
         )
     return {
+        # OpenAI's newer word, which most templates do not know.
         "role": "system" if role == "developer" else role,
         **({} if named is None else {"name": _whole_text(named, "messages")}),
         **_said(where, message, more, body),
@@ -736,6 +758,7 @@ def _thought(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
             raise RefusalError(
                 f"{where}.{name} is {short_repr(thought)}: it must be a text", param="messages"
             )
+    # Clients send either name; the first that holds something stands.
     thought = next((message[name] for name in THOUGHTS if message.get(name)), None)
     if thought is None:
         return {}
@@ -793,6 +816,7 @@ def _part(where: str, part: Any, body: RequestBody) -> dict[str, str]:
 
 def _whole_text(text: str, field: str) -> str:
     try:
+        # JSON can write half of a pair of surrogates, which UTF-8 cannot hold.
         text.encode()
     except UnicodeEncodeError:
         raise RefusalError(

@@ -41,6 +41,7 @@ class StepObserver:
     kinds = (EditedEvent, ProposedEvent, VerifiedEvent)
 
     def __init__(self) -> None:
+        # By choice, as answers of one request run at the same time.
         self._draft: dict[int, ProposedEvent] = {}
         self._verdict: dict[int, VerifiedEvent] = {}
         self._done: dict[int, list[DecodingStep]] = {}
@@ -51,6 +52,7 @@ class StepObserver:
                 self._draft[event.choice] = event
             case VerifiedEvent():
                 self._verdict[event.choice] = event
+            # An edit without tokens ends no round.
             case EditedEvent() if event.tokens:
                 self._done.setdefault(event.choice, []).append(self._step(event))
             case _:
@@ -62,6 +64,7 @@ class StepObserver:
         # The edit ends a round: the draft and the verdict before it are that round's.
         draft = self._draft.pop(event.choice, None)
         verdict = self._verdict.pop(event.choice, None)
+        # Methods that draft nothing report edits alone.
         if draft is None or verdict is None:
             return DecodingStep(now, wrote)
         return DecodingStep(now, wrote, draft.token, draft.parent, verdict.path, verdict.bonus)
@@ -129,6 +132,7 @@ def passes_json(
             "start": p.start - begin,
             "seconds": p.seconds,
             "positions": p.positions,
+            # Only requests of the same salt are counted: a client may know nothing of the others.
             "of": p.salted_of,
             "queries": p.salted_queries,
         }

@@ -38,6 +38,7 @@ def template_values(body: RequestBody, model: LoadedModel) -> dict[str, Any]:
         RefusalError: The template does not know a name, so that nothing is dropped in silence, or
             two fields contradict one another.
     """
+    # A copy, since the effort's values join them.
     values = dict(body.mapping("chat_template_kwargs"))
     # nothing else runs while a value is written: many are not looked at, as each name takes that much at least
     size = LEAST * len(values)
@@ -50,6 +51,7 @@ def template_values(body: RequestBody, model: LoadedModel) -> dict[str, Any]:
         )
     for name in values:
         _check(name, model)
+    # Both forms end in one word.
     effort = _effort(body)
     if effort is None:
         told = {}
@@ -98,6 +100,7 @@ def no_ending(body: RequestBody) -> None:
     """Refuse what says how the text of a chat ends, where there is none that could end otherwise."""
     for name, usual in (("continue_final_message", False), ("add_generation_prompt", True)):
         value = body.take(name, usual)
+        # The usual value says what happens anyway, and is let pass.
         if value is not usual:
             raise RefusalError(
                 f"{name} is {short_repr(value)}: it is for /v1/chat/completions and /tokenize",
@@ -119,6 +122,7 @@ def no_template(body: RequestBody) -> None:
 
 def _check(name: str, model: LoadedModel) -> None:
     text = model.checkpoint.text
+    # A request could otherwise put words into the template's own variables.
     if name in RESERVED or name in text.names:
         raise RefusalError(
             f"chat_template_kwargs has {short_repr(name)}: that is not for requests to say here",
@@ -142,6 +146,7 @@ def _effort(body: RequestBody) -> str | None:
             "thinks is summed up here",
             param="reasoning",
         )
+    # Put under the older name, which is refused where both are given.
     if more.get("effort") is not None:
         body.put("reasoning_effort", more["effort"])
     effort = body.take("reasoning_effort")
@@ -160,6 +165,7 @@ def _thinking(effort: str, model: LoadedModel) -> dict[str, Any]:
     told = dict[str, Any]()
     if _knows(model, "reasoning_effort"):
         told["reasoning_effort"] = effort
+    # A template may have a switch only: then every effort but "none" turns it on.
     told |= {name: effort != "none" for name in SWITCHES if _knows(model, name)}
     if not told and effort != "none":
         raise RefusalError(

@@ -149,12 +149,14 @@ def measure_law_distances(
         prompts,
         method,
         options,
+        # A greedy text has no chance in it: one sample says all.
         samples=1 if greedy else samples,
         seed=seed,
         law=target_before_argmax if greedy else None,
         **request,
     )
     rows = _rows(lm, prompts, method, options, ours.texts, greedy, request)
+    # What can be compared depends on the method: laws where it shows them, else texts.
     if rows:
         by = "laws"
     elif greedy:
@@ -202,6 +204,7 @@ def _kept(mine: Sequence[SampledToken], greedy: bool) -> tuple[tuple[LawTest, ..
         results = []
     else:
         results = run_law_tests(mine)
+    # An impossible token is a proof, where tests are evidence only.
     if off:
         if not greedy:
             what = "a token that its own law makes impossible"

@@ -211,6 +211,7 @@ def _grown(
         numbers.add(toy.number)
         off = text_law_distance(law, toy.law)
         exercised = found.exercised + collector.counts + ExercisedCounts(laws=1)
+        # A further toy joins what was found so far.
         found = replace(
             found,
             laws=len(numbers),
@@ -219,6 +220,7 @@ def _grown(
             exercised=exercised,
             place=f"{_part(toy)}: {_where(toy, law)}" if off > TOLERANCE else "",
         )
+        # One fault is enough, and so is one toy in which the mechanism acted.
         if found.place or getattr(collector.counts, grows):
             return found
     return found

@@ -143,6 +143,7 @@ def answer_token_fates(
                 token_fate(p_V, x, w, *q_V)
                 for x, w, p_V, *q_V in zip(tokens, within, *laws, strict=True)
             ]
+            # The model's own law besides, before any rule.
             if own:
                 base = scores[0].base
                 mine = [
@@ -161,6 +162,7 @@ def answer_token_fates(
             for base in bases:
                 await base.prefill(ScoreRequest())
             written = [(choice, tokens) for choice, tokens in texts.items() if tokens]
+            # Some texts at a time, as each holds a cache.
             for at in range(0, len(written), TOGETHER):
                 await gather_coroutines(
                     *(

@@ -76,6 +76,8 @@ class HarnessModel(TemplateLM):
         super().__init__()
         for name in loading:
             if name not in loading_options():
+                # Named for the suggestion: the harness itself would only say that the argument is
+                # unexpected.
                 known = [
                     "model",
                     "method",

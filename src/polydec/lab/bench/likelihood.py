@@ -77,6 +77,7 @@ def text_likelihoods(
             raise RequestError(f"{name} is {value}: it must be at least {least}")
     family = family_of(lm.checkpoint.lm)
     law = lm.checkpoint.lm
+    # Other kinds have no chance of a text by itself.
     if family not in (AUTOREGRESSIVE, MASKED_DIFFUSION) or hasattr(law, "encoder"):
         if hasattr(law, "encoder"):
             kind = "an encoder-decoder"

@@ -177,6 +177,7 @@ def _again(
         # The whole answer as one draft: row i is the law of token i.
         session = decoder.target.open(made.request.prompt)
         try:
+            # The text is fed once more, to compare the law with the mask of each state.
             await session.prefill(ScoreRequest())
             draft = Draft.chain(made.request.prompt[-1], tokens[:-1])
             scores = await session.score(draft, ScoreRequest(base=ScoreRequest().law))

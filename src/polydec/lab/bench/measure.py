@@ -281,6 +281,7 @@ def summarise_run(
         other_seconds=sum(u.seconds for model, u in used if model is not target),
         cache_bytes=max((watched.cached for watched in watching), default=0),
         joules=joules,
+        # Of problems without a known answer nothing can be said.
         right=tuple(
             None if want is None else want.right(a.text)
             for want, a in zip(wanted, answers, strict=False)
@@ -435,6 +436,7 @@ def bench_table_rows(
             same = {(r.task, r.repeat): r.ids for r in base}
             passes = sum(r.passes for r in ours)
             drafts = sum(r.drafts for r in ours)
+            # One row for each method, workload and size of batch.
             rows.append(
                 {
                     "model": lm.name,
@@ -447,6 +449,7 @@ def bench_table_rows(
                     else None,
                     "ratio_interval": list(speed_ratio_interval(ours, base)) if base else None,
                     "tokens_per_pass": sum(r.generated for r in ours) / passes if passes else None,
+                    # Repeats feed the same positions, so one of them is counted.
                     "positions_fed": sum(r.positions for r in ours if r.repeat == 0),
                     "mean_acceptance_length": 1 + sum(r.accepted for r in ours) / drafts
                     if drafts
@@ -495,12 +498,14 @@ def further_figures(runs: Sequence[BenchRun]) -> dict[str, Any]:
         "time_to_first_token": statistics.median(firsts) if firsts else None,
         "gap": statistics.median(gaps) if gaps else None,
         "gap_99": float(np.quantile(gaps, 0.99)) if gaps else None,
+        # Of all drafts, and below of those only that reached the level.
         "accepted_at": [a / drafts for a in accepted],
         "of_those_tried": [a / t for a, t in zip(accepted, tried, strict=True)],
         "target_share": target,
         "other_share": others,
         "rest_share": max(0.0, 1.0 - target - others),
         "cache_bytes": max((r.cache_bytes for r in runs), default=0),
+        # Energy is told only where every run was measured.
         "joules_per_token": sum(joules) / sum(r.generated for r in runs)
         if len(joules) == len(runs) and joules
         else None,

@@ -142,6 +142,7 @@ def summary_problem(seed: int, number: int) -> BenchProblem:
     )
     told = f"{b} will lend {a} a {thing} at the {place} on {day}."
 
+    # The overlap with the one sentence that says it all.
     def right(answer: str) -> float:
         return rouge_l(lower_case_words(answer), lower_case_words(told))
 

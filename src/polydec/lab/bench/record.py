@@ -198,8 +198,10 @@ def read_bench_lines(path: Path, identity: Identity) -> list[_BenchLineRecord]:
     except RequestError as error:
         raise FileError(error_sentence(error)) from None
     known: Any = head.get("identity")
+    # By type: true is a number in Python.
     if type(head.get("bench")) is not int or not isinstance(known, dict):
         raise FileError(error_sentence(f"{what} is no record of a bench: name another file"))
+    # Rows of another version have other fields.
     if head["bench"] != VERSION:
         raise FileError(
             error_sentence(

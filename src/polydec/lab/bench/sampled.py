@@ -196,6 +196,7 @@ def draw_texts(
     # First stage: all texts of all prompts and seeds in one engine, where they share passes.
     engine = Engine(lm)
     jobs = list[tuple[int, int, Any, TokenPlaceObserver]]()
+    # All requests are submitted before any runs, so that they share passes.
     for at, (prompt, raw) in enumerate(prompts):
         for i, n in enumerate(spread_over(samples)):
             watch = TokenPlaceObserver()
@@ -660,6 +661,7 @@ def sample_against_law(
     # The same tests of plain decoding: an alarm here would be one of the tests, not of the method.
     control = run_law_tests(plain.drawn)
     never, ties = find_impossible_tokens(lm, prompts, ours.drawn, request)
+    # A token that the law rules out settles it, whatever the tests say.
     if never or ties:
         d = (never or ties)[0]
         results.insert(

@@ -352,6 +352,7 @@ def scaling_rows(
         A row for each law and drafter.
     """
     for law in LAWS:
+        # Each drafter under each law, on the same prompts.
         for one in drafters:
             mean, low, high = bootstrap_acceptance(
                 count_chain_acceptance(lm, one.eagle, law, prompts)

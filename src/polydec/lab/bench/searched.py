@@ -105,6 +105,7 @@ def audit_search(
     ran = dict(booked)
     for at, (prompt, raw) in enumerate(prompts):
         passes = list[RequestPass]()
+        # How much was shared before, as shared positions are not fed.
         shared = lm.checkpoint.lm.shared
         completion = generate(
             lm,
@@ -118,6 +119,7 @@ def audit_search(
             **request,
         )
         answers += 1
+        # The plain method gives the law that log-probabilities are compared with.
         made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
         plain: Any = made.decoder
         answer = completion.choices[0]
@@ -237,6 +239,7 @@ def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
         try:
             made = example_decoder(method, target, draft, options)
             answer = run_coroutines([answer_one(made, request)])[0]
+        # A method may refuse a toy, such as one without a second tokenizer.
         except PolydecError as error:
             why = str(error)
             continue
@@ -248,6 +251,7 @@ def on_toys(method: str, options: Mapping[str, Any]) -> ToyAudit:
         if wrong is not None:
             wrong_at = f"toy law {i}, token {wrong}: its log-probability is {gaps[wrong]:.1e} off"
             return ToyAudit(laws, tokens, furthest, wrong_at)
+    # No law at all is told as unknown, not as right.
     return ToyAudit(laws, tokens, furthest, unknown="" if laws else why)
 
 

@@ -128,6 +128,7 @@ def measure_candidate_gap(
         finally:
             session.close()
 
+    # Passes of different widths round differently: their spread is the noise of the machine.
     stepwise = [run_coroutines([fed(width)])[0] for width in WIDTHS]
     whole = run_coroutines([fed(None)])[0]
     places = zip(*(before for before, _ in stepwise), strict=True)

@@ -208,6 +208,7 @@ def _decode(
         )
         for p in prompts
     ]
+    # All prompts at once; a pass of many rows is cheaper for each.
     done = engine.run(tickets)
     return sum(x.metrics["target_passes"] for x in done), [x.token_ids for x in done]
 
@@ -241,6 +242,7 @@ def steps_accuracy_rows(
         for (budget, length), counts in counted.items():
             # Words of all seeds together; the interval is the wider one over seeds and over words.
             total = sum(c.words for c in counts)
+            # Networks of several seeds answer the same words, so their counts are not independent.
             each = [c.right / c.words for c in counts]
             low, high = shared_trials_interval(each, total)
             yield {

@@ -134,8 +134,10 @@ def sample_canvas_law(
     fresh = 0
     seconds = 0.0
     for at, (prompt, raw) in enumerate(prompts):
+        # The canvas as it stands before the first pass: the prompt and nothing but gaps.
         begin: Canvas = (*lm.ids(prompt, raw=raw), *(None,) * max_tokens)
         first = len(begin) - max_tokens
+        # Some choices a request: they share the prompt's pass.
         for i, n in enumerate(spread_over(samples)):
             watch = CanvasWriteObserver(begin)
             completion = generate(

@@ -111,7 +111,28 @@ def bench(
     ] = None,
 ) -> None:
     """Time methods side by side: tokens/s, ratio to plain decoding (of a masked-diffusion model: to llada) with its 95 %
-    interval, tokens a pass, acceptance, waiting; right answers where the prompts' rows say them (`answer`)."""
+    interval, tokens a pass, acceptance, waiting; right answers where the prompts' rows say them (`answer`).\f
+
+    Args:
+        flags: Model and sampling of all requests.
+        methods: Methods with their options, comma-separated, or "all". Default None: the usual ones
+            of the model's family.
+        models: Models in the place of the flags' one, comma-separated. Default None.
+        temperatures: Temperatures in the place of the flags' one, comma-separated. Default None.
+        batch: Requests at once; several numbers, comma-separated, are measured one after another.
+            Default "1".
+        suite: Suites of questions, or one that takes the place of timing. Default None.
+        from_: File of the suite, or a folder with one for each. Default None.
+        each: Problems of each task or suite. Default None: 25; for steps 100, for permutations 256.
+        data: Files of prompts. Default None: built-in ones.
+        prompt_tokens: Tokens of a prompt that is cut from running text. Default None.
+        limit: First prompts of a file that are used. Default None: all.
+        repeat: Repetitions, interleaved. Default 3.
+        record_: File that every run is written to, and from which the same command goes on. Default
+            None.
+        html: File for a report as one page. Default None.
+        csv_: File for the figures, a row a line. Default None.
+    """
     batches = [require_integer("batch", n, 1, CHOICES) for n in _numbers("batch", batch, int)]
     require_integer("repeat", repeat, 1, 1000)
     if flags.method != "auto" or flags.set_:
@@ -144,6 +165,7 @@ def bench(
     heats = _temperatures(flags, temperatures)
     each_flags = _each_model(flags, models)
 
+    # Chosen only when a model is loaded: the usual methods depend on its family.
     def choose(lm: api.LoadedModel, family: str) -> list[measure.MethodSetting]:
         """The methods to measure on a model.
 
@@ -338,6 +360,7 @@ def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each:
                     advance=1,
                     description=escape(f"{task}, {escape_control_characters(m.label)}"),
                 )
+    # Programs get rows alone, people a table.
     if flags.json_:
         print_result(
             json.dumps(
@@ -387,6 +410,7 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
             f"{r['tokens_per_pass'] or NAN:.2f}",
         )
     out.print(table)
+    # A small model may have seen the very questions: it is said beside the figures.
     known = {r["task"]: (r["in_training"], r["n"]) for r in rows if r["in_training"]}
     for task, (trained_on, n) in known.items():
         out.print(
@@ -425,6 +449,7 @@ def publish_bench(
         text = bench_page.render_bench_page(
             measured.identity, measured.rows, measured.curves, command, measured.doubts
         )
+        # A page that was there stays until the new one is complete.
         files.replace_file_atomically(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
     if table is not None:
         sheet = as_csv(measured.rows)
@@ -527,6 +552,7 @@ def show_bench_rows(rows: list[dict[str, Any]], out: Console) -> None:
         )
     }
 
+    # Rows of one model stand together, its sum over all workloads last.
     def place(r: dict[str, Any]) -> tuple[Any, ...]:
         at = order[r["model"], r["batch"], r["temperature"]]
         return at, r["workload"] == "all", r["workload"]

@@ -228,6 +228,7 @@ def measure_cell(
         ]
 
     try:
+        # Runs that are kept already count, and only missing ones are made.
         measure.measure_methods(
             lm,
             side.chosen,

@@ -31,7 +31,15 @@ def demo(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="the table as one JSON object")] = False,
 ) -> None:
-    """Decode real prompts greedily by every method; print texts, speeds, and whether the texts are identical."""
+    """Decode real prompts greedily by every method; print texts, speeds, and whether the texts are identical.\f
+
+    Args:
+        model: Name of the model. Default "zoo:smollm2".
+        prompt_file: File of prompts. Default None: built-in ones.
+        max_tokens: Tokens of each answer. Default 128.
+        repeat: Repetitions in turn. Default None: 3 up to 8 prompts, else 1.
+        json_: Whether the table is printed as one JSON object. Default False.
+    """
     ASK["max_tokens"].convert(max_tokens)
     if repeat is not None:
         require_integer("repeat", repeat, 1, 1000)
@@ -75,6 +83,7 @@ def demo(
         out.print(f"\n[bold]{escape(escape_control_characters(r.workload))}[/bold]", end=" ")
         out.print(table_cell_text(r.key, 100), style="italic")
         text = lm.checkpoint.text.decode(base[0].ids[0]).strip()
+        # A pipe gets the text as it is; a terminal must not obey what a model writes.
         out.print(escape_control_characters(text) if out.is_terminal else text, markup=False)
         for m in methods:
             mine = [x for x in runs[m.label] if x.task == at]
@@ -83,6 +92,7 @@ def demo(
                 ratio = measure.median_speed(mine) / measure.median_speed(base)
             else:
                 ratio = float("nan")
+            # The same ids, not only the same text: other tokens may spell alike.
             if all(x.ids == y.ids for x, y in zip(mine, base, strict=True)):
                 same = "yes"
             else:

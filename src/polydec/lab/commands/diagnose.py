@@ -99,11 +99,13 @@ def show_diagnosis(report: dict[str, Any], out: Console) -> None:
         out.print(f"\nms of a pass behind {context} tokens, logits of all rows")
         out.print(f"{'rows':28}" + "".join(f"{m:>9}" for m in report["rows"]))
         for side, t in report["sides"].items():
+            # A text says why a side could not be measured.
             if isinstance(t, str):
                 figures = t
             else:
                 figures = "".join(f"{t[context][m]:9.2f}" for m in report["rows"])
             out.print(f"{side:28}{figures}")
+    # Shares of a pass, where the step can tell them.
     if "split" in report:
         out.print(
             "\nof one row behind {} tokens: ".format(report["contexts"][0])

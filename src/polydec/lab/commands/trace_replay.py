@@ -163,6 +163,7 @@ def made_again(
     # Both traces must have the same requests and choices, as they are compared one by one.
     if live is not None and live.keys() != stories.keys():
         raise RequestError(error_sentence(f"against {str(live_file)!r}: its answers are others"))
+    # Figures of all answers are kept, to be added up at the end.
     rows = list[dict[str, Any]]()
     totals = dict[str, list[ReplayFigures]]()
     for (request, choice), story in stories.items():
@@ -171,6 +172,7 @@ def made_again(
             told = None
         else:
             told = live[request, choice]
+        # With a live run its own setting is replayed, so that both can be compared.
         if told is None:
             setting = _changed(known.setting, method, changed)
         else:
@@ -179,6 +181,7 @@ def made_again(
         rows.append(row)
         for name, each in figures.items():
             totals.setdefault(name, []).append(each)
+    # Figures add up by their own rule: rates come from sums, not from means of rates.
     summed = {name: sum(every[1:], every[0]) for name, every in totals.items()}
     total = {name: each.to_json() for name, each in summed.items()}
     return {"choices": rows, "total": {**total, "equal": all(r["equal"] for r in rows)}}
@@ -305,6 +308,7 @@ def _line(name: str, row: Mapping[str, Any], method: str) -> str:
         exact = "pass for pass"
     else:
         exact = _off(own, was, "tokens_per_pass", "tokens a pass")
+    # The recorded setting made again shows the error of the method itself.
     parts = [
         f"{name}: {row['tokens']} tokens; recorded {was['tokens_per_pass']:.2f} tokens a pass, made again "
         f"{own['tokens_per_pass']:.2f} ({exact})",

@@ -108,7 +108,17 @@ def _request(lm: api.LoadedModel, max_tokens: int) -> dict[str, Any]:
 def require_tunable_prompts(
     lm: api.LoadedModel, rows: Sequence[prompts.PromptRow], max_tokens: int, raw: bool
 ) -> None:
-    """Raise RequestError where these prompts cannot be decoded; nothing is."""
+    """Check that prompts can be decoded greedily, without decoding any.
+
+    Args:
+        lm: The loaded model.
+        rows: The prompts.
+        max_tokens: Most tokens of an answer.
+        raw: Whether all prompts go in without the chat template; a row may say so for itself.
+
+    Raises:
+        RequestError: The model does not continue texts, or a prompt is refused.
+    """
     if not family_of(lm.checkpoint.lm).continues_text:
         raise RequestError(
             "on is given, and the model fills canvases: `polydec bench` compares methods for it"
@@ -307,6 +317,7 @@ def show_advice(advice: TuningAdvice) -> None:
                 "-" if s.identical is None else "yes" if s.identical else "no",
             )
         out.print(table)
+        # A method that reads states cannot be replayed from tokens.
         if advice.left_out:
             out.print(
                 f"not replayed, as they read more than tokens: {', '.join(advice.left_out)}",

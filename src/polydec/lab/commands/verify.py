@@ -94,7 +94,19 @@ def verify(
     it draws follows the model's law, by tests that say what they would have caught. An approximate method's distance from that
     law is measured; a search's scores and ledger are computed again; of a constraint every answer and the masked law; of a
     masked-diffusion model the laws of a kept cache. Exit code 1 where a fault is found. Where no law was enumerated, or nothing
-    was drafted, the verdict says that nothing is shown."""
+    was drafted, the verdict says that nothing is shown.\f
+
+    Args:
+        flags: Model, method and sampling that are certified.
+        data: File of prompts. Default None: built-in ones.
+        prompt_tokens: Tokens of a prompt that is cut from running text. Default None.
+        limit: First prompts that are used. Default None: all.
+        samples: Texts that are drawn behind each prompt above temperature 0, 4 to `MOST`. Default
+            None: `SAMPLES`.
+        certificate_: File for the certificate. Default None.
+        repeat: Certificate to do again and compare with. Default None.
+        steered: How the model's law is bent. Default: not at all.
+    """
     # A repetition takes everything from the certificate.
     if repeat is not None:
         others = (data, prompt_tokens, limit, samples)
@@ -116,6 +128,7 @@ def verify(
     registry.get_recipe_module(flags.method)
     flags.only("verify", {*TAKEN, *ENDED})
     if samples is not None:
+        # Fewer samples than four leave no test a chance.
         require_integer("samples", samples, 4, MOST)
         if not flags.temperature:
             raise RequestError(
@@ -126,6 +139,7 @@ def verify(
     rows = prompts.first_prompt_rows(
         prompts.read_prompt_rows(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit
     )
+    # A stop says what was certified so far: nothing.
     with said_when_stopped(lambda: STOPPED):
         done = run_verification(flags, rows, samples, steered, lm)
     finish_verification(done, flags, certificate_)
@@ -399,6 +413,7 @@ def _compared(
     if verdict == "keeps it" and not exercised["drafted"] and _drafts(flags.method, lm):
         verdict = "not shown"
         place = "nothing was drafted in these texts"
+    # What was exercised stands in the sentence: a promise that was never tested is none.
     counted = ", ".join(f"{n} {v}" for v, n in counts.items())
     counted += "; tokens: " + ", ".join(f"{n} {name}" for name, n in exercised.items())
     content = {
@@ -535,6 +550,7 @@ def finish_verification(
     if old is not None:
         # Another machine may round differently: equal texts are reported apart from equal verdicts.
         same = old["verdict"] == done.verdict
+        # Digests tell whether the very texts came again, without storing them.
         content["repeats"] = {
             "machine": old["machine"],
             "verdict": old["verdict"],
@@ -648,6 +664,7 @@ def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) 
     if not rows:
         raise RequestError("certificate: asked is empty: it must hold the prompts")
     samples = old.get("samples")
+    # By type: a certificate may come from anybody.
     if samples is not None:
         if type(samples) is not int:
             raise RequestError("certificate: samples is no whole number")

@@ -527,11 +527,13 @@ def attack_server(
             problems += map(str, wrongs)
             for wrong_input in wrongs:
                 say(str(wrong_input))
+            # Of all processes of the server, as it may have started some.
             at = process_tree_memory(server.process.pid)
             say(
                 f"{numbers[-1] + 1 - first} of {count}, {time.monotonic() - began:.0f} s, {at / 1e6:.0f} MB, "
                 f"/health at most {max((x.took for x in watch.looks), default=0) * 1000:.0f} ms"
             )
+            # A server that ended answers nothing more, so the rest would say nothing.
             if server.process.poll() is not None:
                 problems.append(f"the server ended with {server.process.returncode}")
                 break
@@ -566,6 +568,7 @@ def attack_server(
 def _slow(looks: Sequence[HealthProbe], flights: Sequence[InputInterval], say: Any) -> list[str]:
     """Looks that took too long while no others took the cores."""
     order = sorted(x.took for x in looks)
+    # No look, no figures.
     if not order:
         return []
     say(
@@ -578,8 +581,10 @@ def _slow(looks: Sequence[HealthProbe], flights: Sequence[InputInterval], say: A
         f"{computed[len(computed) * 99 // 100] * 1000:.0f} ms, its event loop for at most "
         f"{max(x.loop for x in looks) * 1000:.0f} ms"
     )
+    # The slowest first, with what the server did at the time.
     for x in sorted(looks, key=lambda x: -x.server)[:SLOWEST]:
         say(f"  /health: {x.told(flights)}")
+    # Too late, or no good answer at all.
     late = [x for x in looks if x.took > HEALTH or x.status != 200]
     for x in late[:20]:
         say(f"  late /health: {x.told(flights)}")

@@ -227,6 +227,7 @@ def run_clean_inputs(where: Path) -> int:
     prompt.write_text('{"prompt": "The old river"}\n')
     trace.write_bytes(_trace())
     model = ("--model", "zoo:tiny", "--max-tokens", "3")
+    # One of each kind that the fuzzer damages.
     for words in (
         ("generate", "The old river", *model, "--n", "3", "--logprobs", "64", "--json"),
         ("generate", "a" * 900, *model, "--dtype", "torch"),
@@ -323,10 +324,12 @@ def _limit(seconds: float) -> Iterator[None]:
     def over(*_: object) -> None:
         raise FuzzCheckError(f"it took more than {seconds:g} seconds")
 
+    # Processor time bounds the work; real time, ten times as long, bounds waiting.
     clocks = (
         (signal.ITIMER_PROF, signal.SIGPROF, seconds),
         (signal.ITIMER_REAL, signal.SIGALRM, 10 * seconds),
     )
+    # Handlers are put back: the tests around use these signals too.
     old = [signal.signal(sign, over) for _, sign, _ in clocks]
     for clock, _, most in clocks:
         signal.setitimer(clock, most)
@@ -438,6 +441,7 @@ def command_case(r: random.Random, where: Path) -> FuzzCase:
             "x",
         )
     )
+    # Mostly legal words: what is refused at once reaches no code behind the check.
     if called in ("generate", "chat", "bench", "verify"):
         args += [
             "--model",
@@ -580,9 +584,11 @@ def call_command(words: Sequence[str], piped: bytes = b"") -> tuple[int, str, st
         mock.patch.object(warnings, "showwarning"),
     ):
         try:
+            # In this process: a new one for each case would take a second.
             main()
             code = 0
         except SystemExit as stop:
+            # Exit codes may be numbers, texts or nothing.
             if isinstance(stop.code, int):
                 code = stop.code
             elif stop.code is None:
@@ -659,6 +665,7 @@ def request_case(r: random.Random, where: Path) -> FuzzCase:
         "xtc_probability": (0.0, 0.5, 1.0),
         "min_tokens": (0, 1, 3, 9),
     }
+    # A few rules at a time; all at once would refuse nearly every case.
     for name, values in r.sample(sorted(ranges.items()), r.randint(0, 4)):
         if r.random() < 0.9:
             fields[name] = r.choice(values)
@@ -732,6 +739,7 @@ def request_case(r: random.Random, where: Path) -> FuzzCase:
             )
             answer = engine.run([ticket])[0]
         except PolydecError as error:
+            # A refusal must be a sentence, whatever was wrong.
             if error_sentence(error) != str(error):
                 raise FuzzCheckError(f"no sentence: {error!r}") from None
             return
@@ -769,6 +777,7 @@ def require_promises(
     """
     ids = choice.token_ids
     allowed = fields.get("allowed_token_ids")
+    # Ends that count only where EOS does.
     if fields_asked["ignore_eos"]:
         ends = set()
     else:

@@ -85,6 +85,7 @@ def _some_schema(r: random.Random, depth: int = 0) -> Any:
             case 3:
                 out[r.choice(LIST)] = [_some_schema(r, depth + 1) for _ in range(r.randint(0, 3))]
             case _:
+                # Names that are keywords elsewhere, and one that is empty.
                 names = ("a", "b", "const", "é", "")
                 out[r.choice(EACH)] = {
                     r.choice(names): _some_schema(r, depth + 1) for _ in range(r.randint(0, 3))
@@ -199,6 +200,7 @@ def _regex(r: random.Random) -> str:
         "(a|b)*",
         "\\p{L}",
     )
+    # Parts are joined blindly: most expressions are broken, which is what is tested.
     return "".join(r.choice((*parts, *more)) for _ in range(r.randint(0, 12)))
 
 

@@ -247,6 +247,7 @@ def _use(name: str) -> None:
         warnings.simplefilter("ignore")
         # Nothing else is loaded beside the damaged files, and in this thread.
         lm = load(name, draft=None, ngrams=None, threads=1)
+        # Greedy and drawn, which read the law in different ways.
         for temperature in (0.0, 1.0):
             done = api.generate(
                 lm,
@@ -283,6 +284,7 @@ def damage_text(content: bytes, rng: random.Random) -> bytes:
     # Most cases change one value: the file is read to its end then.
     if how < 5 and isinstance(whole, dict):
         return json.dumps(damage_json_value(whole, rng)).encode()
+    # Cut off anywhere, as a broken download is.
     if how == 5:
         return content[: rng.randrange(len(content) + 1)]
     if how == 6:
@@ -478,6 +480,7 @@ def _write_directory(where: Path) -> dict[str, bytes]:
     }
     save_file(weights, where / "model.safetensors", {"format": "pt"})
     tokens = _tokens()
+    # Tokens are single bytes, and nothing is merged: the smallest tokenizer that loads.
     t = Tokenizer(models.BPE({c: i for i, c in enumerate(tokens)}, []))
     t.add_special_tokens(tokens[:3])
     t.pre_tokenizer, t.decoder = (

@@ -159,6 +159,7 @@ def check_acceptance(
             )
             law = "greedy" if shapers else "sampled"
             before = seen["drafted"]
+            # A verifier that watches stands in the place of the real one, and changes nothing.
             decoder = make(target, draft)
             rejected = list[str]()
             decoder = replace(
@@ -168,6 +169,7 @@ def check_acceptance(
                 Request((0, 1, 2, 0)[: 2 + i], 24, ignore_eos=True, seed=seed + i) for i in range(3)
             ]
             run_coroutines([answer_one(decoder, r) for r in requests])
+            # A check that saw no draft has checked nothing.
             assert seen["drafted"] > before, "nothing was drafted"
             assert not rejected, (
                 f"{law} law {seed} over {size} tokens, draft and target equal: {rejected[0]}"
@@ -222,6 +224,7 @@ def check_best_tree(
         assert len(paths) <= nodes, f"law {seed}: {len(paths)} paths are more than {nodes}"
         # The expected number of accepted nodes is the sum of the probabilities of their paths.
         got = sum(map(values.__getitem__, paths))
+        # Without a beam every path can be chosen, so the best tree is that of the likeliest paths.
         if beam is None:
             found = list(values.values())
         else:
@@ -231,6 +234,7 @@ def check_best_tree(
         seen["nodes"] += len(paths)
         seen["left_out"] += len(found) - len(paths)
         seen["distinct"] += paths != first
+        # Sums of the same numbers in another order differ in their last digits.
         assert got > best - 1e-9, (
             f"law {seed}: {got:.4f} tokens are expected of {nodes} nodes, {best:.4f} can be"
         )

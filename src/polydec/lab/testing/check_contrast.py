@@ -89,12 +89,14 @@ def _total(
     )
     assert bool((out_V < float("inf")).all()), f"a log-weight is not finite: {out_V.tolist()}"
     assert bool((out_V > NEG_INF).any()), "nothing was left"
+    # A mixture may take tokens away, and never give one back.
     assert not bool(((out_V > NEG_INF) & (first_V == NEG_INF)).any()), (
         "a token that the first law rules out came back"
     )
     assert torch.equal(rule.mix(first_V, others), out_V) and rule.opens(first_V) == open_, (
         "the same rows gave another law"
     )
+    # Counted, so that a contract whose rule did nothing fails.
     seen["changed"] += is_different_law(first_V, out_V)
     seen["excluded"] += bool(((first_V == NEG_INF) & (others[0] > NEG_INF)).any())
     seen["closed"] += not open_

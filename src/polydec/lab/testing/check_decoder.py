@@ -78,6 +78,8 @@ def check_decoder(
     """
     # Any pair will do here: what a decoder promises does not depend on its models.
     kind = make(*target_draft_pairs(1)[0]).exactness
+    # An approximate method has no law to compare with, but ends and batches must be right all the
+    # same.
     if kind is not Exactness.APPROXIMATE:
         check_greedy(make)
     counts = check_ends(make)
@@ -92,6 +94,7 @@ def check_decoder(
         )
     else:
         require_exercised(counts, "a check of answers", reasons=unexercised)
+    # These hold for every method, whatever it promises.
     check_replay(make)
     check_batch(make)
     check_choices(make)
@@ -259,6 +262,7 @@ def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
         # The same seed gives a draft equal to the target: its runs are accepted whole, so that ends
         # fall inside of them.
         draft = toy_law(seed if seed % 2 else seed + 50, size, sharp=2.0, cost=0.1)
+        # With ends, and with EOS as a token like any other.
         for ignore in (False, True):
             request = Request((0, 1, 0, 1), 1 + seed % 12, ids, ignore, seed)
             out = _run(make(target, draft), request, on=collector)[0]
@@ -268,12 +272,14 @@ def check_ends(make: Make, ledger: bool = True) -> ExercisedCounts:
             assert out.finish_reason == ("stop" if stopped else "length"), (
                 f"{out.token_ids} ended by {out.finish_reason}"
             )
+            # Neither end nor full length would be an answer that was lost.
             assert stopped or len(out.token_ids) == request.max_tokens, (
                 f"{len(out.token_ids)} tokens, no end among them"
             )
             assert len(out.token_ids) <= request.max_tokens, (
                 f"{len(out.token_ids)} tokens are over max_tokens"
             )
+            # The statistics of other families say other things.
             if not ledger:
                 continue
             s = out.stats

@@ -187,6 +187,7 @@ def _law(
     counted.
     """
     request = Request(prompt, max_tokens=length)
+    # Exact verification keeps the target's law only where the draft's own laws are true.
     decoder = SpeculativeDecoder(
         bend_target(bare, shapers),
         drafter,
@@ -387,10 +388,12 @@ def _legal(draft: Draft, root: int, budget: DraftBudget, size: int) -> None:
     )
     probe = (draft.probe or (False,))[0]
     state = (draft.state or (None,))[0]
+    # The root is a token of the text already, so nothing about it is drawn.
     certain = draft.draw[0] is DrawKind.CERTAIN and draft.law[0] is None
     assert certain and not probe and state is None and (draft.chance or (1.0,))[0] == 1.0, (
         "node 0 is not the pending root: a certain token of the text, of chance 1"
     )
+    # Parents first, as a pass computes nodes in order.
     assert all(0 <= p < i for i, p in enumerate(draft.parent[1:], 1)), (
         "a node stands before its parent"
     )
@@ -401,6 +404,7 @@ def _legal(draft: Draft, root: int, budget: DraftBudget, size: int) -> None:
     assert len(draft) - 1 <= budget.nodes, (
         f"{len(draft) - 1} nodes are over the budget's {budget.nodes}"
     )
+    # A token that was drawn without a law could not be verified.
     for i in range(1, len(draft)):
         assert (draft.law[i] is None) == (draft.draw[i] is DrawKind.CERTAIN), (
             f"node {i} is {draft.draw[i]}, its law says otherwise"

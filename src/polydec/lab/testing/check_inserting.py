@@ -186,6 +186,7 @@ def check_ends(make: Make) -> None:
     """
     for seed in range(20):
         model = last_slot_inserter(seed, 4, 2.0)
+        # One in five has a stop id besides EOS.
         stop = frozenset[int]({0} if seed % 5 == 4 else ())
         for ignore in (False, True):
             request = Request((1,), 1 + seed % 9, stop, ignore, seed)
@@ -258,9 +259,11 @@ def check_replay(make: Make) -> InsertionCounts:
         request = Request((0,), max_tokens=5, seed=seed, logprobs=2)
         out = run_coroutines([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
+        # A trace is read by other programs, so it must survive JSON.
         assert read == events, "an event is not what its JSON says"
         got = tuple(replay((0,), [e.edit for e in read if isinstance(e, EditedEvent)]))
         assert got == out.token_ids, f"the trace replays to {got}, the answer is {out.token_ids}"
+        # Once more without anybody watching.
         plain = run_coroutines([answer_one(decoder, Request((0,), max_tokens=5, seed=seed))])[
             0
         ].token_ids

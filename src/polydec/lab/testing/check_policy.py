@@ -91,6 +91,7 @@ def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
             # One sequence for half a phase, then eight, so that a phase has both.
             sequences = 1 + 7 * (i // (PHASE // 2) % 2)
             told = joined(state, sequences)
+            # The same question twice: a policy may hold no state outside of what it is given.
             assert _shown(policy, told) == _shown(policy, joined(state, sequences)), (
                 "one state and as many sequences gave two budgets"
             )

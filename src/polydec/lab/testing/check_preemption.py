@@ -111,11 +111,13 @@ def check_preemption(
         # A draft that resembles the target under one seed, and is another law under the other.
         draft = toy_law(seed + seed % 2, 6, sharp=0.9, cost=0.1)
         requests = [Request(PROMPT[i:], length + i, ignore_eos=True, seed=seed) for i in range(2)]
+        # Alone first, for the comparison.
         alone = [
             run_coroutines([answer_one(make(target, draft), r)])[0].token_ids for r in requests
         ]
         coros = [answer_one(make(target, draft), r) for r in requests]
         results, holds = run_on_hold(coros, (target, draft))
+        # A run that never stopped has shown nothing.
         assert min(holds), "a request was never put on hold: it does not pause behind its passes"
         held += sum(holds)
         answers += len(results)

@@ -100,6 +100,7 @@ def check_rollouts(make: Make, *, tries: int = 2, picked: Picked | None = None) 
     else:
         laws = check_law(make, tries, picked).laws
     counts = RolloutCounts(seen.answers, seen.branched, distinct, over_first, laws)
+    # Fails where the method never did what it is there for.
     require_mechanism_exercised(
         counts, make(toy_law(1)), ("branched", "distinct", "picked_over_first")
     )
@@ -179,6 +180,7 @@ def check_texts(make: Make) -> int:
     """
     distinct = 0
     for seed in range(12):
+        # Stop strings, stop ids and EOS in turns, each of which may end an answer.
         target = toy_law(seed, 5, sharp=2.0)
         stop = ("", "ab", "cc", "d")[seed % 4]
         ids = frozenset[int]({2} if seed % 5 == 4 else ())

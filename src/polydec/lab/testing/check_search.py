@@ -270,6 +270,7 @@ def check_results(
             n=n,
             writer=toy_writer_factory(target, stop),
         )
+        # Rules that look at the text before show whether a search keeps each path's own text.
         if seed % 2:
             shapers = (RepetitionPenaltyRule(1.3), PresencePenaltyRule(0.4))
         else:
@@ -280,6 +281,7 @@ def check_results(
         assert len(found) == n and [r.choice for r in found] == list(request.choices), (
             "not every choice has an answer"
         )
+        # A search that returns one text twice has wasted an answer.
         assert len(set(texts)) == n, f"one text is given twice: {texts}"
         assert not ranked or len(scores) == n, f"an answer has no score: {scores}"
         assert scores == sorted(scores, reverse=True), f"the scores are not sorted: {scores}"
@@ -314,6 +316,7 @@ def ends_rightly(target: CausalLaw, r: Result, request: Request, stop: str) -> N
         f"{r.token_ids} goes on after the stop string {stop!r}"
     )
     words = _words(target)
+    # What ends an answer is not part of its text.
     said = words.decode(r.token_ids[:-1] if r.token_ids[-1] in ends else r.token_ids)
     stopped = r.token_ids[-1] in ends or (stop and stop in said)
     assert r.text == (said.split(stop)[0] if stop else said), (
@@ -381,6 +384,7 @@ def check_ties(make: Make, n: int) -> SearchCounts:
         found = run_search(make(twin_tokens(seed)), request)
         texts = [r.token_ids for r in found]
         assert len(set(texts)) == n, f"one text is given twice where texts tie: {texts}"
+        # Ties must be broken by a rule, not by an order of memory.
         again = [r.token_ids for r in run_search(make(twin_tokens(seed)), request)]
         assert again == texts, f"texts that tie are others when asked for again: {again}"
         for r in found:
@@ -468,6 +472,7 @@ def check_events(make: Make, n: int) -> SearchCounts:
         events = list[TraceEvent]()
         request = Request(PROMPT, 16, n=n)
         found = run_search(make(target), request, events.append)
+        # A trace is read by other programs, so it must survive JSON.
         assert [from_json(json.loads(json.dumps(to_json(e)))) for e in events] == events, (
             "an event is not what its JSON says"
         )
@@ -489,6 +494,7 @@ def check_events(make: Make, n: int) -> SearchCounts:
             assert tuple(x for e in edits for x in e.tokens) == r.token_ids, (
                 "tokens became final that are not the answer's"
             )
+        # Once more without anybody watching.
         assert [r.token_ids for r in run_search(make(target), request)] == [
             r.token_ids for r in found
         ], "watching changed the answer"
@@ -510,6 +516,7 @@ def check_sessions(make: Make) -> None:
     """
     steps = 0
     more = True
+    # The answer of a run that was not stopped, to compare with.
     whole = run_search(make(toy_law(4, 6, eos=-1)), Request(PROMPT, 12))[0].token_ids
     while more:
         target = CountedTarget(toy_law(4, 6, eos=-1))
@@ -569,6 +576,7 @@ def check_neighbours(make: Make, n: int) -> None:
         for i, want in enumerate(alone):
             same = [r.token_ids for r in together[i]] == [r.token_ids for r in want]
             assert same, f"request {i} has another answer beside its neighbours"
+    # And each choice alone, as answers of one request share their tree.
     for request in requests:
         for r in run_search(decoder, replace(request, n=n)):
             one = run_search(decoder, replace(request, n=1, choice=r.choice))[0]

@@ -165,6 +165,7 @@ class TargetChecker:
 
     async def members(self) -> None:
         """Whoever holds a target, a session or scores may use every member of their protocols."""
+        # Every name of the protocol must be there, though only some are used below.
         session = self.target.open(self.prompt)
         scores = await session.score(Draft.chain(self.prompt[-1]), ScoreRequest(base=RowDetail.ROW))
         for what, protocol in (
@@ -325,6 +326,7 @@ class TargetChecker:
         """Tokens may be committed that no score has seen."""
         session = self.target.open(self.prompt)
         text = [self.dice.choice(self.usual) for _ in range(5)]
+        # Committed without a score: nothing of it has run yet.
         session.commit((self.prompt[-1], *text[:-1]))
         await self.rows(
             await session.score(Draft.chain(text[-1]), ScoreRequest()),
@@ -334,6 +336,7 @@ class TargetChecker:
         )
         a = self.usual[0]
         b = self.usual[-1]
+        # Scored and then dropped: what was staged must leave no trace.
         await session.score(Draft.chain(text[-1], (a,)), ScoreRequest())
         session.commit((text[-1], b, a))
         text += [b, a, b]
@@ -398,6 +401,7 @@ class TargetChecker:
                 text,
                 f"{tuple(nodes)} kept below {root}, and two more",
             )
+            # A second time, so that what was kept once is cut again.
             down = more.path_to(len(left))
             again = session.keep((0, *down), down[-1])
             far = [*text, *(more.token[i] for i in down)]
@@ -445,6 +449,7 @@ class TargetChecker:
                 await session.score(draft, ScoreRequest()), draft, (), "score after evict"
             )
             maybe(2)
+            # Two ways to go on: by new tokens, or by nodes that were scored.
             if when & 1:
                 session.commit([draft.token[i] for i in (0, 2, 4)])
                 draft, text = (
@@ -539,6 +544,7 @@ class TargetChecker:
                 assert not one.memory()[0].shape[1], "keys are shown that were given back"
             await one.score(root, ScoreRequest())
             before = one.memory()[0].shape[1]
+            # The last token waits for its pass, so its keys are not there yet.
             assert before < len(text), (
                 f"{before} keys are shown of {len(text) - 1} committed tokens"
             )
@@ -550,6 +556,7 @@ class TargetChecker:
             self.seen["keys"] += len(text)
             for which, x, y in (("keys", got[0], keys), ("values", got[1], values)):
                 off = float((x.double() - y.double()).abs().max())
+                # Keys grow with the model: the bound is a share of the largest.
                 assert off <= 10 * self.tolerance * float(y.abs().max()), (
                     f"{which} differ by {off:.2e} from the prompt's"
                 )
@@ -668,6 +675,7 @@ class TargetChecker:
             await self.rows(
                 await s.score(draft, ScoreRequest()), draft, (first, b), f"twin that took {first}"
             )
+        # Both twins go on in turns, so that one would show in the other.
         session.commit((b,))
         twin.commit((b, a))
         await self.rows(

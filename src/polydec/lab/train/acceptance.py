@@ -73,10 +73,12 @@ def measure_draft_acceptance(
         )
         # Only plain greedy answers say what greedy decoding would accept.
         right = tokens[q.argmax(-1)] == torch.tensor(s.output_ids)
+        # Passes can be counted only where the answer is the target's greedy one.
         plain = s.temperature == 0 and s.penalty == 1
         rows_by_kind.setdefault(s.kind or "text", []).append(
             (hit, near, chain_passes(right.tolist(), depth) if plain else [])
         )
+    # All kinds together, besides each by itself.
     rows_by_kind["all"] = [r for rows in list(rows_by_kind.values()) for r in rows]
     out: dict[str, DraftAcceptance] = {}
     for kind, rows in rows_by_kind.items():

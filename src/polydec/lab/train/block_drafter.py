@@ -74,6 +74,7 @@ def _course(spec: BlockDrafterSpec) -> TrainingRun:
         gaps = lesson.cut([examples.learned[i] for i in steps.of(step)], rng)
         # The share of shown tokens falls linearly to LAST of itself.
         share = spec.glance * (1 + (LAST - 1) * step / spec.steps)
+        # The share of shown tokens moves over the run, from the spec's to LAST times as much.
         with bf16_autocast(fast):
             shown = lesson.glanced(gaps, share, rng)
             logits_NV = lesson.logits(shown).float()
@@ -82,6 +83,7 @@ def _course(spec: BlockDrafterSpec) -> TrainingRun:
         )
 
     def measure() -> Mapping[str, Any]:
+        # Small data may leave nothing aside: then what was learned is measured, and says less.
         unseen = examples.unseen[:JUDGED] or examples.learned[:JUDGED]
         return {
             "parameters": sum(p.numel() for p in network.parameters()),

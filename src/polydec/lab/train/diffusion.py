@@ -96,6 +96,7 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
             "polydec_shifted": spec.shifted,
             "polydec_block": spec.block,
         }
+    # Matrices in 8 bits take half the space of float16.
     if spec.int8:
         dtype = torch.int8
     else:
@@ -122,6 +123,7 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
         size = tokenizer.get_vocab_size()
         # One row more than the tokenizer has tokens, for the mask; heads of 32.
         shape = LlamaShape(
+            # One token more than the tokenizer has: the mask.
             size + 1,
             spec.width,
             spec.layers,
@@ -203,6 +205,7 @@ def _loss(
             student.network, token_BT, answer_BT, mark_id(student.tokenizer, END)
         )
     if spec.drop:
+        # Some prompt tokens are masked too, so that the model learns to do without them.
         token_BT = apply_prompt_dropout(token_BT, answer_BT, student.mask, spec.drop, rng)
     if spec.block:
         return block_loss(

@@ -86,6 +86,7 @@ def _course(spec: DraftSpec) -> TrainingRun:
         spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos, apart
     )
     schedule = TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
+    # The samples belong to the run's name: other texts must not go on from its state.
     known_as = run_identity(
         spec, bf16=fast, samples=selfplay.samples_fingerprint(samples), apart=len(apart)
     )
@@ -98,6 +99,7 @@ def _course(spec: DraftSpec) -> TrainingRun:
             "bf16": fast,
             "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))),
         }
+        # Held-out prompts are there where this program wrote them itself.
         if (out / "held.jsonl").exists():
             unseen = selfplay.read_samples(out / "held.jsonl", shape.vocab)
             result["held_out"] = {
@@ -313,6 +315,7 @@ class DistillationObjective:
         """
         # The trainable network has no cache; its weights are put into the one that decodes.
         weights = {
+            # The draft as it stands now writes the texts that it learns from next.
             **{k: v.detach() for k, v in self.student.state_dict().items()},
             "lm_head.tokens": self.student.tokens,
             "model.embed_tokens.weight": self.student.model.embed_tokens.weight,
@@ -326,6 +329,7 @@ class DistillationObjective:
             selfplay.generate_answers(
                 lm,
                 [(s.kind, s.prompt_ids, mode) for s in samples],
+                # Prompts are few, so all answers run at once.
                 seed=step * len(samples),
                 max_tokens=min(64, self.spec.max_tokens),
                 live=len(samples),

@@ -106,6 +106,7 @@ def run_training(
             deep=course.deep,
             stop=stop,
         )
+    # The curve's last point is the loss that is reported.
     result: dict[str, Any] = {
         "steps": course.schedule.steps,
         "loss": curve[-1][1],

@@ -154,6 +154,7 @@ def copy_with_layers(start: TrainableLlama, layers: int, seed: int = 0) -> Train
         at = [round(i * (layers - 1) / max(have - 1, 1)) for i in range(have)]
     else:
         at = list(range(layers))
+    # What is no layer is taken as it is.
     weights = {k: v for k, v in start.state_dict().items() if ".layers." not in k}
     for i in range(layers):
         name = f"model.layers.{i}."

@@ -39,6 +39,7 @@ def grow_network(small: TrainableLlama, shape: LlamaShape, seed: int) -> Trainab
     """
     a = small.s
     for name in ("width", "layers", "heads", "inner"):
+        # Only growth keeps the function: a smaller network could not hold the old one.
         if getattr(shape, name) < getattr(a, name):
             raise RequestError(
                 f"{name} is {getattr(shape, name)}: it must be at least that of the network to begin with, "
@@ -57,6 +58,7 @@ def grow_network(small: TrainableLlama, shape: LlamaShape, seed: int) -> Trainab
         raise RequestError(
             "the network to begin with has a head of its own: only one with a tied table can be grown"
         )
+    # A norm over a wider stream, of which a part is zero, divides by less: eps shrinks alike.
     ratio = a.width / shape.width
     large = TrainableLlama(replace(shape, eps=a.eps * ratio), seed=seed)
     old = dict(small.named_parameters())

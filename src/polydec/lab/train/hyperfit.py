@@ -67,11 +67,14 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
     def loss(step: int) -> tuple[Tensor, int]:
         # Each epoch has its own order; a tail that fills no batch is left out.
         epoch, at = divmod(step, each)
+        # A new order for each epoch, named by the seed, so that a run that goes on has the same
+        # one.
         order_N = np.random.default_rng([spec.seed, epoch]).permutation(len(learned_NT))
         rows_BT = learned_NT[order_N[at * spec.rows : (at + 1) * spec.rows]]
         with bf16_autocast(fast):
             return next_token_nats(network, rows_BT), rows_BT[:, 1:].numel()
 
+    # Measured before the first step, for the comparison.
     before = measure_hyperfit(first, spec, learned_NT, unseen_NT)
 
     def measure() -> Mapping[str, Any]:

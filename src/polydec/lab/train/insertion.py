@@ -95,6 +95,7 @@ def _course(spec: InsertionSpec) -> TrainingRun:
                 len(e.prompt) + len(e.kept) + 2 for e in batch
             )
 
+    # A short run still logs something.
     schedule = TrainingSchedule(
         spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)
     )
@@ -148,6 +149,7 @@ def draw_insertion_examples(
             tuple(student.tokenizer.encode(text, add_special_tokens=False).ids)
             for text in (BEGIN + USER + task.question + END + ASSISTANT, task.answer)
         )
+        # Refused, not cut: a cut answer would teach the model to stop early.
         if len(prompt) + len(answer) + 2 > spec.context:
             raise RequestError(
                 f"context is {spec.context}: task {task.question!r} and its answer take "

@@ -123,6 +123,7 @@ def _course(spec: JointSpec) -> TrainingRun:
             0
         ], batch.token_BT.numel()
 
+    # For each distance, as the layer is for canvases that have moved on.
     def measure() -> dict[str, Any]:
         by_far = [apart(net.layer(), far) for far in range(1, spec.count)]
         return {
@@ -142,6 +143,7 @@ def _course(spec: JointSpec) -> TrainingRun:
         Returns:
             Nats a gap from the layer's laws, and from those of the pass.
         """
+        # Eight draws with fixed seeds: the same canvases before and after training.
         draws = [
             joint_layer_divergences(student, layer, aside, far, torch.Generator().manual_seed(i))
             for i in range(8)

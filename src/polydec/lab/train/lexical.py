@@ -93,6 +93,7 @@ def _course(spec: LexicalSpec) -> TrainingRun:
     before = plainly()
 
     def loss(step: int) -> tuple[Tensor, int]:
+        # Texts of like length share a batch, so that little of it is padding.
         chosen = batch_of(lengths, spec.rows, spec.seed, step)
         rows = PaddedTextRows.of([samples[i] for i in chosen])
         sure_BT = side_by_side(sure, chosen)
@@ -115,6 +116,7 @@ def _course(spec: LexicalSpec) -> TrainingRun:
         """
         made.save(out / MODEL)
         vocab = TokenVocabulary(network.s.vocab, frozenset(made.source.text.eos))
+        # The pads are probes that enter the first layer, so whatever reads probes can use them.
         pads = SoftProbes(
             units.pads_PH.detach(), None, (0,) * len(units.pads_PH), vocab, result["held_out"]
         )

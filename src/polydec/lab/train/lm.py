@@ -210,6 +210,7 @@ def _course(spec: LMSpec) -> TrainingRun:
         config = shape.config(bos=begin, eos=end)
         written = tokenizer_files(tokenizer, shape.context, objective.marks, objective.ends)
         save_directory(out, student, config, files=written)
+        # The objective measures on texts that were set aside.
         rows_RT = held_out_rows(corpus, begin, end, usual)
         log.update(objective.save(out, network, rows_RT, result))
 
@@ -235,6 +236,7 @@ def read_texts(spec: LMSpec) -> dict[str, DocumentSplit]:
     """
     root = training_data(spec.data)
     parts = {
+        # The sizes are in megabytes and kilobytes, as the spec has them.
         k: split_documents(root, k, int(mb * 1e6), int(spec.held_kb * 1e3), spec.seed)
         for k, mb in zip(spec.kinds, spec.train_mb)
     }

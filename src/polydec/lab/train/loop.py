@@ -218,6 +218,7 @@ def fit_network(
         if best is not None and step == s.steps:
             best.look()
         stopping = stop()
+        # A run that was asked to stop saves first, so that nothing is lost.
         if state is not None and (step % s.save_every == 0 or step == s.steps or stopping):
             content = {
                 "network": network.state_dict(),
@@ -228,12 +229,14 @@ def fit_network(
                 "identity": known,
                 "best": None if best is None else (best.least, best.weights),
             }
+            # The content is bound now: the lambda runs before the next step changes it.
             replace_file_atomically(state, lambda at, content=content: torch.save(content, at))
         if stopping:
             if state is None:
                 kept = "nothing is kept"
             else:
                 kept = f"{state} keeps them"
+            # As Ctrl-C does, so that callers handle both alike.
             raise KeyboardInterrupt(
                 f"stopped after {step} of {s.steps} steps, and {kept}: the same command goes on from there"
             )

@@ -383,6 +383,7 @@ def _matrices(s: LlamaShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[i
     out: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (s.vocab, W)}
     for i in range(s.layers):
         at = f"model.layers.{i}."
+        # Experts have names of their own, which are not looked at here.
         out |= {f"{at}self_attn.{x}_proj.weight": (W, W) for x in "qo"}
         out |= {f"{at}self_attn.{x}_proj.weight": (kv, W) for x in "kv"}
         if not s.experts:
@@ -451,6 +452,7 @@ def save_directory(
     config = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
     for name, value in {**files, "config.json": config}.items():
         if isinstance(value, str):
+            # Some files are texts already, such as a tokenizer.
             text = value
         else:
             text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"

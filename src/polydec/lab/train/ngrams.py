@@ -52,6 +52,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
         )
     if spec.text is None:
         write_text(point, path, spec.data, spec.each, max_tokens=spec.max_tokens, seed=spec.seed)
+    # A prompt without an answer has nothing to count.
     samples = [s for s in selfplay.read_samples(path, point.lm.vocab.size) if s.output_ids]
     if not samples:
         raise RequestError(f"text is {str(path)!r}: no sample in it")
@@ -262,17 +263,22 @@ class _ContextCountLevel:
         Returns:
             The level.
         """
+        # A context may stand many times in one answer: each answer counts once, or a loop would
+        # rule the table.
         once_N = np.unique(
             np.stack([_longer(key_N, next_N), answer_N.astype(np.uint64)]),
             axis=1,
             return_index=True,
         )[1]
+        # So often the pair was seen, once for each answer.
         pair_P, first_P, count_P = np.unique(
             _longer(key_N, next_N)[once_N], return_index=True, return_counts=True
         )
         first_P = once_N[first_P]
         key_P = key_N[first_P]
         token_P = next_N[first_P]
+        # Pairs of one context stand together: their sum and their number of kinds are what the
+        # discount needs.
         key_M, of_P = np.unique(key_P, return_inverse=True)
         total_M = np.bincount(of_P, count_P)
         kinds_M = np.bincount(of_P)
@@ -333,11 +339,13 @@ def measure_ngram_guesses(table: NGrams, samples: Sequence[TrainingSample]) -> d
     """
     guesses = list[tuple[float, bool]]()
     for s in samples:
+        # Only greedy answers say which token was the right one.
         if s.temperature == 0.0 and s.penalty == 1.0:
             text = [*s.prompt_ids, *s.output_ids]
             for i in range(len(s.prompt_ids), len(text)):
                 best = table.after(text[max(0, i - table.order) : i])
                 guesses.append((best[0][0], best[0][1] == text[i]) if best else (0.0, False))
+    # Guesses that are at least as likely as not are what a drafter would use.
     sure = [right for p, right in guesses if p >= 0.5]
     return {
         "tokens": len(guesses),

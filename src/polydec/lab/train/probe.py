@@ -134,6 +134,7 @@ def _course(spec: ProbeSpec, training: ProbeTraining[Any]) -> TrainingRun:
     rows: int | None = getattr(spec, "rows", None)
 
     def loss(step: int) -> tuple[Tensor, int]:
+        # Without `rows` the probe is small enough to learn from all lessons in every step.
         if rows is None:
             return training.loss(lessons), len(lessons)
         if training.generator is None:

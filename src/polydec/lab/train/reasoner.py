@@ -154,6 +154,7 @@ def _course(spec: ReasonerSpec) -> TrainingRun:
     own = list[LabelledSolution]()
     if spec.own and spec.start is not None:
         own = draw_solutions(
+            # Solutions that the model itself wrote, right and wrong ones.
             out / "own.jsonl",
             checkpoint.load_bundle(spec.start),
             spec.kinds,
@@ -162,6 +163,7 @@ def _course(spec: ReasonerSpec) -> TrainingRun:
             seed=spec.seed,
         )
     learner, rows = (
+        # One of sixteen is set aside.
         ReasonerModel(network, spec.seed),
         ReasonerRows(tokenizer, spec, [d for i, d in enumerate(own) if i % 16]),
     )
@@ -264,6 +266,7 @@ class ReasonerRows:
             is_flawed = r.random() < self._spec.flawed
             # A model's own solution is judged only: its text is not to be imitated.
             if is_flawed and self._own:
+                # Steps that it wrote itself are judged, not learned: they may be wrong.
                 drawn = r.choice(self._own)
                 yield drawn.prompt_ids, False, ()
                 yield drawn.output_ids, False, [int(yes) for yes in drawn.right]
@@ -278,6 +281,7 @@ class ReasonerRows:
                 before, wrong = problems.draw_flawed_solution(problem, self._spec.seed, 0)
                 lines = [*before, wrong]
             for i, line in enumerate(lines):
+                # The answer's line ends the text; others end with a line break.
                 ids = self._ids(line + (END if line.startswith("=") else "\n"))
                 if line is not wrong:
                     yield ids, True, [1] * len(ids)

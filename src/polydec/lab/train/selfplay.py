@@ -163,6 +163,7 @@ def draw_prompts(
         # The split and the length come first, so that `each` counts usable prompts.
         texts = [t for t in texts if held_out(t) == unseen and len(t) <= longest]
         out += [(kind, t) for t in rng.sample(texts, min(each, len(texts)))]
+    # Kinds are mixed, so that a run that stops early has seen all.
     rng.shuffle(out)
     if not out:
         if unseen:

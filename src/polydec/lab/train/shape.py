@@ -87,6 +87,7 @@ class LlamaShape:
         extra = [k for k in ("attention_bias", "mlp_bias") if c.get(k)] + ["rope_scaling"] * bool(
             scaled
         )
+        # Fields that change the arithmetic are refused, not ignored.
         if (
             c.get("model_type") != "llama"
             or extra

@@ -62,8 +62,10 @@ def draw_solutions(
     """
     asked = dict[tuple[int, ...], ReasoningProblem]()
     for i in range(each):
+        # A kind that is named twice is drawn once.
         for kind in dict.fromkeys(kinds):
             problem = problems.draw_problem(kind, seed, i, unseen)
+            # Two problems of one text are one: solutions are found again by their prompt.
             asked[point.text.chat([{"role": "user", "content": problem.question}])] = problem
     with show_count_progress(f"{'held-out ' * unseen}solutions", every=500) as watch:
         selfplay.collect_answers(
@@ -81,6 +83,7 @@ def draw_solutions(
             p, s.prompt_ids, s.output_ids, right_token_flags(p, point.text, s.output_ids, eos)
         )
         for s in selfplay.read_samples(path, point.lm.vocab.size)
+        # The file may hold solutions of an earlier run with other problems.
         if (p := asked.get(s.prompt_ids)) is not None
     ]
 

@@ -56,6 +56,12 @@ def _course(spec: StepsSpec) -> TrainingRun:
             return learned_token_nats(network, token_BT, goal_BT), token_BT.numel()
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write a directory that `polydec.load` reads.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; it is not used.
+        """
         config = shape.config(bos=writing.id(BEGIN), eos=writing.id(END))
         files = tokenizer_files(build_scratchpad_tokenizer(writing), shape.context)
         # A word is no turn of a talk.

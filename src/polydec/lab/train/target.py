@@ -25,7 +25,17 @@ SUCH = {AUTOREGRESSIVE: "zoo:smollm2", MASKED_DIFFUSION: "zoo:diffusion"}
 def require_family(
     family: DecodingFamily, family_read: DecodingFamily, name: str, field: str = "target"
 ) -> None:
-    """Raise RequestError where the model called `name` is of another family than this one."""
+    """Check that a model is of the family that a trainer takes.
+
+    Args:
+        family: The family that it must be of.
+        family_read: The family that it is of.
+        name: Name or directory of the model, for the sentence of the error.
+        field: The option that named it. Default "target".
+
+    Raises:
+        RequestError: The families differ.
+    """
     if family_read is not family:
         raise RequestError(
             error_sentence(
@@ -88,9 +98,19 @@ def family_of_config(config: Mapping[str, Any]) -> DecodingFamily:
 
 
 def of_one_canvas(model: Any, name: str) -> None:
-    """Raise RequestError where this is no masked-diffusion model, or one that reads a canvas in another way than the trainers
-    that call this: in blocks of its own, or with each law one position before its gap. What they would write is a model of
-    another kind, or a layer that was taught on laws that the model does not have."""
+    """Check that a model is a masked-diffusion model whose positions see the whole canvas.
+
+    A trainer that takes this for granted would write a model of another kind, or teach a layer on
+    laws that the model does not have.
+
+    Args:
+        model: The model.
+        name: Its name or directory, for the sentence of the error.
+
+    Raises:
+        RequestError: It is of another family, reads a canvas in blocks of its own, or has each law
+            one position before its gap.
+    """
     require_family(MASKED_DIFFUSION, family_of(model), name)
     # A block-causal model does not see later blocks.
     if model.block:

@@ -132,6 +132,7 @@ def tokenizer_files(
     never = [tokenizer.token_to_id(t) for t in marks if t not in ends]
     ids: dict[str, Any] = {
         "bos_token_id": tokenizer.token_to_id(BEGIN),
+        # One id or a list: generation_config.json takes both.
         "eos_token_id": close if ends else close[0],
     }
     if never:

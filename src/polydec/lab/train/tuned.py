@@ -105,6 +105,7 @@ def tuning_text_samples(
         RequestError: There are too few samples.
     """
     out = Path(spec.out)
+    # A file of one's own, or what the target writes here.
     if spec.text:
         path = Path(spec.text)
     else:

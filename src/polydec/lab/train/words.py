@@ -96,6 +96,7 @@ def _course(spec: WordsSpec) -> TrainingRun:
             return F.cross_entropy(logits, token_BT[:, 1:].flatten()), token_BT.numel()
 
     def measure() -> Mapping[str, Any]:
+        # Measured with slips as well: the point of reading letters is to bear them.
         # in windows as long as a row: beyond it positions are ones that no kind has learned
         texts = [ids for every in unseen.values() for ids in every]
         with torch.no_grad():

@@ -399,6 +399,7 @@ def after_thinking(
                 f"reasoning_budget is {budget}: this model's tokenizer cannot spell what ends the thinking "
                 f"({reader.marks.end_text}), so leave it out"
             )
+    # Without a constraint the state of the answer is nothing.
     if inner is None:
         start = None
     else:

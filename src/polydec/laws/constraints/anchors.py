@@ -129,12 +129,14 @@ class ReferenceResolver:
             raise UnresolvedReferenceError(
                 f"{key} {ref!r} may point to several places: only one is followed"
             )
+        # Joined by hand where only a fragment differs: urljoin does not know every scheme.
         address, _, fragment = (
             base + ref if ref.startswith("#") else urljoin(base, ref)
         ).partition("#")
         fragment = unquote(fragment)
         if address not in self._resources:
             raise UnresolvedReferenceError(f"{key} {ref!r} points out of the schema")
+        # A fragment with a slash is a path into the document, any other one a name.
         if fragment and not fragment.startswith("/"):
             if (address, fragment) not in self._named:
                 raise UnresolvedReferenceError(f"{key} {ref!r} points to nothing")

@@ -274,6 +274,8 @@ class SchemaReader:
                         node.at, f"enum is {short_repr(values)}: it must be a list of values"
                     )
                 cells = self._listed(cells, values, node, depth)
+        # References stand beside other keywords and hold as well, as newer drafts of the standard
+        # say.
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             if key in schema and cells:
                 there = self._target(key, node)
@@ -371,6 +373,7 @@ class SchemaReader:
 
     def _ways(self, node: _SchemaNode, depth: int) -> Iterator[Way]:
         """The ways not to fit a schema: one for each of its keywords, or several."""
+        # One way for each keyword that a value may break.
         schema = node.schema
         for key in UNEVALUATED:
             if schema.get(key, True) is not True:
@@ -477,6 +480,7 @@ class SchemaReader:
             high = _count(node, "maxContains")
             item = self.fits(schema["contains"], node.base, f"{node.at}/contains")
             held = (
+                # At least one item where the schema does not say how many.
                 ContainsRequirement(item, 0, 1 if low is None else low, high, "contains", node.at),
             )
         unique = schema.get("uniqueItems", False)
@@ -486,6 +490,7 @@ class SchemaReader:
             _count(node, "minItems") or 0,
             _count(node, "maxItems"),
             held,
+            # uniqueItems false allows everything, and so says nothing.
             True if unique is True else None,
             node.at if unique is True else "",
         )
@@ -504,6 +509,8 @@ class SchemaReader:
                 if self._found(pattern, name, node):
                     value = conjoin_schemas(value, more)
             named.append((name, value))
+        # Counts of names are kept apart: they can be met only when it is known which names there
+        # are.
         low = _count(node, "minProperties") or 0
         high = _count(node, "maxProperties")
         return ObjectCell(
@@ -553,6 +560,7 @@ class SchemaReader:
         if (high := _count(node, "maxItems")) is not None:
             yield [ArrayCell(low=high + 1)]
         if schema.get("uniqueItems") is True:
+            # Two items at least: a shorter array has no equal pair.
             yield [ArrayCell(distinct=False, low=2, at=node.at)]
         if "contains" in schema:
             item = self.fits(schema["contains"], node.base, node.at)
@@ -629,6 +637,7 @@ class _ConstantSchema(dict[str, Any]):
 
     def __init__(self, value: Any, key: tuple[str, str]) -> None:
         self.key = key
+        # A constant is written as a schema, so that it meets other schemas by the same rules.
         if isinstance(value, list):
             schema: dict[str, Any] = {
                 "type": "array",
@@ -658,6 +667,7 @@ def _wrong(node: _SchemaNode, key: str, what: str) -> InexactSchemaError:
 
 
 def _kinds(node: _SchemaNode) -> set[str]:
+    # Without a type every kind of value is meant.
     if "type" not in node.schema:
         return set(TYPES)
     value = node.schema["type"]
@@ -758,6 +768,7 @@ def _number(node: _SchemaNode, kind: str) -> NumberCell:
         if out is not None:
             out = out.meet(more)
     of = node.schema.get("multipleOf")
+    # bool is an int in Python.
     if of is not None:
         if isinstance(of, bool) or not isinstance(of, (int, float)) or of <= 0:
             raise _wrong(node, "multipleOf", "a number above 0")
@@ -799,6 +810,8 @@ def _string(node: _SchemaNode) -> StringCell:
     kind = schema.get("format")
     if pattern is not None and not isinstance(pattern, str):
         raise _wrong(node, "pattern", "a text")
+    # Formats that no expression describes are refused, not dropped: an answer must keep what is
+    # said.
     if kind in UNKEPT:
         raise InexactSchemaError(
             node.at, f"format {short_repr(kind)} is not kept: no expression describes it"
@@ -814,11 +827,13 @@ def _string(node: _SchemaNode) -> StringCell:
 def _not_string(node: _SchemaNode, key: str) -> Iterator[Cells]:
     value = node.schema[key]
     if key == "minLength":
+        # A least length of 0 cannot be broken.
         low = _count(node, key)
         if low:
             yield [StringCell(high=low - 1)]
     elif key == "maxLength":
         high = _count(node, key)
+        # Broken by one character more.
         yield [StringCell(low=(high or 0) + 1)]
     elif key == "pattern":
         yield [StringCell(other_patterns=(_text(node, key),), at=node.at)]
@@ -877,6 +892,7 @@ def _finite(cell: Cell) -> bool:
 
 def _others(cells: Cells) -> Cells:
     """All but some values."""
+    # The complement, kind by kind: arrays and objects are never listed here.
     out: Cells = [ArrayCell(), ObjectCell()]
     plain = set[str]()
     texts = frozenset[str]()

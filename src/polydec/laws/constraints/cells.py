@@ -105,6 +105,7 @@ class NumberCell:
             low[1] == 1,
             None if high[0] == _INFINITE else high[0],
             high[1] == -1,
+            # A dict keeps each multiple once, in order.
             tuple(dict.fromkeys((*self.multiples, *other.multiples))),
             tuple(dict.fromkeys((*self.others, *other.others))),
             self.at or other.at,
@@ -132,6 +133,7 @@ class NumberCell:
                     last = floor(self.high)
                 if first > last:
                     return None
+                # A short range is listed: lists meet other conditions by trying each number.
                 if only is None and last - first < SMALL:
                     only = frozenset(range(first, last + 1))
         if only is None:

@@ -106,12 +106,14 @@ class _ObjectCloser:
                     out[key] = value
             elif key in EACH and isinstance(value, Mapping):
                 out[key] = {name: self.one(x) for name, x in value.items()}
+        # Integers get a bound on each side where the schema says none.
         kinds = schema.get("type")
         if (
             "integer" in (types := kinds if isinstance(kinds, list) else [kinds])
             and "number" not in types
         ):
             out |= _bounds(schema)
+        # The library takes any number of digits behind a second; readers of such times take nine.
         if schema.get("format") in TIMES and "pattern" not in schema:
             out["pattern"] = NANOSECONDS
         known = schema.get("properties")

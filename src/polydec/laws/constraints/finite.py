@@ -61,6 +61,7 @@ def _ends(schema: Any, fruitful: set[str]) -> bool:
         and schema["minItems"] > 0
     ):
         needed = [*needed, schema.get("items")]
+    # A value is finite where everything that it must hold is.
     ref = schema.get("$ref")
     return (not isinstance(ref, str) or ref in fruitful) and all(_ends(x, fruitful) for x in needed)
 

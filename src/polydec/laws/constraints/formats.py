@@ -140,6 +140,7 @@ def with_patterns(schema: Any) -> Any:
             out[key] = value
         else:
             out[key] = with_patterns(value)
+    # A format is an expression of our own, where it is kept at all.
     kind = schema.get("format")
     if not isinstance(kind, str) or kind in UNKEPT:
         return out

@@ -181,6 +181,7 @@ class _GbnfReader:
     def _repeated(self, rule: _GbnfRule) -> None:
         """How often what was read last stands, where that is said."""
         sign = self.text[self.at : self.at + 1]
+        # What nothing follows stands once.
         if sign not in REPEATS:
             return
         times = _TIMES.match(self.text, self.at)
@@ -191,6 +192,7 @@ class _GbnfReader:
             raise _GbnfSyntaxError("{ must begin how often something stands: {m}, {m,} or {m,n}")
         else:
             low = int(times[1])
+            # {m} says the same number twice, {m,} has no second one.
             high = int(times[3] or times[1])
             if high < low:
                 raise _GbnfSyntaxError(
@@ -209,6 +211,7 @@ class _GbnfReader:
 
     def _sign(self, what: str) -> str:
         """One character, written as itself or behind a backslash."""
+        # A text that ends inside of a sign is broken, whatever the sign is.
         if self.at >= len(self.text):
             raise _GbnfSyntaxError(f"{what} is not closed")
         sign = self.text[self.at]
@@ -286,6 +289,7 @@ def _written(rules: dict[str, _GbnfRule]) -> str:
         }
         terminal |= found
         looking = bool(found)
+    # The library tells terminals by capital letters, so names are changed.
     names = dict[str, str]()
     for name, called in _called(rules, terminal):
         names[name] = called
@@ -314,6 +318,7 @@ def _joined(words: list[str | tuple[str]], names: dict[str, str]) -> Iterator[st
             text = names[word[0]]
         else:
             text = word
+        # A repetition belongs to the word before it, without a space.
         if isinstance(word, str) and (word.startswith(REPEATS)):
             held += text
             continue

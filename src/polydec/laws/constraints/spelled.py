@@ -72,11 +72,13 @@ class SchemaWriter:
             what = waiting.pop()
             if what in self._final or what == NOTHING:
                 continue
+            # Schemas may refer to one another in ever new combinations, of which there is no end.
             if len(self._final) > MOST_PARTS:
                 raise InexactSchemaError("#", f"it comes apart into more than {MOST_PARTS} parts")
             cells = self._final[what] = list(self._resolved(self._reader.cells(what)))
             waiting += [child for cell in cells for child, _ in _children(cell)]
         self._find_alive()
+        # A part may be in a circle that never ends; the root must hold some finite value.
         if root not in self._alive:
             raise ContradictorySchemaError("holds no value: what it says is contradictory")
         out = self._spelled(root, top=True)
@@ -121,6 +123,7 @@ class SchemaWriter:
         if all(kind in cells for kind in KINDS):
             return {}
         values = list[Any]()
+        # Lists of values become one enum, conditions one alternative each.
         options = list[dict[str, Any]]()
         for cell in cells:
             if isinstance(cell, PlainCell):
@@ -174,6 +177,8 @@ class SchemaWriter:
     def _resolved(self, cells: Sequence[Cell]) -> Iterator[Any]:
         count = 0
         for cell in _joined(cells):
+            # An array or object may come apart into several, where a condition holds for one place
+            # or another.
             found: Iterable[Any] = (cell,)
             if isinstance(cell, ArrayCell):
                 found = self._arrays(cell)
@@ -252,10 +257,12 @@ class SchemaWriter:
         waiting = [list[Any]()]
         # Beginnings grow by one item at a time, so short arrays come first.
         while waiting:
+            # A walk in breadth, so that shorter lists come first.
             begun = waiting.pop(0)
             keys = [_key(x) for x in begun]
             if len(begun) >= cell.low and (len(set(keys)) == len(keys)) is cell.distinct:
                 out.append(begun)
+            # Too many to list: the caller then describes them in another way.
             if len(out) > MOST_LISTS or len(waiting) > MOST_LISTS * 4:
                 return None
             if len(begun) < len(places):
@@ -370,12 +377,14 @@ class SchemaWriter:
                     raise InexactSchemaError(
                         held.at, f"{held.keyword} leaves too many choices of items here"
                     )
+                # Where there is a most, all other items must be known not to fit.
                 if held.high is None:
                     other = ANYTHING
                 else:
                     other = ((not sign, number),)
                 prefix = tuple(
                     held.item if i in chosen else other if i >= held.start else ANYTHING
+                    # Places before `start` do not count: any item may stand there.
                     for i in range(last if other else max(chosen, default=-1) + 1)
                 )
                 met = cell.meet(ArrayCell(prefix, other, low=max(chosen, default=-1) + 1))
@@ -420,8 +429,11 @@ class SchemaWriter:
         if not free:
             listed_only = replace(cell, named=named, patterns=(), rest=NOTHING)
             return replace(listed_only, allowed=ANYTHING)
+        # All names in one expression, as `patternProperties` takes them.
         one = "|".join(f"(?:{_one_pattern(x, cell.at)})" for x in free)
         if cell.patterns:
+            # The same expressions on both sides: then names that the patterns leave are forbidden
+            # anyway.
             if set(dict(cell.patterns)) == {_one_pattern(x, cell.at) for x in free}:
                 return replace(cell, named=named, rest=NOTHING, allowed=ANYTHING)
             raise InexactSchemaError(
@@ -522,6 +534,7 @@ class SchemaWriter:
                         "(properties)",
                     )
                 named = tuple(
+                    # A name that was not chosen must be absent, or it would count too.
                     (x, value if x in cell.required or x in chosen or x not in maybe else NOTHING)
                     for x, value in cell.named
                 )
@@ -554,6 +567,7 @@ class SchemaWriter:
                         cell.at,
                         f"minProperties and maxProperties leave more than {MOST_CHOICES} choices of names: make it simpler",
                     )
+                # As above: what is not among the chosen names is absent.
                 named = tuple(
                     (x, value if x in cell.required or x in names else NOTHING)
                     for x, value in cell.named
@@ -597,6 +611,7 @@ def _joined(cells: Sequence[Cell]) -> list[Cell]:
 def _numbers(cells: Sequence[NumberCell]) -> list[dict[str, Any]]:
     out = list[dict[str, Any]]()
     for cell in cells:
+        # The library has no keyword for numbers that are not whole.
         if cell.kind == "fraction":
             raise InexactSchemaError(
                 cell.at,
@@ -612,6 +627,7 @@ def _numbers(cells: Sequence[NumberCell]) -> list[dict[str, Any]]:
             some["exclusiveMinimum" if cell.low_open else "minimum"] = cell.low
         if cell.high is not None:
             some["exclusiveMaximum" if cell.high_open else "maximum"] = cell.high
+        # The library rounds some open bounds so that they let the edge in.
         edges = {k: x for k, x in some.items() if k != "type"}
         if cell.kind == "number" and (why := edge_let_in(edges)):
             raise InexactSchemaError(cell.at, why)
@@ -648,6 +664,7 @@ def _string(cell: StringCell) -> dict[str, Any]:
         out["maxLength"] = high
     if patterns:
         out["pattern"] = patterns[0]
+    # One schema holds one pattern: further ones stand beside it.
     more = [{"type": "string", "pattern": x} for x in patterns[1:]]
     if more:
         return {"allOf": [out, *more]}

@@ -114,17 +114,20 @@ class ToolCalls:
             aside = " | said"
         else:
             aside = ""
+        # Without tags a call is bare JSON, and several stand in a list.
         if not self.form.tags:
             if self.many:
                 calls = 'body | "[" body (", " body)* "]"'
             else:
                 calls = "body"
             return f"start: {calls}{' | REST?' if self.text else ''}"
+        # What stands between the tags is on lines of its own, as models were trained to write it.
         call = f"call: {_json(OPEN)} inside\ninside: {_json(chr(10))} body {_json(chr(10) + CLOSE)}"
         if self.text:
             return (
                 f"start: {'(lead inside)* REST?' if self.many else 'lead inside | REST?'}\n{call}"
             )
+        # Text that is said aside is an alternative to calls.
         return f"start: {'call (SPACE call)*' if self.many else 'call'}{aside}\n{call}"
 
     @property

@@ -55,10 +55,12 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     # A vocabulary: it is remembered, and nothing is answered.
     if "pieces" in request:
+        # Bytes came as text by latin-1, which has a character for each byte.
         spelled = tuple(None if p is None else p.encode("latin-1") for p in request["pieces"])
         ends = tuple(request["ends"])
         _VOCABULARIES[request["number"]] = compiler.build_guidance_tokenizer(spelled, ends), ends
         return {}
+    # The process was started anew, so the caller sends its vocabulary again.
     if request["number"] not in _VOCABULARIES:
         return {"unknown": True}
     called = request["called"]
@@ -67,6 +69,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         grammar = _KINDS[request["kind"]](request["text"], called, trial.compile)
     except ValueError as error:
         return {"error": str(error)}
+    # Deep or large inputs end in these; the process goes on for others.
     except (MemoryError, RecursionError):
         return {"error": f"{called}: it is nested too deeply, or takes more memory than it may"}
     except BaseException as error:  # what narrows a schema expects one; and the library can panic

@@ -271,8 +271,11 @@ class LegalEndings:
         # Breadth-first over single characters; states with equal masks count as one.
         seen = {first}
         queue = deque([(state, b"")])
+        # A search in breadth finds the shortest text; states that allow the same tokens count as
+        # one.
         while queue and len(seen) <= STATES:
             here, text = queue.popleft()
+            # Tokens of one sign only: what is found first is then the shortest text.
             mask_V = language.mask(here)
             for token in self.single:
                 if not mask_V[token]:
@@ -282,6 +285,8 @@ class LegalEndings:
                 after_V = language.mask(after)
                 if any(after_V[x] for x in ends) or self._ends_string(language, after, after_V):
                     return longer
+                # A mask tells states apart cheaply, though two states may have equal ones by
+                # chance.
                 if (digest := _digest(after_V)) not in seen:
                     seen.add(digest)
                     queue.append((after, longer))

@@ -240,6 +240,7 @@ def build_shapers(
             order,
             SamplingRuleContext(
                 tuple(sorted(eos)),
+                # Ids that stop an answer end a text too; a rule that forbids ends must know both.
                 tuple(sorted({*eos, *stop_ids})),
                 seed,
                 choice,

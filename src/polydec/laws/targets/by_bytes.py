@@ -371,6 +371,7 @@ class ByBytesSession(LawsOnlySession):
             after, more = alphabet.behind(before, draft.token[i])
             covers.append(after)
             new += more
+        # All new tokens of the draft are fed in one pass.
         await self._feed(new)
         self._draft = draft
         self._begun = begun
@@ -527,12 +528,14 @@ class ByBytesSession(LawsOnlySession):
         return scores
 
     def fork(self, choice: int | None = None) -> ByBytesSession:
+        # Not through the constructor, which would open the law anew.
         twin = ByBytesSession.__new__(ByBytesSession)
         twin._law = self._law
         twin._head = self._head
         twin._fixed = self._fixed
         twin._gone = self._gone
         twin._inner = self._inner.fork(choice)
+        # Copies, as both twins go on writing into them.
         twin._node = dict(self._node)
         twin._tree = self._tree
         twin._scored = self._scored

@@ -117,6 +117,7 @@ class ModuleCatalogue:
                 raise RequestError(
                     f"option {short_repr(option)} {place} is unknown: {_nearest(str(option), known)}"
                 )
+            # Both names may come, from an old file and from a flag, and neither may win in silence.
             if now in values:
                 raise RequestError(
                     f"option {now} {place} is given twice: {known[now].formerly} is its earlier name"

@@ -96,6 +96,7 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
     down = dict[str, Tensor]()
     up = dict[str, Tensor]()
     scale = dict[str, float]()
+    # Every lower matrix must have its upper one, and nothing else may be there.
     for name in tensors:
         if name.endswith(UP):
             continue

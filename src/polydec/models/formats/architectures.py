@@ -540,6 +540,7 @@ def read_architecture(
         raise FileError(
             "quantization_config is set: this network reads plain float weights only (or a GGUF file)"
         )
+    # Without these nothing can be checked; other fields have defaults.
     needed = (
         "vocab_size",
         "hidden_size",
@@ -731,6 +732,7 @@ def _expert_pieces(
             router = theirs + ".weight"
             ends = (end for end in (".weight", ".bias") if theirs + end in weights)
             out |= {own + "gate" + end: TensorPiece(theirs + end, 0, count) for end in ends}
+    # The router's shape says how many experts there are, before any of them is looked for.
     if (shape := fields.shape_of(weights, router)) != (count, c.width):
         raise FileError(f"{router} has shape {shape}: the config asks for {(count, c.width)}")
     for part, old, n in (

@@ -841,6 +841,7 @@ def _mlp(c: Any, i: int) -> Any:
             ("mlp.down_proj", W, inner),
         )
         return
+    # The router is a matrix from states to experts.
     inner = c.experts.inner
     yield "mlp.gate", c.experts.count, W
     for e in range(c.experts.count):

@@ -141,6 +141,7 @@ class _GGUFHeaderReader:
 
     def value(self, kind: int) -> Any:
         """The next value of a kind: a number, a text, or an array of these."""
+        # By the kind that the header states: scalars, strings, and arrays of either.
         if kind in _SCALARS:
             return self.scalar(_SCALARS[kind])
         if kind == _STRING:
@@ -157,6 +158,7 @@ class _GGUFHeaderReader:
                 f"its header has an array of kind {item} at byte {self.at}: numbers and strings are legal"
             )
         form = np.dtype(_SCALARS[item])
+        # Counted before they are read: a broken header may state any number.
         numbers = self.count("numbers", form.itemsize)
         if numbers > MOST:
             raise FileError(
@@ -194,6 +196,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
                 raise FileError(
                     error_sentence(f"{path}, a part of the model, cannot be read as GGUF: {e}")
                 ) from None
+            # A part in the wrong place would give tensors of another layer.
             if (
                 fields.get("split.no") != len(self.parts) - 1
                 or self.entries.keys() & entries.keys()
@@ -270,6 +273,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         """
         value = self.field(key, *default)
         if isinstance(value, list):  # one a layer
+            # Some files write a number for each layer; only equal ones are served.
             if not value or any(v != value[0] for v in value):
                 raise FileError(
                     error_sentence(
@@ -509,6 +513,7 @@ def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, GGUFTensorEntry]]
             )
         start = base + offset
         stop = start + math.prod(shape) // kind.block * kind.size
+        # Compared with the file's real length: a broken file is found before anything is read.
         if stop > len(data):
             raise FileError(
                 f"its tensor {name} ends at byte {stop}, but the file at {len(data)}: it is truncated or damaged"

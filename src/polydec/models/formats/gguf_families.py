@@ -267,6 +267,7 @@ def config_of(file: GGUFFile) -> Config:
         raise FileError(
             f"{file.path} has {arch}.block_count = {layers}: it holds {len(file.entries)} tensors in all"
         )
+    # A head's width is a field in newer files; older ones divide.
     head = number(f"{arch}.attention.key_length", width // max(heads, 1))
     turned = number(f"{arch}.rope.dimension_count", head)
     config = {
@@ -286,6 +287,7 @@ def config_of(file: GGUFFile) -> Config:
         "bos_token_id": file.fields.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": file.fields.get("tokenizer.ggml.eos_token_id"),
     }
+    # Some families turn a part of each head only.
     if turned != head:
         config["partial_rotary_factor"] = turned / head
     if file.fields.get(f"{arch}.attention.sliding_window"):

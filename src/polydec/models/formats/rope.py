@@ -58,10 +58,12 @@ class RotaryEmbedding:
         else:
             name = "rope_parameters"
         options = dict(config.get(name) or {})
+        # Options by kind of layer would need several embeddings.
         if of_layers := [kind for kind in LAYER_KINDS if kind in options]:
             raise FileError(
                 f"{name} has {of_layers[0]}: this model turns all layers alike, so it must hold what is right for all of them"
             )
+        # "type" is the older name of the field.
         kind = options.get("rope_type") or options.get("type") or "default"
         if kind not in KINDS:
             raise FileError(f"rope_type is {kind!r}: it must be one of {', '.join(KINDS)}")
@@ -69,6 +71,7 @@ class RotaryEmbedding:
         part = options.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
         if config.get("original_max_position_embeddings"):
             options["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+        # Scaling is counted from the length that the model was trained for.
         options.setdefault("original_max_position_embeddings", config["max_position_embeddings"])
         needed = KINDS[kind].needs
         missing = [k for k in needed if options.get(k) is None]

@@ -169,6 +169,7 @@ def _open(path: Path) -> Mapping[str, Tensor]:
             continue
         if (lost := next((f for f in files if not f.is_file()), None)) is not None:
             raise FileError(f"{path} is incomplete: {lost.name}, which its index names, is missing")
+        # Matrices in 8 bits are unpacked when they are read.
         if single.endswith(".safetensors"):
             return rows8.dequantise_rows(SafeTensors(files))
         return ChainMap(*map(load_torch_file, files))

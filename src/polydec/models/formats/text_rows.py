@@ -192,6 +192,7 @@ def list_text_files(path: Path) -> list[Path]:
     for folder, folders, names in os.walk(path):
         # In place: os.walk goes into the folders that are left in the list, in this order.
         folders[:] = sorted(f for f in folders if not f.startswith("."))
+        # "cache-" files are those of the datasets library.
         for name in sorted(names):
             if _kind(Path(name)) and not name.startswith((".", "cache-")):
                 files_read.append(Path(folder, name))
@@ -447,6 +448,7 @@ def _turns(
     """
     turns_read = list[tuple[bool, str]]()
     for i, turn in enumerate(turns):
+        # A bare text is a turn of the user.
         if isinstance(turn, str):
             turns_read.append((False, turn))
             continue
@@ -464,6 +466,7 @@ def _turns(
                 error_sentence(f"{what}[{i}] must have role and content, or speaker and utterance")
             )
         who = who.lower()
+        # Parts of a message are joined; only texts are legal.
         if isinstance(words, list):
             words = "".join(
                 validate_record(_TextPartRecord, part, f"{what}[{i}].content").text

@@ -248,11 +248,13 @@ class ThinkingReader:
         # White space next to a mark is part of it: at the end of the thinking, or before the
         # answer.
         if state.thinks:
+            # White space before the mark belongs to the mark, not to the thought.
             body = said.rstrip()
             segments = [
                 (ThinkingSegmentKind.THINKING, body),
                 (ThinkingSegmentKind.MARK, said[len(body) :] + marked),
             ]
+        # White space between the thought and the answer is no answer.
         elif state.phase is ThinkingPhase.BEHIND or (state.phase is ThinkingPhase.FIRST and begun):
             body = said.lstrip()
             white = (ThinkingSegmentKind.MARK, said[: len(said) - len(body)])
@@ -365,6 +367,7 @@ class ThinkingReader:
 
     def _answer(self, text: str) -> tuple[ThinkingPhase, list[Segment], str, bool]:
         """What is answered."""
+        # What nothing can end is given out at once.
         awaited = self._awaited(ThinkingPhase.ANSWER)
         if not awaited:
             return ThinkingPhase.ANSWER, [(ThinkingSegmentKind.ANSWER, text)], "", False
@@ -380,6 +383,7 @@ class ThinkingReader:
             else:
                 following = ThinkingPhase.BEHIND
             return following, segments, text[at + len(mark) :], True
+        # A beginning of a mark at the end is held back until more comes.
         sure = text[: len(text) - _begun(text, awaited)].rstrip()
         return ThinkingPhase.ANSWER, [(ThinkingSegmentKind.ANSWER, sure)], text[len(sure) :], False
 

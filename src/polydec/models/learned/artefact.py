@@ -37,10 +37,23 @@ class ArtefactKind:
 def save_artefact(
     path: str | Path, kind: ArtefactKind, tensors: Mapping[str, Tensor], about: Mapping[str, Any]
 ) -> None:
-    """Write both files into the directory `path`; about: what the config says. Each file appears whole or not at all, and both
-    say of which kind they are."""
+    """Write the tensors and config.json into a directory; each file appears complete or not at all.
+
+    Both files say of which kind they are.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        kind: Kind of artefact; it names the file of tensors.
+        tensors: The tensors by name, on any device; copies are written.
+        about: What config.json says besides the kind, as JSON values by name.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     path = Path(path)
+    # Safetensors refuses tensors that share memory or are not contiguous.
     whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+    # Tensors first: where a config stands, its tensors do.
     replace_file_atomically(
         path / kind.weights, lambda at: save_file(whole, at, {"polydec": kind.name})
     )
@@ -51,8 +64,19 @@ def save_artefact(
 def read_artefact_files(
     path: str | Path, kind: ArtefactKind
 ) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
-    """(config, tensors) of a directory, each tensor read when it is asked for. Raises FileError, one sentence that names the
-    file and what is damaged."""
+    """Open the two files of an artefact.
+
+    Args:
+        path: Directory that holds both.
+        kind: Kind that the files must be of. Files that name no kind are older, and pass.
+
+    Returns:
+        The object in config.json, and the tensors by name, each read from the file when it is asked
+        for.
+
+    Raises:
+        FileError: A file is missing, damaged or of another kind; one sentence that names it.
+    """
     path = Path(path)
     if not (path / kind.weights).is_file() or not (path / CONFIG).is_file():
         raise FileError(
@@ -61,12 +85,15 @@ def read_artefact_files(
                 f"(`polydec train {kind.maker}` makes them)"
             )
         )
+    # From here on the directory is an artefact, so every failure is one of its content.
     with report_artefact_damage(path, kind):
         config = edge.read_json(path / CONFIG)
         if config.get("polydec", kind.name) != kind.name:
             raise FileError(
                 f"{CONFIG} says that this is of the kind {config['polydec']!r:.80}, not {kind.name!r}"
             )
+        # Only the header is read here; tensors follow one by one, once their shapes are known to
+        # fit.
         with edge.report_read_errors(f"{kind.weights} is truncated or damaged"):
             tensors = SafeTensors([path / kind.weights])
             stated = tensors.metadata.get("polydec", kind.name)
@@ -78,12 +105,21 @@ def read_artefact_files(
 
 
 def report_artefact_damage(path: str | Path, kind: ArtefactKind) -> Any:
-    """Around what looks into an artefact: whatever goes wrong is said of it."""
+    """Around what looks into an artefact: any failure becomes a sentence about it.
+
+    Args:
+        path: Directory of the artefact, as the sentence names it.
+        kind: Kind of artefact; its field begins the sentence.
+
+    Returns:
+        A context manager, which raises FileError for what goes wrong inside.
+    """
     return edge.report_read_errors(f"{kind.field} is {str(path)!r}: it is damaged")
 
 
 def width_of_states(target: Target) -> int:
     """Of the states that a law shows. Raises PolydecError where it shows none."""
+    # A session needs a token to begin with; any one does, since nothing is scored.
     session = target.open((0,))
     try:
         return session.embed((0,)).shape[-1]
@@ -92,7 +128,18 @@ def width_of_states(target: Target) -> int:
 
 
 def require_width(target: Target, width: int, who: str, whose: str = "target") -> None:
-    """Raise FileError where what was trained for states of this width cannot read the target's (or whose else they are)."""
+    """Check that a model's states have the width that something was trained for.
+
+    Args:
+        target: The model whose states are to be read.
+        width: Width that the weights were trained for, in numbers a state.
+        who: What was trained, in the plural, as the sentence begins.
+        whose: What the sentence calls the model. Default "target".
+
+    Raises:
+        FileError: The widths differ.
+        PolydecError: The model has no table of embeddings, by which its width is found.
+    """
     have = width_of_states(target)
     if have != width:
         raise FileError(
@@ -115,11 +162,26 @@ def _divides_by_root_mean_square(session: Session, width: int) -> bool:
 def require_laws(
     target: Target, width: int, who: str, *, head: bool = True, normed: bool = False
 ) -> None:
-    """The same, and where the target cannot make laws of states that were guessed (head), or divide them as its final norm
-    does (normed): its layers do not run alone. Laws of states behind the norm (both) are made by undoing it, which takes one
-    that divides by the root mean square."""
+    """Check the width, and that the target's head runs on states that it did not make.
+
+    Laws of states behind the norm (head and normed) are made by undoing it, which takes a norm that
+    divides by the root mean square.
+
+    Args:
+        target: The model whose states are to be read.
+        width: Width H that the weights were trained for, in numbers a state.
+        who: What was trained, in the plural, as the sentence begins.
+        head: Whether norm and head must make laws of guessed states. Default True.
+        normed: Whether the final norm must run alone on such states. Default False.
+
+    Raises:
+        FileError: The widths differ, the target's layers do not run alone, or its final norm is
+            of another kind than one that has to be undone.
+    """
     require_width(target, width, who)
+    # A session needs a token to begin with; any one does.
     session = target.open((0,))
+    # No rows: what the target cannot do is refused before it computes anything.
     none_0H = torch.zeros(0, width)
     try:
         if head:
@@ -166,10 +228,23 @@ def vocab_of(c: fields.StateDrafterFields) -> TokenVocabulary:
 def read_artefact_tensor(
     tensors: Mapping[str, Tensor], kind: ArtefactKind, name: str, shape: tuple[int, ...]
 ) -> Tensor:
-    """One tensor of this shape, all its numbers finite; nothing of another shape is read. Raises FileError where there is
-    none."""
+    """Read one tensor, after its shape was compared in the file.
+
+    Args:
+        tensors: The tensors of the file, by name.
+        kind: Kind of artefact, for the sentence of an error.
+        name: Name of the tensor.
+        shape: Shape that it must have.
+
+    Returns:
+        The tensor as it is stored, in its own dtype; all its numbers are finite.
+
+    Raises:
+        FileError: It is missing, has another shape, or holds a NaN or an infinite number.
+    """
     if name not in tensors:
         raise FileError(f"{kind.weights} lacks {name!r}, which {CONFIG} speaks of")
+    # The shape stands in the header, so a wrong file of many gigabytes is never loaded.
     if (stored := fields.shape_of(tensors, name)) != shape:
         raise FileError(f"{kind.weights} has {name} of shape {stored}: {CONFIG} asks for {shape}")
     t = tensors[name]
@@ -181,8 +256,24 @@ def read_artefact_tensor(
 def token_ids(
     tensors: Mapping[str, Tensor], kind: ArtefactKind, name: str, count: int, vocab: int
 ) -> Tensor:
-    """So many ids of a vocabulary of this size, ascending. Raises FileError where they are none."""
+    """Read a list of token ids.
+
+    Args:
+        tensors: The tensors of the file, by name.
+        kind: Kind of artefact, for the sentence of an error.
+        name: Name of the tensor.
+        count: Number C of ids, 1 or more.
+        vocab: Tokens of the vocabulary; each id lies in 0 to vocab - 1.
+
+    Returns:
+        The ids as 64-bit integers, ascending, shape ``[C]``.
+
+    Raises:
+        FileError: The tensor is missing or of another length, or its ids do not ascend within the
+            vocabulary.
+    """
     token_C = read_artefact_tensor(tensors, kind, name, (count,)).long()
+    # One order alone is legal, so that two files of one head are the same.
     ids = token_C.tolist()
     if ids != sorted(set(ids)) or ids[0] < 0 or ids[-1] >= vocab:
         raise FileError(f"{name} must ascend and lie in 0 to {vocab - 1}")

@@ -26,12 +26,14 @@ class ArtefactModules(Mapping[str, Any]):
 
     @cached_property
     def _all(self) -> dict[str, Any]:
+        # All modules are imported only here: one asked for by its own name never gets so far.
         every = (import_module(f"{learned.__name__}.{file}") for file in self.files)
         own = {module.KIND.name: module for module in every}
         what = "KIND of that name with its class and a load"
         return own | plugins.load_plugins("learned", own, plugins.with_artefact, what)
 
     def __getitem__(self, kind: str) -> Any:
+        # A kind is named with hyphens, its module with underscores.
         if (file := kind.replace("-", "_")) in self.files:
             module = import_module(f"{learned.__name__}.{file}")
             if module.KIND.name == kind:
@@ -40,6 +42,7 @@ class ArtefactModules(Mapping[str, Any]):
 
     def likely(self, where: Path) -> Iterator[Any]:
         """All of them, those first whose tensors a directory seems to hold."""
+        # Sorting by false and true puts files that match first.
         for file in sorted(self.files, key=lambda f: not (where / f"{f}.safetensors").is_file()):
             yield import_module(f"{learned.__name__}.{file}")
 
@@ -56,6 +59,7 @@ MODULES = ArtefactModules()
 def type_of(kind: str) -> Any:
     """The class of what is of this kind. Raises KeyError for a kind that nothing here makes: that is a fault of the code."""
     module = MODULES[kind]
+    # A module may import other artefact classes; only one that it defines itself counts.
     return next(
         thing
         for thing in vars(module).values()
@@ -81,12 +85,15 @@ def load_artefact(name: str | PathLike[str]) -> Any:
     kind = config.get("polydec")
     if isinstance(kind, str) and kind in MODULES:
         return MODULES[kind].load(str(where))
+    # Files of older versions name no kind: the name of the tensor file tells.
     for module in MODULES.likely(where) if kind is None else ():
         if (where / module.KIND.weights).is_file():
             return module.load(str(where))
+    # Imported late: published layouts are rare, and these modules load much.
     from polydec.models.learned import published, published_eagle1, published_medusa
 
     with edge.report_read_errors(f"{name!r} cannot be read"):
+        # EAGLE-3's test comes last: it refuses published drafters of other kinds by their names.
         if kind is None and published_medusa.is_published_medusa(config):
             return published_medusa.load_published_medusa(where)
         if kind is None and published_eagle1.is_published_eagle1(config, where):
@@ -101,8 +108,21 @@ def load_artefact(name: str | PathLike[str]) -> Any:
 
 
 def bind_artefact(trained: Any, target: Target) -> Any:
-    """An artefact for this target: what its own `bound` gives, else itself. A published drafter has one, which finds out what
-    its files leave unsaid. Raises FileError where it does not fit."""
+    """Make an artefact ready for a target.
+
+    A published drafter has a method `bound`, which finds out of the target what its files leave
+    unsaid. Anything else stays as it is.
+
+    Args:
+        trained: The artefact, as `load_artefact` gives it.
+        target: The model that it is to serve.
+
+    Returns:
+        What the artefact's own `bound` gives, or the artefact itself.
+
+    Raises:
+        FileError: It does not fit the target.
+    """
     make = getattr(trained, "bound", None)
     if make is None:
         return trained

@@ -63,9 +63,22 @@ class EngineExport:
 def export_for_engines(
     name: str, out: Path, *, tokens: int = 4, target: Target | None = None
 ) -> EngineExport:
-    """Write a draft model or a drafter into the directory `out`, which must not exist or be empty. tokens: drafted a step, for
-    the settings; target: the model that a drafter reads, which published EAGLE-3 weights may need (see `UnboundEagle3`).
-    Raises FileError with one sentence for what neither engine can take."""
+    """Write a draft model or a drafter as other engines load it.
+
+    Args:
+        name: Directory of the model or the drafter, or a `zoo:NAME`.
+        out: Directory to write into; it must be empty or not exist.
+        tokens: Tokens drafted a step, for the settings that are returned. Default 4. Medusa's are
+            at most its heads.
+        target: The model that a drafter reads. Published EAGLE-3 weights that name no layers need
+            it (see `UnboundEagle3`). Default None.
+
+    Returns:
+        What was written, and the settings of vLLM and SGLang for it.
+
+    Raises:
+        FileError: `out` is taken, or neither engine can take what `name` holds.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileError(
             edge.error_sentence(
@@ -81,12 +94,14 @@ def export_for_engines(
     else:
         config = {}
     kind: Any = config.get("polydec")
+    # Refused by the config alone, before any weights are read.
     if kind in WHY:
         raise FileError(
             edge.error_sentence(
                 f"{name!r} is of the kind {kind!r}, which vLLM and SGLang cannot take: {WHY[kind]}"
             )
         )
+    # Published heads name no kind of ours; reading and writing them anew gives one layout of both.
     if published_medusa.is_published_medusa(config):
         heads = published_medusa.load_published_medusa(where)
         published_medusa.save_published_medusa(out, heads)
@@ -101,6 +116,7 @@ def export_for_engines(
         )  # vLLM makes so many, trained or not
     if published_eagle1.is_published_eagle1(config, where):
         return _eagle1(published_eagle1.load_published_eagle1(where), out, tokens, target)
+    # What is left without a kind is an ordinary model.
     drafter = isinstance(kind, str) or published.is_published_eagle3(config)
     if drafter:
         return _drafter(artefacts.load_artefact(name), out, tokens, target)
@@ -110,12 +126,14 @@ def export_for_engines(
 def _drafter(drafter: Any, out: Path, tokens: int, target: Target | None) -> EngineExport:
     if target is not None:
         drafter = artefacts.bind_artefact(drafter, target)
+    # Without a target it is still unbound; then the file itself must name its layers.
     if isinstance(drafter, published.UnboundEagle3):
         drafter = drafter.eagle
         if not drafter.depths:
             raise FileError(
                 "target is not given: config.json does not say which layers of it are read, so name the model"
             )
+    # Both engines fix the number of auxiliary states at three.
     if len(drafter.depths) != 3:
         raise FileError(
             f"the drafter reads the states of {len(drafter.depths)} layers: vLLM and SGLang give it those of three"
@@ -136,6 +154,7 @@ def _eagle1(
     else:
         eagle = drafter.bound(target)
     vllm = published_eagle1.export_eagle1(out, eagle)
+    # A bias of zeros is as good as none, and loses nothing in vLLM.
     biased = eagle.bias_H is not None and bool(eagle.bias_H.any())
     return EngineExport(
         "EAGLE-1"
@@ -147,6 +166,7 @@ def _eagle1(
 
 def _model(name: str, out: Path, tokens: int) -> EngineExport:
     source = sources.open_source(name)
+    # Such tensors are of this package alone: engines would load a wrong head, or stop.
     if own := next(
         (n for n in ("lm_head.tokens", "model.embed_tokens.proj.weight") if n in source.weights),
         None,
@@ -157,6 +177,7 @@ def _model(name: str, out: Path, tokens: int) -> EngineExport:
                 "or for embeddings narrower than its layers"
             )
         )
+    # polydec_base only says where tokenizer and embeddings come from, which are written out here.
     if any(key.startswith("polydec_") and key != "polydec_base" for key in source.config):
         raise FileError(
             edge.error_sentence(
@@ -164,6 +185,7 @@ def _model(name: str, out: Path, tokens: int) -> EngineExport:
             )
         )
     config = {key: value for key, value in source.config.items() if key != "polydec_base"}
+    # Engines choose the class by this field, which models from GGUF files lack.
     config.setdefault("architectures", _architectures(config["model_type"]))
     sources.save_checkpoint(
         out, config, dict(source.weights.items()), source.text, source.generation

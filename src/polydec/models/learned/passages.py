@@ -16,11 +16,24 @@ class PassageMarks:
 
 
 def split_passages(ids: Sequence[int], marks: PassageMarks) -> Iterator[tuple[range, bool]]:
-    """The parts of a prompt in order, and of each whether it is a passage (without its marks). What
-    was opened and never closed is none; an empty one is left out."""
+    """Split a prompt at the passages that stand between marks.
+
+    An opening mark that is never closed begins no passage, and an empty passage is left out.
+
+    Args:
+        ids: Tokens of the prompt.
+        marks: The tokens before and behind a passage.
+
+    Returns:
+        The ranges of positions in order, which cover the prompt, and of each whether it is a
+        passage. Marks lie in the ranges outside of passages.
+    """
     first = at = 0
+    # `first` is where the part of plain text began that has not been given out yet.
     while at < len(ids):
+        # A false comparison leaves False, which counts as no place.
         closed = ids[at] == marks.opening and _closed(ids, at + 1, marks)
+        # Nothing between the marks is no passage: an encoder cannot read zero tokens.
         if closed and closed > at + 1:
             yield range(first, at + 1), False
             yield range(at + 1, closed), True
@@ -33,6 +46,7 @@ def split_passages(ids: Sequence[int], marks: PassageMarks) -> Iterator[tuple[ra
 def _closed(ids: Sequence[int], at: int, marks: PassageMarks) -> int:
     """Where a passage that begins there is closed; 0: nowhere, or another one is opened first."""
     while at < len(ids) and ids[at] != marks.closing:
+        # Passages do not nest: the inner one may still be closed, so the outer one is plain text.
         if ids[at] == marks.opening:
             return 0
         at += 1

@@ -62,7 +62,15 @@ class PublishedLayer:
         return float(sum(t.numel() for t in self.tensors.values()))
 
     def network(self, vocab: int = 1, own: DraftVocabularyHead | None = None) -> PublishedNetwork:
-        """In fp32, fed by `NetworkQuery.embed`. It gives states (H wide), and laws where there is a head."""
+        """Make the network that runs the layer in fp32, fed by `NetworkQuery.embed`.
+
+        Args:
+            vocab: Tokens V of the target's vocabulary, the width of the laws. Default 1.
+            own: A head of the drafter's own. Default None: the network gives states alone.
+
+        Returns:
+            A network whose states are H wide; it gives laws where there is a head.
+        """
         return PublishedNetwork(self, vocab, own)
 
 
@@ -80,6 +88,7 @@ class PublishedNetwork:
         self._own = own
         self._vocab = vocab
         self._head = c.head
+        # Published configs may scale the rotary embedding as their target does.
         self._rope = RotaryEmbedding.of(
             {
                 **c.model_dump(exclude_none=True),
@@ -87,7 +96,9 @@ class PublishedNetwork:
             },
             c.head,
         )
+        # The table of turns grows with the text; most texts are short.
         self._turn = torch.empty(0, c.head // 2)
+        # The layer has no bound of its own: the target's context ends first.
         self.context = 1 << 20
         self.cost = layer.cost + (0 if own is None else own.head_CH.numel())
 
@@ -106,24 +117,30 @@ class PublishedNetwork:
         n = len(q)
         first = q.first
         stop = q.first + n
+        # Heads of queries, keys and values come in one tensor, in this order.
         new, stream_MH = self._project(q.embed.float(), self._positions(q))
         heads = c.num_attention_heads
         at = first - cache.start
+        # Storage begins at the cache's start: what lies before that belongs to caches that share
+        # it.
         cache.kv[..., at : at + n, :] = torch.stack(
             [new[heads : heads + c.kv_heads], new[heads + c.kv_heads :]]
         )
         k, v = (
             t[:, :stop].repeat_interleave(heads // c.kv_heads, 0) for t in cache.entries().unbind(0)
         )
+        # Entries before the first new one are seen by all rows; the mask decides on the rest.
         mask = torch.zeros(n, stop)
         mask[:, min(first, cache.length) :] = tree_attention_mask(
             first, stop, cache.length, cache.parent, torch.float32, mask.device
         )
         mixed = scaled_dot_product_attention(new[:heads], k, v, mask).transpose(0, 1).flatten(1)
+        # What goes on is the state alone: the token was read by attention only.
         x = stream_MH + linear(mixed, w["self_attn.o_proj.weight"])
         h = self._norm(x, w["post_attention_layernorm.weight"])
         inner = silu(linear(h, w["mlp.gate_proj.weight"])) * linear(h, w["mlp.up_proj.weight"])
         out = (x + linear(inner, w["mlp.down_proj.weight"]))[list(q.rows)]
+        # The head is large, so it runs only where somebody asks for laws.
         laws = self._own is not None and max(q.want.law, q.want.base) > RowDetail.NOTHING
         return NetworkAnswer(self.head(out) if laws else None, out if q.want.hidden else None)
 
@@ -132,23 +149,28 @@ class PublishedNetwork:
         w = self._w
         half = self._head // 2
         both = stream_MH = row_MS
+        # EAGLE-1 lacks this norm, and so reads one row of H numbers as it is.
         if "hidden_norm.weight" in w:
             token_MH, state_MH = row_MS.chunk(2, -1)
             normed = self._norm(state_MH, w["hidden_norm.weight"])
             both = torch.cat([self._norm(token_MH, w["input_layernorm.weight"]), normed], -1)
+            # Two trainers differ in what they add to the stream; the config tells which one it was.
             if self._c.norm_before_residual:
                 stream_MH = normed
             else:
                 stream_MH = state_MH
         made = torch.cat([linear(both, w[f"self_attn.{x}_proj.weight"]) for x in "qkv"], -1)
         made = made.unflatten(-1, (-1, self._head)).transpose(0, 1)
+        # Queries and keys turn; values carry no position.
         turns = made[: -self._c.kv_heads]
+        # A rotation of a pair is a product of complex numbers.
         turned = torch.complex(turns[..., :half], turns[..., half:]) * self._turns(position_M)
         return torch.cat(
             [torch.cat([turned.real, turned.imag], -1), made[-self._c.kv_heads :]]
         ), stream_MH
 
     def _positions(self, q: NetworkQuery) -> Tensor:
+        # Nodes of one level of the tree stand at one position of the text.
         deep = staged_entry_depths(q.cache.parent)
         return torch.tensor(
             [
@@ -160,6 +182,7 @@ class PublishedNetwork:
     def _turns(self, position_M: Tensor) -> Tensor:
         """Factors of the rotary embedding at these positions."""
         if (need := int(position_M.max()) + 1) > len(self._turn):
+            # Twice as long each time, so that the table is rarely made anew.
             self._turn = self._rope.table(0, max(need, 2 * len(self._turn), 256)).to(
                 torch.complex64
             )
@@ -175,6 +198,7 @@ class PublishedNetwork:
                 "a published EAGLE-1 layer has no head of its own: it uses the target's"
             )
         logits = linear(self._norm(hidden_RH, self._own.norm_H.float()), self._own.head_CH.float())
+        # The head knows some tokens of the vocabulary; others get no probability at all.
         return logits.new_full((len(logits), self._vocab), float("-inf")).index_copy_(
             1, self._own.token_C, logits
         )
@@ -188,6 +212,16 @@ class PublishedNetwork:
         )
 
     def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Refuse: nothing that drafts for a published layer reads its keys.
+
+        Args:
+            cache: A cache of this network.
+            stop: Number of entries.
+            layer: Index of the layer.
+
+        Raises:
+            FileError: Always.
+        """
         raise FileError("a published EAGLE-3 layer shows no keys: nothing drafts for it")
 
 
@@ -207,6 +241,7 @@ class UnboundEagle3:
             eagle = self.eagle
         else:
             eagle = replace(self.eagle, depths=default_eagle3_depths(target.layers))
+        # Only now is the number of layers known, which the width of the joined states depends on.
         if len(eagle.depths) * eagle.layer.width != eagle.fuse_HD.shape[1]:
             raise FileError(
                 f"EAGLE-3's fc.weight has {eagle.fuse_HD.shape[1]} columns: it reads the states of "
@@ -218,11 +253,22 @@ class UnboundEagle3:
 
 
 def require_table(table: Tensor | None, target: Target, called: str) -> None:
-    """Raise FileError where weights bring an embedding table that is not the target's."""
+    """Check that an embedding table which weights bring is the target's.
+
+    Args:
+        table: The table ``[V, H]``; None: the weights bring none, and nothing is checked.
+        target: The model that the weights are to draft for.
+        called: Name of the drafter, as the sentence begins.
+
+    Raises:
+        FileError: The shapes differ, or a number differs by more than 0.001 beside torch's relative
+            tolerance.
+    """
     if table is None:
         return
     session = target.open((0,))
     try:
+        # The whole table is compared: a drafter on other embeddings would draft nonsense silently.
         own = session.embed(range(target.vocab.size))
     finally:
         session.close()
@@ -241,6 +287,7 @@ def default_eagle3_depths(layers: int) -> tuple[int, ...]:
             "EAGLE-3's config.json names no eagle_aux_hidden_state_layer_ids, and this target shows "
             f"{layers or 'none'} of its layers, too few for the usual ones: name three there"
         )
+    # What vLLM takes where a config names none.
     return 2, layers // 2, layers - 3
 
 
@@ -261,7 +308,19 @@ def is_published_eagle3(config: Mapping[str, Any]) -> bool:
 
 
 def stored_name(weights: Mapping[str, Tensor], name: str) -> str:
-    """By which of the names that the two writers of such files use a tensor is there. Raises FileError."""
+    """Find under which name a tensor is stored: two writers of such files name it differently.
+
+    Args:
+        weights: The tensors of the files, by name.
+        name: Name of the tensor in this module, such as "midlayer.self_attn.q_proj.weight".
+
+    Returns:
+        The first of the possible names that the files have.
+
+    Raises:
+        FileError: They have none of them.
+    """
+    # Some write "midlayer.", others "layers.0."; either may stand behind "model.".
     tail = name.removeprefix("midlayer.")
     names = [name, f"layers.0.{tail}", f"model.{name}", f"model.layers.0.{tail}"]
     have = next((n for n in names if n in weights), None)
@@ -271,14 +330,33 @@ def stored_name(weights: Mapping[str, Tensor], name: str) -> str:
 
 
 def require_layout(weights: Mapping[str, Tensor], layout: Mapping[str, tuple[int, ...]]) -> None:
-    """All tensors of a layout are there, of their shapes, by either writer's names. Raises FileError before any is read."""
+    """Check that all tensors of a layout are there and have their shapes, before any is read.
+
+    Args:
+        weights: The tensors of the files, by name.
+        layout: The shape of each tensor, by its name in this module.
+
+    Raises:
+        FileError: A tensor is missing or has another shape.
+    """
     fields.require_shapes(
         weights, {stored_name(weights, name): shape for name, shape in layout.items()}
     )
 
 
 def tensor_of(weights: Mapping[str, Tensor], name: str) -> Tensor:
-    """A tensor by the names of either writer, its numbers finite. Raises FileError."""
+    """Read a tensor by the name that either writer gives it.
+
+    Args:
+        weights: The tensors of the files, by name.
+        name: Name of the tensor in this module.
+
+    Returns:
+        The tensor as it is stored; all its numbers are finite.
+
+    Raises:
+        FileError: It is missing, or holds a NaN or an infinite number.
+    """
     have = stored_name(weights, name)
     t = weights[have]
     if t.is_floating_point() and not bool(t.isfinite().all()):
@@ -302,10 +380,12 @@ def load_published_eagle3(path: str | Path) -> UnboundEagle3:
         weights = tensor_files.open_weights(path)
         H = c.hidden_size
         C = c.draft_vocab_size or c.vocab_size
+        # How many layers are read follows from its columns, when a target is bound.
         fused = fields.shape_of(weights, stored_name(weights, "fc.weight"))
         if len(fused) != 2 or fused[0] != H:
             raise FileError(f"fc.weight has shape {fused}: it must have {H} rows")
         mapped = "d2t" in weights or "model.d2t" in weights
+        # Shapes are compared before any tensor is read, since files may be huge and wrong.
         require_layout(
             weights,
             {
@@ -319,6 +399,7 @@ def load_published_eagle3(path: str | Path) -> UnboundEagle3:
             name: tensor_of(weights, f"midlayer.{name}").float() for name in eagle3_layer_shapes(c)
         }
         fuse = tensor_of(weights, "fc.weight").float()
+        # d2t holds how far each id lies above its row, not the id itself.
         token_C = torch.arange(C)
         if mapped:
             token_C = token_C + tensor_of(weights, "d2t").long()
@@ -326,6 +407,7 @@ def load_published_eagle3(path: str | Path) -> UnboundEagle3:
             raise FileError("the weights lack 'd2t', which says which tokens the head knows")
         if (
             len(set(token_C.tolist())) != C
+            # Ids that repeat would put two laws on one token.
             or not 0 <= int(token_C.min()) <= int(token_C.max()) < c.vocab_size
         ):
             raise FileError(f"d2t names tokens outside 0 to {c.vocab_size - 1}, or one twice")
@@ -344,6 +426,7 @@ def load_published_eagle3(path: str | Path) -> UnboundEagle3:
         )
         ours = c.polydec_trained
         vocab = TokenVocabulary(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
+        # Others' files say nothing of rates: the tree is then planned by a guess.
         if ours is None:
             rates = RATES
             share = 0.0
@@ -367,6 +450,7 @@ def eagle3_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:
         **own,
         "input_layernorm.weight": (H,),
         "hidden_norm.weight": (H,),
+        # Attention may be wider than the stream, since head_dim is a field of its own.
         "self_attn.q_proj.weight": (c.num_attention_heads * D, 2 * H),
         "self_attn.k_proj.weight": (c.kv_heads * D, 2 * H),
         "self_attn.v_proj.weight": (c.kv_heads * D, 2 * H),
@@ -377,7 +461,16 @@ def eagle3_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:
 def write_published_directory(
     path: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """A directory in a published layout: config.json and model.safetensors."""
+    """Write config.json and model.safetensors into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        config: The object of config.json.
+        tensors: The tensors by their published names, on any device; copies are written.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
@@ -389,8 +482,20 @@ def write_published_directory(
 def save_published_eagle3(
     path: str | Path, eagle: Eagle3Model, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write config.json and model.safetensors into the directory `path`, as vLLM and SGLang load them; about: what else the
-    config says. Raises FileError where the weights have the form of learned/eagle3.py, which neither can take."""
+    """Write an EAGLE-3 drafter as vLLM and SGLang load it.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        eagle: The drafter. Its layer must be a `PublishedLayer`, and its states must enter as they
+            are.
+        about: What the field `polydec_trained` says besides the vocabulary, rates and share. Default None. The field
+            is left out where the rates are this module's guess.
+
+    Raises:
+        FileError: The weights have the form of learned/kinds/eagle3.py, which neither engine can
+            take.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     layer = eagle.layer
     if eagle.evened or not isinstance(layer, PublishedLayer):
         raise FileError(
@@ -421,8 +526,10 @@ def save_published_eagle3(
             "eagle_aux_hidden_state_layer_ids": [d - 1 for d in eagle.depths],
         },
     }
+    # A guess is not written out as if it had been measured.
     if eagle.rates is not RATES:
         config["polydec_trained"] = {**(about or {}), **artefact.said_of(eagle)}
+    # t2d says the same from the target's side: which of its tokens the head knows.
     mask = torch.zeros(size, dtype=torch.bool)
     mask[own.token_C] = True
     tensors = {f"midlayer.{name}": t for name, t in layer.tensors.items()} | {

@@ -54,11 +54,21 @@ class ReadEagle1:
 
 
 def is_published_eagle1(config: Mapping[str, Any], path: Path) -> bool:
-    """Whether a directory with this config is of this layout. Its authors' own files say that they are a Llama of one layer, so
-    there the weights tell."""
+    """Tell whether a directory is of this layout.
+
+    The authors' own files say that they are a Llama of one layer, so there the weights tell.
+
+    Args:
+        config: The object in config.json.
+        path: The directory. Its weights are opened only where the config leaves it open.
+
+    Returns:
+        Whether it is of this layout.
+    """
     names = config.get("architectures")
     if not isinstance(names, list):
         return False
+    # A name of its own settles it; a plain Llama of one layer may also be a model.
     if any(name in NAMES for name in names):
         return True
     single_llama = names == ["LlamaForCausalLM"] and config.get("num_hidden_layers") == 1
@@ -70,6 +80,7 @@ def load_published_eagle1(path: str | Path) -> ReadEagle1:
     path = edge.at_home(path)
     with edge.report_read_errors(f"eagle is {str(path)!r}: it is damaged"):
         config = edge.read_json(path / "config.json")
+        # Nothing in the weights' names would show it, and drafts would be wrong without a word.
         if config.get("add_para_norm"):
             raise FileError(
                 "add_para_norm is true: norms before the states are joined are not read"
@@ -128,6 +139,7 @@ def load_published_eagle1(path: str | Path) -> ReadEagle1:
 def eagle1_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:
     """Of each tensor of the layer: EAGLE-3's without the norms before attention, which reads H numbers."""
     H = c.hidden_size
+    # EAGLE-3's attention reads 2 H; here token and state are joined before it.
     wide = {f"self_attn.{x}_proj.weight" for x in "qkv"}
     return {
         name: (shape[0], H) if name in wide else shape
@@ -139,8 +151,19 @@ def eagle1_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:
 def save_published_eagle1(
     path: str | Path, eagle: EagleModel, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write config.json and model.safetensors into the directory `path`, `fc.bias` where the drafter has one; about: what else
-    the config says. Raises FileError where the weights have the form of learned/eagle.py, which neither engine can take."""
+    """Write an EAGLE-1 drafter as it is published, with `fc.bias` where the drafter has one.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        eagle: The drafter, whose states enter behind the target's final norm.
+        about: What the field `polydec_trained` says besides the vocabulary, rates and share. Default None. The field
+            is left out where the rates are this module's guess.
+
+    Raises:
+        FileError: The weights have the form of learned/kinds/eagle.py, which neither engine can
+            take.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     layer = eagle.layer
     if not eagle.normed or not isinstance(layer, PublishedLayer):
         raise FileError(
@@ -160,6 +183,7 @@ def save_published_eagle1(
         "mlp_bias": False,
         "torch_dtype": "float32",
     }
+    # A guess is not written out as if it had been measured.
     if eagle.rates is not RATES:
         config["polydec_trained"] = {**(about or {}), **artefact.said_of(eagle)}
     tensors = {f"layers.0.{name}": t for name, t in layer.tensors.items()} | {
@@ -171,9 +195,24 @@ def save_published_eagle1(
 
 
 def export_eagle1(path: Path, eagle: EagleModel) -> Path:
-    """Write it into the directory `path` as SGLang loads it, and into its folder `vllm`, which is returned, as vLLM does:
-    SGLang has a place for `fc.bias`, and would begin with random numbers there; vLLM has none, and stops at a tensor that it
-    does not know. Raises FileError as `save` does."""
+    """Write an EAGLE-1 drafter once for SGLang and once for vLLM.
+
+    SGLang has a place for `fc.bias`, and would begin with random numbers there. vLLM has none, and
+    stops at a tensor that it does not know.
+
+    Args:
+        path: Directory of the files for SGLang. Its folder `vllm` gets those for vLLM, without the
+            bias.
+        eagle: The drafter.
+
+    Returns:
+        The folder `vllm`.
+
+    Raises:
+        FileError: The weights have a form that neither engine can take.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
+    # Zeros stand for a bias that the drafter does not have.
     save_published_eagle1(
         path,
         eagle

@@ -46,11 +46,14 @@ def load_published_medusa(path: str | Path) -> DraftHeads:
             weights = tensor_files.load_torch_file(path / FILE)
         else:
             weights = tensor_files.open_weights(path)
+        # Each writer names the tensors in another way, and only the weights tell which it was.
         stored = _stored_names(weights, c.count)
+        # Of laws: rows are the vocabulary, which the config need not name.
         shapes = [fields.shape_of(weights, head.own) for head in stored]
         if any(len(shape) != 2 or shape != shapes[0] for shape in shapes):
             raise FileError(f"the matrices of the heads have shapes {shapes}: all must have one")
         V, H = shapes[0]
+        # A field that is left out (None or 0) fits any size.
         if (c.vocab_size, c.hidden_size) != (c.vocab_size and V, c.hidden_size and H):
             raise FileError(
                 f"lm_heads have shape {(V, H)}: config.json says {(c.vocab_size, c.hidden_size)}"
@@ -60,6 +63,7 @@ def load_published_medusa(path: str | Path) -> DraftHeads:
             if head.bias is not None:
                 fields.require_shapes(weights, {head.bias: (H,)})
         own = [_numbers(weights, head.own) for head in stored]
+        # A published block is x + silu(W x + b); its skip is the identity.
         eye = torch.eye(H)
         heads = list[tuple[Tensor, Tensor, Tensor]]()
         for head in stored:
@@ -74,6 +78,7 @@ def load_published_medusa(path: str | Path) -> DraftHeads:
             return DraftHeads(
                 heads, False, TokenVocabulary(V, frozenset(), ""), _guessed(c.count), own_VH=own
             )
+        # The drafter plans its tree by one list of rates for each head.
         if len(ours.rates) != c.count:
             raise FileError(
                 f"polydec_trained has rates of {len(ours.rates)} heads: there are {c.count}"
@@ -91,14 +96,28 @@ def load_published_medusa(path: str | Path) -> DraftHeads:
 
 def _guessed(count: int) -> Sequence[Sequence[float]]:
     """The rates of so many heads."""
+    # Each further token ahead is harder to guess.
     return [[r * (2 / 3) ** k for r in RATES] for k in range(count)]
 
 
 def save_published_medusa(
     path: str | Path, heads: DraftHeads, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write config.json and model.safetensors into the directory `path`, as vLLM loads them; about: what else the config says.
-    Raises FileError for heads of learned/heads.py, which read the states before the target's final norm."""
+    """Write Medusa's heads as vLLM loads them.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        heads: The heads. Each must have a matrix of its own that makes laws, and one block; they
+            read the state alone.
+        about: What the field `polydec_trained` says besides the vocabulary, rates and share. Default None. The field
+            is left out where the rates are this module's guess.
+
+    Raises:
+        FileError: The heads are of another form, which reads the states before the target's final
+            norm.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
+    # Each of these four would need a tensor that the published layout has no place for.
     if heads.own_VH is None or heads.reads or heads.layer is not None or heads.more:
         raise FileError(
             "vLLM cannot take these Medusa heads: they have no matrices of their own that make laws "
@@ -138,6 +157,7 @@ def _stored_names(weights: Mapping[str, Tensor], count: int) -> list[_StoredHead
     """Of each head the names that are there, with and without what the authors' own writer puts before them."""
 
     def first(*names: str) -> str | None:
+        # The authors' own writer may prefix every name.
         both = (before + name for name in names for before in ("", "medusa_heads."))
         return next((name for name in both if name in weights), None)
 

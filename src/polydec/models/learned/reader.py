@@ -39,15 +39,28 @@ class BidirectionalEncoder:
         return {
             name: torch.ones(shape)
             if len(shape) == 1
+            # Divided by the root of the inputs, so that sums keep their size.
             else torch.randn(shape, generator=dice) * shape[1] ** -0.5
             for name, shape in self.shapes.items()
         }
 
     def states(self, t: Mapping[str, Tensor], x_NTW: Tensor, there_NT: Tensor) -> Tensor:
-        """What becomes of N sequences of T inputs, each of which sees all others that are there [N, T, W]."""
+        """Read N sequences of T inputs, each of which sees all others of its sequence.
+
+        Args:
+            t: The tensors of `shapes`, by name.
+            x_NTW: The inputs, shape ``[N, T, W]``; T is at most `places`.
+            there_NT: Whether something stands at a place, shape ``[N, T]``. Other places are seen
+                by nobody.
+
+        Returns:
+            What leaves the final norm, shape ``[N, T, W]``; rows where nothing stands mean nothing.
+        """
         x_NTW = x_NTW + t["places"][: x_NTW.shape[1]]
+        # One mask for all heads and all readers: it hides what is not there, and nothing else.
         see_N11T = there_NT[:, None, None]
         for i in range(self.layers):
+            # Norms stand before each part, so the residual stream itself is never normed inside.
             h = F.rms_norm(x_NTW, (self.width,), t[f"{i}_before"], EPS)
             q, k, v = (
                 F.linear(h, t[f"{i}_{name}"]).unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -53,13 +53,26 @@ class LlamaLayers:
         past: Past,
         see_BTS: Tensor,
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """What the last layer leaves of T inputs at these positions, behind the final norm [B, T, H],
-        and the keys and values of theirs. see: whom each input sees, of what is past and of all
-        inputs."""
+        """Run all layers and the final norm on new inputs.
+
+        Args:
+            t: The tensors of `shapes`, by name.
+            x_BTH: The inputs, shape ``[B, T, H]``.
+            position_BT: Their positions in the text, shape ``[B, T]``.
+            past: Of each layer the keys and values that stand before them, P entries each.
+            see_BTS: Whom each input sees, shape ``[B, T, P + T]``, bool: first of the past, then of
+                the inputs.
+
+        Returns:
+            What leaves the final norm, shape ``[B, T, H]``, and of each layer the keys and values
+            of the inputs alone.
+        """
+        # Angles in double: at far positions fp32 would lose the small differences between them.
         inverse = self.theta ** (-torch.arange(0, self.head, 2).double() / self.head)
         angle_B1TD = (position_BT[..., None].double() * inverse).repeat(1, 1, 2)[:, None]
         cos = angle_B1TD.cos().float()
         sin = angle_B1TD.sin().float()
+        # So many heads of queries share one head of keys.
         groups = self.heads // self.kv_heads
         own = list[tuple[Tensor, Tensor]]()
         for i in range(self.layers):
@@ -73,7 +86,9 @@ class LlamaLayers:
             )
             q = _turned(q, cos, sin)
             k = _turned(k, cos, sin)
+            # Noted before they are repeated for the groups, as caches hold them.
             own.append((k, v))
+            # The past stands first, as the columns of the mask do.
             k, v = (
                 torch.cat([old, new], dim=2).repeat_interleave(groups, dim=1)
                 for old, new in zip(past[i], (k, v), strict=True)
@@ -95,5 +110,6 @@ class LlamaLayers:
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    # Pairs lie half a head apart, as Llama's published weights have them, and not side by side.
     a, b = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-b, a], dim=-1) * sin

@@ -62,11 +62,22 @@ class StateLayer:
         return float(sum(t.numel() for t in self.tensors.values()))
 
     def network(self, vocab: int = 1, own: DraftVocabularyHead | None = None) -> NeuralNetwork:
-        """What runs it, fed by `NetworkQuery.embed` (S wide). It gives states (S wide, H of them
-        new), and laws where there is a head. The native step where it serves this shape, with
-        matrices stored in 8 bits, as guesses are checked; else torch in fp32."""
+        """Make the network that runs the layer, fed by `NetworkQuery.embed` (S wide).
+
+        It is the compiled step where that serves this shape, with matrices stored in 8 bits, as
+        guesses are checked anyway; else torch in fp32.
+
+        Args:
+            vocab: Tokens V of the target's vocabulary, the width of the laws. Default 1.
+            own: A head of the drafter's own. Default None: the network gives states alone.
+
+        Returns:
+            A network whose states are S wide, of which the last H are new.
+        """
         t = {name: tensor.detach() for name, tensor in self.tensors.items()}
         wide = t["self_attn.q_proj.weight"].shape[1]
+        # A Llama has one width. So the stream is S wide too, and zeros keep the part beside it as
+        # it is.
         beside = wide - self.width
         config = self.config(vocab=vocab, tied=own is None)
         for name in (
@@ -76,13 +87,17 @@ class StateLayer:
             t[name] = pad(t[name], (0, 0, beside, 0))
         for name in ("mlp.gate_proj.weight", "mlp.up_proj.weight"):
             t[name] = pad(t[name], (beside, 0))
+        # Any finite weight would do: the MLP's columns for this part are zeros.
         t["post_attention_layernorm.weight"] = pad(
             t["post_attention_layernorm.weight"], (beside, 0), value=1.0
         )
         outside = {
+            # Expanded, not copied: a table of zeros for the whole vocabulary takes one row of
+            # memory.
             "model.embed_tokens.weight": torch.zeros(1, wide).expand(vocab, wide),
             "model.norm.weight": torch.ones(wide),
         }
+        # The head reads the last H columns alone; zeros hide the part beside them.
         if own is not None:
             outside |= {
                 "model.norm.weight": pad(own.norm_H.detach(), (beside, 0), value=1.0),
@@ -98,11 +113,21 @@ class StateLayer:
                 "model.embed_tokens.proj.weight": torch.zeros(wide, 1),
             }
         )
+        # Rounding to 8 bits can only cost accepted tokens: the target checks every guess.
         native, _ = cpu.try_native_network(config, tensors | thin, self.threads, quantize="q8_0")
         return native or LlamaTransformer.build(config, tensors, dtype="float32")
 
     def config(self, layers: int = 1, vocab: int = 1, tied: bool = True) -> dict[str, Any]:
-        """Of a network of so many layers of this shape. tied: without a head of its own."""
+        """Describe a network of layers of this shape as a Llama's config.json does.
+
+        Args:
+            layers: Number of layers. Default 1.
+            vocab: Rows of the table. Default 1.
+            tied: Whether there is no head besides the table. Default True.
+
+        Returns:
+            The fields by name.
+        """
         return {
             "model_type": "llama",
             "vocab_size": vocab,
@@ -138,7 +163,18 @@ class StateLayer:
 def state_layer_shapes(
     width: int, heads: int, kv_heads: int, inner: int, wide: int | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """Of each tensor of a layer; wide: S, None: the width."""
+    """List the shape of each tensor of a layer.
+
+    Args:
+        width: Width H of the residual stream.
+        heads: Heads of queries; they divide `width`.
+        kv_heads: Heads of keys and values; they divide `heads`.
+        inner: Width of the MLP.
+        wide: Numbers S that attention reads a position. Default None: the width.
+
+    Returns:
+        The shapes, by the names of a Llama's layer.
+    """
     S = wide or width
     kv = width // heads * kv_heads
     return {
@@ -162,8 +198,24 @@ def read_state_layer(
     wide: int | None = None,
     at: str = "layer.",
 ) -> StateLayer:
-    """From the config and the tensors of an artefact; at: what its tensors' names begin with. Raises FileError where they do
-    not fit each other."""
+    """Read a layer from the config and the tensors of an artefact.
+
+    Args:
+        c: What the config says of the layer.
+        t: The tensors of the file, by name.
+        kind: Kind of artefact, for the sentence of an error.
+        width: Width H of the residual stream.
+        wide: Numbers S that attention reads a position. Default None: the width.
+        at: What the names of its tensors begin with. Default "layer.".
+
+    Returns:
+        The layer in fp32.
+
+    Raises:
+        FileError: The heads do not divide the width, or a tensor is missing, damaged or of another
+            shape.
+    """
+    # The rotary embedding turns pairs, so each head needs an even width.
     if width % (2 * c.heads) or c.heads % c.kv_heads:
         raise FileError(
             f"heads is {c.heads}, kv_heads {c.kv_heads}: they must divide the width {width}"
@@ -176,8 +228,19 @@ def read_state_layer(
 
 
 def random_state_layer(width: int, seed: int, wide: int | None = None) -> StateLayer:
-    """A random one for tests."""
+    """Make a random layer for tests.
+
+    Args:
+        width: Width H of the residual stream, a multiple of 4. From 32 on it has a head for every
+            16.
+        seed: Seed of the numbers.
+        wide: Numbers S that attention reads a position. Default None: the width.
+
+    Returns:
+        A layer with an MLP twice as wide as the stream.
+    """
     g = torch.Generator().manual_seed(seed)
+    # Toys are too narrow for heads of 16.
     heads = 2 if width < 32 else width // 16
     tensors = {
         name: torch.randn(shape, generator=g) * 0.7 / width**0.5

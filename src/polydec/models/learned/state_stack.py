@@ -41,8 +41,11 @@ class StateStack:
             for i, layer in enumerate(self.layers)
             for name, tensor in layer.tensors.items()
         }
+        # Nothing looks tokens up here: rows enter ready-made. A Llama's form asks for a table all
+        # the same.
         tensors["model.embed_tokens.weight"] = torch.zeros(1, self.width)
         tensors["model.norm.weight"] = torch.ones(self.width)
+        # Rounding to 8 bits can only cost accepted tokens: the target checks every guess.
         native, _ = cpu.try_native_network(config, tensors, first.threads, quantize="q8_0")
         return native or LlamaTransformer.build(config, tensors, dtype="float32")
 
@@ -64,7 +67,20 @@ class StateStack:
 def read_state_layers(
     c: LayerFields, t: Mapping[str, Tensor], kind: artefact.ArtefactKind, width: int
 ) -> StateLayer | StateStack:
-    """One layer, or as many as the config says. Raises FileError where the tensors do not fit it."""
+    """Read one layer, or as many as the config says.
+
+    Args:
+        c: What the config says of the layers, their number among it.
+        t: The tensors of the file, by name.
+        kind: Kind of artefact, for the sentence of an error.
+        width: Width H of the residual stream.
+
+    Returns:
+        A `StateLayer` where there is one, else a `StateStack`.
+
+    Raises:
+        FileError: The tensors do not fit the config.
+    """
     if c.layers == 1:
         return state_layer.read_state_layer(c, t, kind, width)
     return StateStack(
@@ -73,5 +89,14 @@ def read_state_layers(
 
 
 def random_state_stack(width: int, layers: int, seed: int) -> StateStack:
-    """A random one for tests."""
+    """Make random layers for tests.
+
+    Args:
+        width: Width H of the residual stream, as `random_state_layer` takes it.
+        layers: Number of layers, at least 2.
+        seed: Seed of the first layer; each further one has the next.
+
+    Returns:
+        The layers, one behind another.
+    """
     return StateStack([state_layer.random_state_layer(width, seed + i) for i in range(layers)])

@@ -68,5 +68,6 @@ def try_native_network(
             compute=compute,
             cache_dtype=cache_dtype,
         ), ""
+    # Whatever the step does not serve is a reason for torch, not an error.
     except PolydecError as e:
         return None, str(e)

@@ -56,8 +56,10 @@ def add_native_matrix(step: CpuStep, part: str, weight_NK: Tensor) -> Callable[[
 
 
 def _through(step: CpuStep, part: str, width: int, rows_MK: Tensor) -> Tensor:
+    # The library reads plain fp32 memory, whose rows lie one behind another.
     input_MK = rows_MK.float().contiguous()
     out = torch.empty(len(rows_MK), width)
+    # An empty tensor may have no address.
     if len(input_MK):
         _check(
             step,
@@ -224,6 +226,7 @@ class NativeTreeGrower:
         # Embeddings of the head's tokens, so that levels follow one another without leaving the
         # library.
         table_CH = self._table()
+        # A new path has room for its tip, which the call fills.
         if q.tip is None:
             tip = TipState(torch.empty(self._width), torch.empty(len(self._id)))
         else:
@@ -233,6 +236,7 @@ class NativeTreeGrower:
         token = np.empty(q.nodes, np.int32)
         parent = np.empty(q.nodes, np.int32)
         chance = np.empty(q.nodes, np.float64)
+        # Fields in the order of the C record.
         g = NativeTreeGrowth(
             C.addressof(where),
             length,

@@ -100,6 +100,7 @@ class CpuStep:
         self.approximate = ""
         self.cost = 0.0
         scale = float(1 / np.sqrt(np.float32(c.scale**-2)))  # in fp32, as of a head's width
+        # A bit says of each of the four places whether a norm stands there.
         norms = (c.norms.attention, c.norms.attended, c.norms.mlp, c.norms.mlped)
         shape = Shape(
             c.vocab,
@@ -126,10 +127,12 @@ class CpuStep:
             c.divide,
             *c.clamp,
         )
+        # Positions are 32-bit numbers in the library.
         if self.context > MOST:
             raise MissingError(
                 f"the context is {self.context} positions: the native step serves up to {MOST}"
             )
+        # A shape that the library does not serve gives no handle.
         self._model = self._lib.step_new(C.byref(shape), threads, isa.encode())
         if not self._model:
             raise MissingError(
@@ -192,6 +195,8 @@ class CpuStep:
                 f"cache_dtype is {cache_dtype!r}: it must be one of {', '.join(CACHES)}"
             )
         load = NativeWeightLoader(weights, quantize)
+        # GGUF files interleave the rows of a rotated pair, which does not fit a head that is turned
+        # in part.
         if c.turned != c.head and load.paired:
             raise MissingError(
                 f"rotary embedding turns {c.turned} of {c.head} dimensions: the native step reads such models "
@@ -280,6 +285,7 @@ class CpuStep:
 
     def _press(self, press: CachePress) -> StepPress:
         c = self.config
+        # A press chooses among all earlier entries, and such layers see some of them only.
         if any(c.windows) or not c.causal:
             raise RequestError(
                 f"cache is {press.called}: layers of this model see a window of the text, or what follows, and are read as "
@@ -493,10 +499,12 @@ class CpuStep:
             logits = empty_pooled_tensor((k, self._outputs), torch.float32, CPU)
         else:
             logits = None
+        # Room for states, also where only an argmax is asked: laws of more may be asked for later.
         if any(w == RowDetail.ARGMAX or q.want.hidden for w, q in zip(wants, queries)):
             hidden = (C.c_float * (R * W))()
         else:
             hidden = None
+        # Caches of the batch stand in one array, of which each query names one.
         where = (CacheOf * len(caches))(*caches)
         b = NativeBatch(
             m,
@@ -525,6 +533,7 @@ class CpuStep:
             None if exits is None else exits.data_ptr(),
             None if routing is None else routing.data_ptr(),
         )
+        # A number that is not finite has a sentence of its own: weights or rounding are to blame.
         if code := self._lib.step_run(self._model, C.byref(b)):
             if code == ENDLESS:
                 raise MissingError(NOT_FINITE)
@@ -599,6 +608,7 @@ class CpuStep:
             Returns:
                 ``[end - r, width]``, a view.
             """
+            # A view of the library's memory: nothing is copied.
             if len(hidden):
                 rows_RW = torch.frombuffer(hidden, dtype=torch.float32)
             else:
@@ -608,6 +618,7 @@ class CpuStep:
         answers: list[NetworkAnswer] = []
         r = k = 0
         for q, w, n in zip(queries, wants, need):
+            # Queries' rows stand one after another in the answer.
             end = r + len(q.rows)
             reads = w > RowDetail.NOTHING and end > r
             answers.append(
@@ -615,6 +626,8 @@ class CpuStep:
                     self._full(logits[k : k + n]) if n and logits is not None else None,
                     states(r, end) if q.want.hidden else None,
                     best[r:end] if reads else None,
+                    # The head runs later, if at all: the argmax was found without keeping the
+                    # logits.
                     (lambda r=r, end=end: self.head(states(r, end))) if reads and not n else None,
                     top=self.top if RowDetail.TOPK in (q.want.law, q.want.base) else None,
                 )
@@ -783,6 +796,7 @@ class CpuStep:
         # A tree: a row sees the committed slots, then its own path, slot by slot. A path is its
         # parent's and one slot more.
         paths = list[tuple[int, ...]]()
+        # A staged entry's path is its parent's and itself.
         for j, p in enumerate(parent[: stop - length]):
             paths.append((*(paths[p] if p >= 0 else ()), length + j))
         for s in range(q.first, stop):
@@ -790,6 +804,7 @@ class CpuStep:
                 path = ()
             else:
                 path = paths[s - length]
+            # Of a committed entry all up to itself are seen; a staged one sees all committed ones.
             shown = s + 1 if s < length else length
             position.append(s if s < length else length + len(path) - 1)
             prefix.append(shown)

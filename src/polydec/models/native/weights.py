@@ -97,6 +97,7 @@ class NativeWeightLoader:
             )
         self._weights = weights
         self._quantize = quantize
+        # Some matrices are pieces of larger tensors, which are cut here.
         if isinstance(weights, SplitWeights):
             source = weights.source
             pieces = weights.pieces
@@ -107,6 +108,7 @@ class NativeWeightLoader:
             self._file = _GGUFWeightBlocks(source, pieces)
         else:
             self._file = None
+        # GGUF's blocks are quantised already: to round them again would only lose.
         if quantize and self._file:
             raise MissingError(
                 f"quantize is {quantize!r} and the weights are a GGUF file: its blocks stay as they are"
@@ -176,6 +178,7 @@ class NativeWeightLoader:
             raise MissingError(f"{name} has shape {shape}: a matrix is expected")
         if self._file is not None:
             entry = self._file.entry(name)
+            # The library computes with these block forms as they are.
             if entry.type.name not in TYPES:
                 raise MissingError(
                     f"{name} is of type {entry.type.name}: the native step reads {', '.join(TYPES)}"
@@ -346,6 +349,7 @@ def load_all(
     else:
         give("embed", 0, top)
     for i in range(c.layers):
+        # Norms have other places in other families; each is named by where it stands.
         norms = {
             "norm1": c.norms.attention,
             "after1": c.norms.attended,
@@ -362,6 +366,7 @@ def load_all(
             **{p: n for p, n in norms.items() if n is not None},
         }.items():
             full = f"model.layers.{i}.{name}"
+            # Only some families norm queries and keys.
             if part in ("q_norm", "k_norm") and full + ".weight" not in load:
                 continue
             # Only queries and keys are turned, so only these have pairs.

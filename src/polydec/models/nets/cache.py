@@ -237,13 +237,16 @@ class KVCache:
             self.length if length is None else length,
             self.press,
         )
+        # A shorter twin has committed entries alone; the tree of staged ones is not its own.
         if length is None:
             twin.parent = list(self.parent)
         else:
             twin.parent = []
         twin.base = self.base if stop else 0
         twin.packed = tuple(list(layer) for layer in self.packed)
+        # What a press had packed may reach beyond the twin's end.
         twin._unpack(twin.length)
+        # Storage below `stop` is shared, and nobody writes there any more.
         twin.shared = self._read(stop)
         twin.start = stop
         twin.beside = self.beside

@@ -141,6 +141,7 @@ class HFCache:
         # An empty twin needs nothing of this cache.
         if length == 0:
             return HFCache(None if self.recurrent else DynamicCache(), self.recurrent)
+        # Only a whole copy can be cut: layers may hold their entries in different ways.
         if length is not None:
             twin = self.fork()
             twin.truncate(length)
@@ -263,6 +264,7 @@ class HFNetwork:
         )
 
     def __init__(self, model: PreTrainedModel) -> None:
+        # eval turns dropout off, which would make laws random.
         self._model = model.eval()
         self._config = model.config.get_text_config(decoder=True)
         self._takes = frozenset(inspect.signature(model.forward).parameters)
@@ -276,6 +278,7 @@ class HFNetwork:
         self.size = self._config.vocab_size
         if self.layers < 1:
             raise FileError(f"num_hidden_layers is {self.layers}: it must be at least 1")
+        # A model without a table of positions has no bound of its own.
         self.context = getattr(self._config, "max_position_embeddings", None) or sys.maxsize
         self.cost = float(sum(p.numel() for p in model.parameters()))
         self.dtype = str(model.dtype).removeprefix("torch.")
@@ -329,6 +332,8 @@ class HFNetwork:
             size = len(q)
         logits = list[Tensor]()
         hidden = list[Tensor]()
+        # A recurrent model behind a text reads one token a pass, as its state cannot be rewound
+        # within one.
         for at in range(0, len(q), size):
             wanted = [r - at for r in rows if at <= r < at + size]
             if q.embed is None:
@@ -338,6 +343,7 @@ class HFNetwork:
             got, seen = self._pass(q.cache, size, fed, wanted, q.want.hidden)
             logits.append(got)
             hidden.append(seen)
+        # The network makes logits in any case; where nobody asked they are not handed on.
         silent = not rows or (q.want.law is RowDetail.NOTHING and q.want.base is RowDetail.NOTHING)
         return NetworkAnswer(
             None if silent else torch.cat(logits),
@@ -649,6 +655,7 @@ def load_hf_network(
         raise FileError(
             f"device is {device!r}: this machine has no CUDA GPU that torch can use; 'cpu' runs here"
         )
+    # A bar over loading would be written into programs' output.
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

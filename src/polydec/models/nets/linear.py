@@ -170,6 +170,7 @@ def cpu_kernel(dtype: str, shapes: Sequence[Shape]) -> LinearKernel:
     Raises:
         RequestError: This CPU cannot serve the dtype.
     """
+    # auto chooses by the shapes, as the fastest kernel depends on how wide the matrices are.
     if dtype == "auto":
         return choose_linear_kernel(tuple(shapes), torch.get_num_threads())
     if dtype == "bfloat16" and not has_bf16():

@@ -594,9 +594,11 @@ def _pressed(
     seen = view_pressed_cache(cache.press, position, q.first, cache.length, cache.parent, kv)
     behind = seen.packed
     size = behind + stop - seen.first
+    # Packed entries stand first, and behind them those of the text that are still whole.
     place = kv.new_empty(2, *kv.shape[2:-2], size, kv.shape[-1])
     pieces = [(behind + at - seen.first, t[:, :2]) for at, t in cache.pieces(seen.first, stop)]
     into = [place[..., at : at + t.shape[-2], :] for at, t in pieces]
+    # Gathered layer by layer, since a press may keep other entries in each.
     unpack = [
         PressedKVGather(
             cache, i, seen.chunks, place[..., :behind, :], into, [t[i] for _, t in pieces]
@@ -604,10 +606,12 @@ def _pressed(
         for i in layers
     ]
     mask = seen.mask
+    # One row asks for a product of a matrix with a vector, which reads keys as they lie.
     if m == 1:
         keys = place[0]
     else:
         keys = place[0].transpose(-1, -2)
+    # Torch's own attention serves long parts, so they need no scratch for scores.
     if m >= LONG:
         reach = AttentionReach(0, None, None, mask)
     elif m == 1:
@@ -639,6 +643,7 @@ def _reach(
         at = [torch.tensor(x, device=kv.device) for x in (position, slots)]
         start, mask = masks.sliding_window_mask(width, at[0], *seen, at[1])
         seen = 0, mask
+    # The mask covers entries from `low` on only: what stands before is seen by all rows.
     low, mask = seen or (0, None)
     if m >= LONG:
         return AttentionReach(start, None, None, None if mask is None else pad(mask, (low, 0)))

@@ -161,6 +161,7 @@ def build_padded_attention(
         sunk = [s.to(like).view(heads.kv, -1) for s in sinks]
     # Layers of one window share a mask.
     seen = {w: _seen(p, w, P, M, like) for w in {windows[i] for i in p.layers}}
+    # Bytes of one entry: what a pass reads and writes is counted in entries.
     _book(account, queries, P, M, like.nbytes // max(1, like.shape[-2]))
     return PaddedAttention(
         qkv,

@@ -419,6 +419,7 @@ class GapFiller:
         rows = _slices([len(text) for text in texts])
         places = [torch.arange(len(text), device=p.device) for text in texts]
         x = p.enter(tower, p.embed([t for text in texts for t in text]), torch.cat(places))
+        # Biases depend on distances alone, so all layers share them.
         apart = [p.apart(tower, place, place, True) for place in places]
         for i, block in enumerate(tower.blocks):
 
@@ -432,6 +433,8 @@ class GapFiller:
                 Returns:
                     What it adds.
                 """
+                # Texts stand flat in one tensor: matrices run over all at once, attention over each
+                # text apart.
                 q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
                 mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
                 return block.own.out(torch.cat(mixed))
@@ -448,6 +451,7 @@ class GapFiller:
                     What it adds.
                 """
                 assert block.cross is not None, "a decoder reads a source"
+                # Keys and values of the source were computed once, when it was encoded.
                 asks = p.heads(block.cross.query(h))
                 mixed = list[Tensor]()
                 for q, r in zip(queries, rows, strict=True):
@@ -833,6 +837,7 @@ class _Seq2SeqLoader:
                 LinearMap(self.get(f"{mlp}.wo.weight", (c.width, inner))),
                 self.norm(f"{at}.{last}.layer_norm"),
             )
+        # BART and Marian, whose parts have names.
         at = f"model.{'decoder' if decoder else 'encoder'}.layers.{i}"
         inner = self.rows(f"{at}.fc1.weight")
         return Seq2SeqBlock(

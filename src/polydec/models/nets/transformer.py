@@ -206,6 +206,7 @@ class LlamaTransformer:
         self._attention = kernel.attention
         self._takes = kernel.takes
         self._least = kernel.least
+        # Rotary factors are as exact as attention is.
         if kernel.attention == torch.float64:
             self._turn_number = torch.float64
         else:
@@ -372,11 +373,14 @@ class LlamaTransformer:
         Raises:
             RequestError: A press was given, and not every layer sees all that stands before a row.
         """
+        # A press chooses among all earlier entries, and a window or a view of what follows does not
+        # see them so.
         if press is not None and (any(self.config.windows) or not self.config.causal):
             raise RequestError(
                 f"cache is {press.called}: layers of this model see a window of the text, or what follows, and are read as "
                 "they are only"
             )
+        # Presses that look at queries need room for them beside keys and values.
         planes = 2 + (self._heads.group if press is not None and press.asks else 0)
         c = self.config
         return KVCache(
@@ -543,6 +547,7 @@ class LlamaTransformer:
             )
         norm = torch.linalg.vector_norm
         divide = torch.div
+        # States that some query wants to see from the middle of the network.
         taps = {d for q in p.queries for d in q.want.exits}
 
         def enter(name: str | None) -> Tensor:
@@ -773,6 +778,7 @@ class LlamaTransformer:
         self, p: PackedPass, full: Tensor, exits: Mapping[int, Tensor]
     ) -> list[NetworkAnswer]:
         """Head and hidden states for the rows asked for, and for no others."""
+        # Only rows that somebody asked for leave the network.
         asked = [len(q.rows) for q in p.queries]
         laws = [
             n if max(q.want.law, q.want.base) > RowDetail.NOTHING else 0
@@ -896,6 +902,7 @@ def _layer(
         Returns:
             The scaled one, or the same.
         """
+        # Scaled once here, not in every pass; a norm behind it would undo the scale.
         if c.residual == 1.0 or after is not None:
             return weight
         return weight * c.residual

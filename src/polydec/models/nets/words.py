@@ -80,12 +80,14 @@ class WordNetwork:
         # First every token is read into its cache, then all rows of all queries are decoded as one
         # batch.
         texts = [self._fed(q) for q in queries]
+        # No rows where nobody wants a law: spelling words is the expensive part.
         asked = [
             []
             if q.want.law is RowDetail.NOTHING and q.want.base is RowDetail.NOTHING
             else list(q.rows)
             for q in queries
         ]
+        # Rows of all texts are spelled together.
         flat = [text[r] for text, rows in zip(texts, asked, strict=True) for r in rows]
         if flat:
             logits_RV = self._spelled(flat)
@@ -220,12 +222,14 @@ class WordNetwork:
             """
             return F.linear(y, w[f"{name}.{key}.weight"])
 
+        # Norms stand before each part, as in a Llama.
         y = F.rms_norm(x_BSE, (E,), w[f"{name}.input_layernorm.weight"], c.eps)
         q, k, v = (
             part(f"self_attn.{p}_proj", y).view(B, S, -1, c.head).transpose(1, 2) for p in "qkv"
         )
         q, k = (apply_rotary(z, cos_SD, sin_SD) for z in (q, k))
         if memory is not None:
+            # The memory stands first, so that columns of the mask count from the text's beginning.
             k, v = (torch.cat([old[None], z], 2) for old, z in zip(memory, (k, v), strict=True))
         attended = F.scaled_dot_product_attention(q, k, v, see_SP).transpose(1, 2).reshape(B, S, E)
         x_BSE = x_BSE + part("self_attn.o_proj", attended)
@@ -316,6 +320,8 @@ def word_tensor_shapes(c: WordConfig) -> dict[str, tuple[int, ...]]:
             f"{name}.mlp.down_proj.weight": (width, 3 * width),
         }
 
+    # Tokens are read in a small width, words in a wide one: two matrices lead up and down between
+    # them.
     out: dict[str, tuple[int, ...]] = {
         "embed_tokens.weight": (c.vocab, c.small),
         "slots": (c.slots, c.small),

@@ -74,10 +74,12 @@ def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -
     enter = draft.enter or (0,) * len(draft)
     # A state may enter any layer of such a network, else the first one only.
     top = network.layers - 1 if climbs else 0
+    # Deepest entry is one layer below the last, where a state still has a layer to go through.
     if wrong := [d for d in enter if not 0 <= d <= top]:
         raise RequestError(f"enter is {wrong[0]}: it must lie in 0 to {top}")
     if len(enter) != len(draft) or any(d for i, d in enumerate(enter) if i not in carries):
         raise RequestError(f"enter is {enter}: it must have one entry a node, 0 but for states")
+    # Layers run from below: a node that enters above cannot stand before one that enters below.
     if list(enter) != sorted(enter):
         raise RequestError(
             f"enter is {enter}: nodes that enter above the first layer must stand behind all others"
@@ -115,6 +117,7 @@ def require_routing(network: NeuralNetwork, draft: Draft, want: ScoreRequest) ->
             f"routing has {len(moved)} layers of {len(moved[0]) if moved else 0} experts: this model has "
             f"{have[0]} of {have[1]}"
         )
+    # Moved weights of experts change what a state means.
     if draft.state is not None or want.hidden or want.exits:
         raise RequestError("routing is wanted: such a pass gives laws of tokens alone, no states")
 
@@ -143,6 +146,8 @@ def require_layers(
     last = network.layers - 1
     if not run or run != sorted(set(run)) or run[0] < 0 or run[-1] > last:
         raise RequestError(f"layers is {layers}: they must be ascending and lie in 0 to {last}")
+    # Two halves of a layer have the numbers 2 i and 2 i + 1; to leave out both is to leave out the
+    # layer.
     if not {half // 2 for half in without} <= set(run) or any(h ^ 1 in without for h in without):
         raise RequestError(
             f"without is {sorted(without)}: it must hold 2 i (attention) or 2 i + 1 (MLP) of layers i that "

@@ -388,6 +388,7 @@ def _llada(
     kv = c.get("n_kv_heads") or (1 if c.get("multi_query_attention") else heads)
     ours = {
         "model_type": "llama",
+        # The table may have more rows than the vocabulary, rounded up for speed.
         "vocab_size": c.get("embedding_size") or c["vocab_size"],
         "hidden_size": c["d_model"],
         "num_hidden_layers": c["n_layers"],

@@ -192,6 +192,7 @@ async def advance_to_depth(
             now = want
         else:
             rows = range(len(group))
+            # At the last depth only the laws that were asked for; below it none, but all states.
             ends = at_once and stop == depth
             if ends:
                 law = want.law
@@ -200,6 +201,7 @@ async def advance_to_depth(
                 law = RowDetail.NOTHING
                 base = RowDetail.NOTHING
             now = replace(want, hidden=True, law=law, base=base)
+        # None is the whole network, which may run in one compiled call.
         if (low, stop) == (0, layers):
             run = None
         else:

@@ -49,6 +49,7 @@ class BidirectionalInserter:
     def __init__(self, network: NeuralNetwork, vocab: TokenVocabulary, mark: int) -> None:
         if not 0 <= mark < vocab.size:
             raise RequestError(f"the mark is token {mark}: it must lie in 0 to {vocab.size - 1}")
+        # Only EOS at a slot says that nothing goes there.
         if not vocab.eos - {mark}:
             raise RequestError(
                 "there is no EOS beside the mark: the model could not say that nothing is missing"
@@ -60,6 +61,7 @@ class BidirectionalInserter:
             pieces = ()
         else:
             pieces = vocab.words.pieces
+        # What may not be inserted: the mark, ends, and tokens that spell nothing.
         self.barred = sorted(
             {mark, *vocab.eos, *(i for i, piece in enumerate(pieces) if piece is None)}
         )

@@ -308,6 +308,7 @@ class SessionLedger:
             if cached:
                 self.scored = ScoredDraft(left, run=scored.run, since=since)
         else:
+            # Only the accepted path stays, and those nodes that a later draft may use again.
             self.cache.keep(path, stay)
             self.lag += self._late(path)
             scored.answers = {

@@ -213,6 +213,7 @@ class CausalLaw:
         Raises:
             RequestError: Keys cannot be turned to other positions.
         """
+        # Only whole entries can be turned to new positions.
         if edited and self.press is not None:
             raise RequestError(
                 f"reuse is 'edited': cache is {self.press.called}, and packed keys are not turned; leave one out"
@@ -221,6 +222,7 @@ class CausalLaw:
             raise RequestError(
                 f"reuse is 'edited': {why}, so keys cannot be turned to other positions; take 'prefix'"
             )
+        # A view with its own reuse; network and kept texts are the same.
         view = CausalLaw(
             self.network,
             self.vocab,
@@ -306,6 +308,7 @@ class CausalLaw:
                 best = cache
                 most = n
                 at = i
+        # A live session's cache can be shared where it can be cut back to the common beginning.
         shares = self.network.tree or self.network.rollback
         for session in self.live:
             if session.cache_salt != salt:

@@ -92,6 +92,7 @@ async def score_skipping_layers(
         query = query_of(ledger.cache, first, entries, range(len(new)), want, *run)
         answer = await build_forward(ledger.network, query)
         answers.append((len(new), answer))
+        # States at exits belong to the entry, whatever run computed them.
         exits = answer.exits or {}
         scored.entries += [
             LedgerEntry(

@@ -227,6 +227,7 @@ def _open_text(
     )
     edge.validate_record(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
     template = _chat_templates(path)
+    # generation_config.json knows of further ends, such as that of a turn.
     eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
     if eos is None:
         eos = []
@@ -236,6 +237,7 @@ def _open_text(
         text = Tokenizer.from_tokenizer_json(
             path / "tokenizer.json", settings, added=_added(path), eos=eos, template=template
         )
+    # Marian has two tokenizers, one for each language; the source's is read.
     elif (path / "source.spm").is_file():
         from polydec.models.text.marian_text import marian_tokenizer
 

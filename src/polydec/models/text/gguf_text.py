@@ -94,6 +94,7 @@ def read_text(file: GGUFCheckpoint) -> Tokenizer:
     )
     # BOS stands before every text if the file says so, or by custom of the vocabulary.
     names = _names(file, tokens)
+    # Files of Llama's tokenizer begin with BOS even where they do not say so.
     if (
         file.fields.get(
             "tokenizer.ggml.add_bos_token", kind == "llama" or pre in gguf_cuts.BOS_FIRST
@@ -243,8 +244,10 @@ def _sentencepiece(
     joined first."""
     scores = file.field("tokenizer.ggml.scores")
     if len(scores) != len(tokens):
+        # Every kind of token has its place, as ids count them all.
         raise FileError(f"{file.path} has {len(tokens)} tokens but {len(scores)} scores")
     vocab = _vocab(tokens, types)
+    # Scores of normal tokens alone order the merges.
     whole = {t: s for t, s, k in zip(tokens, scores, types) if k in (_NORMAL, _USER)}
     unknown = next((t for t, k in zip(tokens, types) if k == _UNKNOWN), None)
     tokenizer = HFTokenizer(

@@ -49,6 +49,7 @@ def marian_tokenizer(path: Path, vocab: Mapping[str, Any]) -> Tokenizer:
     # The vocabulary has pieces of the target language, too. They get a score so low that no source
     # is spelled with them.
     score, charsmap = read_pieces(path / "source.spm")
+    # Ids are those of vocab.json; the file of pieces gives the scores.
     names = sorted(vocab, key=lambda name: vocab[name])
     tokenizer = Tokenizer(Unigram([(name, score.get(name, RARE)) for name in names], unknown))
     steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
@@ -56,6 +57,7 @@ def marian_tokenizer(path: Path, vocab: Mapping[str, Any]) -> Tokenizer:
     tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", "always")
     tokenizer.decoder = decoders.Metaspace("▁", "always")
+    # Codes of languages are special: no text may be cut within one.
     special = [n for n in names if n in ("<unk>", "</s>", "<pad>") or CODE.fullmatch(n)]
     tokenizer.add_special_tokens([AddedToken(n, special=True, normalized=False) for n in special])
     tokenizer.post_processor = TemplateProcessing(

@@ -180,6 +180,8 @@ def _shown_in_parts(template: ChatTemplate, names: Names, role: str, user: Any) 
         elif role == "user":
             chats = [[message]]
         elif role == "assistant":
+            # Something must stand before and behind: some templates cut the last message of the
+            # assistant.
             chats = [[asked, message, asked]]
         else:
             chats = [[message, asked], [asked, message]]

@@ -43,6 +43,7 @@ def mark_final_message(messages: Sequence[Message], ending: str) -> list[Message
             f"prompt_ending is 'continue' and the final message is of role {last['role']!r}: it continues one of the "
             "assistant, so leave it out"
         )
+    # A call is closed by the template, so no text can go on from it.
     if last.get("tool_calls"):
         raise RequestError(
             "prompt_ending is 'continue' and the final message has tool_calls: it continues a text, so leave it out"

@@ -557,10 +557,12 @@ def read_rule(decoder: Mapping[str, Any]) -> SpellingRule | None:
     parts = list(decoder["decoders"])
     replaced = list[tuple[str, str]]()
     strip = 0
+    # A rule of decoding is a chain of steps; what is not known makes the caller decode as a whole.
     while parts and parts[0]["type"] == "Replace" and "String" in parts[0]["pattern"]:
         replaced.append((parts[0]["pattern"]["String"], parts.pop(0)["content"]))
     if fallback := bool(parts) and parts[0]["type"] == "ByteFallback":
         parts.pop(0)
+    # Fuse joins the pieces; only behind it a space at the beginning can be stripped.
     if parts and parts[0]["type"] == "Fuse":
         parts.pop(0)
         if (

@@ -132,6 +132,7 @@ def as_texts(messages: Sequence[Message]) -> list[Message]:
             after_result = True
             continue
         after_result = False
+        # Calls become text of the message, as the template has no place for them.
         calls = [_call(call) for call in message.get("tool_calls") or ()]
         if calls:
             more = {"content": "\n".join(x for x in (message["content"], *calls) if x)}

@@ -45,6 +45,7 @@ def measure_decodingtrust(asked: StudyRequest) -> StudyReport:
         )
         for label, ink in zip(labels, INKS)
     ]
+    # Numbers stand on the axis, as names are too long.
     order = ", ".join(f"{i} {name}" for i, name in enumerate(names, 1))
     return StudyReport(
         f"DecodingTrust's perspectives: {lm.name}",

@@ -19,6 +19,7 @@ def measure_scaling(asked: StudyRequest) -> StudyReport:
     """
     from polydec.lab.bench import scaling
 
+    # Its drafters take hours to train, so they are made beforehand.
     if asked.from_ is None:
         raise RequestError(
             f"suite is 'scaling': say with --from where the drafters are that `{scaling.MADE_BY} DIR/NAME` made"

@@ -236,6 +236,7 @@ def course(spec: ContextSpec) -> TrainingRun:
 
     def loss(step: int) -> tuple[Tensor, int]:
         token_BT = encode_sum_rows(draw_sum_texts(spec, spec.seed, step, spec.rows))
+        # Places differ from step to step, so the coprocessor works behind any of them.
         places = at_random(token_BT, generator_for(spec.seed, step, "places"))
         return rate * network.ahead(token_BT, places)[0].mean(), token_BT.numel()
 
@@ -251,6 +252,7 @@ def course(spec: ContextSpec) -> TrainingRun:
         made = CacheCoprocessor(network.skeleton, network.soft.detach(), tensors)
         coprocessor.save(out / "coprocessor", made, {})
 
+    # A tenth of the rate: the model that it reads is trained already.
     schedule = TrainingSchedule(steps, spec.rate / 10, log_every=min(20, steps))
     return TrainingRun(
         network,
@@ -283,12 +285,14 @@ def at_random(token_BT: Tensor, generator: torch.Generator) -> Tensor:
 
 def prepare_base_model(spec: ContextSpec) -> TrainingRun:
     """What trains the model alone, on texts as they are."""
+    # Heads of 16 numbers, the least that the compiled step serves.
     heads = spec.width // 16
     shape = LlamaShape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
     network = TrainableLlama(shape, seed=spec.seed)
 
     def loss(step: int) -> tuple[Tensor, int]:
         token_BT = encode_sum_rows(draw_sum_texts(spec, spec.seed, step, spec.rows))
+        # The last token has no successor, the first no predecessor.
         logits = network(token_BT[:, :-1])
         nats = F.cross_entropy(logits.flatten(0, 1), token_BT[:, 1:].flatten())
         return nats, token_BT.numel()

@@ -280,6 +280,7 @@ def measure_graph_answers(network: TrainableLlama, spec: ContextSpec) -> dict[st
         `right`: share by the depth of the answer (with thoughts: by their number, then by depth);
         `told`, with thoughts only: see `told_apart`; `parameters`.
     """
+    # Graphs of every depth, since deeper ones need more thoughts.
     unseen = {
         depth: [
             graphs.draw_reachability_graph(f"unseen {i}", spec.nodes, spec.hops, depth, True)
@@ -290,6 +291,7 @@ def measure_graph_answers(network: TrainableLlama, spec: ContextSpec) -> dict[st
     out: dict[str, Any] = {"parameters": sum(p.numel() for p in network.parameters())}
     if spec.reasoning != "latent":
         return out | {"right": {d: _right_written(network, rows) for d, rows in unseen.items()}}
+    # One thought more than there are hops, and none: both ends show what thoughts are for.
     counts = range(spec.hops + 2)
     out["right"] = {
         count: {

@@ -149,6 +149,7 @@ def _answering(spec: ContextSpec) -> TrainingRun:
     def loss(step: int) -> tuple[Tensor, int]:
         # Steps are numbered on, so that no sum of the first training is drawn again.
         rows = draw_sum_batch(spec, first.steps + step)
+        # The answer is one token, and the end says that nothing follows.
         goal_B2 = torch.tensor([[IDS[row.answer], IDS[END]] for row in rows])
         logits_B2V = answering.logits(rows, thinker_mark_states(thinker, rows))
         return F.cross_entropy(logits_B2V.flatten(0, 1), goal_B2.flatten()), spec.rows * CONTEXT

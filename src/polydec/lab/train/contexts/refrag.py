@@ -251,6 +251,8 @@ def rewriting_course(spec: ContextSpec) -> TrainingRun:
         few = int(
             torch.randint(1, most + 1, (), generator=generator_for(spec.seed, step, "chunks"))
         )
+        # Every other step has all chunks, the longest task; the others any number, so that short
+        # ones stay learned.
         count = most if step % 2 == 0 else few
         line_BLK = encode_page_lines(draw_pages(spec.seed, step, spec.rows))[:, :count]
         page = network.page(line_BLK, network.encoded(line_BLK), closed_chunk_mask(line_BLK))
@@ -306,6 +308,7 @@ def _continued(spec: ContextSpec) -> TrainingRun:
         # One number of open chunks for the batch keeps all rows equally long.
         count = int(torch.randint(0, LINES + 1, (), generator=chance))
         open_BL = at_random(len(pages), LINES, count, chance)
+        # The decoder sees open lines as tokens and the others as vectors.
         page = network.page(line_BLK, network.encoded(line_BLK), open_BL)
         nats, _ = page_answer_nats(
             page_reader.page_continuation_logits(network.decoder, page, token_BU), token_BU
@@ -416,9 +419,11 @@ def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     drawn = nn.Module()
     for name, value in sample(0).items():
         drawn.register_buffer(name, value)
+    # A module of buffers, so that what was drawn is saved with the network and a run can go on.
     network.add_module("drawn", drawn)
 
     def loss(step: int) -> tuple[Tensor, int]:
+        # A sample serves for TWICE steps: to draw one costs many passes.
         if step % TWICE == 0:
             drawn.load_state_dict(sample(step))
         last = drawn.state_dict()
@@ -456,6 +461,7 @@ def measure_page_answers(network: RefragModel, seed: int) -> dict[str, Any]:
     # The policy's best chunks, without randomness.
     best = score_chunks(network.sizes, network.t, c_BLW).argsort(-1, descending=True)[:, :count]
     ways = {
+        # Both ends and chance besides the policy: only between them its choice says something.
         "none open": closed_chunk_mask(line_BLK),
         "by the policy": open_chunk_mask(best, LINES),
         "by chance": at_random(len(pages), LINES, count, generator_for(seed, 0, "measured")),
@@ -470,6 +476,7 @@ def measure_page_answers(network: RefragModel, seed: int) -> dict[str, Any]:
             token_BU,
         )
         right[name] = float(found.all(-1).float().mean())
+    # The lines that hold the answer's records: how many of them did the policy open?
     records = open_chunk_mask(torch.tensor([p.records for p in pages]), LINES)
     return {
         "parameters": sum(p.numel() for p in network.parameters()),

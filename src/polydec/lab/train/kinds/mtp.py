@@ -141,6 +141,7 @@ def make_mtp(shown: TeacherContext) -> DrafterStudent:
         Returns:
             The drafter's weights.
         """
+        # The nine tensors before are the masks and the sampler; pairs follow.
         of = [tuple(t[i : i + 2]) for i in range(9, len(t), 2)]
         layers = [
             dict(zip(PLACES, of[i : i + len(PLACES)], strict=True))

@@ -104,20 +104,34 @@ def run_layer_by_levels(
         at_T = torch.arange(x_BTH.shape[1])
 
     def added(place: str, read: Tensor, y: Tensor, plain: bool = False) -> Tensor:
+        """Add what the adapter makes of a row to what the layer makes of it.
+
+        Args:
+            place: Place in the layer, one of `PLACES`.
+            read: What the layer reads there, ``[B, N, T, I]`` or without N.
+            y: What the layer's own matrices make of it.
+            plain: Whether the adapter reads it behind a norm without weights. Default False.
+
+        Returns:
+            The sum; y itself without an adapter.
+        """
         if adapter is None:
             return y
         into, out = adapter[place]
+        # The adapter reads rows normed without weights, as the packed network has its inputs.
         return y + F.linear(
             F.linear(F.rms_norm(read, read.shape[-1:], None, s.eps) if plain else read, into), out
         )
 
     n = layer.input_layernorm(x_BTH)
     own = layer.self_attn
+    # The three projections share one pair of matrices, so their outputs stand side by side.
     qkv = added(
         "qkv", x_BTH, torch.cat([p(n) for p in (own.q_proj, own.k_proj, own.v_proj)], -1), True
     )
     heads = qkv.unflatten(-1, (-1, s.head)).transpose(1, 2)
     q, k, v = heads.split([s.heads, s.kv_heads, s.kv_heads], 1)
+    # A level stands so many positions behind its token.
     cos, sin = (t[at_T + level] for t in (target.model.cos, target.model.sin))
     q = apply_rotary_embedding(q, cos, sin)
     k = apply_rotary_embedding(k, cos, sin)
@@ -141,6 +155,7 @@ def run_layer_by_levels(
 
 def make_ppd(shown: TeacherContext) -> DrafterStudent:
     """Prompt tokens, which begin as the embeddings of frequent tokens."""
+    # Frequent tokens, in an order that the seed names: copies begin as different ones.
     drawn = shown.tokens[
         torch.randperm(len(shown.tokens), generator=torch.Generator().manual_seed(shown.seed))[
             : shown.levels * shown.copies
@@ -154,6 +169,18 @@ def make_ppd(shown: TeacherContext) -> DrafterStudent:
         rates: Rates,
         share: float,
     ) -> SoftProbes:
+        """Build the artefact of a student's tensors.
+
+        Args:
+            t: The tensors of the student, in their order.
+            layer: The student's layer; there is none, and it is not read.
+            vocab: The target's vocabulary.
+            rates: How often the token of each rank is right, by probe.
+            share: Cost of a draft, in passes of the target.
+
+        Returns:
+            Probes without maps.
+        """
         enter = (0,) * shown.levels
         return SoftProbes(t[0], None, enter, vocab, rates, share, shown.copies)
 
@@ -172,6 +199,18 @@ def make_hidden(shown: TeacherContext) -> DrafterStudent:
         rates: Rates,
         share: float,
     ) -> SoftProbes:
+        """Build the artefact of a student's tensors.
+
+        Args:
+            t: What enters of the probes, then a map for each.
+            layer: The student's layer; there is none, and it is not read.
+            vocab: The target's vocabulary.
+            rates: How often the token of each rank is right, by probe.
+            share: Cost of a draft, in passes of the target.
+
+        Returns:
+            Probes with maps.
+        """
         return SoftProbes(t[0], t[1:], enter, vocab, rates, share)
 
     maps = [torch.eye(s.width) for _ in range(shown.levels)]

@@ -56,6 +56,7 @@ def prepare_probe(spec: FilterSpec) -> ProbeTraining[ProbeExamples]:
     def build(*t: Tensor) -> ConfidenceFilter:
         return ConfidenceFilter(((t[0], t[1]), (t[2], t[3])), spec.written)
 
+    # As many hidden units as positions where nobody says how many.
     start = filters.new_confidence_filter(spec.block, spec.hidden or spec.block, spec.seed)
     net = TrainableProbe(build, p=[t for layer in start.layers for t in layer])
 
@@ -63,6 +64,12 @@ def prepare_probe(spec: FilterSpec) -> ProbeTraining[ProbeExamples]:
         return binary_cross_entropy_with_logits(net.probe().logits(part.input_NX), part.label_N)
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write the filter as an artefact.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; it goes into config.json.
+        """
         about = {"target": spec.target, "tasks": list(spec.tasks), **result}
         filters.save(out, net.probe(), about)
 

@@ -57,11 +57,13 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 def prepare_probe(spec: JudgeSpec) -> ProbeTraining[ProbeExamples]:
     """Label tokens by a checker where the spec names problems, else by the target's results."""
     point, small, name = load_target_and_draft(spec.target, spec.draft)
+    # Two ways to label: by problems with a checker, or by comparing what both models write.
     if spec.kinds:
         labelled = _checked
     else:
         labelled = _compared
     (lessons, aside, unseen), known_by = labelled(spec, point, small)
+    # Zeros: the judge begins without an opinion.
     judge = TrainableProbe(
         lambda weight_H, bias: JudgeProbe(weight_H, bias, point.lm.vocab),
         weight=torch.zeros(lessons.input_NX.shape[1]),
@@ -69,6 +71,7 @@ def prepare_probe(spec: JudgeSpec) -> ProbeTraining[ProbeExamples]:
     )
 
     def loss(part: ProbeExamples) -> Tensor:
+        # A wrong token that is kept may cost the answer, a right one that is dropped only a pass.
         weight_N = torch.where(part.label_N > 0, 1.0, spec.weight)
         logit_N = judge.probe().logits(part.input_NX)
         return F.binary_cross_entropy_with_logits(logit_N, part.label_N, weight_N)
@@ -114,6 +117,7 @@ def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
             each = max(1, spec.each // 3)
         else:
             each = spec.each
+        # Both models' solutions: the draft's show the errors that the judge will meet.
         return [
             drawn
             for who, solver in (("target", point), ("draft", small))
@@ -258,11 +262,13 @@ def label_by_continuation(
         for i in differ[:: max(1, len(differ) // spec.tries)][: spec.tries]:
             begun = (*own[:i], guesses[i])
             whole = (
+                # The draft's token, and then what the target makes of it.
                 *begun,
                 *greedy_continuation(target, (*s.prompt_ids, *begun), spec.max_tokens - len(begun)),
             )
             state.append(teacher_forced_states(target, s.prompt_ids, begun)[-1])
             right.append(float(is_same_result(text.decode(own), text.decode(whole))))
+            # The target's own token at the same place is a right one by definition.
             state.append(teacher_forced_states(target, s.prompt_ids, own[: i + 1])[-1])
             right.append(1.0)
     if not state:
@@ -341,6 +347,15 @@ def judge_pass_rates(judge: JudgeProbe, lessons: ProbeExamples) -> dict[str, tup
     right_N = lessons.label_N > 0
 
     def share(which_N: Tensor, threshold: float) -> float:
+        """Share of some tokens whose chance lies above a threshold.
+
+        Args:
+            which_N: Which tokens, shape ``[N]``, bool.
+            threshold: The threshold, 0 to 1.
+
+        Returns:
+            The share, 0 where there is no such token.
+        """
         if which_N.any():
             return round(float((chance_N[which_N] > threshold).float().mean()), 4)
         return 0.0

@@ -52,6 +52,16 @@ def prepare_probe(spec: PrmSpec) -> ProbeTraining[StepRewardExamples]:
     point = load_autoregressive_model(spec.target)
 
     def solve(file: str, each: int, unseen: bool) -> list[LabelledSolution]:
+        """Draw solutions of problems.
+
+        Args:
+            file: Name of the file in spec.out that holds them.
+            each: Problems of each kind.
+            unseen: Whether the problems are held out from training.
+
+        Returns:
+            The solutions with their labels.
+        """
         return draw_solutions(
             Path(spec.out) / file,
             point,
@@ -63,8 +73,10 @@ def prepare_probe(spec: PrmSpec) -> ProbeTraining[StepRewardExamples]:
         )
 
     drawn = solve("text.jsonl", spec.each, unseen=False)
+    # Every eighth solution is set aside, whole: its steps are alike.
     lessons = label_solution_steps(point, [d for i, d in enumerate(drawn) if i % 8])
     aside = label_solution_steps(point, drawn[::8])
+    # A quarter as many problems that no training saw.
     unseen = label_solution_steps(point, solve("held.jsonl", max(1, spec.each // 4), unseen=True))
     width = lessons.input_NX.shape[1]
     head = trainable_step_reward(
@@ -149,6 +161,7 @@ def measure_step_reward(reward: StepReward, lessons: StepRewardExamples) -> dict
     def ranked(kind: int) -> float | None:
         own_N = lessons.kind_N == kind
         good = value_N[own_N & right_N]
+        # The share of pairs in which the right step has the higher value: the area under the curve.
         bad = value_N[own_N & ~right_N]
         if len(good) and len(bad):
             return float((good[:, None] > bad[None]).float().mean())

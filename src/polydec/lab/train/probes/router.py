@@ -93,6 +93,15 @@ class _RecordingOracle:
     big: _RecordingReward
 
     async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+        """Decide for the step of the higher reward, after the draft model's state was noted.
+
+        Args:
+            case: The step of the draft model's and what stands before it.
+            rng: Random stream of the answer.
+
+        Returns:
+            Whether the target's step stands.
+        """
         await case.drafted(self.small)
         return await AdvantageArbiter(self.big).prefers(case, rng)
 
@@ -138,6 +147,7 @@ def _kept(spec: RouterSpec, models: StepModels, unseen: bool) -> RouterExamples:
     """
     out = Path(spec.out)
     file = out / ("held.safetensors" if unseen else "lessons.safetensors")
+    # Written beside the lessons, to see whether they belong to this spec.
     about = out / "lessons.json"
     asked = json.dumps(gathering_identity(spec))
     if file.exists():
@@ -148,6 +158,7 @@ def _kept(spec: RouterSpec, models: StepModels, unseen: bool) -> RouterExamples:
         return _read(file)
     made = gather_router_examples(spec, models, unseen)
     tensors = {"state": made.state_NH, "value": made.value_N, "advantage": made.advantage_N}
+    # The description first: lessons without one would be refused.
     replace_file_atomically(about, lambda at: Path(at).write_text(asked))
     replace_file_atomically(file, lambda at: save_file(tensors, at))
     return made
@@ -186,6 +197,16 @@ def gather_router_examples(spec: RouterSpec, models: StepModels, unseen: bool) -
     def oracle_for(
         number: int, problem: ReasoningProblem, ids: tuple[int, ...]
     ) -> _RecordingOracle:
+        """Make the oracle of a problem, whose notes are kept.
+
+        Args:
+            number: Number of the problem; not needed.
+            problem: The problem; not needed.
+            ids: Its prompt; not needed.
+
+        Returns:
+            The oracle.
+        """
         notes.append((_RecordingReward(None), _RecordingReward(models.reward)))
         return _RecordingOracle(*notes[-1])
 

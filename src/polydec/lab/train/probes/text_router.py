@@ -97,6 +97,15 @@ class _StepPairOracle:
     worth: Callable[[Sequence[int], Sequence[int]], float]
 
     async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+        """Value both steps, and keep them as a lesson.
+
+        Args:
+            case: The step of the draft model's and what stands before it.
+            rng: Random stream of the answer; not needed.
+
+        Returns:
+            Whether the target's step stands; the draft model's does where both are worth the same.
+        """
         *before, drafted = case.steps
         if self.reward is None:
             stood = [x for step in before for x in step.tokens]
@@ -169,6 +178,12 @@ def prepare_probe(spec: TextRouterSpec) -> ProbeTraining[TextRouterExamples]:
         return binary_cross_entropy_with_logits(net.logits(*pad_router_texts(part)), better_B)
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write the router as an artefact.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; it is not used.
+        """
         # The router reads states alone, so the language model's last matrix stays behind.
         weights = net.network.state_dict()
         weights = {name: t for name, t in weights.items() if name.startswith("model.")}
@@ -281,6 +296,7 @@ def _kept(spec: TextRouterSpec, models: StepModels, unseen: bool) -> list[TextRo
         kept = validate_record(
             _RouterExamplesRecord, read_json(file), f"file {str(file)!r} (delete it to gather anew)"
         )
+        # Through JSON, where tuples are lists, as they come from the file.
         if kept.asked != json.loads(json.dumps(asked)):
             raise RequestError(
                 f"out is {str(out)!r}: what lies there was gathered for another training"
@@ -313,6 +329,7 @@ def gather_text_router_examples(
     # set aside as often.
     order = tuple(problems.KINDS)
     numbered = [
+        # A number for each kind and index, which no other problem has.
         (i * len(order) + order.index(kind), problems.draw_problem(kind, spec.seed + 1, i, unseen))
         for i in range(problem_count(spec, unseen))
         for kind in spec.kinds
@@ -322,6 +339,16 @@ def gather_text_router_examples(
     lessons = list[TextRouterExample]()
 
     def oracle_for(number: int, problem: ReasoningProblem, ids: tuple[int, ...]) -> _StepPairOracle:
+        """Make the oracle of a problem, which keeps every pair of steps as a lesson.
+
+        Args:
+            number: Number of the problem.
+            problem: The problem, whose checker values steps.
+            ids: Its prompt.
+
+        Returns:
+            The oracle.
+        """
         worth = build_step_checker(problem, models.target.text, vocab.eos)
         return _StepPairOracle(ids, marks, number, lessons, models.reward, worth)
 
@@ -345,6 +372,15 @@ def build_step_checker(
     """
 
     def worth(before: Sequence[int], step: Sequence[int]) -> float:
+        """Value a step by the checker of the problem.
+
+        Args:
+            before: Tokens of the answer before the step.
+            step: Tokens of the step, at least one.
+
+        Returns:
+            1 where all up to its end may stand in a right solution, else 0.
+        """
         written = text.decode([*before, *step])
         if step[-1] in ends:
             return float(problems.is_right_solution(problem, written))
@@ -371,6 +407,7 @@ def measure_text_router(
         and of_value's.
     """
     better_N = torch.tensor([x.better for x in lessons])
+    # In parts, as long texts of all lessons would not fit into memory at once.
     parts = [lessons[i : i + 64] for i in range(0, len(lessons), 64)]
     logit_N = torch.cat([net.logits(*pad_router_texts(part)) for part in parts])
     value_N = torch.tensor([x.value for x in lessons])
@@ -380,6 +417,7 @@ def measure_text_router(
         "steps": len(lessons),
         "better": round(float(better_N.float().mean()), 4),
         "auc": roc_auc(logit_N, better_N),
+        # The value of the draft's step alone, and the length of the text: a router must beat both.
         "of_value": roc_auc(-value_N, better_N),
         "of_place": roc_auc(torch.tensor([float(len(x.text)) for x in lessons]), better_N),
         "spearman": spearman_correlation(logit_N, gain_N),

@@ -93,9 +93,16 @@ def prepare_probe(spec: ValueSpec) -> ProbeTraining[CanvasExamples]:
 
     # Its rows have seeds of their own, by which runs of earlier releases go on.
     def generator(step: int) -> Generator:
+        # A prime factor, so that streams of neighbouring seeds do not meet.
         return torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
 
     def save(out: Path, result: Mapping[str, Any]) -> None:
+        """Write the network as an artefact.
+
+        Args:
+            out: Directory to write.
+            result: What was measured; it goes into config.json.
+        """
         value.save(out, in_units(), {"target": spec.target, "reward": spec.reward, **result})
 
     return ProbeTraining(
@@ -104,6 +111,7 @@ def prepare_probe(spec: ValueSpec) -> ProbeTraining[CanvasExamples]:
         loss,
         lambda: {
             "canvases": len(lessons) + len(held),
+            # The root of the mean square, in the units of the reward.
             "error": float(loss_aside()) ** 0.5,
             "spread": float(held.label_N.std(correction=0)),
         },

@@ -43,6 +43,7 @@ class WordPooled(nn.Module):
         super().__init__()
         self.c = c
         self.small, self.large = word_layer_shapes(c)
+        # The global generator is put back: a network must not change what a program draws later.
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self.embed_tokens = nn.Embedding(c.vocab, c.small)
@@ -58,6 +59,7 @@ class WordPooled(nn.Module):
             self.norm = LlamaRMSNorm(c.width, c.eps)
             self.last = LlamaRMSNorm(c.small, c.eps)
             for name, p in self.named_parameters():
+                # Projections begin with the size that keeps their output as large as their input.
                 if p.ndim == 2 and "proj" in name:
                     nn.init.normal_(p, std=p.shape[1] ** -0.5)
             nn.init.normal_(self.embed_tokens.weight, std=0.02)
@@ -167,6 +169,7 @@ def build_word_pooled_network(spec: WordsSpec, tokenizer: Tokenizer) -> WordPool
     Returns:
         The network, trainable.
     """
+    # A word ends at these signs, each of which is one token.
     ends = tuple(tokenizer.encode(x, add_special_tokens=False).ids[0] for x in PARTS)
     begin, end = (mark_id(tokenizer, mark) for mark in (BEGIN, END))
     config = WordConfig(

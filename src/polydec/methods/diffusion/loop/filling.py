@@ -136,12 +136,14 @@ async def fill_canvases(
         Returns:
             The finished answer.
         """
+        # Passes hold a session of the model each; it is given back as soon as its answer ends.
         try:
             return await _filled(vocab, start(request, text.ends), unfinished[choice], text, into)
         finally:
             unfinished.pop(choice).close()
 
     try:
+        # Texts and passes are made for all choices first, so that they share the first pass.
         texts = {choice: into.open(choice) for choice in request.choices}
         for choice in texts:
             unfinished[choice] = begin(request, rng(choice))

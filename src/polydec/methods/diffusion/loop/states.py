@@ -40,7 +40,11 @@ def approximate_exactness(self: object) -> Exactness:
 
 
 def no_state(self: object, canvas: Canvas) -> None:
-    """`Unmasker.start` of one that remembers nothing."""
+    """Begin an answer: `Unmasker.start` of a rule that remembers nothing.
+
+    Args:
+        canvas: The canvas; not needed.
+    """
 
 
 def still_none(self: object, state: None, count: int) -> None:
@@ -53,7 +57,14 @@ def still_none(self: object, state: None, count: int) -> None:
 
 
 def no_pace(self: object, canvas: Canvas) -> Pace:
-    """`Unmasker.start` of one that fills a fixed number of gaps a pass."""
+    """Begin an answer: `Unmasker.start` of a rule that fills a fixed number of gaps a pass.
+
+    Args:
+        canvas: The canvas; not needed.
+
+    Returns:
+        The pace of no block: 0 gaps, 0 passes.
+    """
     return 0, 0
 
 

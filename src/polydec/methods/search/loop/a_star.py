@@ -183,10 +183,12 @@ class _AStarRun:
                 once.setdefault(text, (attempt, stream))
         # The reward is asked of all new steps in one pass.
         begun = node.attempt.logp
+        # All children are valued at once, so that their passes are shared.
         await gather_coroutines(
             *(self._valued(attempt, attempt.logp - begun, node) for attempt, _ in once.values())
         )
         self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
+        # Without `again` a node is expanded once, and leaves the queue for good.
         if plan.again is None:
             waiting = []
         else:

@@ -175,6 +175,7 @@ def _date(answer: str, years: bool) -> tuple[AnswerStatement, ...]:
         year = int(parts["year"])
     else:
         year = None
+    # Coarser parts follow from finer ones, so that 1987 and "the 1980s" can be compared.
     if "decade" in parts:
         decade = int(parts["decade"])
     elif year is None:
@@ -184,10 +185,13 @@ def _date(answer: str, years: bool) -> tuple[AnswerStatement, ...]:
     if "century" in parts:
         century = int(parts["century"])
     else:
+        # The nineteenth century is that of the years from 1800 on: one more than the first two
+        # digits.
         century = (decade or 0) // 10 + 1
     if "number" in parts:
         month = int(parts["number"])
     else:
+        # Names of months are known by their first three letters.
         month = _MONTH.get(parts.get("month", "")[:3].lower())
     if "day" in parts:
         day = int(parts["day"])
@@ -258,13 +262,16 @@ def parse_name_hierarchy(text: str) -> dict[str, str]:
     out = dict[str, str]()
     for part in filter(None, (p.strip() for p in text.split(";"))):
         low, _, high = (side.strip() for side in part.partition("<"))
+        # One "<" a part: a chain of several is written as several parts.
         if not low or not high or "<" in high:
             raise RequestError(
                 f"within has {part[:60]!r}: write it as 'Lyon < France; France < Europe'"
             )
+        # Compared as answers are, without case and signs.
         if answer_of(low, "") in out:
             raise RequestError(f"within has {low[:60]!r} twice: a name lies within one other")
         out[answer_of(low, "")] = high
+    # A walk upwards from every name: a circle would keep later walks from ending.
     for name in out:
         seen = {name}
         at = name

@@ -172,9 +172,11 @@ class _ArbitrageRun:
             called = await arbiter.prefers(self, rng.at("arbiter", at))
             # Commit one of the two steps; the model that did not write it catches up.
             await (self._replace(at) if called else self._keep(drafted))
+            # What stands is shown at once; a step that was replaced is never seen.
             self._stands(WrittenStep(called, tuple(self._answer.tokens[at:])))
             self._stats = self._stats.plus(
                 ArbitrageStats(
+                    # The target's own step counts only where it wrote one beside the draft's.
                     steps=1,
                     called=int(called),
                     drafted=len(drafted),
@@ -182,6 +184,7 @@ class _ArbitrageRun:
                     own=0 if self._own is None else len(self._own.text.tokens) - at,
                 )
             )
+        # Passes are counted by each attempt of the target, and added up at the end.
         spent = [a.spent for a in self._targets]
         return self._answer.result(
             self._stats.plus(

@@ -120,6 +120,7 @@ class _ExactModeRun:
         prompt = self._request.prompt
         session = plan.target.open(prompt)
         try:
+            # The prompt is fed without a law: the first one is asked for at its last token.
             await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
             path = [prompt[-1]]
             back = False
@@ -137,6 +138,7 @@ class _ExactModeRun:
                 Raises:
                     RequestError: `most` beginnings were looked at.
                 """
+                # Checked before the pass, so that the bound is never passed.
                 if self._spent.passes == plan.most:
                     raise RequestError(
                         f"most is {plan.most}: the likeliest text is not proven after looking at so many beginnings, so "

@@ -96,12 +96,14 @@ class LikeliestTextSearch:
         else:
             language = self.language
         tree = await BranchTree.open(self.target, request.prompt, base=request.base_detail)
+        # A prefix, its log-probability, the constraint's state, and the node that it stands on.
         live = [LikeliestPrefix(into.hypothesis(), 0.0, language.start(), 0)]
         ended = list[LikeliestPrefix]()
         cut = False
         try:
             while live:
                 scores = await tree.score()
+                # Prefixes may share a node: each is fed once.
                 fed = len({b.node for b in live})
                 live, ended, short, new = self._step(live, ended, keep, language, scores, request)
                 cut = cut or short
@@ -109,9 +111,11 @@ class LikeliestTextSearch:
                 live = [replace(b, node=node) for b, node in zip(live, nodes, strict=True)]
                 stats = stats.plus(SearchStats(1, scored=fed, written=new))
                 if live or ended:
+                    # What all texts that are left begin with is final, and can be shown.
                     best.settle([b.text for b in (*ended, *live)])
         finally:
             tree.close()
+        # Nothing ended though nothing was cut: the law gives every legal text probability 0.
         if not ended and not cut:
             raise RequestError(
                 "every text of the constraint has probability 0 here: what cuts unlikely tokens off (a rule, or "
@@ -177,12 +181,14 @@ class LikeliestTextSearch:
                 # All options that follow are no likelier.
                 break
             b = live[i]
+            # A fork, since several tokens may follow one prefix.
             text = live[i].text.fork()
             new += 1
             text.write((x,), logprobs_at_nodes(scores, (b.node,), (x,), request.logprobs))
             after = LikeliestPrefix(text, total, language.step(b.state, x), b.node)
             if text.finish_reason is None:
                 grown.append(after)
+                # A guard of memory: the constraint was taken for a short list, and is none.
                 if len(grown) > MOST:
                     raise RequestError(
                         f"constraint allows more than {MOST} texts that have to be followed at once: take one "
@@ -190,9 +196,11 @@ class LikeliestTextSearch:
                     )
             elif text.finish_reason == "stop":
                 text.score = total
+                # Only the best `keep` can still matter.
                 ended = sorted((*ended, after), key=lambda e: -e.total)[:keep]
             else:
                 cut = True
+        # No prefix below the worst of these can come back, as log-probabilities only fall.
         if len(ended) >= keep:
             limit = ended[keep - 1].total
         else:

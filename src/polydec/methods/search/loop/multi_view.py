@@ -114,9 +114,11 @@ class MultiViewSearch:
         ):
             if not least <= value <= most:
                 raise RequestError(f"{name} is {value}: it must lie in {least} to {most}")
+        # Compared without case, as models write answers either way.
         told = [a.strip().lower() for a in self.answers]
         if len(told) < 2 or len(set(told)) < len(told) or not all(told):
             raise RequestError(f"answers is {list(self.answers)}: at least two different words")
+        # Spelled now, so that a text which the tokenizer cannot write is refused before any pass.
         self.spelled(self.cue, "cue")
         for view in self.views:
             self.spelled(view, "views")
@@ -207,13 +209,17 @@ class _MultiViewRun:
         begin = len(attempt.text.tokens)
         tokens, logp = r.scores.topk(0, plan.width)
         chance = {x: math.exp(p) for x, p in zip(tokens, logp, strict=True)}
+        # The likeliest token is kept in any case, though it may lie below `least`.
         kept = [x for x in tokens if chance[x] >= plan.least] or list(tokens[:1])
+        # Each path goes on from one of these first tokens, and is greedy from there.
         forks = self._choice.forks(attempt, len(kept))
         for fork, x in zip(forks, kept, strict=True):
             fork.take(one_token_round(r, x))
         return list(
             await gather_coroutines(
                 *(
+                    # The first path keeps the random stream, so that one path alone writes as
+                    # without forks.
                     self._path(fork, chance[x], begin, rng if not i else rng.at("path", i))
                     for i, (fork, x) in enumerate(zip(forks, kept, strict=True))
                 )
@@ -234,6 +240,7 @@ class _MultiViewRun:
                 token = r.scores.argmax(0)
             over = attempt.take(one_token_round(r, token), self._line, begin)
         tokens = attempt.text.tokens[begin:]
+        # Without a tokenizer no answer can be found in the text.
         words = self._plan.vocab.words
         if words is None:
             return ViewPath(attempt, chance)

@@ -109,6 +109,7 @@ class ParticleSearch:
         answers = [into.open(choice) for choice in request.choices]
         trees = list[BranchTree]()
         try:
+            # Opened before any is written, so that all particles' first passes are shared.
             for _ in answers:
                 trees.append(
                     await BranchTree.open(self.target, request.prompt, base=request.base_detail)

@@ -271,7 +271,9 @@ class _IterativeRefinementRun:
         worst = self._worst(attempt, half // 2)
         answer = answer_without_end(attempt)
         critique = self._plan.asked()
+        # What is shown of earlier attempts takes the rest, after the worst and the feedback.
         left = half - len(worst) - len(feedback)
+        # A critique needs room for the answer, for itself and for the reply to it.
         if critique and (room := left - len(critique)) >= 2:
             most = room // 2
             asked = (*answer[: room - most], *critique)

@@ -112,10 +112,12 @@ class StochasticBeamSearch:
         """
         best = NBestAnswers(into, self.width)
         stats = SearchStats()
+        # All prefixes race with one stream: drawing without replacement needs a common noise.
         drawn = rng(0)
         tree = await BranchTree.open(self.target, request.prompt, base=request.base_detail)
         try:
             beam: Sequence[RacingPrefix] = [RacingPrefix(into.hypothesis(), 0.0, 0)]
+            # Ended prefixes stay in the race, but are not fed.
             while fed := {r.node for r in beam if r.text.finish_reason is None}:
                 scores = await tree.score()
                 after = self._race(beam, scores, request, drawn.at("beam", stats.passes))

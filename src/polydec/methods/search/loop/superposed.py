@@ -99,6 +99,7 @@ class SuperposedSearch:
             )
         if not self.temperature > 0.0:
             raise RequestError(f"temperature is {self.temperature}: it must be above 0")
+        # The share follows from alpha, so the sentence names what the user gave.
         if not 0.0 <= self.share <= 1.0:
             raise RequestError(f"alpha is {self.alpha}: it must lie in 0 to 1")
         if self.alpha and self.table is None:
@@ -169,9 +170,11 @@ class SuperposedSearch:
                 # The mixture enters as a state; the token beside it is the leading text's.
                 if live:
                     draft = _longer(draft, live[0].text.tokens[-1], self._mixture(live, session))
+            # Scores are set at the end: every step still changes them.
             for m in ended:
                 m.text.score = m.score
             texts = [m.text for m in ended]
+            # One mixed pass served all texts, so log-probabilities of each need a pass of its own.
             if request.logprobs is not None:
                 texts = [await _noted(t, session, into) for t in texts]
         finally:

@@ -140,6 +140,7 @@ class ThoughtTreeSearch:
         at_least_one(self, "most", "longest", "found")
         if not 0.0 <= self.alike <= 1.0:
             raise RequestError(f"alike is {self.alike}: it must lie in 0 to 1")
+        # Spelled now, so that a text which the tokenizer cannot write is refused before any pass.
         for name in ("check", "cue", "own"):
             self.spelled(name)
         for passage in self.passages:
@@ -152,6 +153,7 @@ class ThoughtTreeSearch:
             raise RequestError(
                 f"cue is {self.cue!r}: the request's constraint leaves no room for it, so leave one of them out"
             )
+        # The check reads the chances of yes and no, so each must begin with tokens of its own.
         if self.check and not (self.begun_by(YES) and self.begun_by(NO)):
             raise RequestError(
                 f"check is {self.check!r}: the model's tokenizer cannot spell yes and no, so leave it empty"

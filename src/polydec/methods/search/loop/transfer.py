@@ -106,6 +106,7 @@ class TransferQSearch:
         )
         trees = [law]
         try:
+            # Without another baseline the target itself looks ahead, on its own tree.
             ahead = law
             baseline = self.baseline or self.target
             if self.looks and baseline is not self.target:
@@ -114,6 +115,7 @@ class TransferQSearch:
             writers = list[_TransferQRun]()
             for answer in answers:
                 choice = answer.choice or 0
+                # Each answer branches from one read prompt.
                 mine = law.fork(choice)
                 trees.append(mine)
                 if self.looks:
@@ -122,6 +124,7 @@ class TransferQSearch:
                     theirs = None
                 trees += [] if theirs is None else [theirs]
                 writers.append(_TransferQRun(self, answer, mine, theirs, rng(choice)))
+            # All answers run at once and share passes.
             return await gather_coroutines(*(writer.run(request) for writer in writers))
         finally:
             for tree in trees:
@@ -224,11 +227,13 @@ class _TransferQRun:
             texts += [
                 CandidateContinuation(i, text.fork(), rng.at(i, j)) for j in range(plan.tries)
             ]
+        # Without looks ahead the reward reads the candidates as they stand.
         if self._ahead is not None:
             texts = await self._continued(self._ahead, tokens, texts)
         total = [0.0] * len(tokens)
         for t in texts:
             total[t.of] += plan.reward(t.text.text) / plan.tries
+            # Tries are thrown away: only their mean reward is wanted.
             t.text.prune()
         self._spent = self._spent.plus(SearchStats(judged=len(texts)))
         return total

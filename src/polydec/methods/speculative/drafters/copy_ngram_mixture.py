@@ -116,6 +116,7 @@ class CopyNGramMixtureGuess:
         copier = self.copier
         order = self.config.table.order
         automaton, first, matched = copier.match()
+        # The stricter of both: the tree's own bound, and that of the moment.
         floor = max(config.floor, budget.floor)
 
         def after(at: Place, product: float) -> list[tuple[float, int, Place]]:
@@ -129,6 +130,8 @@ class CopyNGramMixtureGuess:
                 Chance, token and place of each child that reaches the floor, likeliest first.
             """
             state, length, tail = at
+            # Nothing follows the match that ends the text itself: a shorter one that stood before
+            # takes its place.
             state, length = automaton.resumed(state, length)
             chance_of = dict[int, float]()
             match_of = dict[int, tuple[int, int]]()

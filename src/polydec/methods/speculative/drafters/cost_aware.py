@@ -375,7 +375,9 @@ class CostAwareGuess:
             draft, keep = await self._with_paid(
                 self.paid, plain, draft, root, position, budget, rng
             )
+            # The drafter's own passes, and one for each token of its chain.
             ms += self.paid.price + len(now.chain) * costs.draft_ms
+        # Only where a further row costs little: a tree is worth what it adds to this pass.
         if self.tree is not None and self._tree_pays(draft, two_rows - one_row, budget):
             draft, keep, more = await self._with_tree(
                 self.tree, draft, keep, ms, root, position, likely, rng
@@ -383,6 +385,8 @@ class CostAwareGuess:
             ms += more
         draft = self._told(draft, keep)
         n = len(draft.token)
+        # A pass of one token has a price of its own; rows of several texts share the price of
+        # others.
         now.spent_ms = ms + (one_row if n == 1 else costs.share(n, peers, position))
         return draft
 
@@ -397,10 +401,12 @@ class CostAwareGuess:
         now.silent = hopeless or (ms > 0.0 and not self.ledger.free.due(0))
         if now.silent:
             return Draft.chain(root), [0], 0.0
+        # Rounds in which the drafter was silent are read now, before it guesses.
         if now.missed:
             self._catch_up()
         draft = weigh_draft_chances(await self.free.propose(root, position, budget, rng))
         keep = self._best(draft, position, budget.nodes)
+        # A drafter that costs nothing is never left out, so it needs no comparison.
         if ms > 0.0:
             self.ledger.free.waited[0] = 0
             now.without_free = CounterfactualStep(
@@ -498,12 +504,14 @@ class CostAwareGuess:
         believed = self.ledger.tokens
         size = len(plain.draft)
 
+        # What one more drafted token costs: its row in the target's pass, and the draft's own pass.
         def token_ms(n: int) -> float:
             row = costs.share(size + n + 1, peers, position) - costs.share(
                 size + n, peers, position
             )
             return row + costs.draft_ms
 
+        # Drafting stops at the first token that is not likely enough to pay for itself.
         go_on = while_it_pays(believed, 0.5, now.saved_ms, token_ms)
         chain = await paid.propose(
             root, position, replace(budget, go_on=go_on, graded=True), rng.at("paid")

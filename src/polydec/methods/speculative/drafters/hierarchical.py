@@ -149,11 +149,13 @@ class HierarchicalGuess:
         here = rng.at("draft", position)
         if not length:
             return chain
+        # Without a threshold the chain is as long as the budget.
         if config.least is None:
             least = length
         else:
             least = min(config.least, length)
         want = replace(self._inner.want, law=RowDetail.ROW, prompt=False, last=False)
+        # A graded draft needs the law before shaping beside the shaped one.
         if budget.graded:
             want = replace(want, base=RowDetail.ROW)
         known = await self._read(root, want)

@@ -163,6 +163,7 @@ class InputGuidedGuess(DraftGuess):
             p.at = match[0]
             p.agreed = match[1]
             p.lost = 0
+        # The place is kept through a mismatch: what differs may be one word of a copy.
         elif self.config.near and p.at is not None:
             p.agreed = 0
             p.lost = p.lost + 1

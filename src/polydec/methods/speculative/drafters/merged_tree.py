@@ -232,6 +232,7 @@ class MergedTreeGuess:
         if first is not None:
             merged.take(drafts[first], first * (BUCKETS + 1), self.rates, whole=True)
         whole = len(merged.tree)
+        # The others' tokens are put where there is room.
         for k, draft in enumerate(drafts):
             if k != first:
                 merged.take(draft, k * (BUCKETS + 1), self.rates, whole=False)

@@ -162,12 +162,14 @@ class NgramRowsGuess(DraftGuess):
             sum(above == i for above, _ in self.config.template)
             for i in range(len(self.config.template) + 1)
         ]
+        # A parent that is missing leaves its whole branch out.
         for at, count in enumerate(counts):
             node = place[at]
             if node is None or tree.depth[node] >= budget.depth:
                 row = None
             else:
                 row = self.find(context[node])
+            # The root does not count against the budget.
             most = min(count, budget.nodes + 1 - len(tree))
             if row and most > 0:
                 tokens, law_V = self._children(row, most, rng.at("draft", position, at))

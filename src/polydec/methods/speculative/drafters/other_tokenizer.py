@@ -97,6 +97,7 @@ class OtherTokenizerGuess(DraftGuess):
             place = await self.reader.catch_up()
         else:
             place = None
+        # The draft is not where the text is, for instance inside of a character.
         if place is None:
             return Draft.chain(root)
         (session, first), draft = place, self.config.draft.vocab
@@ -104,7 +105,9 @@ class OtherTokenizerGuess(DraftGuess):
         end = False
         for depth in range(1, most + 1):
             scores = await session.score(chain, ScoreRequest(law=RowDetail.ARGMAX))
+            # Greedy, since its law over other tokens cannot be compared with the target's.
             token = scores.argmax(depth - 1)
+            # An end is spelled by no text: it is added by its id afterwards.
             end = token in draft.eos
             if end:
                 break

@@ -157,11 +157,14 @@ class ProbesGuess:
         place = {probe[1:]: n + i for i, probe in enumerate(chains)}
         if not more:
             return draft
+        # Probes are added as nodes behind the draft's own, which nobody may accept.
         parent = list(draft.parent)
         states = list[Tensor | None]([None] * n)
         for _, node, copy, j in chains:
             parent.append(place[node, copy, j - 1] if j else node)
             states.append(entering[node, copy * len(probes) + j])
+        # Fields of `Draft` in order: tokens, parents, draws, laws, probes, chances, states, layers
+        # entered.
         return Draft(
             (*draft.token, *[draft.token[0]] * more),
             tuple(parent),

@@ -80,6 +80,7 @@ class RecyclingDrafter:
     def __post_init__(self) -> None:
         if not 1 <= self.k <= 64:
             raise RequestError(f"k is {self.k}: it must lie in 1 to 64")
+        # A shape fixes the number of tokens, so a second number could only contradict it.
         if self.shape and self.nodes is not None:
             raise RequestError(
                 f"shape is {','.join(map(str, self.shape))}: it says how many tokens a tree has, so nodes "
@@ -87,6 +88,7 @@ class RecyclingDrafter:
             )
         if self.nodes is not None and not 1 <= self.nodes <= 256:
             raise RequestError(f"nodes is {self.nodes}: it must lie in 1 to 256")
+        # Of ranks, the likeliest first: a later one cannot be right more often.
         if (
             not self.rates
             or not all(0.0 < r < 1.0 for r in self.rates)

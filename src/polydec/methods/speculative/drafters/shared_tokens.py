@@ -138,6 +138,7 @@ class SharedTokensGuess(DraftGuess):
         """
         most = min(budget.depth, budget.nodes)
         draft = Draft.chain(root)
+        # Without a shared token no guess of the draft has a name in the target's vocabulary.
         if most > 0 and self.shared.twin:
             place = await self.reader.catch_up()
         else:
@@ -150,6 +151,7 @@ class SharedTokensGuess(DraftGuess):
         for depth in range(1, most + 1):
             scores = await session.score(chain, ScoreRequest())
             only = scores.certain(depth - 1)
+            # A token that is certain has no law to compare.
             law_V = None
             p = 1.0
             draw = DrawKind.CERTAIN

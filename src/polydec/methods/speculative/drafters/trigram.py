@@ -160,6 +160,7 @@ class TrigramDrafter:
         # A shorter window holds no trigram: nothing would ever gain.
         if self.window in (1, 2):
             raise RequestError(f"window is {self.window}: it must be 0 or lie in 3 to 1024")
+        # Fields of something that is switched off are refused, not ignored.
         if self.rate == 0.0 and (self.window, self.decay) != (0, 1.0):
             raise RequestError(
                 "rate is 0: nothing adapts then, so window and decay must be left out"

@@ -87,7 +87,9 @@ class PearlDecoder:
         texts = [into.open(choice) for choice in request.choices]
         sessions = [self.target.open(request.prompt)]
         try:
+            # Opened one after the other inside of `try`, so that a failure closes what is open.
             sessions.append(self.draft.open(request.prompt))
+            # Both prompts are read at the same time, as both models run at the same time later.
             await gather_coroutines(
                 *(
                     s.prefill(ScoreRequest(law=RowDetail.NOTHING, last=request.n > 1))
@@ -95,6 +97,7 @@ class PearlDecoder:
                 )
             )
             pairs = [(sessions[0], sessions[1])]
+            # The prompt is read once; further answers branch from it.
             for choice in request.choices[1:]:
                 pairs.append((sessions[0].fork(choice), sessions[1].fork(choice)))
                 sessions += pairs[-1]

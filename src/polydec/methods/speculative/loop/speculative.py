@@ -67,11 +67,13 @@ class SpeculativeDecoder:
         # Log-probabilities and the mass that a guard leaves are read from the model's own rows,
         # before shaping.
         base = request.base_detail
+        # A guard looks at whole laws, to see whether any token is left.
         if request.guard is not None:
             base = RowDetail.ROW
         walk = await Walk.open(self, request.prompt, base=base, whole=request.n > 1)
         walks = [walk]
         try:
+            # The prompt is read once; further answers branch from it.
             walks += [walk.fork(choice) for choice in request.choices[1:]]
             return await gather_coroutines(
                 *(

@@ -80,6 +80,7 @@ class DraftStats:
         """
         # Nothing is expected where nothing was drafted, or where a proposer stated no chances.
         known = self.drafted and self.expected is not None
+        # Only what a method does is reported, so that other methods show no zeros.
         if self.masked:
             bent = {"log_mass_kept": self.kept, "least_log_mass_kept": self.least}
         else:

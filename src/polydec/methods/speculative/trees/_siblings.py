@@ -66,15 +66,19 @@ def draw_siblings(scores: DraftScores, node: int, rng: Rng, most: int) -> Iterat
     # law.
     law_V = scores.row(node)
     q_V = float64_probabilities(law_V)
+    # Drawn without replacement: each token that was taken leaves the law, and the rest is scaled
+    # up.
     left_V = q_V.clone()
     for j in range(most):
         total = float(left_V.sum())
+        # The law had fewer tokens than were asked for.
         if not total > 0.0:
             return
         token = rng.at(j).categorical(left_V)
         yield SiblingDraw(
             token,
             float(q_V[token]),
+            # Rounding may lift a share slightly above 1.
             min(1.0, float(left_V[token]) / total),
             law_V,
             DrawKind.WITHOUT,

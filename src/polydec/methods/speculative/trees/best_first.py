@@ -76,6 +76,7 @@ class BestFirstTree:
         # `fed` is what the draft model has scored: only expanded paths enter it, while `nodes`
         # collects all candidates.
         fed = Draft.chain(root)
+        # A tip: its node among those fed, and its path's probability, tokens and last chance.
         tips = [(0, (1.0, (), 1.0))]
         nodes = list[Node]()
         for depth in range(1, budget.depth + 1):
@@ -87,6 +88,7 @@ class BestFirstTree:
                 for at, above in tips
                 for node, on in self._below(scores, at, above, depth, budget)
             ]
+            # Children of all tips compete in one list, the likeliest path first.
             level.sort(key=lambda item: -item[0][0])
             nodes += [item[0] for item in level]
             tips = []

@@ -104,11 +104,14 @@ class GreedyGrowthTree:
                 0,
                 draw_siblings(scores, node, rng.at(*path_tokens(draft, node)), self.width),
             )
+            # Ties go to the node that was added first, so that a tree does not depend on the order
+            # of a set.
             for value, node in sorted(tips, key=lambda tip: (-tip[0], tip[1]))
         ]
         kept: list[tuple[float, int]] = []
         while places and len(draft) <= budget.nodes:
             value, node, rank, more = heappop(places)
+            # Siblings are drawn one at a time: a parent that never comes up again draws no more.
             child = next(more, None)
             if child is None:
                 continue

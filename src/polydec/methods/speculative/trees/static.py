@@ -111,6 +111,7 @@ async def grow_level_tree(
     draft = Draft.chain(root)
     tips = [0]
     for depth, width in enumerate(levels[: budget.depth], 1):
+        # The root does not count against the budget.
         if not tips or len(draft) > budget.nodes:
             break
         scores = await laws.score(draft, tree_score_want(budget))
@@ -118,6 +119,7 @@ async def grow_level_tree(
         for node in tips:
             only = scores.certain(node)
             room = budget.nodes + 1 - len(draft)
+            # All further tips would find no room either.
             if room < 1:
                 break
             if only is not None:

@@ -124,6 +124,7 @@ class StochasticBeamTree:
             ):
                 node, mass, on = waiting.pop()
                 absent -= mass
+                # A node that may not be expanded still takes its mass with it.
                 if not on:
                     continue
                 only = scores.certain(node)
@@ -135,6 +136,8 @@ class StochasticBeamTree:
                     q_V = None
                 else:
                     q_V = float64_probabilities(law_V)
+                # The last field is what is left of its law, from which children are taken one by
+                # one.
                 parent = _ArrivedParent(
                     node, mass, only, law_V, q_V, 1.0, None if q_V is None else q_V.clone()
                 )

@@ -66,6 +66,7 @@ class WidestTree:
             room = min(width, budget.nodes + 1 - len(tree))
             if not tips or room < 1:
                 break
+            # Further candidates of a greedy law come from the model's law before shaping.
             scores = await laws.score(fed, ScoreRequest(base=RowDetail.ROW))
             level = [
                 (path * q, node, at, token, q, graded)
@@ -73,6 +74,7 @@ class WidestTree:
                 for token, q, graded in likeliest_children(scores, at, room, budget)
                 if q > 0.0
             ]
+            # The level keeps its likeliest nodes, whichever parents they have.
             level.sort(key=lambda path: -path[0])
             tips = []
             for path, node, at, token, q, graded in level[:room]:

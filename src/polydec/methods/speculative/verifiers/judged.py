@@ -67,6 +67,8 @@ class JudgeVerifier:
             Returns:
                 The token id.
             """
+            # The target's own token is drawn first, so a judge that accepts nothing changes no
+            # text.
             only = scores.certain(node)
             if only is None:
                 token = rng.at("token", position + depth).categorical(

@@ -67,6 +67,7 @@ class NearBestVerifier:
             Returns:
                 The token id.
             """
+            # The target's own token is drawn first, so that randomness is used alike in every case.
             only = scores.certain(node)
             if only is None:
                 token = rng.at("token", position + depth).categorical(

@@ -41,23 +41,52 @@ class BlockDrafter:
     tensors: Mapping[str, Tensor]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary."""
+        """Check that it was trained for the target's vocabulary.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+        """
+        # Widths need not agree: the drafter reads tokens and has a network of its own.
         target.vocab.require_same(self.vocab, "the target of the block drafter")
 
     @cached_property
     def filler(self) -> GapFiller:
         """The network, which fills gaps. Raises FileError where a tensor is missing or damaged."""
+        # One row more: the mark of a gap is the token behind the vocabulary's last.
         return GapFiller(build(config_of(self.shape, 1), self.tensors), self.vocab.size)
 
 
 def config_of(shape: T5Shape, more: int = 0) -> Seq2SeqConfig:
-    """Of a network with so many rows of the table more than its vocabulary has tokens."""
+    """Describe the network, whose table has more rows than its vocabulary has tokens.
+
+    Args:
+        shape: Sizes of the T5 network.
+        more: Rows of the table behind those of the vocabulary, for marks. Default 0.
+
+    Returns:
+        The config, as a published one would be read.
+    """
+    # Which tokens begin and end a text matters to no tensor; 0 stands for both.
     return read_seq2seq_config(replace(shape, vocab=shape.vocab + more).published(0, 0), {})
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[BlockDrafter, ...]:
-    """A random one for tests, which looks at all of a text: what it fills in depends on that."""
+    """Make a random one for tests, whose guesses depend on all of the text.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Not read: it draws nothing from states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One drafter of blocks of 4.
+    """
     shape = T5Shape(vocab.size, 8, 4, 8, 1, 1)
+    # Vectors are norm weights, which begin as ones.
     g = torch.Generator().manual_seed(4)
     tensors = {
         name: torch.ones(*size) if len(size) == 1 else torch.randn(*size, generator=g)
@@ -74,6 +103,8 @@ def t5_tensor_shapes(shape: T5Shape) -> dict[str, tuple[int, ...]]:
     W = shape.width
     inner = shape.heads * shape.head
     out: dict[str, tuple[int, ...]] = {"shared.weight": (shape.vocab + 1, W)}
+    # T5 numbers the parts of a block: self-attention, in the decoder attention to the encoder, then
+    # the MLP.
     for tower, count, attentions in (
         ("encoder", shape.first, ("SelfAttention",)),
         ("decoder", shape.layers, ("SelfAttention", "EncDecAttention")),
@@ -89,13 +120,23 @@ def t5_tensor_shapes(shape: T5Shape) -> dict[str, tuple[int, ...]]:
                 f"{at}.DenseReluDense.wo.weight": (W, shape.inner),
                 f"{at}.layer_norm.weight": (W,),
             }
+        # Only the first block has position biases, 32 buckets by distance; all others share them.
         bias = f"{tower}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         out |= {bias: (32, shape.heads), f"{tower}.final_layer_norm.weight": (W,)}
     return out
 
 
 def save(path: str | Path, drafter: BlockDrafter, about: Mapping[str, Any]) -> None:
-    """Write block_drafter.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write block_drafter.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        drafter: The drafter.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     shape = drafter.shape
     artefact.save_artefact(
         path,

@@ -58,8 +58,16 @@ class ChimeraModel:
         return len(self.heads)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
-        makes no laws of states that were guessed."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, or the target makes no laws of guessed states.
+        """
         target.vocab.require_same(self.vocab, "the target of the Chimera drafter")
         artefact.require_laws(target, self.layer.width, "Chimera's weights")
 
@@ -68,18 +76,50 @@ class ChimeraModel:
         return self.layer.cost + float(sum(t.numel() for t in (*self.trigram, *self.heads)))
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
-        """What enters the layer for true states, [2 N, H]: each state, and behind it the code."""
+        """Make the rows that enter the layer for true states.
+
+        Args:
+            embed_NWH: Embeddings of the last three tokens up to the one after each state, shape
+                ``[N, 3, H]``.
+            state_NH: The true states, shape ``[N, H]``.
+
+        Returns:
+            Each state and, after it, the code of its tokens, shape ``[2 N, H]``.
+        """
+        # State and code alternate, so that a code sees its state through the layer's causal
+        # attention.
         return torch.stack([rms_normalised(state_NH), self.below(embed_NWH, state_NH)], 1).flatten(
             0, 1
         )
 
     def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
-        """What enters it for drafted tokens: the codes."""
+        """Make the rows that enter the layer for drafted tokens: the codes alone.
+
+        Args:
+            embed_NWH: Embeddings of the last three tokens, the drafted one last, shape ``[N, 3,
+                H]``.
+            above_NH: What was made at the nodes above; not read.
+
+        Returns:
+            The codes, shape ``[N, H]``.
+        """
+        # Three embeddings become one row of 3 H numbers.
         code = rms_normalised(embed_NWH).flatten(1)
         return linear(code + silu(linear(code, self.trigram[0])), self.trigram[1])
 
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor]:
-        """Of what left the layer at nodes k levels below the root: itself, and the states guessed there."""
+        """Read what left the layer at nodes of one level.
+
+        Args:
+            k: Levels that the nodes lie below the root, from 0.
+            true_H: The last true state, shape ``[H]``.
+            out_NS: What left the layer, shape ``[N, H]``.
+
+        Returns:
+            What left the layer, for the nodes below, and the guessed states ``[N, H]``, before the
+            target's final norm.
+        """
+        # Every head sees the last true state beside what was made, as guesses drift with depth.
         return out_NS, linear(
             torch.cat([rms_normalised(true_H).expand_as(out_NS), rms_normalised(out_NS)], -1),
             self.heads[k],
@@ -92,18 +132,41 @@ class ChimeraModel:
 
 
 def new_chimera_tensors(width: int, levels: int, seed: int) -> list[Tensor]:
-    """The tensors of `trigram` and `heads` to train: a code begins as the last token's embedding."""
+    """Make the tensors of `trigram` and `heads` to train.
+
+    A code begins as the last token's embedding.
+
+    Args:
+        width: Width H of the target's states.
+        levels: Number of heads, one a level.
+        seed: Seed of the code's weight, the only random tensor.
+
+    Returns:
+        The code's weight ``[3 H, 3 H]``, its projection ``[H, 3 H]``, and each head ``[H, 2 H]``,
+        which begins as the sum of its two inputs.
+    """
     g = torch.Generator().manual_seed(seed)
+    # Reads the third of the three embeddings and drops the other two.
     last = torch.cat([torch.zeros(width, 2 * width), torch.eye(width)], 1)
     return [
         torch.randn(3 * width, 3 * width, generator=g) * 0.1 / width**0.5,
         last,
+        # Two identities side by side: a head begins as the sum of state and output.
         *[torch.eye(width).repeat(1, 2) for _ in range(levels)],
     ]
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ChimeraModel, ...]:
-    """A random one for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One drafter of three levels.
+    """
     g, (weight, project, *heads) = (
         torch.Generator().manual_seed(10),
         new_chimera_tensors(width, 3, 10),
@@ -121,7 +184,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Chim
 
 
 def save(path: str | Path, chimera: ChimeraModel, about: Mapping[str, Any]) -> None:
-    """Write chimera.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write chimera.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        chimera: The drafter.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     tensors = {
         "trigram.weight": chimera.trigram[0],
         "trigram.project": chimera.trigram[1],

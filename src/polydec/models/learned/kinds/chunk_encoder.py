@@ -50,6 +50,7 @@ class ChunkEncoderSizes:
         """Of each tensor, by name."""
         W = self.encoder.width
         return {
+            # One flat file holds both encoders, told apart by these prefixes.
             **{f"encoder-{name}": shape for name, shape in self.encoder.shapes.items()},
             **{f"policy-{name}": shape for name, shape in self.policy.shapes.items()},
             "table": (self.vocab + MORE, W),
@@ -61,15 +62,34 @@ class ChunkEncoderSizes:
 
 
 def select_part_tensors(t: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    """The tensors of `encoder` or `policy`."""
+    """Select the tensors of one of the two encoders.
+
+    Args:
+        t: The tensors of `ChunkEncoderSizes.shapes`, by name.
+        part: "encoder" or "policy".
+
+    Returns:
+        Those of that part, by their names within it.
+    """
     return {n.removeprefix(f"{part}-"): x for n, x in t.items() if n.startswith(f"{part}-")}
 
 
 def encode_chunks(s: ChunkEncoderSizes, t: Mapping[str, Tensor], token_NK: Tensor) -> Tensor:
-    """Of N chunks of k tokens (vocab: there is none) what the encoder makes of them, c [N, W]. A
-    chunk sees itself alone."""
+    """Encode N chunks, each of which sees itself alone.
+
+    Args:
+        s: Sizes of the encoder.
+        t: The tensors of `ChunkEncoderSizes.shapes`, by name.
+        token_NK: Tokens of the chunks, shape ``[N, k]``; the size of the vocabulary stands where a
+            shorter chunk has none.
+
+    Returns:
+        A vector for each chunk, c, shape ``[N, W]``.
+    """
+    # A learned token before the chunk: its final state is the chunk's vector.
     read_N1 = torch.full((len(token_NK), 1), s.vocab + 1)
     token_NT = torch.cat([read_N1, token_NK], dim=1)
+    # Blanks of a short chunk are hidden, so the vector does not depend on how many there are.
     states = s.encoder.states(
         select_part_tensors(t, "encoder"), F.embedding(token_NT, t["table"]), token_NT != s.vocab
     )
@@ -77,13 +97,32 @@ def encode_chunks(s: ChunkEncoderSizes, t: Mapping[str, Tensor], token_NK: Tenso
 
 
 def project_chunks(t: Mapping[str, Tensor], c_NW: Tensor) -> Tensor:
-    """What enters the decoder for them [N, H]: as large as its own embeddings are by `scale`."""
+    """Make the rows that enter the decoder in place of chunks.
+
+    Args:
+        t: The tensors of `ChunkEncoderSizes.shapes`, by name.
+        c_NW: What the encoder made of the chunks, shape ``[N, W]``.
+
+    Returns:
+        The rows, shape ``[N, H]``. `scale` gives them the size of the decoder's own embeddings.
+    """
+    # The norm sets the size: a row much longer than embeddings would drown them in attention.
     y = F.linear(c_NW, t["projector"])
     return F.rms_norm(y, y.shape[-1:], t["scale"], EPS)
 
 
 def score_chunks(s: ChunkEncoderSizes, t: Mapping[str, Tensor], c_BLW: Tensor) -> Tensor:
-    """How much each chunk of a text wants to be read as it is [B, L]."""
+    """Score how much each chunk of a text should rather be read as tokens.
+
+    Args:
+        s: Sizes of the policy.
+        t: The tensors of `ChunkEncoderSizes.shapes`, by name.
+        c_BLW: What the encoder made of the L chunks of each text, shape ``[B, L, W]``.
+
+    Returns:
+        The scores, shape ``[B, L]``; higher means rather as tokens.
+    """
+    # All texts of a batch have L chunks here, so nothing is hidden.
     there_BL = torch.ones(c_BLW.shape[:2], dtype=torch.bool)
     x = F.linear(c_BLW, t["policy-in"])
     return F.linear(
@@ -106,7 +145,16 @@ class ChunkEncoder:
     tensors: Mapping[str, Tensor]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, or vectors of another width."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The target's embeddings have another width than chunk vectors.
+        """
         target.vocab.require_same(self.vocab, "the target of the chunk encoder")
         artefact.require_width(target, self.sizes.target, "chunk vectors")
 
@@ -118,12 +166,14 @@ class ChunkEncoder:
     @torch.no_grad()
     def state(self, chunk: Sequence[int]) -> Tensor:
         """Of at most k tokens, c [W]."""
+        # A chunk's vector depends on its tokens alone, so they serve as its name.
         name = tuple(chunk)
         made = self.kept.get(name)
         if made is None:
             blank = self.sizes.vocab
             row = torch.tensor([[*name, *[blank] * (self.sizes.size - len(name))]])
             made = encode_chunks(self.sizes, self.tensors, row)[0]
+        # Moved to the end at each use: what was not used for longest is dropped first.
         self.kept[name] = made
         self.kept.move_to_end(name)
         if len(self.kept) > KEPT:
@@ -138,16 +188,27 @@ class ChunkEncoder:
     @torch.no_grad()
     def scores(self, states: Sequence[Tensor]) -> Tensor:
         """The policy's, of all chunks of a prompt [L]."""
+        # A longer prompt is scored in parts, since the policy has learned so many places only.
         most = self.sizes.policy.places
         parts = [torch.stack(list(states[i : i + most])) for i in range(0, len(states), most)]
         return torch.cat([score_chunks(self.sizes, self.tensors, part[None])[0] for part in parts])
 
 
 def new_chunk_encoder_tensors(s: ChunkEncoderSizes, seed: int, spread: float) -> dict[str, Tensor]:
-    """Random tensors to begin with; spread: of the decoder's embeddings."""
+    """Make random tensors to begin with.
+
+    Args:
+        s: Sizes of the encoder, of the policy and of what is made.
+        seed: Seed of the numbers.
+        spread: Root mean square of the decoder's embeddings, with which chunk vectors begin.
+
+    Returns:
+        The tensors of `ChunkEncoderSizes.shapes`, by name.
+    """
     dice = torch.Generator().manual_seed(seed)
     out = dict[str, Tensor]()
     for part, reader in (("encoder", s.encoder), ("policy", s.policy)):
+        # Both draw from one generator, so the order of the parts matters for the seed.
         out |= {f"{part}-{name}": x for name, x in reader.drawn(dice).items()}
     for name in ("table", "projector", "policy-in", "policy-out"):
         out[name] = torch.randn(s.shapes[name], generator=dice) * s.shapes[name][1] ** -0.5
@@ -155,7 +216,16 @@ def new_chunk_encoder_tensors(s: ChunkEncoderSizes, seed: int, spread: float) ->
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ChunkEncoder, ...]:
-    """Random ones for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width of the target's embeddings, which chunk vectors have.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One encoder of chunks of 4 tokens, with tokens 1 and 2 as marks.
+    """
     s = ChunkEncoderSizes(
         vocab.size, 4, BidirectionalEncoder(16, 1, 2, 5), BidirectionalEncoder(16, 1, 2, 64), width
     )
@@ -163,8 +233,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Chun
 
 
 def save(path: str | Path, made: ChunkEncoder, about: Mapping[str, Any]) -> None:
-    """Write chunk_encoder.safetensors and config.json into the directory `path`; about: what else
-    the config says."""
+    """Write chunk_encoder.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        made: The encoder of chunks.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     s = made.sizes
     sizes = {
         "vocab_size": s.vocab,

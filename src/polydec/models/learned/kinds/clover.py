@@ -68,8 +68,16 @@ class CloverModel:
         return False
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
-        makes no laws of states that were guessed."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, or the target makes no laws of guessed states.
+        """
         target.vocab.require_same(self.vocab, "the target of the Clover drafter")
         artefact.require_laws(target, self.layer.width, "Clover's weights")
 
@@ -83,7 +91,15 @@ class CloverModel:
         return self.layer.network()
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
-        """What enters the augmenting block: the states alone."""
+        """Make the rows that enter the augmenting block: the states alone.
+
+        Args:
+            embed_NWH: Embeddings of the tokens, shape ``[N, 1, H]``; not read.
+            state_NH: The true states, shape ``[N, H]``.
+
+        Returns:
+            The states divided by their root mean squares, shape ``[N, H]``.
+        """
         return rms_normalised(state_NH)
 
     def head(self, k: int) -> None:
@@ -93,7 +109,19 @@ class CloverModel:
         return rms_normalised(state_NH)
 
     def step(self, k: int, carry_NH: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
-        """The state that the tokens of these nodes leave, and the states guessed there."""
+        """Move the states on by the tokens of nodes, and guess from them.
+
+        Args:
+            k: Levels that the nodes lie below the root, from 0. All levels below the first share a
+                head.
+            carry_NH: The states that the nodes above leave, shape ``[N, H]``.
+            embed_NH: Embeddings of the nodes' tokens, shape ``[N, H]``.
+
+        Returns:
+            The states that these tokens leave, and the guessed states before the target's final
+            norm, each ``[N, H]``.
+        """
+        # Tokens are evened like states, so that sizes do not decide the comparison.
         token_NH = rms_normalised(embed_NH)
         heads = self.layer.heads
         query, key, value = (
@@ -102,10 +130,14 @@ class CloverModel:
                 (rms_normalised(carry_NH), token_NH, token_NH), self.attend, strict=True
             )
         )
+        # A cosine in place of a softmax: there is one key for each query, of which a softmax would
+        # always give 1.
         near = cosine_similarity(
             query.unflatten(-1, (heads, -1)), key.unflatten(-1, (heads, -1)), dim=-1
         )
+        # Heads are compared apart and joined again; the state itself goes on beside what is added.
         moved = carry_NH + (near[..., None] * value.unflatten(-1, (heads, -1))).flatten(-2)
+        # The first level has no drafted token before it, so its head reads the state alone.
         weight, bias, skip = self.out[min(k, 1)]
         if k:
             inputs = torch.cat([moved, token_NH], 1)
@@ -121,7 +153,19 @@ class CloverModel:
 def new_clover_tensors(
     width: int, seed: int, scale: float
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Head, Head]]:
-    """`attend` and `out` to train: query and key compare states and tokens as they are, and a token moves little yet."""
+    """Make `attend` and `out` to train.
+
+    Query and key begin by comparing states and tokens as they are, and a token moves little yet.
+
+    Args:
+        width: Width H of the target's states.
+        seed: Seed of the random parts.
+        scale: Size of the random parts: of `attend` before it is divided by H, of `out` before it
+            is divided by the root of H.
+
+    Returns:
+        The matrices of query, key and value, each ``[H, H]``, and the two heads.
+    """
     g = torch.Generator().manual_seed(seed)
     same_WW = torch.eye(width)
     noise = torch.rand(3, width, width, generator=g) * scale / width
@@ -129,11 +173,21 @@ def new_clover_tensors(
         new_draft_heads(width, 1, False, seed, scale)[0],
         new_draft_heads(width, 1, True, seed, scale)[0],
     )
+    # Query and key begin near the identity; the value begins near nothing.
     return (same_WW + noise[0], same_WW + noise[1], noise[2]), out
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[CloverModel, ...]:
-    """A random one for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One drafter of three levels.
+    """
     return (
         CloverModel(
             state_layer.random_state_layer(width, 9),
@@ -146,7 +200,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Clov
 
 
 def save(path: str | Path, clover: CloverModel, about: Mapping[str, Any]) -> None:
-    """Write clover.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write clover.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        clover: The drafter.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     tensors = {f"attend.{name}": t.float() for name, t in zip("qkv", clover.attend)}
     tensors |= named_head("out.0.", clover.out[0]) | named_head("out.1.", clover.out[1])
     artefact.save_artefact(

@@ -30,24 +30,46 @@ def coprocessor_latents(
     past: Past,
     seen_BGP: Tensor,
 ) -> Tensor:
-    """Of G places in each text the vectors that are read behind them [B, G, L, H].
+    """Make the vectors that are read behind G places of each text.
 
-    soft: the learned inputs, alike at every place; first: the position that the first of them takes;
-    past: the model's own keys and values; seen: which of these a place sees. What stands at one
-    place never sees what stands at another.
+    What stands at one place never sees what stands at another.
+
+    Args:
+        s: Sizes of the layers.
+        t: The tensors of the layers, by name.
+        soft_LH: The learned inputs, alike at every place, shape ``[L, H]``.
+        first_BG: The position that the first vector of each place takes, shape ``[B, G]``.
+        past: Of each layer the model's own keys and values, P entries each.
+        seen_BGP: Which of these a place sees, shape ``[B, G, P]``, bool.
+
+    Returns:
+        The vectors, shape ``[B, G, L, H]``.
     """
+    # All places of all texts go through the layers as one long row of inputs.
     (B, G), L = first_BG.shape, len(soft_LH)
     x = soft_LH.expand(B, G, *soft_LH.shape).flatten(1, 2)
+    # Positions are those in the text, not in this row, so that places overlap in position.
     position = (first_BG[..., None] + torch.arange(L)).flatten(1)
     state, _ = s.through(t, x, position, past, grouped_attention_mask(seen_BGP, L))
     return state.unflatten(1, (G, L))
 
 
 def grouped_attention_mask(seen_BGP: Tensor, length: int) -> Tensor:
-    """Whom each input sees, of G groups of so many one behind another: what its group sees of the
-    past, and of the inputs those of its group that stand before it, and itself [B, G L, P + G L]."""
+    """Tell whom each input sees, of G groups of inputs that stand one after another.
+
+    An input sees what its group sees of the past, the inputs before it in its group, and itself.
+
+    Args:
+        seen_BGP: Which entries of the past each group sees, shape ``[B, G, P]``, bool.
+        length: Number L of inputs in each group.
+
+    Returns:
+        The mask, shape ``[B, G L, P + G L]``, True where an input sees an entry.
+    """
     B, G, _ = seen_BGP.shape
+    # All inputs of one place see the same part of the past.
     before = seen_BGP.repeat_interleave(length, dim=1)
+    # A block of lower triangles along the diagonal: each place is causal and apart from others.
     group = torch.arange(G).repeat_interleave(length)
     own = (group[:, None] == group) & torch.ones(G * length, G * length, dtype=torch.bool).tril()
     return torch.cat([before, own.expand(B, -1, -1)], dim=2)
@@ -67,10 +89,18 @@ class CacheCoprocessor:
     tensors: Mapping[str, Tensor]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where the target's states, layers or heads are of other sizes, or it shows no
-        keys."""
+        """Check that the target's cache has the shape that it reads.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            FileError: The states, layers or heads are of other sizes, or the target shows no keys.
+        """
         s = self.skeleton
         artefact.require_width(target, s.width, "a coprocessor's vectors")
+        # Of one token there are no keys yet; their shapes are there all the same.
         session = target.open((0,))
         try:
             keys_KNH, _ = session.memory()
@@ -88,9 +118,18 @@ class CacheCoprocessor:
 
     @torch.no_grad()
     def made(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor:
-        """The first `count` vectors behind a text of which each layer holds these keys and values, each
-        [kv heads, N, head] [count, H]. None of them sees a later one."""
+        """Make the first vectors behind a text, none of which sees a later one.
+
+        Args:
+            memory: Of each layer the keys and values of the text, each ``[kv heads, N, head]``.
+            count: Number of vectors; more than there are learned inputs count as all.
+
+        Returns:
+            The vectors, shape ``[count, H]``.
+        """
+        # A batch of one text, in fp32 whatever the model computes in.
         past = [(k[None].float(), v[None].float()) for k, v in memory]
+        # Everything that is read is seen; the vectors stand right behind it.
         n = past[0][0].shape[2]
         seen = torch.ones(1, 1, n, dtype=torch.bool)
         first = torch.tensor([[n]])
@@ -100,8 +139,17 @@ class CacheCoprocessor:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[CacheCoprocessor, ...]:
-    """Random ones for tests, of models of two layers with four heads, two of keys, or half as many where heads
-    would be too narrow to rotate."""
+    """Make a random one for tests, which fits models of two layers.
+
+    Args:
+        vocab: Not read: it reads keys and values.
+        width: Width H of the target's states. It has four heads, two of keys, or half as many where
+            heads would be too narrow to rotate.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One coprocessor of three vectors.
+    """
     heads = 2 if width % 8 else 4
     s = LlamaLayers(width, 2, heads, heads // 2, 2 * width, 1e4, 1e-5)
     dice = torch.Generator().manual_seed(17)
@@ -115,8 +163,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Cach
 
 
 def save(path: str | Path, made: CacheCoprocessor, about: Mapping[str, Any]) -> None:
-    """Write coprocessor.safetensors and config.json into the directory `path`; about: what else the
-    config says."""
+    """Write coprocessor.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        made: The coprocessor.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     tensors = {**made.tensors, "soft": made.soft_LH}
     sizes = {**asdict(made.skeleton), "count": len(made.soft_LH)}
     artefact.save_artefact(

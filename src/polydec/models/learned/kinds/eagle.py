@@ -60,8 +60,16 @@ class EagleModel:
     bias_H: Tensor | None = None
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
-        makes no laws of states that were guessed."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, or the target makes no laws of guessed states.
+        """
         target.vocab.require_same(self.vocab, "the target of the EAGLE drafter")
         artefact.require_laws(target, self.layer.width, "EAGLE's weights", normed=self.normed)
 
@@ -80,25 +88,53 @@ class EagleModel:
         return self.layer.cost + self.fuse_H2.numel()
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
-        """What enters the layer for tokens and the states before them."""
+        """Join tokens and the states before them to the rows that enter the layer.
+
+        Args:
+            embed_NWH: Embeddings of the tokens, shape ``[N, W, H]``; the last of each window is
+                read.
+            state_NH: The states before these tokens, shape ``[N, H]``.
+
+        Returns:
+            The rows, shape ``[N, H]``.
+        """
         return linear(
+            # Published weights have the token first and the state second.
             torch.cat([self._entry(embed_NWH[:, -1]), self._entry(state_NH)], -1),
             self.fuse_H2,
             self.bias_H,
         )
 
     def _entry(self, x_NH: Tensor) -> Tensor:
+        # The published form was trained on raw embeddings, so nothing is evened there.
         if self.normed:
             return x_NH.float()
         return rms_normalised(x_NH)
 
     def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
-        """The same for drafted tokens, behind what was made at the ones before them."""
+        """Make the rows that enter the layer for drafted tokens, as `enter` does for true states.
+
+        Args:
+            embed_NWH: Embeddings of the drafted tokens, shape ``[N, W, H]``.
+            above_NH: The states that were guessed at the nodes above, shape ``[N, H]``.
+
+        Returns:
+            The rows, shape ``[N, H]``.
+        """
         return self.enter(embed_NWH, above_NH)
 
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor]:
-        """Of what left the layer at nodes k levels below the root: what their children stand on, and the states guessed there,
-        which the target makes laws of."""
+        """Read what left the layer at nodes of one level.
+
+        Args:
+            k: Levels that the nodes lie below the root; not read.
+            true_H: The last true state, shape ``[H]``; not read.
+            out_NS: What left the layer, shape ``[N, H]``.
+
+        Returns:
+            What the nodes below stand on, and the guessed states, of which the target makes laws.
+            Both are what left the layer.
+        """
         return out_NS, out_NS
 
     @cached_property
@@ -108,14 +144,33 @@ class EagleModel:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[EagleModel, ...]:
-    """A random one for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One drafter of one layer.
+    """
     fuse_H2 = torch.randn(width, 2 * width, generator=torch.Generator().manual_seed(6)) / width**0.5
     return (EagleModel(fuse_H2, state_layer.random_state_layer(width, 6), vocab, ((0.5, 0.2),)),)
 
 
 def save(path: str | Path, eagle: EagleModel, about: Mapping[str, Any]) -> None:
-    """Write eagle.safetensors and config.json into the directory `path`; about: what else the config says.
-    Raises FileError for one that came in the published form."""
+    """Write eagle.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        eagle: The drafter, with a layer or several of this package's form.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        FileError: It came in the published form, which `polydec export` writes.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
+    # The published layer has no norm before attention, which this file's form needs.
     if not isinstance(eagle.layer, StateLayer | StateStack):
         raise FileError("a published EAGLE drafter is written by `polydec export`")
     artefact.save_artefact(

@@ -35,7 +35,17 @@ class Eagle3Layer(Protocol):
 
     @property
     def cost(self) -> float: ...
-    def network(self, vocab: int, own: DraftVocabularyHead, /) -> Any: ...
+    def network(self, vocab: int, own: DraftVocabularyHead, /) -> Any:
+        """Make the network that runs the layer and its head.
+
+        Args:
+            vocab: Tokens V of the target's vocabulary, the width of the laws.
+            own: The head, which knows some of these tokens.
+
+        Returns:
+            A `NeuralNetwork` that is fed by `NetworkQuery.embed`.
+        """
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +74,20 @@ class Eagle3Model:
     table: Callable[[], Tensor] | None = None
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, width or number of layers."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, or the target shows fewer layers than are
+                read.
+        """
         target.vocab.require_same(self.vocab, "the target of the EAGLE-3 drafter")
         artefact.require_width(target, self.layer.width, "EAGLE-3's weights")
+        # Depths ascend, so the last one is the highest layer.
         if target.layers < self.depths[-1]:
             raise FileError(
                 f"EAGLE-3's weights read the states after layer {self.depths[-1]}: this target shows "
@@ -88,8 +109,20 @@ class Eagle3Model:
         return self.layer.cost + self.own.head_CH.numel()
 
     def enter(self, embed_NWH: Tensor, state_ND: Tensor) -> Tensor:
-        """What enters the layer for tokens and the states before them, of all depths one behind another."""
+        """Make the rows that enter the layer for tokens and the true states before them.
+
+        Args:
+            embed_NWH: Embeddings of the tokens, shape ``[N, W, H]``; the last of each window is
+                read.
+            state_ND: The states of all `depths`, joined along the last axis, shape ``[N, depths x
+                H]``.
+
+        Returns:
+            Each token beside its fused state, shape ``[N, 2 H]``.
+        """
+        # Each depth is evened by itself: later layers have much longer states.
         joined = torch.cat([self._entry(s) for s in state_ND.chunk(len(self.depths), -1)], -1)
+        # The compiled step keeps this matrix in 8 bits, as it does the layer's.
         if self.grower is None:
             fused = linear(joined, self.fuse_HD)
         else:
@@ -97,7 +130,17 @@ class Eagle3Model:
         return self.below(embed_NWH, fused)
 
     def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
-        """The same for drafted tokens, behind what was made at the ones before them."""
+        """Make the rows that enter the layer for drafted tokens.
+
+        Args:
+            embed_NWH: Embeddings of the drafted tokens, shape ``[N, W, H]``; the last of each
+                window is read.
+            above_NH: The states that were made at the nodes above, shape ``[N, H]``.
+
+        Returns:
+            Each token beside the state above it, shape ``[N, 2 H]``.
+        """
+        # Unlike EAGLE, nothing joins the two here: attention reads both beside each other.
         return torch.cat([self._entry(embed_NWH[:, -1]), self._entry(above_NH)], -1)
 
     def _entry(self, x_NH: Tensor) -> Tensor:
@@ -108,7 +151,18 @@ class Eagle3Model:
         return self.grower.even(x_NH)
 
     def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, None]:
-        """Of what left the layer at nodes: what their children stand on. Its own head makes their laws."""
+        """Read what left the layer at nodes of one level.
+
+        Args:
+            k: Levels that the nodes lie below the root; not read.
+            true_H: The last true state, shape ``[H]``; not read.
+            out_NS: What left the layer, shape ``[N, S]``; its last H numbers are the state.
+
+        Returns:
+            The states ``[N, H]`` that the nodes below stand on, and None: the drafter's own head
+            makes the laws.
+        """
+        # What stands before the last H numbers is the token, which no node below needs.
         return out_NS[:, -self.layer.width :], None
 
     @cached_property
@@ -119,8 +173,10 @@ class Eagle3Model:
     @cached_property
     def grower(self) -> NativeTreeGrower | None:
         """What grows whole trees in one call; None where the compiled step does not run the layer."""
+        # The compiled grower looks embeddings up by itself, and evens all that enters.
         if self.table is None or not self.evened:
             return None
+        # Networks of torch have no step; then the tree is grown level by level.
         step = getattr(self.network, "step", None)
         if step is None:
             return None
@@ -128,8 +184,18 @@ class Eagle3Model:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Eagle3Model, ...]:
-    """A random one for tests: it knows all tokens but the first."""
+    """Make a random one for tests, which knows all tokens but the first.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One drafter that reads the states after layers 1 and 2.
+    """
     g = torch.Generator().manual_seed(8)
+    # Without token 0: tests see whether a token that the head lacks is handled.
     count = vocab.size - 1
     own = DraftVocabularyHead(
         torch.arange(1, vocab.size), torch.randn(count, width, generator=g), torch.ones(width)
@@ -147,7 +213,17 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Eagl
 
 
 def save(path: str | Path, eagle: Eagle3Model, about: Mapping[str, Any]) -> None:
-    """Write eagle3.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write eagle3.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        eagle: The drafter, with a layer of this package's form.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        FileError: It came in the published form, which `polydec export` writes.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     if not isinstance(eagle.layer, StateLayer):
         raise FileError("a published EAGLE-3 drafter is written by `polydec export`")
     artefact.save_artefact(
@@ -177,9 +253,11 @@ def load(path: str | Path) -> Eagle3Model:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(Eagle3Fields, config, artefact.CONFIG)
+        # `fit` compares the last depth alone, which must be the highest.
         if list(c.depths) != sorted(set(c.depths)):
             raise FileError(f"depths is {c.depths}: they must ascend")
         token_C = artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size)
+        # The head knows fewer tokens than the target, by ids that the file lists.
         own = DraftVocabularyHead(
             token_C,
             artefact.read_artefact_tensor(t, KIND, "head.weight", (c.tokens, c.width)).float(),

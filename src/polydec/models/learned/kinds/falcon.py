@@ -37,8 +37,17 @@ def lstm_tensor_shapes(width: int) -> dict[str, tuple[int, ...]]:
 
 
 def advance_lstm(lstm: Mapping[str, Tensor], x: Tensor, state: Tensor) -> Tensor:
-    """The state of both cells [..., 4 H] (h and c of the first, c and h of the second) after reading x [..., 2 H] in that one.
-    What it says is its last H numbers."""
+    """Move both cells of the LSTM on by one input.
+
+    Args:
+        lstm: The tensors of `lstm_tensor_shapes`, by name.
+        x: The input of the first cell, shape ``[..., 2 H]``.
+        state: h and c of the first cell, then c and h of the second, shape ``[..., 4 H]``.
+
+    Returns:
+        The state after the input, in the same order; its last H numbers are what the LSTM says.
+    """
+    # h of the second cell stands last, so that a slice gives what the LSTM says.
     h0, c0, c1, h1 = state.chunk(4, -1)
     h0, c0 = _cell(lstm, 0, x, h0, c0)
     h1, c1 = _cell(lstm, 1, h0, h1, c1)
@@ -48,6 +57,7 @@ def advance_lstm(lstm: Mapping[str, Tensor], x: Tensor, state: Tensor) -> Tensor
 def _cell(
     lstm: Mapping[str, Tensor], i: int, x: Tensor, h: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor]:
+    # Inputs of all four gates in one product, then cut apart.
     gates = (
         linear(x, lstm[f"lstm.input_{i}"])
         + linear(h, lstm[f"lstm.own_{i}"])
@@ -79,8 +89,16 @@ class FalconModel:
     share: float = 0.0
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target
-        makes no laws of states that were guessed."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, or the target makes no laws of guessed states.
+        """
         target.vocab.require_same(self.vocab, "the target of the Falcon drafter")
         artefact.require_laws(target, self.layer.width, "Falcon's weights")
 
@@ -99,7 +117,16 @@ class FalconModel:
         return self.layer.cost + float(sum(t.numel() for t in self.lstm.values()))
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
-        """What enters for tokens and the states before them, [N, 2 H]."""
+        """Join tokens and the states before them to the rows that the LSTM reads.
+
+        Args:
+            embed_NWH: Embeddings of the tokens, shape ``[N, W, H]``; the last of each window is
+                read.
+            state_NH: The states before these tokens, shape ``[N, H]``.
+
+        Returns:
+            Each state beside its token, shape ``[N, 2 H]``.
+        """
         return torch.cat([rms_normalised(state_NH), rms_normalised(embed_NWH[:, -1])], -1)
 
     @cached_property
@@ -125,11 +152,15 @@ class FalconNetwork:
         self._width = layer.width
         self._head = layer.width // layer.heads
         self._keys = self._head * layer.kv_heads
+        # In double, as angles of far positions need.
         self._inverse = layer.theta ** (-torch.arange(0, self._head, 2).double() / self._head)
+        # The layer has no bound of its own: the target's context ends first.
         self.context = 1 << 20
         self.cost = falcon.cost
 
     def new_cache(self) -> KVCache:
+        # Key, value and the LSTM's four vectors: a branch of the tree goes on from its parent's own
+        # state.
         return KVCache(torch.empty(1, 0, 2 * self._keys + 4 * self._width))
 
     @torch.inference_mode()
@@ -138,6 +169,7 @@ class FalconNetwork:
 
     def _answer(self, q: NetworkQuery) -> NetworkAnswer:
         assert q.embed is not None, "it is fed by rows"
+        # One after another: the LSTM's state of a row needs that of the row before it.
         for slot, x in zip(q.slots, q.embed.float(), strict=True):
             self._write(q.cache, slot, x)
         entry_NE = q.cache.entries()[0]
@@ -147,10 +179,12 @@ class FalconNetwork:
                 [self._guess(entry_NE, path_to(q.cache, q.first + r)) for r in q.rows]
             ).flatten(1)
             if len(q.rows)
+            # stack needs at least one row.
             else torch.empty(0, self._block * self._width),
         )
 
     def _write(self, cache: KVCache, slot: int, x: Tensor) -> None:
+        # In a tree the row before is the parent, not the slot before.
         path = path_to(cache, slot)
         keys = 2 * self._keys
         if len(path) > 1:
@@ -159,6 +193,7 @@ class FalconNetwork:
             before = torch.zeros(4 * self._width)
         state = advance_lstm(self._lstm, x, before)
         n = self._norm(state[-self._width :], "input_layernorm.weight")
+        # The position is the depth of the path, as siblings stand at one place of the text.
         key = self._turned(
             linear(n, self._w["self_attn.k_proj.weight"])[None], torch.tensor([len(path) - 1])
         )[0]
@@ -168,17 +203,21 @@ class FalconNetwork:
 
     def _guess(self, entry_NE: Tensor, path: Sequence[int]) -> Tensor:
         """Of the block that ends with a path, [block, H]. Of a shorter path the first entry is repeated."""
+        # Positions of the block within the path.
         places = [max(0, len(path) - self._block + j) for j in range(self._block)]
         seen_NE = entry_NE[list(path)]
         width = self._width
         keys = self._keys
         x_KH = seen_NE[places, -width:]
+        # Only rows of the block ask; keys are those of the whole path.
         q = linear(self._norm(x_KH, "input_layernorm.weight"), self._w["self_attn.q_proj.weight"])
         q = self._split(self._turned(q, torch.tensor(places)))
         k, v = (
             self._split(t).repeat_interleave(self._heads[0] // self._heads[1], 0)
             for t in (seen_NE[:, :keys], seen_NE[:, keys : 2 * keys])
         )
+        # No mask: rows of a block see each other both ways, which is what lets one pass guess
+        # several states.
         mixed = scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
         x = x_KH + linear(mixed, self._w["self_attn.o_proj.weight"])
         n = self._norm(x, "post_attention_layernorm.weight")
@@ -195,6 +234,7 @@ class FalconNetwork:
         """Through the rotary embedding, [N, heads x head]."""
         angle = torch.outer(position_N.double(), self._inverse).repeat(1, 2).float()[:, None]
         a, b = t.unflatten(-1, (-1, self._head)).chunk(2, -1)
+        # Pairs lie half a head apart, as in Llama's weights.
         return (torch.cat([a, b], -1) * angle.cos() + torch.cat([-b, a], -1) * angle.sin()).flatten(
             1
         )
@@ -213,11 +253,21 @@ class FalconNetwork:
 
 
 def path_to(cache: KVCache, slot: int) -> list[int]:
-    """The slots that an entry stands behind, from the first on, and its own."""
+    """Find the slots of a cache that an entry stands behind.
+
+    Args:
+        cache: The cache, whose entries from `length` on form a tree.
+        slot: Position of the entry in the text of all entries, from 0.
+
+    Returns:
+        The slots of the path from the first entry on, the entry's own last.
+    """
     tail = list[int]()
+    # Entries from `length` on are a tree; before that every entry stands behind all earlier ones.
     while slot >= cache.length:
         tail.append(slot)
         above = cache.parent[slot - cache.length]
+        # A parent below 0 is the last committed entry.
         if above >= 0:
             slot = cache.length + above
         else:
@@ -226,7 +276,15 @@ def path_to(cache: KVCache, slot: int) -> list[int]:
 
 
 def new_lstm_tensors(width: int, seed: int) -> dict[str, Tensor]:
-    """An LSTM to train: small at random, and it forgets little at first."""
+    """Make an LSTM to train: small at random, and it forgets little at first.
+
+    Args:
+        width: Width H of the target's states.
+        seed: Seed of the matrices.
+
+    Returns:
+        The tensors of `lstm_tensor_shapes`, by name.
+    """
     g = torch.Generator().manual_seed(seed)
     made = {
         name: torch.randn(shape, generator=g) / shape[-1] ** 0.5
@@ -235,12 +293,22 @@ def new_lstm_tensors(width: int, seed: int) -> dict[str, Tensor]:
         for name, shape in lstm_tensor_shapes(width).items()
     }
     for i in range(CELLS):
+        # The second quarter is the forget gate: sigmoid(1) keeps most of the state from the start.
         made[f"lstm.bias_{i}"][width : 2 * width] = 1.0
     return made
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[FalconModel, ...]:
-    """A random one for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One drafter with blocks of two states.
+    """
     return (
         FalconModel(
             new_lstm_tensors(width, 12),
@@ -253,7 +321,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Falc
 
 
 def save(path: str | Path, falcon: FalconModel, about: Mapping[str, Any]) -> None:
-    """Write falcon.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write falcon.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        falcon: The drafter.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     artefact.save_artefact(
         path,
         KIND,

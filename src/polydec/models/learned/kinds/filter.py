@@ -36,7 +36,12 @@ class ConfidenceFilter:
     written: bool = False
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """It reads probabilities, which every model has."""
+        """Accept any model: it reads probabilities, which every one has.
+
+        Args:
+            target: The model that it is to serve; not read.
+            draft: Draft model of the request, or None; not read.
+        """
 
     @property
     def size(self) -> int:
@@ -53,23 +58,60 @@ class ConfidenceFilter:
 
 
 def new_confidence_filter(size: int, hidden: int, seed: int) -> ConfidenceFilter:
-    """A filter to train, with so many hidden units."""
+    """Make a filter to train.
+
+    Args:
+        size: Number B of positions in a block.
+        hidden: Number of hidden units.
+        seed: Seed of the weights; biases begin as zeros.
+
+    Returns:
+        The filter.
+    """
     g = torch.Generator().manual_seed(seed)
 
     def draw(into: int, out: int) -> tuple[Tensor, Tensor]:
+        """Draw one layer.
+
+        Args:
+            into: Numbers that it reads.
+            out: Numbers that it gives.
+
+        Returns:
+            Weight ``[out, into]`` and bias ``[out]``.
+        """
         return torch.randn(out, into, generator=g) / into**0.5, torch.zeros(out)
 
     return ConfidenceFilter((draw(size, hidden), draw(hidden, size)))
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ConfidenceFilter, ...]:
-    """One for tests: it takes what is at least 0.6 sure, in blocks of 8."""
+    """Make one for tests, which takes what is at least 0.6 sure.
+
+    Args:
+        vocab: Not read: it reads probabilities.
+        width: Not read: it reads probabilities.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One filter of blocks of 8.
+    """
+    # The sigmoid of 40 x - 20 is a half at x = 0.5, and all but 1 at 0.6.
     eye = torch.eye(8)
     return (ConfidenceFilter(((eye, torch.zeros(8)), (40.0 * eye, torch.full((8,), -20.0)))),)
 
 
 def save(path: str | Path, trained: ConfidenceFilter, about: Mapping[str, Any]) -> None:
-    """Write filter.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write filter.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        trained: The filter.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     tensors = {
         f"{i}.{name}": t.float()
         for i, layer in enumerate(trained.layers)
@@ -94,9 +136,20 @@ def load(path: str | Path) -> ConfidenceFilter:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(FilterFields, config, artefact.CONFIG)
+        # Older files name no size: hidden units were as many as positions.
         hidden = c.hidden or c.block
 
         def layer(i: int, into: int, out: int) -> tuple[Tensor, Tensor]:
+            """Read the weight and the bias of a layer.
+
+            Args:
+                i: Index of the layer, 0 or 1.
+                into: Numbers that it reads.
+                out: Numbers that it gives.
+
+            Returns:
+                Weight ``[out, into]`` and bias ``[out]`` in fp32.
+            """
             return (
                 artefact.read_artefact_tensor(t, KIND, f"{i}.weight", (out, into)).float(),
                 artefact.read_artefact_tensor(t, KIND, f"{i}.bias", (out,)).float(),

@@ -68,8 +68,17 @@ class DraftHeads:
         return len(self.heads)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where they were trained for another vocabulary, for states of another width, or where the target
-        makes no laws of states that were guessed."""
+        """Check that they were trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, or the target does not run its norm, or its
+                norm and head, on states that it did not make.
+        """
         target.vocab.require_same(self.vocab, "the target of the draft heads")
         artefact.require_laws(
             target, len(self.heads[0][1]), "draft heads", head=not self.normed, normed=self.normed
@@ -90,11 +99,21 @@ class DraftHeads:
         return self.layer.network()
 
     def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
-        """What enters the layer: the states alone."""
+        """Make the rows that enter the layer: the states alone.
+
+        Args:
+            embed_NWH: Embeddings of the tokens, shape ``[N, 1, H]``; not read.
+            state_NH: The true states, shape ``[N, H]``.
+
+        Returns:
+            The states divided by their root mean squares, shape ``[N, H]``.
+        """
         return rms_normalised(state_NH)
 
     def start(self, state_NH: Tensor) -> Tensor:
         """What the first head is given besides the root."""
+        # Published heads were trained on what leaves the final norm, so their states are not
+        # evened.
         if self.own_VH is None:
             return rms_normalised(state_NH)
         return state_NH.float()
@@ -111,13 +130,27 @@ class DraftHeads:
         return self.own_VH is not None
 
     def step(self, k: int, carry_NC: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
-        """Head k at nodes: what it leaves to the nodes below, and the states that it guesses."""
+        """Run head k at nodes.
+
+        Args:
+            k: Index of the head, from 0.
+            carry_NC: What the nodes above leave: the state and, where heads read tokens, the
+                embeddings of the tokens before, shape ``[N, C]``.
+            embed_NH: Embeddings of the nodes' tokens, shape ``[N, H]``; read where `reads` is true.
+
+        Returns:
+            What these nodes leave to those below, and the guessed states ``[N, H]``.
+        """
+        # Hydra's head k reads the state and every token since: each node leaves its inputs to those
+        # below.
         weight, bias, skip = self.heads[k]
         if self.reads:
             inputs = torch.cat([carry_NC, rms_normalised(embed_NH)], 1)
         else:
             inputs = carry_NC
+        # The skip lets an untrained head pass the state on.
         made = linear(inputs, skip) + silu(linear(inputs, weight, bias))
+        # Further blocks only refine the guess; nodes below do not read them.
         for into, shift in self.more[k] if self.more else ():
             made = made + silu(linear(made, into, shift))
         return inputs, made
@@ -128,7 +161,18 @@ class DraftHeads:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[DraftHeads, ...]:
-    """Random ones for tests: of all three kinds, and the last with heads of three blocks, and with matrices of their own."""
+    """Make random ones for tests, of each kind.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        Medusa's, Hydra's and Hydra++'s heads; Hydra++'s with heads of three blocks; and these with
+        matrices of their own. Each has three heads.
+    """
+    # Scale 1: with random parts of size 0 all heads would guess alike.
     plain = tuple(
         DraftHeads(
             new_draft_heads(width, 3, reads, 5, 1.0),
@@ -150,7 +194,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Draf
 
 
 def save(path: str | Path, heads: DraftHeads, about: Mapping[str, Any]) -> None:
-    """Write heads.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write heads.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        heads: The heads.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     own = heads.layer
     tensors = dict[str, Tensor]()
     tensors |= {f"{k}.own": own_VH.float() for k, own_VH in enumerate(heads.own_VH or ())}
@@ -181,6 +234,7 @@ def load(path: str | Path) -> DraftHeads:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(HeadsFields, config, artefact.CONFIG)
+        # Medusa's heads read H numbers, Hydra's one embedding more at each level.
         sizes = [c.width * (k + 2 if c.reads else 1) for k in range(len(c.rates))]
         if c.layer is None:
             layer = None
@@ -203,6 +257,7 @@ def load(path: str | Path) -> DraftHeads:
             c.share,
             own_VH,
             [
+                # Files have either no further blocks or as many for each head.
                 [_block(t, f"{k}.more.{i}.", c.width) for i in range(c.blocks - 1)]
                 for k in range(len(sizes) if c.blocks > 1 else 0)
             ],

@@ -43,14 +43,24 @@ class JointSamplerLayer:
     vocab: TokenVocabulary
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, for states of another width, or where the target fills
-        no canvases."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve; it must be a masked-diffusion model.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The target is of another family, or its states have another width.
+        """
+        # Laws of other packages may not say their family; those are taken for autoregressive ones.
         if getattr(target, "family", "ar") != "diffusion":
             raise FileError(
                 "a joint sampler's layer was trained for a masked-diffusion model: this is an autoregressive one"
             )
         model: Any = target
         target.vocab.require_same(self.vocab, "the target of the joint sampler's layer")
+        # A masked model gives embeddings without a session.
         have = model.embed((0,)).shape[-1]
         if have != self.layer.width:
             raise FileError(
@@ -65,6 +75,7 @@ class JointSamplerLayer:
             rms_normalised(state_BTH),
         )  # so long that what is added weighs something
         u = F.linear(
+            # Embeddings and states differ much in size, so each has a norm of its own.
             torch.cat([_norm(embed_BTH, self.token_H), _norm(state_BTH, self.state_H)], -1),
             self.fuse_H2,
         )
@@ -73,6 +84,7 @@ class JointSamplerLayer:
         inner = F.silu(F.linear(n, w["mlp.gate_proj.weight"])) * F.linear(
             n, w["mlp.up_proj.weight"]
         )
+        # The final norm bounds what is added, so a bad layer cannot throw a state far off.
         return state_BTH + _norm(u + F.linear(inner, w["mlp.down_proj.weight"]), self.out_H)
 
     def _attention(self, n_BTH: Tensor) -> Tensor:
@@ -87,6 +99,7 @@ class JointSamplerLayer:
             for name in "qkv"
         )
         inverse = layer.theta ** (-torch.arange(0, head, 2).double() / head)
+        # Positions count within the canvas, as the model's own do.
         angle_TD = torch.outer(torch.arange(T).double(), inverse).repeat(1, 2)
         cos = angle_TD.cos().float()
         sin = angle_TD.sin().float()
@@ -94,6 +107,7 @@ class JointSamplerLayer:
             z.repeat_interleave(layer.heads // layer.kv_heads, dim=1)
             for z in (_turned(k, cos, sin), v)
         )
+        # No mask: each position of a canvas sees all others.
         y = F.scaled_dot_product_attention(_turned(q, cos, sin), k, v)
         return F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
 
@@ -111,7 +125,21 @@ def _turned(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 def new_joint_layer(
     width: int, heads: int, inner: int, theta: float, vocab: TokenVocabulary, seed: int
 ) -> JointSamplerLayer:
-    """One to train. What it gives counts a little: from zero all its other weights would hardly move."""
+    """Make a layer to train.
+
+    What it gives counts a little: from zero its other weights would hardly move.
+
+    Args:
+        width: Width H of the target's states.
+        heads: Heads of queries, and as many of keys and values; 2 heads divide the width.
+        inner: Width of the MLP.
+        theta: Base of the rotary embedding.
+        vocab: The target's vocabulary, which the artefact is made for.
+        seed: Seed of the matrices.
+
+    Returns:
+        The layer.
+    """
     g = torch.Generator().manual_seed(seed)
     tensors = {
         name: torch.randn(s, generator=g) * 0.5 * s[-1] ** -0.5 if len(s) == 2 else torch.ones(s)
@@ -129,7 +157,16 @@ def new_joint_layer(
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[JointSamplerLayer, ...]:
-    """Random ones for tests: for states of this width, and of TOY numbers, as toy canvases have them."""
+    """Make random ones for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One layer for states of this width, and one for the `TOY` numbers of a toy canvas.
+    """
     g = torch.Generator().manual_seed(9)
     return tuple(
         JointSamplerLayer(
@@ -149,7 +186,16 @@ TOY = 16
 
 
 def save(path: str | Path, trained: JointSamplerLayer, about: Mapping[str, Any]) -> None:
-    """Write joint.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write joint.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        trained: The layer.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     tensors = {
         "fuse.weight": trained.fuse_H2,
         "token.weight": trained.token_H,

@@ -34,12 +34,22 @@ class JudgeProbe:
     vocab: TokenVocabulary
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary or for states of another width."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width.
+        """
         target.vocab.require_same(self.vocab, "the target of the judge")
         artefact.require_width(target, len(self.weight_H), "the judge's weights")
 
     def logits(self, state_NH: Tensor) -> Tensor:
         """Log odds that each token is right."""
+        # Only the direction of a state counts: its length varies from token to token.
         return rms_normalised(state_NH) @ self.weight_H + self.bias
 
     def chance(self, state_H: Tensor) -> float:
@@ -48,13 +58,31 @@ class JudgeProbe:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[JudgeProbe, ...]:
-    """A random one for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One judge.
+    """
     g = torch.Generator().manual_seed(12)
     return (JudgeProbe(torch.randn(width, generator=g), torch.zeros(()), vocab),)
 
 
 def save(path: str | Path, judge: JudgeProbe, about: Mapping[str, Any]) -> None:
-    """Write judge.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write judge.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        judge: The judge.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     artefact.save_artefact(
         path,
         KIND,

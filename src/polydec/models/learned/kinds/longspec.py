@@ -78,10 +78,20 @@ class LongSpec:
     share: float = 0.0
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary, for states or heads of other sizes, or the target shows
-        no keys."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states or the heads of the last layer have other sizes, or the target
+                shows no keys.
+        """
         target.vocab.require_same(self.vocab, "the target of the LongSpec drafter")
         artefact.require_width(target, self.sizes.width, "LongSpec's weights")
+        # The shape of keys is all that is read, so any token will do.
         session = target.open((0,))
         try:
             keys_KNH, _ = session.memory()
@@ -138,6 +148,7 @@ class LongSpecNetwork:
     def __init__(self, trained: LongSpec) -> None:
         self._w = {n: t.detach().float() for n, t in trained.tensors.items()}
         self._s = trained.sizes
+        # In double, as angles of far positions need.
         self._inverse = trained.sizes.theta ** (
             -torch.arange(0, trained.sizes.head, 2).double() / trained.sizes.head
         )
@@ -148,9 +159,11 @@ class LongSpecNetwork:
         return [self._made(q) for q in queries]
 
     def _made(self, q: LongSpecQuery) -> LongSpecAnswer:
+        # Rows are tokens' embeddings alone: states enter only through the target's keys and values.
         x = rms_normalised(q.embed_NW)
         rows = list(q.rows)
         n = self._norm(x, "input_layernorm.weight")
+        # Keys and values of all rows are made, since rows that nobody asks for are seen later.
         new = torch.stack(
             [
                 self._turned(self._heads(n, "self_attn.k_proj.weight"), q.place_N),
@@ -158,6 +171,7 @@ class LongSpecNetwork:
             ]
         )
         kv = torch.cat([q.kv, new], 2)
+        # A prompt is only read into the window: nothing is guessed inside it.
         if not rows:
             return LongSpecAnswer(x[:0], kv)
         x = x[rows]
@@ -180,6 +194,7 @@ class LongSpecNetwork:
     def _queries(self, name: str, n_RW: Tensor, place_R: Tensor) -> Tensor:
         """[kv heads, group, R, head]: those of heads that share keys stand together."""
         turned = self._turned(self._heads(n_RW, f"{name}.q_proj.weight"), place_R)
+        # Grouped like this, keys need not be repeated for each head of queries.
         return turned.unflatten(0, (self._s.kv_heads, -1))
 
     def _out(self, name: str, mixed: Tensor) -> Tensor:
@@ -203,20 +218,34 @@ class LongSpecNetwork:
 
 
 def hybrid_tree_attention(query: Tensor, kv: Tensor, past: int, sees_RS: Tensor) -> Tensor:
-    """Attention of drafted rows [kv heads, group, R, head], over the first `past` entries of kv [2, kv heads, S, head] and over
-    the tree behind them apart, joined by how much each part weighs (its log-sum-exp). That is attention over both at once;
-    apart, only the tree needs a mask of who stands above whom.
+    """Attend over past entries and over a draft tree apart, and join both parts.
 
-    sees_RS: which entries each row may see. Where every row sees all that is past, that part has no mask.
+    Each part weighs by its log-sum-exp, so that the result is attention over both at once. Apart,
+    only the tree needs a mask of who stands above whom. Where every row sees all that is past, that
+    part has no mask.
+
     Source: LongSpec (Yang et al., 2025), hybrid tree attention.
+
+    Args:
+        query: Queries of the drafted rows, shape ``[kv heads, group, R, head]``.
+        kv: Keys and values of all S entries, shape ``[2, kv heads, S, head]``.
+        past: Number of entries before the tree, 0 or more.
+        sees_RS: Which entries each row may see, shape ``[R, S]``, bool.
+
+    Returns:
+        What the rows gather, shape ``[kv heads, group, R, head]``.
     """
+    # The tree is small, and its mask differs from row to row.
     own, own_weight = seen_of(query, kv[0, :, past:], kv[1, :, past:], sees_RS[:, past:])
     if not past:
         return own
     window = sees_RS[:, :past]
+    # Without a mask this part is one dense product, however long the past is.
     old, old_weight = seen_of(
         query, kv[0, :, :past], kv[1, :, :past], None if bool(window.all()) else window
     )
+    # The weight of a part is e to its log-sum-exp; of two parts that is a sigmoid of the
+    # difference.
     share = (old_weight - own_weight).sigmoid()[..., None]
     return share * old + (1.0 - share) * own
 
@@ -224,28 +253,58 @@ def hybrid_tree_attention(query: Tensor, kv: Tensor, past: int, sees_RS: Tensor)
 def seen_of(
     query: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """What rows gather of these entries, [kv heads, group, R, head], and the log-sum-exp of their scores, [kv heads, group, R];
-    sees: [R, S], None: all. A row that sees nothing gathers 0 and weighs nothing."""
+    """Attend over some entries, and tell how much they weigh.
+
+    Args:
+        query: Queries, shape ``[kv heads, group, R, head]``.
+        keys: Keys, shape ``[kv heads, S, head]``.
+        values: Values, shape ``[kv heads, S, head]``.
+        sees: Which entries each row may see, shape ``[R, S]``, bool. None: all.
+
+    Returns:
+        What the rows gather, shape ``[kv heads, group, R, head]``, and the log-sum-exp of their
+        scores, shape ``[kv heads, group, R]``. A row that sees nothing gathers 0 and weighs
+        nothing.
+    """
     scores = query @ keys[:, None].transpose(-1, -2) * query.shape[-1] ** -0.5
     if sees is not None:
         scores = scores.masked_fill(~sees, float("-inf"))
     weight = scores.logsumexp(-1)
+    # A row that sees nothing has weight -inf, and -inf minus -inf is NaN.
     return (scores - weight[..., None]).exp().nan_to_num(0.0) @ values[:, None], weight
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[LongSpec, ...]:
-    """Random ones for tests, for several ways to cut this width into heads; the first is a toy's."""
+    """Make random ones for tests, for several ways to cut the width into heads.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states, an even number.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        The drafters, a toy's with one head first. Ways that leave a head of odd width are left out.
+    """
     return tuple(
         random_longspec(
             vocab, LongSpecSizes(width, heads, kv_heads, width // heads, 2 * width, 1e4)
         )
         for heads, kv_heads in ((1, 1), (4, 2), (6, 2))
+        # A head of odd width could not be turned in pairs.
         if width % (2 * heads) == 0
     )
 
 
 def random_longspec(vocab: TokenVocabulary, sizes: LongSpecSizes) -> LongSpec:
-    """A random one of these sizes, with a window of six tokens."""
+    """Make a random drafter for tests, with a window of six tokens.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        sizes: Sizes of its layer.
+
+    Returns:
+        The drafter.
+    """
     g = torch.Generator().manual_seed(14)
     tensors = {
         name: torch.randn(shape, generator=g) * 0.7 / shape[-1] ** 0.5
@@ -257,7 +316,16 @@ def random_longspec(vocab: TokenVocabulary, sizes: LongSpecSizes) -> LongSpec:
 
 
 def save(path: str | Path, trained: LongSpec, about: Mapping[str, Any]) -> None:
-    """Write longspec.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write longspec.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        trained: The drafter.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     s = trained.sizes
     artefact.save_artefact(
         path,
@@ -280,6 +348,7 @@ def load(path: str | Path) -> LongSpec:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(LongSpecFields, config, artefact.CONFIG)
+        # Heads need not divide the width here: attention is shaped as the target's.
         if c.layer.heads % c.layer.kv_heads or c.head % 2:
             raise FileError(
                 f"heads is {c.layer.heads}, kv_heads {c.layer.kv_heads}, head {c.head}: heads must be a multiple "

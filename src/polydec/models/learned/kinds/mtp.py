@@ -50,12 +50,23 @@ class MtpModel:
         return len(self.mask_KH)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where they were trained for another vocabulary, width or number of layers, or where the target runs
-        no row with an adapter."""
+        """Check that they were trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, the target makes no laws of guessed states, it
+                runs no row with an adapter, or it has another number of layers.
+        """
         target.vocab.require_same(self.vocab, "the target of the masks")
+        # Guessed states go through the target's own norm and head, which must run alone.
         artefact.require_laws(target, self.mask_KH.shape[1], "the masks")
         if self.adapter is None:
             return
+        # The adapter works inside the target's layers, for rows of masks alone.
         if not getattr(target, "adapts", False):
             raise FileError(
                 "mtp needs rows with a gated adapter (LoRA), which the compiled step does not run, nor what "
@@ -72,21 +83,39 @@ class MtpModel:
         return float(sum(t.numel() for t in self.sampler))
 
     def sampled(self, state_NH: Tensor, embed_NH: Tensor) -> Tensor:
-        """The states guessed, before the target's final norm, of what masks came out as and of the tokens before what they
-        guess."""
+        """Guess states from what masks came out as and from the tokens before what they guess.
+
+        Args:
+            state_NH: What masks came out as, shape ``[N, H]``.
+            embed_NH: Embeddings of the tokens before, shape ``[N, H]``.
+
+        Returns:
+            The guessed states, before the target's final norm, shape ``[N, H]``.
+        """
+        # The order is that of the stored weights.
         x = torch.cat([rms_normalised(embed_NH), rms_normalised(state_NH)], -1)
+        # Four tensors a block, in the order of PARTS.
         for weight, bias, norm, shift in (self.sampler[:4], self.sampler[4:]):
             x = layer_norm(silu(linear(x, weight, bias)), norm.shape, norm, shift)
         return x
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        # All queries go through the sampler at once and are cut apart again.
         state, embed = (torch.cat(rows) for rows in zip(*queries, strict=True))
         return list(self.sampled(state, embed).split([len(s) for s, _ in queries]))
 
 
 def new_mtp_sampler(width: int, seed: int) -> list[Tensor]:
-    """A sampler to train, at random."""
+    """Make a sampler to train, at random.
+
+    Args:
+        width: Width H of the target's states.
+        seed: Seed of the two matrices.
+
+    Returns:
+        The tensors of `PARTS` of the first block, then those of the second.
+    """
     g = torch.Generator().manual_seed(seed)
     out = list[Tensor]()
     for inputs in (2 * width, width):
@@ -100,7 +129,16 @@ def new_mtp_sampler(width: int, seed: int) -> list[Tensor]:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[MtpModel, ...]:
-    """A random one for tests, without an adapter: it fits targets of any number of layers."""
+    """Make a random one for tests, without an adapter: it fits targets of any number of layers.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One model with two masks, whose numbers are whole as a toy's states are.
+    """
     masks = (
         torch.arange(2 * width).reshape(2, width).float() % 3
     )  # a toy's states are whole numbers
@@ -108,7 +146,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[MtpM
 
 
 def save(path: str | Path, mtp: MtpModel, about: Mapping[str, Any]) -> None:
-    """Write mtp.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write mtp.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        mtp: The masks, with their adapter where they have one.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     if mtp.adapter is not None:
         layers = mtp.adapter.layers
     else:
@@ -120,6 +167,7 @@ def save(path: str | Path, mtp: MtpModel, about: Mapping[str, Any]) -> None:
         for place in PLACES
         for side, t in zip("ab", layer[place], strict=True)
     }
+    # Sizes of the adapter follow from its tensors; 0 stands for none.
     about = {
         **about,
         "width": mtp.mask_KH.shape[1],
@@ -149,6 +197,15 @@ def load(path: str | Path) -> MtpModel:
         }
 
         def read(name: str, *shape: int) -> Tensor:
+            """Read a tensor in fp32.
+
+            Args:
+                name: Name of the tensor.
+                shape: Shape that it must have.
+
+            Returns:
+                The tensor.
+            """
             return artefact.read_artefact_tensor(t, KIND, name, shape).float()
 
         layers = [
@@ -157,11 +214,13 @@ def load(path: str | Path) -> MtpModel:
                     read(f"layers.{i}.{place}.a", R, into),
                     read(f"layers.{i}.{place}.b", out, R),
                 )
+                # Each matrix is a product of two thin ones, in and out of the rank.
                 for place, (into, out) in sizes.items()
             }
             for i in range(c.layers)
         ]
         sampler = [
+            # The first block reads token and state, 2 H numbers, the second H.
             read(f"sampler.{k}.{part}", *((H, (2 - k) * H) if part == "weight" else (H,)))
             for k in range(2)
             for part in PARTS

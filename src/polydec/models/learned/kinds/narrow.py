@@ -48,6 +48,15 @@ class NarrowLayer:
         return self.layer.cost + self.join_HS.numel()
 
     def network(self, vocab: int, own: DraftVocabularyHead) -> NeuralNetwork:
+        """Make the network that joins each token with its state and runs the layer on them.
+
+        Args:
+            vocab: Tokens V of the target's vocabulary, the width of the laws.
+            own: The head, which knows some of these tokens.
+
+        Returns:
+            A network that is fed rows 2 H wide by `NetworkQuery.embed`.
+        """
         return JoiningNetwork(self.join_HS.detach(), self.layer.network(vocab, own))
 
 
@@ -56,6 +65,7 @@ class JoiningNetwork:
     runs it, else None."""
 
     def __init__(self, join_HS: Tensor, inner: NeuralNetwork) -> None:
+        # The compiled grower of trees needs the step itself, which this network wraps.
         if isinstance(inner, CpuStep):
             self.step = inner
         else:
@@ -64,12 +74,14 @@ class JoiningNetwork:
         if self.step is None:
             self._join = partial(linear, weight=join_HS)
         else:
+            # Kept in 8 bits beside the layer's own matrices.
             self._join = add_native_matrix(self.step, "join", join_HS)
         self.layers = inner.layers
         self.context = inner.context
         self.cost = inner.cost + join_HS.numel()
         self.tree = inner.tree
         self.rollback = inner.rollback
+        # Rows must be joined first, so a query cannot stop inside the layer.
         self.partial = False
         self.new_cache = inner.new_cache
         self.head = inner.head
@@ -88,6 +100,16 @@ class JoiningNetwork:
         raise FileError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
 
     def keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Read the keys and values that the layer holds.
+
+        Args:
+            cache: A cache of this network.
+            stop: Number of entries to read, from the first one on.
+            layer: Index of the layer. Default None: the last one.
+
+        Returns:
+            Keys and values, each ``[kv heads, stop, head]``.
+        """
         return self._inner.keys(cache, stop, layer)
 
 
@@ -104,6 +126,7 @@ class UnboundNarrowEagle:
     def bound(self, target: Target) -> Eagle3Model:
         """What drafts for this target. Raises FileError where it does not fit, or the draft model does not."""
         self.eagle.fit(target, None)
+        # The head is read only now: it lies in the target or in the draft model.
         own, rows = self.eagle.own, self._rows(target)
         if rows.shape != (len(own.token_C), self.eagle.layer.width):
             raise FileError(
@@ -119,18 +142,31 @@ class UnboundNarrowEagle:
             self.eagle,
             layer=layer,
             own=replace(own, head_CH=rows),
+            # Read at the first use: only the compiled grower asks for the table.
             table=cache(lambda: table_of(target, own.token_C)),
         )
 
     def _rows(self, target: Target) -> Tensor:
         token_C = self.eagle.own.token_C
+        # It was trained with that head, whose rows differ from the target's embeddings.
         if self.start is not None:
             return head_of(sources.open_source(self.start).weights, token_C)
         return table_of(target, token_C)
 
 
 def table_of(target: Target, token_C: Tensor) -> Tensor:
-    """A model's embeddings of these tokens, [C, H]."""
+    """Read a model's embeddings of some tokens.
+
+    Args:
+        target: The model.
+        token_C: The tokens, shape ``[C]``.
+
+    Returns:
+        The embeddings in fp32, shape ``[C, H]``.
+
+    Raises:
+        PolydecError: The model has no table of its own.
+    """
     session = target.open((0,))
     try:
         return session.embed(token_C.tolist()).float()
@@ -144,13 +180,26 @@ def tokens_of(draft: Mapping[str, Tensor]) -> list[int]:
         raise FileError(
             "start has no head of its own: give a draft model that `polydec train draft` made"
         )
+    # A head without a list knows the whole vocabulary, row by row.
     if "lm_head.tokens" in draft:
         return draft["lm_head.tokens"].tolist()
     return list(range(len(draft["lm_head.weight"])))
 
 
 def head_of(draft: Mapping[str, Tensor], token_C: Tensor) -> Tensor:
-    """The rows of a draft model's head for these tokens, which must be all that it knows: [C, H]. Raises FileError."""
+    """Read the rows of a draft model's head, which must know just these tokens.
+
+    Args:
+        draft: The draft model's tensors, by name.
+        token_C: The tokens, ascending, shape ``[C]``.
+
+    Returns:
+        The rows in fp32, shape ``[C, H]``.
+
+    Raises:
+        FileError: The draft model has no head of its own, or knows other tokens.
+    """
+    # Row i must mean token i of the list, or every draft would be another token.
     if tokens_of(draft) != token_C.tolist():
         raise FileError("start knows other tokens than the drafter that began as it")
     return draft["lm_head.weight"].float()
@@ -159,10 +208,21 @@ def head_of(draft: Mapping[str, Tensor], token_C: Tensor) -> Tensor:
 def examples(
     vocab: TokenVocabulary, width: int, draft_width: int
 ) -> tuple[UnboundNarrowEagle, ...]:
-    """A random one for tests, of numbers that 8 bits hold exactly: it knows all tokens but the first."""
+    """Make a random one for tests, of numbers that 8 bits hold exactly.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One drafter without its head; it knows all tokens but the first.
+    """
     g, inner = torch.Generator().manual_seed(9), state_layer.random_state_layer(width, 9)
 
     def matrix(*shape: int) -> Tensor:
+        # Rows are stored with a scale of their own: with 127 as the largest code that scale is
+        # exactly 1 / 256.
         code = torch.randint(-127, 128, shape, generator=g)
         code[:, 0] = 127
         return code / 256
@@ -182,12 +242,22 @@ def examples(
 
 
 def save(path: str | Path, read: UnboundNarrowEagle, about: Mapping[str, Any]) -> None:
-    """Write narrow.safetensors, its matrices in 8 bits (models/formats/rows8.py), and config.json
-    into the directory `path`; about: what else the config says. The head is not written: it is the
-    target's."""
+    """Write narrow.safetensors, its matrices in 8 bits, and config.json into a directory.
+
+    The head is not written: it is the target's or the draft model's. See models/formats/rows8.py.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        read: The drafter, and the draft model that it began as.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     eagle = read.eagle
     assert isinstance(eagle.layer, NarrowLayer)
     inner = eagle.layer.layer
+    # Norms and ids stay as they are: they are small, and rounding them would cost much.
     matrices = rows8.quantise_rows(
         {"fuse.weight": eagle.fuse_HD, "join.weight": eagle.layer.join_HS, **inner.named}
     )
@@ -212,7 +282,17 @@ def save(path: str | Path, read: UnboundNarrowEagle, about: Mapping[str, Any]) -
 
 
 def save_trained(path: str | Path, eagle: Eagle3Model, about: Mapping[str, Any]) -> None:
-    """The same of what training made; about["start"]: the draft model that it began as, or None."""
+    """Write what training made, as `save` does.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        eagle: The drafter that was trained.
+        about: Further fields of config.json, by name. "start" must be among them: the draft model
+            that it began as, or None.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     save(path, UnboundNarrowEagle(eagle, about["start"]), about)
 
 
@@ -229,6 +309,7 @@ def load(path: str | Path) -> UnboundNarrowEagle:
             raise FileError(f"depths is {c.depths}: they must ascend")
         own = DraftVocabularyHead(
             artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size),
+            # No rows yet: `bound` puts the head here.
             torch.empty(0, H),
             artefact.read_artefact_tensor(t, KIND, "norm.weight", (H,)).float(),
         )

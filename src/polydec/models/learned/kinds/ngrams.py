@@ -28,8 +28,18 @@ LAST = 0xFFFF
 
 
 def extend_context_key(key: int, token: int) -> int:
-    """The key of a context that has one more token before it; 0 is the key of none."""
+    """Hash a context that has one more token before it.
+
+    Args:
+        key: Key of the context so far, 64 bits; 0 is the key of no token.
+        token: The token before it.
+
+    Returns:
+        The key of the longer context, 64 bits.
+    """
+    # An odd factor near 2^64 divided by the golden ratio spreads near ids over all bits.
     key = (key ^ (token + 1)) * MIX & MASK
+    # High bits come down: the next product would otherwise never mix them into low ones.
     return key ^ key >> 29
 
 
@@ -54,11 +64,20 @@ class NGrams:
     chance_MK: np.ndarray
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was counted in another vocabulary."""
+        """Check that it was counted in the target's vocabulary.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+        """
         target.vocab.require_same(self.vocab, "the n-gram table")
 
     @cached_property
     def _at(self) -> dict[int, int]:
+        # Keys point into one flat row of followers, which plain Python reads faster than numpy.
         width = self.follower_MK.shape[1]
         return dict(zip(self.key_M.tolist(), range(0, len(self.key_M) * width, max(width, 1))))
 
@@ -102,6 +121,7 @@ class NGrams:
             key = (key ^ (tokens[-i] + 1)) * MIX & MASK
             key ^= key >> 29
             place = at.get(key)
+            # Every shorter ending of a known context is known, so nothing longer can be there.
             if place is None:
                 break
             out.append(place)
@@ -114,20 +134,41 @@ class NGrams:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[NGrams, ...]:
-    """Small ones for tests: what follows each of a few tokens, and each pair of these of which the first is even."""
+    """Make a small table for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Not read: it reads tokens alone.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One table of order 2: what follows each of the first 64 tokens, and each pair of these of
+        which the first is even.
+    """
     size = min(vocab.size, 64)
     keys = dict[int, int]()
     for b in range(size):
+        # A key grows to the left: the last token first, then those before it.
         keys[single := extend_context_key(0, b)] = b
         keys |= {extend_context_key(single, a): a + b for a in range(0, size, 2)}
     key_M = np.array(sorted(keys), np.uint64)
     follower_MK = np.array([[(keys[k] + 1) % size, (2 * keys[k]) % size] for k in sorted(keys)])
+    # A row must not name one token twice.
     follower_MK[follower_MK[:, 0] == follower_MK[:, 1], 1] = LAST
     return (NGrams(2, vocab, key_M, follower_MK, np.broadcast_to([140, 80], follower_MK.shape)),)
 
 
 def save(path: str | Path, table: NGrams, about: Mapping[str, Any]) -> None:
-    """Write ngrams.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write ngrams.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        table: The table.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     arrays = {
         "key": table.key_M.astype(np.uint64),
         "follower": table.follower_MK.astype(np.uint16),
@@ -157,6 +198,7 @@ def load(name: str) -> NGrams:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(NGramFields, config, artefact.CONFIG)
         m = t["key"].numel() if "key" in t else 0
+        # A table without its tensor counts as empty here, and is refused by the next lines.
         k = (*t.get("follower", torch.empty(0, 0)).shape, 0, 0)[1]
         key, follower, chance = (
             artefact.read_artefact_tensor(t, KIND, x, s).numpy()
@@ -167,6 +209,7 @@ def load(name: str) -> NGrams:
                 f"its tables are of {key.dtype}, {follower.dtype}, {chance.dtype}: they must be of uint64, uint16 "
                 "and uint8"
             )
+        # One id outside the vocabulary would break whichever draft meets it, much later.
         if m and (bad := int(follower[follower != LAST].max(initial=0))) >= c.vocab_size:
             raise FileError(f"it holds token {bad}, the vocabulary {c.vocab_size} tokens")
         return NGrams(

@@ -62,10 +62,20 @@ class SoftProbes:
         return replace(self, bias_PH=self.bias_PH[rows], copies=1)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where they were trained for another vocabulary, width or number of layers, or where the target makes
-        no laws of states that were guessed."""
+        """Check that they were trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width, the target makes no laws of guessed states, or
+                it shows fewer layers than the probes enter.
+        """
         target.vocab.require_same(self.vocab, "the target of the probes")
         artefact.require_laws(target, self.bias_PH.shape[1], "the probes")
+        # Entering layer 0 needs no layer to be shown.
         top = max(self.enter, default=0)
         if top and target.layers <= top:
             raise FileError(
@@ -73,26 +83,48 @@ class SoftProbes:
             )
 
     def behind(self, states: Mapping[int, Tensor | None], count: int) -> Tensor:
-        """What enters of the probes behind tokens, [tokens, copies x probes, H]; states: at each of `depths` the tokens' states
-        [N, H] that enter the layer of this index, `count` of them, read only with maps."""
+        """Make the rows that enter as probes behind some tokens.
+
+        Args:
+            states: At each of `depths` the states of the tokens that enter the layer of this index,
+                shape ``[N, H]``; read only with maps. None at one of them: the maps add nothing.
+            count: Number N of tokens.
+
+        Returns:
+            The rows, shape ``[N, copies x probes, H]``.
+        """
+        # Every token gets the same rows; a view, so nothing is copied.
         bias = self.bias_PH.expand(count, *self.bias_PH.shape)
         known = [states.get(depth) for depth in self.enter]
+        # A target that shows no state at one of the layers gets the learned rows alone.
         if self.maps is None or any(x is None for x in known):
             return bias
         moved = [
             linear(x.float(), m) for x, m in zip(known, self.maps, strict=True) if x is not None
         ]
+        # With maps a probe follows its token's own state, not only the average one.
         return bias + torch.stack(moved, 1)
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[SoftProbes, ...]:
-    """Random ones for tests: of both kinds, and with two copies."""
+    """Make random ones for tests, of both kinds.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        Probes without maps, with maps that enter layer 1, and without maps in two copies; each has
+        two.
+    """
     rates = ((0.5, 0.2), (0.4, 0.2))
     bias = torch.arange(2 * width).reshape(2, width).float() % 3  # a toy's states are whole numbers
     return (
         SoftProbes(bias, None, (0, 0), vocab, rates),
         SoftProbes(
             torch.zeros(2, width),
+            # One map passes the state on, the other shifts it: both keep whole numbers whole.
             [torch.eye(width), torch.eye(width).roll(1, 0).round()],
             (1, 1),
             vocab,
@@ -103,7 +135,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Soft
 
 
 def save(path: str | Path, probes: SoftProbes, about: Mapping[str, Any]) -> None:
-    """Write probes.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write probes.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        probes: The probes.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     if probes.maps is None:
         maps = {}
     else:

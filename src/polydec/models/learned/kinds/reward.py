@@ -39,11 +39,17 @@ class TextReward:
         """0 to 1: a classifier's probability of the good kind; of any other judge what it says, cut off there."""
         score = self.judge(text)
         if self.odds:
+            # Below -700 the exponential would overflow; the probability is all but 0 there.
             return 1 / (1 + exp(-max(score, -700.0)))
         return min(max(float(score), 0.0), 1.0)
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """It reads texts, which every model writes."""
+        """Accept any model: it reads texts, which every one writes.
+
+        Args:
+            target: The model that it is to serve; not read.
+            draft: Draft model of the request, or None; not read.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,30 +70,70 @@ class NgramTextClassifier:
 
 
 def byte_ngram_frequencies(text: str, size: int, order: int) -> Tensor:
-    """Of a text's sequences of 1 to `order` bytes the share of each of `size` places, all lengths together."""
+    """Count a text's sequences of bytes, each at the place that its CRC-32 names.
+
+    Args:
+        text: The text; its UTF-8 bytes are counted.
+        size: Number S of places, at least 1.
+        order: Length of the longest sequences, in bytes, at least 1.
+
+    Returns:
+        The share of each place, all lengths together, shape ``[S]``. Shares of one length add up to
+        1 where the text has a sequence of that length.
+    """
+    # Hashing in place of a vocabulary: two sequences may share a place, which the weights learn to
+    # live with.
     out_S = torch.zeros(size)
     data = text.encode()
     for n in range(1, order + 1):
         count = len(data) - n + 1
         for i in range(max(count, 0)):
+            # Divided by the count of this length, so long texts do not weigh more than short ones.
             out_S[crc32(data[i : i + n]) % size] += 1 / count
     return out_S
 
 
 def stack_ngram_frequencies(texts: Iterable[str], size: int, order: int) -> Tensor:
-    """The shares of several texts, [N, S]."""
+    """Count the sequences of bytes of several texts, as `byte_ngram_frequencies` does of one.
+
+    Args:
+        texts: The texts, at least one.
+        size: Number S of places, at least 1.
+        order: Length of the longest sequences, in bytes, at least 1.
+
+    Returns:
+        The shares, shape ``[N, S]``.
+    """
     return torch.stack([byte_ngram_frequencies(text, size, order) for text in texts])
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[TextReward, ...]:
-    """One for tests: random weights."""
+    """Make one for tests, with random weights.
+
+    Args:
+        vocab: Not read: it reads texts.
+        width: Not read: it reads texts.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One reward, a classifier over 64 places.
+    """
     g = torch.Generator().manual_seed(11)
     return (TextReward(NgramTextClassifier(torch.randn(64, generator=g), 0.1, 2), True),)
 
 
 def save(path: str | Path, reward: TextReward, about: Mapping[str, Any]) -> None:
-    """Write reward.safetensors and config.json into the directory `path`; about: what else the config says. Raises RequestError
-    for a function, which no file can hold."""
+    """Write reward.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        reward: The reward, whose judge must be a `NgramTextClassifier`.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        RequestError: The judge is a function, which no file can hold.
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     classifier = reward.judge
     if not isinstance(classifier, NgramTextClassifier):
         raise RequestError("judge is a function: only a classifier can be saved")

@@ -30,7 +30,16 @@ class DraftStateRouter:
     head: StepReward
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where there is no draft model, or it is not one that the router was trained for."""
+        """Check that it was trained for this pair of models.
+
+        Args:
+            target: The model that it is to serve.
+            draft: The draft model, whose states it reads.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: There is no draft model, or its states have another width.
+        """
         if draft is None:
             raise FileError("the router reads a draft model's states: name one (--draft)")
         target.vocab.require_same(self.head.vocab, "the target of the router")
@@ -43,14 +52,32 @@ class DraftStateRouter:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[DraftStateRouter, ...]:
-    """Random ones for tests."""
+    """Make random ones for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width of the target's states; not read.
+        draft_width: Width of the draft model's states, which it reads.
+
+    Returns:
+        One router.
+    """
     return tuple(
         DraftStateRouter(reward) for reward in step_reward.examples(vocab, draft_width, draft_width)
     )
 
 
 def save(path: str | Path, router: DraftStateRouter, about: Mapping[str, Any]) -> None:
-    """Write router.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write router.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        router: The router.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     step_reward.save(path, router.head, about, KIND)
 
 

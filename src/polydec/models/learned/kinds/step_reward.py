@@ -41,12 +41,22 @@ class StepReward:
         return self.inner[0].shape[1]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary or for states of another width."""
+        """Check that it was trained for such a target.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+            FileError: The states have another width.
+        """
         target.vocab.require_same(self.vocab, "the target of the process reward model")
         artefact.require_width(target, self.width, "process reward models")
 
     def logit(self, hidden_NH: Tensor) -> Tensor:
         """[N]."""
+        # States before the final norm vary much in length, which says nothing of a step.
         x = hidden_NH.float()
         x = x * x.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
         return linear(silu(linear(x, *self.inner)), *self.out)[:, 0]
@@ -57,8 +67,19 @@ class StepReward:
 
 
 def new_step_reward(width: int, inner: int, vocab: TokenVocabulary, seed: int) -> StepReward:
-    """One to train, which says 1/2 of everything."""
+    """Make one to train, which says 1/2 of everything.
+
+    Args:
+        width: Width H of the target's states.
+        inner: Number I of inner units.
+        vocab: The target's vocabulary, which the artefact is made for.
+        seed: Seed of the inner weights; the outer ones begin as zeros.
+
+    Returns:
+        The reward model.
+    """
     g = torch.Generator().manual_seed(seed)
+    # Outer weights of zeros: the first gradient then decides the direction, not the noise.
     return StepReward(
         (torch.randn(inner, width, generator=g) / width**0.5, torch.zeros(inner)),
         (torch.zeros(1, inner), torch.zeros(1)),
@@ -67,7 +88,16 @@ def new_step_reward(width: int, inner: int, vocab: TokenVocabulary, seed: int) -
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[StepReward, ...]:
-    """Random ones for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Width H of the target's states.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One process reward model with eight inner units.
+    """
     g = torch.Generator().manual_seed(7)
     reward = new_step_reward(width, 8, vocab, 7)
     return (StepReward(reward.inner, (torch.randn(1, 8, generator=g), reward.out[1]), vocab),)
@@ -79,8 +109,18 @@ def save(
     about: Mapping[str, Any],
     kind: artefact.ArtefactKind = KIND,
 ) -> None:
-    """Write prm.safetensors and config.json into the directory `path`; about: what else the config says; kind: what else has
-    this form."""
+    """Write the file of tensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        reward: The reward model.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+        kind: Kind of what has this form; it names the file. Default a process reward model, whose
+            file is prm.safetensors.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     names = ("inner.weight", "inner.bias", "out.weight", "out.bias")
     tensors = dict(zip(names, (*reward.inner, *reward.out), strict=True))
     artefact.save_artefact(
@@ -98,12 +138,33 @@ def save(
 
 
 def load(path: str | Path, kind: artefact.ArtefactKind = KIND) -> StepReward:
-    """The one in a directory that `save` wrote. Raises FileError where there is none, or it is damaged."""
+    """Load what `save` wrote into a directory.
+
+    Args:
+        path: The directory.
+        kind: Kind of what has this form. Default a process reward model.
+
+    Returns:
+        The reward model in fp32.
+
+    Raises:
+        FileError: There is none, or it is damaged.
+    """
     config, t = artefact.read_artefact_files(edge.at_home(path), kind)
     with artefact.report_artefact_damage(path, kind):
         c = edge.validate_record(StepRewardFields, config, artefact.CONFIG)
 
         def pair(name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+            """Read the weight and the bias of a layer.
+
+            Args:
+                name: "inner" or "out".
+                rows: Numbers that it gives.
+                columns: Numbers that it reads.
+
+            Returns:
+                Weight ``[rows, columns]`` and bias ``[rows]`` in fp32.
+            """
             return (
                 artefact.read_artefact_tensor(t, kind, f"{name}.weight", (rows, columns)).float(),
                 artefact.read_artefact_tensor(t, kind, f"{name}.bias", (rows,)).float(),

@@ -37,7 +37,15 @@ class StopHead:
     out: tuple[Tensor, Tensor]
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where the draft's states are of another width."""
+        """Check that it was trained for such a draft model.
+
+        Args:
+            target: The target; not read.
+            draft: The draft model, whose states it reads. None: nothing is checked.
+
+        Raises:
+            FileError: The draft model's states have another width.
+        """
         if draft is not None:
             artefact.require_width(draft, self.width, "stop heads", "draft")
 
@@ -47,6 +55,7 @@ class StopHead:
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """[N, 2]. Raises FileError where the states are not of the head's width."""
+        # Compared here as well: a caller need not have called `fit`.
         if hidden_NH.shape[-1] != self.width:
             raise FileError(
                 f"head was trained for states of width {self.width}: this draft's have {hidden_NH.shape[-1]}"
@@ -63,9 +72,21 @@ class StopHead:
 
 
 def new_stop_head(width: int, depth: int, tied: bool, seed: int) -> StopHead:
-    """A head to train: every block does nothing yet. tied: one block, applied `depth` times."""
+    """Make a head to train, which says 1/2 of everything.
+
+    Args:
+        width: Width H of the draft model's states.
+        depth: Number of blocks, 0 or more.
+        tied: Whether one block is applied `depth` times; else each has weights of its own.
+        seed: Seed of the blocks' weights; the last layer begins as zeros.
+
+    Returns:
+        The head.
+    """
     g = torch.Generator().manual_seed(seed)
+    # Half the usual size, so a deep stack begins near the identity.
     draw = lambda: (torch.randn(width, width, generator=g) * 0.5 / width**0.5, torch.zeros(width))  # noqa: E731
+    # The same pair of tensors each time, which `save` recognises.
     if tied:
         blocks = (draw(),) * depth
     else:
@@ -74,7 +95,16 @@ def new_stop_head(width: int, depth: int, tied: bool, seed: int) -> StopHead:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[StopHead, ...]:
-    """Random ones for tests: for a draft whose states are at least 4 wide."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: Not read: it reads states.
+        width: Width of the target's states; not read.
+        draft_width: Width of the draft model's states, which it reads; at least 4.
+
+    Returns:
+        One head of two blocks.
+    """
     out = torch.tensor([[0.5, -1.0, 0.2, 0.0], [-0.5, 1.0, 0.1, 0.0]])
     return (
         StopHead(
@@ -85,7 +115,17 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Stop
 
 
 def save(path: str | Path, head: StopHead, about: Mapping[str, Any]) -> None:
-    """Write head.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write head.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        head: The head. Blocks that are one object are written once.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
+    # By identity, not by equal numbers: trained blocks could be equal by chance only.
     tied = len(head.blocks) > 1 and all(b is head.blocks[0] for b in head.blocks)
     tensors = {"out.weight": head.out[0], "out.bias": head.out[1]}
     for i, (weight, bias) in enumerate(head.blocks[:1] if tied else head.blocks):
@@ -110,11 +150,21 @@ def load(path: str | Path | None) -> StopHead:
         c = edge.validate_record(StopHeadFields, config, artefact.CONFIG)
 
         def pair(name: str, rows: int) -> tuple[Tensor, Tensor]:
+            """Read the weight and the bias of a layer.
+
+            Args:
+                name: What the names of its tensors begin with.
+                rows: Numbers that it gives.
+
+            Returns:
+                Weight ``[rows, width]`` and bias ``[rows]`` in fp32.
+            """
             return (
                 artefact.read_artefact_tensor(t, KIND, f"{name}.weight", (rows, c.width)).float(),
                 artefact.read_artefact_tensor(t, KIND, f"{name}.bias", (rows,)).float(),
             )
 
+        # A tied head has one block in its file, which is repeated here.
         single = tuple(
             pair(f"blocks.{i}", c.width) for i in range(min(c.depth, 1) if c.tied else c.depth)
         )

@@ -58,6 +58,7 @@ class TextRouterSizes:
             "rope_theta": self.theta,
             "rms_norm_eps": self.eps,
             "hidden_act": "silu",
+            # Nobody asks for laws, so a head of its own would be dead weight.
             "tie_word_embeddings": True,
         }
 
@@ -93,7 +94,15 @@ class TextRouter:
     head: StepReward
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary."""
+        """Check that it was trained for the target's vocabulary.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+        """
         target.vocab.require_same(self.vocab, "the target of the text router")
 
     @property
@@ -104,6 +113,7 @@ class TextRouter:
     @cached_property
     def law(self) -> CausalLaw:
         """The model that reads."""
+        # The marks are ordinary tokens to the network, but no text can hold them.
         rows = self.vocab.size + MARKS
         network = LlamaTransformer.build(self.sizes.config(rows), self.tensors, dtype="float32")
         return CausalLaw(network, TokenVocabulary(rows, frozenset(), ""))
@@ -114,7 +124,16 @@ class TextRouter:
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[TextRouter, ...]:
-    """A random one for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Not read: it reads tokens with a network of its own.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One router that reads up to 512 tokens.
+    """
     sizes = TextRouterSizes(8, 1, 2, 2, 8, 512, 1e4, 1e-5)
     g = torch.Generator().manual_seed(15)
     tensors = {
@@ -130,7 +149,16 @@ HEAD = ("head.inner.weight", "head.inner.bias", "head.out.weight", "head.out.bia
 
 
 def save(path: str | Path, router: TextRouter, about: Mapping[str, Any]) -> None:
-    """Write text_router.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write text_router.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        router: The router, its network and its head.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     head = dict(zip(HEAD, (*router.head.inner, *router.head.out), strict=True))
     artefact.save_artefact(
         path,
@@ -158,6 +186,7 @@ def load(path: str | Path) -> TextRouter:
             name: artefact.read_artefact_tensor(tensors, KIND, name, size).float()
             for name, size in sizes.shapes(c.vocab_size + MARKS).items()
         }
+        # In the order of HEAD.
         shapes = ((c.head, c.width), (c.head,), (1, c.head), (1,))
         t = [
             artefact.read_artefact_tensor(tensors, KIND, name, shape).float()

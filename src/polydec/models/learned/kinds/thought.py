@@ -38,9 +38,18 @@ class ThoughtProjection:
     mark: int
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where the models' states are of other widths, or the draft's vocabulary
-        does not hold the mark."""
+        """Check that it was trained for this pair of models.
+
+        Args:
+            target: The model that reads thoughts.
+            draft: The model that thinks. None: it is not checked.
+
+        Raises:
+            FileError: The states of either have another width, or the draft's vocabulary does not
+                hold the mark.
+        """
         artefact.require_width(target, self.weight.shape[0], "thoughts")
+        # Where no draft is known yet, only the model that reads can be compared.
         if draft is not None:
             artefact.require_width(draft, self.weight.shape[1], "thoughts", "draft")
             if self.mark >= draft.vocab.size:
@@ -51,19 +60,37 @@ class ThoughtProjection:
     def made(self, state_H: Tensor) -> Tensor:
         """The vector of a state that lies behind the final norm [width]."""
         x = self.weight @ state_H.float() + self.bias
+        # The scale gives the vector the size of embeddings, which the first layer expects.
         return layer_norm(x, x.shape) * self.scale
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ThoughtProjection, ...]:
-    """Random ones for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: Not read: it reads states.
+        width: Width of the target's embeddings, which thoughts have.
+        draft_width: Width of the draft model's states, of which thoughts are made.
+
+    Returns:
+        One projection, read at token 0.
+    """
     dice = torch.Generator().manual_seed(11)
     weight = torch.randn(width, draft_width, generator=dice) / draft_width**0.5
     return (ThoughtProjection(weight, torch.zeros(width), torch.full((width,), 0.1), 0),)
 
 
 def save(path: str | Path, thought: ThoughtProjection, about: Mapping[str, Any]) -> None:
-    """Write thought.safetensors and config.json into the directory `path`; about: what else the
-    config says."""
+    """Write thought.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        thought: The projection.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     tensors = {"weight": thought.weight, "bias": thought.bias, "scale": thought.scale}
     width, states = thought.weight.shape
     sizes = {"width": width, "states": states, "mark": thought.mark}

@@ -38,16 +38,36 @@ class ValueNetwork:
     vocab: TokenVocabulary
 
     def fit(self, target: Target, draft: Target | None) -> None:
-        """Raise FileError where it was trained for another vocabulary."""
+        """Check that it was trained for the target's vocabulary.
+
+        Args:
+            target: The model that it is to serve.
+            draft: Draft model of the request, or None; not read.
+
+        Raises:
+            RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+        """
         target.vocab.require_same(self.vocab, "the target of the value network")
 
     def values(self, token_BT: Tensor, length_B: Tensor) -> Tensor:
-        """[B]; token_BT: -1 at gaps and behind the canvas's `length_B` positions."""
+        """Judge a batch of canvases.
+
+        Args:
+            token_BT: Tokens, shape ``[B, T]``; -1 at gaps and behind the end of a shorter canvas.
+            length_B: Positions of each canvas, shape ``[B]``, at least 1.
+
+        Returns:
+            The value of each, shape ``[B]``.
+        """
+        # -1 cannot index the table: gaps look up row 0 and are set to zero afterwards.
         gap_BT = token_BT < 0
         x = self.embed_VW[token_BT.clamp(min=0)].masked_fill(gap_BT[..., None], 0.0)
+        # Gaps inside the canvas count for the mean; what pads a shorter canvas does not.
         inside = torch.arange(token_BT.shape[1])[None] < length_B[:, None]
         x = x.transpose(1, 2)
         for weight, bias in (self.one, self.two):
+            # Cut off after each convolution, so that padding never reaches a canvas through its
+            # border.
             x = silu(conv1d(pad(x, (1, 1)), weight, bias)) * inside[:, None]
         mean = x.sum(-1) / length_B[:, None]
         return linear(mean, *self.out)[:, 0]
@@ -60,10 +80,28 @@ class ValueNetwork:
 
 
 def new_value_network(vocab: TokenVocabulary, width: int, seed: int) -> ValueNetwork:
-    """One to train, which says 0 of everything."""
+    """Make one to train, which says 0 of everything.
+
+    Args:
+        vocab: The model's vocabulary.
+        width: Width W of the embeddings and of both convolutions.
+        seed: Seed of the embeddings and convolutions; the last layer begins as zeros.
+
+    Returns:
+        The network.
+    """
     g = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int, over: int) -> Tensor:
+        """Draw a tensor.
+
+        Args:
+            shape: Its shape.
+            over: Numbers that it sums over, whose root divides it.
+
+        Returns:
+            The tensor.
+        """
         return torch.randn(*shape, generator=g) / over**0.5
 
     return ValueNetwork(
@@ -76,7 +114,16 @@ def new_value_network(vocab: TokenVocabulary, width: int, seed: int) -> ValueNet
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ValueNetwork, ...]:
-    """A random one for tests."""
+    """Make a random one for tests.
+
+    Args:
+        vocab: The target's vocabulary, which the artefact is made for.
+        width: Not read: it reads tokens with a table of its own.
+        draft_width: Width of the draft model's states; not read.
+
+    Returns:
+        One network of width 8.
+    """
     network = new_value_network(vocab, 8, 5)
     g = torch.Generator().manual_seed(5)
     out = torch.randn(1, 8, generator=g), network.out[1]
@@ -84,7 +131,16 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Valu
 
 
 def save(path: str | Path, net: ValueNetwork, about: Mapping[str, Any]) -> None:
-    """Write value.safetensors and config.json into the directory `path`; about: what else the config says."""
+    """Write value.safetensors and config.json into a directory.
+
+    Args:
+        path: Directory to write into; it is made where there is none.
+        net: The network.
+        about: Further fields of config.json, by name. Fields that the artefact writes itself win.
+
+    Raises:
+        UnwritableError: The disk is full, or the directory cannot be written to.
+    """
     tensors = {"embed": net.embed_VW}
     for name, (weight, bias) in (("one", net.one), ("two", net.two), ("out", net.out)):
         tensors |= {f"{name}.weight": weight, f"{name}.bias": bias}
@@ -108,9 +164,27 @@ def load(path: str | Path) -> ValueNetwork:
         c = edge.validate_record(ValueFields, config, artefact.CONFIG)
 
         def tensor(name: str, *shape: int) -> Tensor:
+            """Read a tensor in fp32.
+
+            Args:
+                name: Name of the tensor.
+                shape: Shape that it must have.
+
+            Returns:
+                The tensor.
+            """
             return artefact.read_artefact_tensor(t, KIND, name, shape).float()
 
         def layer(name: str, *shape: int) -> tuple[Tensor, Tensor]:
+            """Read the weight and the bias of a layer.
+
+            Args:
+                name: What the names of its tensors begin with.
+                shape: Shape of its weight.
+
+            Returns:
+                Weight and bias in fp32.
+            """
             return tensor(f"{name}.weight", *shape), tensor(f"{name}.bias", shape[0])
 
         return ValueNetwork(
