@@ -6,10 +6,15 @@ A picture is a white card with boxes, arrows and words, so that it reads the sam
 
 from __future__ import annotations
 
+import csv
+import json
+import shlex
 import sys
+import textwrap
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).with_name("pictures")
 INK, FAINT = "#1f2937", "#9ca3af"
@@ -35,15 +40,15 @@ def arrow(x: float, y: float, to_x: float, to_y: float) -> str:
     )
 
 
-def card(title: str, height: int, *parts: str) -> str:
-    """The whole picture: 640 pixels wide, with a title for those who cannot see it."""
+def card(title: str, height: int, *parts: str, width: int = 640) -> str:
+    """The whole picture, with a title for those who cannot see it."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'font-family="sans-serif" font-size="14">\n'
         f"<title>{escape(title)}</title>\n"
         f'<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
         f'<path d="M0 0 8 4 0 8z" fill="{INK}"/></marker></defs>\n'
-        f'<rect width="640" height="{height}" rx="10" fill="#ffffff"/>\n'
+        f'<rect width="{width}" height="{height}" rx="10" fill="#ffffff"/>\n'
         + "\n".join(parts)
         + "\n</svg>\n"
     )
@@ -202,6 +207,123 @@ def routing() -> str:
     return card("Routing: for each step, one of two models is taken", 140, *parts)
 
 
+SPEEDS = Path(__file__).parents[1] / "lab" / "reports" / "speculation-passes.csv"
+BESIDE = "Beside other engines, one prompt a workload"
+SCREEN, PALE, DRAFTED, BEHIND = "#111827", "#e5e7eb", "#86efac", "#14532d"
+"""Of a terminal: its ground, its letters, drafted letters and what lies behind these."""
+COLUMN, LINE = 7.5, 17
+"""Pixels from one letter of a terminal to the next, and from one line to the next."""
+
+
+def gain() -> str:
+    """What a user gains: the speed beside other engines, and an answer with its drafted tokens marked."""
+    answer = json.loads((FOLDER / "gain.json").read_text("utf-8"))
+    lines = terminal_lines(answer)
+    height = 78 + LINE * len(lines) + 44
+    title = "Tokens a second of Polydec and other engines, and an answer with its drafted tokens in green"
+    return card(
+        title,
+        height,
+        *speed_bars(),
+        *terminal(360, lines, height, answer),
+        width=800,
+    )
+
+
+def speed_bars() -> list[str]:
+    """Four engines' tokens a second, as the lab book has them."""
+    with SPEEDS.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["section"] == BESIDE]
+    speeds = {row["method"]: float(row["tokens/s"]) for row in rows}
+    engines = (
+        ("auto", "Polydec, --method auto", GREEN),
+        ("plain", "Polydec, plain decoding", BLUE),
+        ("llama.cpp", "llama.cpp", GREY),
+        ("transformers", "transformers", GREY),
+    )
+    parts = [
+        f'<text x="24" y="38" font-size="17" font-weight="bold" fill="{INK}">Tokens a second</text>'
+    ]
+    longest = 250 / max(speeds[name] for name, _, _ in engines)
+    for i, (name, label, fill) in enumerate(engines):
+        y, long = 62 + 78 * i, speeds[name] * longest
+        parts += [words(24, y + 14, label, "start")]
+        parts += [
+            f'<rect x="24" y="{y + 22}" width="{long:.1f}" height="26" rx="3" fill="{fill}" stroke="{INK}"/>'
+        ]
+        parts += [words(32 + long, y + 40, f"{speeds[name]:.0f}", "start")]
+    about = (
+        "SmolLM2-135M in float32, 15 prompts,",
+        "greedy, one request at a time, on two",
+        "cores of an AMD EPYC (Zen 4). Longer is",
+        "better; both of Polydec's write one text.",
+    )
+    return [
+        *parts,
+        '<g font-size="13">',
+        *(words(24, 392 + 20 * i, text, "start") for i, text in enumerate(about)),
+        "</g>",
+    ]
+
+
+def terminal_lines(answer: dict[str, Any]) -> list[list[tuple[str, bool]]]:
+    """What a terminal shows of a recorded run: lines of pieces, each with whether a draft had it."""
+    _, _, prompt, *options = shlex.split(answer["command"].partition(" --trace")[0])
+    typed = f'$ polydec generate "{prompt}" {shlex.join(options)}'
+    lines = [[(line, False)] for line in textwrap.wrap(typed, 52, subsequent_indent="  ")]
+    lines += [[], []]
+    for piece, drafted in written_pieces(answer):
+        first, *others = piece.split("\n")
+        lines[-1].append((first, drafted))
+        lines += [[(text, drafted)] for text in others]
+    return lines
+
+
+def written_pieces(answer: dict[str, Any]) -> list[tuple[str, bool]]:
+    """Every token's text, and whether it was drafted: a pass writes what it accepted and one token of its own."""
+    return [
+        (piece, place < passed["accepted"])
+        for passed in answer["rounds"]
+        for place, piece in enumerate(passed["pieces"])
+    ]
+
+
+def terminal(
+    x: int, lines: list[list[tuple[str, bool]]], height: int, answer: dict[str, Any]
+) -> list[str]:
+    """A terminal with those lines, and below them what its green means."""
+    width = 800 - 24 - x
+    parts = [
+        f'<rect x="{x}" y="20" width="{width}" height="{height - 40}" rx="8" fill="{SCREEN}"/>',
+        f'<g font-family="monospace" font-size="12.5" fill="{PALE}">',
+    ]
+    for i, line in enumerate(lines):
+        at = 0
+        for text, drafted in line:
+            parts += letters(x + 16 + at * COLUMN, 48 + LINE * i, text, drafted)
+            at += len(text)
+    parts += ["</g>"]
+    count = answer["tokens"]
+    passes = f"{count} tokens in {len(answer['rounds'])} passes; plain decoding takes {count}"
+    return [
+        *parts,
+        words(x + 16, height - 54, "green: drafted and accepted in one pass", "start", DRAFTED),
+        words(x + 16, height - 34, passes, "start", PALE),
+    ]
+
+
+def letters(x: float, y: float, text: str, drafted: bool) -> list[str]:
+    """A piece of a terminal's line, as wide as its columns in any font."""
+    shown = text.lstrip(" ")
+    if not shown:
+        return []
+    left, wide = x + (len(text) - len(shown)) * COLUMN, len(shown) * COLUMN
+    fill = f' fill="{DRAFTED}"' if drafted else ""
+    behind = f'<rect x="{left}" y="{y - 12}" width="{wide}" height="16" fill="{BEHIND}"/>'
+    word = f'<text x="{left}" y="{y}" textLength="{wide}"{fill}>{escape(shown)}</text>'
+    return [behind, word] if drafted else [word]
+
+
 PICTURES: tuple[Callable[[], str], ...] = (
     law,
     draft,
@@ -214,6 +336,7 @@ PICTURES: tuple[Callable[[], str], ...] = (
     search,
     insertion,
     routing,
+    gain,
 )
 
 if __name__ == "__main__":

@@ -1185,7 +1185,10 @@ SENTENCES = (
 )
 
 LEFT = {
-    "README.md": {},
+    "README.md": {
+        "Python 3.11 or later": "a version",
+        "1.3 GB of disk": "the packages that it needs, torch for CPUs among them, with zoo:smollm2, added up",
+    },
     "docs/measurements.md": {
         "gave 1.09 on Zen 3 and 1.36 to 1.43 on Zen 5": "single runs of `polydec demo`, no file kept",
         "8.3 points more often [6.0, 10.6]": "the last table of lab/reports/search-measured.md, which is marked",

@@ -1,10 +1,13 @@
 """Documents that are generated say what the code says."""
 
+import csv
+import json
 import os
 import re
 import runpy
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,31 @@ def test_the_front_page_is_short_and_says_which_method_when():
     assert named - set(registry.recipe_modules()) == set()
     linked = re.findall(r"\]\(([^)#:]+)[^)]*\)", text)
     assert [path for path in linked if not (ROOT / path).exists()] == []
+
+
+def test_the_front_picture_shows_the_recorded_answer_and_the_measured_speeds(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import pictures
+
+    answer = json.loads((ROOT / "docs" / "pictures" / "gain.json").read_text("utf-8"))
+    pieces = pictures.written_pieces(answer)
+    assert len(pieces) == answer["tokens"]
+    for passed in answer["rounds"]:
+        assert passed["accepted"] <= passed["drafted"]
+        assert len(passed["pieces"]) == passed["accepted"] + 1
+    drawn = pictures.gain()
+    green = re.findall(f'fill="{pictures.DRAFTED}">([^<]*)</text>', drawn)
+    visible = [unescape(text) for text in green[:-1]]  # the last one says what green means
+    assert visible == [piece.strip() for piece, drafted in pieces if drafted and piece.strip()]
+    bars = re.findall(r'text-anchor="start"[^>]*>(\d+)</text>', drawn)
+    table = (ROOT / "lab" / "reports" / "speculation-passes.csv").open(encoding="utf-8", newline="")
+    with table:
+        rows = [row for row in csv.DictReader(table) if "other engines" in row["section"]]
+    shown = ("auto", "plain", "llama.cpp", "transformers")
+    measured = {row["method"]: row["tokens/s"] for row in rows}
+    assert [round(float(measured[name])) for name in shown] == [int(bar) for bar in bars]
+    alt = re.search(r"!\[(.*)\]\(docs/pictures/gain.svg\)", (ROOT / "README.md").read_text("utf-8"))
+    assert alt and re.findall(r"\d+", alt[1]) == bars
 
 
 @pytest.fixture(scope="module")
