@@ -74,12 +74,12 @@ class Checked:
 
     worth: Callable[[Sequence[int], Sequence[int]], float]
 
-    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+    async def prefers_target(self, case: ArbiterCase, rng: Rng) -> bool:
         *before, drafted = case.steps
         stood = [x for step in before for x in step.tokens]
         if self.worth(stood, drafted.tokens) == 1.0:
             return False
-        return self.worth(stood, await case.own()) == 1.0
+        return self.worth(stood, await case.target_step()) == 1.0
 
 
 def ways(
@@ -182,13 +182,13 @@ def rewarded(target: CausalLaw, reward: step_reward.StepReward, text: Sequence[i
     """What the reward says of a text's end, on the target's states."""
 
     async def read() -> float:
-        session = target.open(text)
-        await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
-        scores = await session.score(
-            Draft.chain(text[-1]), ScoreRequest(law=RowDetail.NOTHING, hidden=True)
+        session = target.open_session(text)
+        await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
+        scores = await session.score_draft(
+            Draft.chain_draft(text[-1]), ScoreRequest(law=RowDetail.NOTHING, hidden=True)
         )
         session.close()
-        return reward.chance(scores.hidden_NH[0])
+        return reward.success_chance(scores.hidden_NH[0])
 
     return run_coroutines([read()])[0]
 
@@ -270,7 +270,9 @@ def main() -> None:
     problems = [
         draw_problem(kind, args.seed, i, True) for i in range(args.problems) for kind in KINDS
     ]
-    asked = [(p, target.text.chat([{"role": "user", "content": p.question}])) for p in problems]
+    asked = [
+        (p, target.text.chat_prompt([{"role": "user", "content": p.question}])) for p in problems
+    ]
     lines = list[dict[str, Any]]()
     learned = None if args.router is None else router.load(args.router)
     reading = [text_router.load(name) for name in args.reads]

@@ -54,11 +54,11 @@ class Row:
         room = self.prompt + self.limit - len(self.tokens) - 1
         draft = run_coroutines(
             [
-                self.guess.propose(
+                self.guess.propose_draft(
                     self.tokens[-1],
                     len(self.tokens),
                     DraftBudget(min(depth, room), depth),
-                    Rng.of(0),
+                    Rng.of_choice(0),
                 )
             ]
         )[0]
@@ -74,8 +74,8 @@ class Row:
             if x in ends:
                 new = new[: i + 1]
                 break
-        self.guess.learn(
-            Draft.chain(self.tokens[-1], new[:-1]),
+        self.guess.learn_round(
+            Draft.chain_draft(self.tokens[-1], new[:-1]),
             None,
             Verdict(tuple(range(1, len(new))), new[-1]),
         )
@@ -313,7 +313,7 @@ def ours(
             raw=True,
             options={"depth": args.depth, "growth": 0, "cost_aware": False},
             max_tokens=args.tokens,
-            sampling=lm.sampling(temperature=0.0),
+            sampling=lm.sampling_with(temperature=0.0),
         )
         for ids in prompts
     ]
@@ -343,7 +343,9 @@ def main() -> None:
         10**6,
         args.tune,
     )
-    prompts = [lm.ids(t) for t in turns[:: max(1, len(turns) // args.prompts)][: args.prompts]]
+    prompts = [
+        lm.encode_prompt(t) for t in turns[:: max(1, len(turns) // args.prompts)][: args.prompts]
+    ]
     single, _, _ = ours(lm, prompts, 1, args)
     n, out = sum(map(len, single)), list[dict[str, Any]]()
     for batch in map(int, args.batches.split(",")):
@@ -375,7 +377,7 @@ def main() -> None:
             )
         for name in ("eqspec", "exspec") if args.reference else ():
             rows = [
-                Row(len(ids), list(ids), args.tokens, LookupDrafter(8).open(ids, None))
+                Row(len(ids), list(ids), args.tokens, LookupDrafter(8).open_guess(ids, None))
                 for ids in prompts
             ]
             start = time.process_time()

@@ -28,7 +28,7 @@ def one(model: str, method: str, options: dict[str, Any], tokens: int) -> dict[s
         "method": method,
         "options": options,
         "ignore_eos": True,
-        "sampling": lm.sampling(temperature=0.0),
+        "sampling": lm.sampling_with(temperature=0.0),
     }
     api.generate(lm, "The", max_tokens=2, **ask)
     start = time.perf_counter()

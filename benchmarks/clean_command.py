@@ -28,7 +28,7 @@ from typing import Any
 from small_artefacts import SETTINGS, Setting, command
 
 from polydec import api
-from polydec.lab.bench import enumerated, searched
+from polydec.lab.bench import enumerated_laws, search_claims
 from polydec.methods.registry import registry
 
 PROMPTS = 1
@@ -60,7 +60,7 @@ def rows(small: Path | None) -> list[Row]:
     out = dict[str, Row]()
     for setting in (*SHIPPED, *(SETTINGS if small else ())):
         at = setting.at(small) if small else setting
-        kit = api.load(at.model, trained=at.trained, **at.loaded).kit()
+        kit = api.load(at.model, trained=at.trained, **at.loaded).recipe_kit()
         trained = " ".join(name for name in (setting.draft, *setting.trained) if name)
         for name in sorted(registry.of_family(setting.family)):
             if name not in out and registry.can_use_method(name, kit):
@@ -92,11 +92,11 @@ def main() -> None:
     )
     asked_for = ask.parse_args()
     api.load = cache(api.load)
-    enumerated.enumerate_output_laws = _once(enumerated.enumerate_output_laws)
-    searched.on_toys = _once(searched.on_toys)
+    enumerated_laws.enumerate_output_laws = _once(enumerated_laws.enumerate_output_laws)
+    search_claims.on_toys = _once(search_claims.on_toys)
     known = set[str]()
     if asked_for.without:
-        with asked_for.without.open(encoding="utf-8") as file:
+        with asked_for.without.open_session(encoding="utf-8") as file:
             known = {row["method"] for row in csv.DictReader(file)}
     every = [row for row in rows(asked_for.small) if row.method not in known]
     found, begun = dict[int, Row](), time.process_time()

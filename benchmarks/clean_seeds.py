@@ -21,12 +21,12 @@ from polydec import load
 from polydec.api import LoadedModel
 from polydec.base.errors import PolydecError
 from polydec.core.types import Exactness
-from polydec.lab.bench.apart import measure_law_distances
+from polydec.lab.bench.cache_drift import measure_cache_drift
 from polydec.lab.bench.certify import compare_greedy_texts
-from polydec.lab.bench.drift import measure_cache_drift
-from polydec.lab.bench.sampled import OTHERS, draw_texts, sample_against_law
-from polydec.lab.bench.searched import audit_search
-from polydec.lab.bench.unmasked import sample_canvas_law
+from polydec.lab.bench.law_distances import measure_law_distances
+from polydec.lab.bench.sampled_laws import OTHERS, draw_texts, sample_against_law
+from polydec.lab.bench.schedule_laws import sample_canvas_law
+from polydec.lab.bench.search_claims import audit_search
 from polydec.methods.registry import registry
 
 PROMPTS = [("Once upon a time", True), ("def mean(values):", True)]
@@ -50,7 +50,7 @@ class Row:
 
 def rows_of(lm: LoadedModel, family: str) -> list[Row]:
     """The methods that this model can run, and by what each is held to its promise."""
-    kit, out = lm.kit(), list[Row]()
+    kit, out = lm.recipe_kit(), list[Row]()
     for name in sorted(registry.of_family(family)):
         card = registry.get_recipe_module(name).CARD
         if registry.can_use_method(name, kit):
@@ -69,15 +69,15 @@ def _evidence(family: str, kind: str, promise: Exactness) -> str:
 
 def place_of(lm: LoadedModel, row: Row, seed: int, plain: Any) -> str:
     """Where an alarm stands; "" where there is none."""
-    heat = lm.sampling(temperature=HEAT)
+    heat = lm.sampling_with(temperature=HEAT)
     if row.by == "scores":
-        rules = lm.sampling(repetition_penalty=1.2)
+        rules = lm.sampling_with(repetition_penalty=1.2)
         return audit_search(
             lm, PROMPTS, row.method, {}, seed=seed, sampling=rules, max_tokens=12
         ).place
     if row.by == "cache":
         text, raw = CANVAS[0]
-        asked = {"sampling": lm.sampling(), "max_tokens": 14, "raw": raw, "seed": seed}
+        asked = {"sampling": lm.sampling_with(), "max_tokens": 14, "raw": raw, "seed": seed}
         found = measure_cache_drift(lm, text, row.method, {}, **asked)
         return "" if found.stale is None else f"pass {found.stale}: stale"
     request = {"samples": SAMPLES, "max_tokens": TOKENS, "sampling": heat}
@@ -96,7 +96,7 @@ def _greedy(lm: LoadedModel) -> tuple[str]:
 
 
 def _asked(lm: LoadedModel) -> dict[str, Any]:
-    return {"sampling": lm.sampling(), "max_tokens": 2 * TOKENS, "raw": True}
+    return {"sampling": lm.sampling_with(), "max_tokens": 2 * TOKENS, "raw": True}
 
 
 def turns(most: int) -> Iterator[tuple[LoadedModel, Row, int, Any]]:
@@ -108,7 +108,7 @@ def turns(most: int) -> Iterator[tuple[LoadedModel, Row, int, Any]]:
     for seed in range(most):
         for lm, some in sides:
             text = any(row.by == "distance" for row in some)
-            heat = lm.sampling(temperature=HEAT)
+            heat = lm.sampling_with(temperature=HEAT)
             asked = {"samples": SAMPLES, "max_tokens": TOKENS, "sampling": heat, "told": True}
             plain = (
                 draw_texts(lm, PROMPTS, "plain", {}, seed=seed + OTHERS, **asked) if text else None

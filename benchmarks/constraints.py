@@ -32,9 +32,9 @@ import numpy as np
 from jsonschema.validators import validator_for
 
 from polydec import Ask, Engine, JsonSchema, LoadedModel, load
-from polydec.lab.bench.others import EngineUnavailable, LlamaCpp
+from polydec.lab.bench.other_engines import EngineUnavailable, LlamaCpp
 from polydec.laws.constraints.guidance import GrammarLanguage
-from polydec.laws.constraints.ways import LegalEndings
+from polydec.laws.constraints.legal_endings import LegalEndings
 
 PROMPT = "Write one JSON value that follows this JSON schema, as short as it may be, and nothing else.\n\n"
 AT_ONCE = 8
@@ -82,12 +82,12 @@ def legal(language: GrammarLanguage, text: str) -> bool:
     single = {
         piece: i for i, piece in enumerate(language.pieces) if piece is not None and len(piece) == 1
     }
-    state = language.start()
+    state = language.start_state()
     for byte in text.encode():
         token = single.get(bytes((byte,)))
-        if token is None or not language.allows(state, token):
+        if token is None or not language.allows_token(state, token):
             return False
-        state = language.step(state, token)
+        state = language.next_state(state, token)
     return True
 
 
@@ -137,7 +137,7 @@ def compiled(
     out: dict[str, Any] = {"id": row["id"], "category": row["category"]}
     vocab, start = model.checkpoint.lm.vocab, time.process_time()
     try:
-        language = JsonSchema.of(row["schema"]).language(vocab, vocab.eos)
+        language = JsonSchema.of_schema(row["schema"]).token_language(vocab, vocab.eos)
     except ValueError as error:
         return out | {"end": "refused", "why": str(error)}, None
     clock.seconds[id(language.root)] = 0.0
@@ -161,11 +161,11 @@ def measure(
         asks = [
             Ask(
                 prompt(row),
-                constraint=JsonSchema.of(row["schema"]),
+                constraint=JsonSchema.of_schema(row["schema"]),
                 max_tokens=tokens,
                 method=method,
                 finish=finish,
-                sampling=model.sampling(temperature=0.0),
+                sampling=model.sampling_with(temperature=0.0),
             )
             for row, _, _ in going
         ]
@@ -243,9 +243,9 @@ class Llama:
     ) -> tuple[list[int], bool, float]:
         """Tokens, whether they end by themselves, and the CPU seconds of the grammar."""
         out, feed, every, spent = list[int](), list(prompt), np.arange(self.model.size), 0.0
-        self.model.cut(0)
+        self.model.drop_entries(0)
         while len(out) < most:
-            self.model.feed([feed], len(prompt) + len(out) - len(feed), 1)
+            self.model.feed_tokens([feed], len(prompt) + len(out) - len(feed), 1)
             row = np.ctypeslib.as_array(
                 self.L.llama_get_logits_ith(self.model._ctx, len(feed) - 1), (self.model.size,)
             )
@@ -274,7 +274,7 @@ def measure_llama(
     except ValueError as error:
         return out | {"end": "refused", "why": str(error)}
     out["compile"], start = time.process_time() - start, time.process_time()
-    ids, ended, mask = llama.write(sampler, model.ids(prompt(row)), tokens)
+    ids, ended, mask = llama.write(sampler, model.encode_prompt(prompt(row)), tokens)
     llama.L.llama_sampler_free(sampler)
     text = model.checkpoint.text.decode(ids)
     out |= {

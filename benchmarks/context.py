@@ -47,8 +47,8 @@ class Weighed:
     most: int = 0
     seconds: list[float] = field(default_factory=list[float])
 
-    def open(self, prompt: Sequence[int], session: Session) -> Any:
-        guess: Any = self.inner.open(prompt, session)
+    def open_guess(self, prompt: Sequence[int], session: Session) -> Any:
+        guess: Any = self.inner.open_guess(prompt, session)
         close, inner = guess.close, guess.propose
 
         async def propose(*asked: Any) -> Draft:

@@ -9,8 +9,8 @@
 --beside DIR an autoregressive one, which then stands in the tables (plain, with its cache; and with the diffusion model as its
 draft), guides guided-diffusion and judges for svdd.
 
-The baseline writes one token a pass, the surest first. Instances are fresh (lab/train/earlier.py): held out (SHA-1 mod 10 of at
-least 7) from whatever is trained or tuned, and none of the questions that the embedded models were trained on, as far as the
+The baseline writes one token a pass, the surest first. Instances are fresh (lab/train/held_out_questions.py): held out
+(SHA-1 mod 10 of at least 7) from whatever is trained or tuned, and none of the questions that the embedded models were trained on, as far as the
 task has others; how many are not is said. `lost` is the difference to the baseline on the same instances, in points; intervals
 are 95 %, those of differences and ratios from 2,000 resamplings. Time is CPU time of the process, one answer after the other on
 one thread. Texts, passes and accuracy do not depend on the machine; time does.
@@ -37,9 +37,9 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TextEdit
-from polydec.lab.bench.drift import measure_cache_drift
+from polydec.lab.bench.cache_drift import measure_cache_drift
 from polydec.lab.bench.intervals import wilson_interval
-from polydec.lab.train.earlier import embedded_training_questions, fresh_held_out_tasks
+from polydec.lab.train.held_out_questions import embedded_training_questions, fresh_held_out_tasks
 from polydec.lab.train.tasks import (
     LONG,
     SHIPPED,
@@ -192,7 +192,7 @@ def answers(
             max_tokens=room,
             n=policy.best,
             seed=seed,
-            sampling=lm.sampling(temperature=heat),
+            sampling=lm.sampling_with(temperature=heat),
         )
         done = engine.run([asked])[0]
         worths = [0.0 if judge is None else worth(judge, task, c.token_ids) for c in done.choices]
@@ -215,12 +215,16 @@ def worth(judge: LoadedModel, task: SyntheticTask, answer: Sequence[int]) -> flo
     """An answer's mean log-probability a token under an autoregressive model."""
 
     async def scored() -> float:
-        prompt = judge.ids(task.question)
-        session = judge.checkpoint.lm.open(prompt)
-        await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
-        scores = await session.score(Draft.chain(prompt[-1], answer[:-1]), ScoreRequest())
+        prompt = judge.encode_prompt(task.question)
+        session = judge.checkpoint.lm.open_session(prompt)
+        await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
+        scores = await session.score_draft(
+            Draft.chain_draft(prompt[-1], answer[:-1]), ScoreRequest()
+        )
         session.close()
-        return sum(scores.logp(i, (x,))[0] for i, x in enumerate(answer)) / max(len(answer), 1)
+        return sum(scores.token_logprobs(i, (x,))[0] for i, x in enumerate(answer)) / max(
+            len(answer), 1
+        )
 
     return run_coroutines([scored()])[0]
 
@@ -314,16 +318,18 @@ class Watched:
     everywhere: ClassVar[bool] = True
     exactness = approximate_exactness
 
-    def start(self, canvas: Canvas) -> Any:
-        return self.base.start(canvas)
+    def start_state(self, canvas: Canvas) -> Any:
+        return self.base.start_state(canvas)
 
-    def enter(self, state: Any, count: int) -> Any:
-        return self.base.enter(state, count)
+    def enter_block(self, state: Any, count: int) -> Any:
+        return self.base.enter_block(state, count)
 
-    def choose(self, state: Any, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Any]:
+    def choose_edit(self, state: Any, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Any]:
         likeliest = look.logw_RV.argmax(-1).tolist()
-        self.seen.append(canvas_with_edit(look.canvas, look.edit(range(len(look.rows)), likeliest)))
-        return self.base.choose(state, look, rng)
+        self.seen.append(
+            canvas_with_edit(look.canvas, look.fill_edit(range(len(look.rows)), likeliest))
+        )
+        return self.base.choose_edit(state, look, rng)
 
 
 def early(
@@ -333,7 +339,7 @@ def early(
     whether it is then the final one."""
     parts, hits = (0.0, 0.25, 0.5, 0.75, 1.0), dict[float, list[tuple[bool, bool]]]()
     for name, task in tasks:
-        ids, watched = lm.ids(task.question), Watched(ConfidenceUnmasker())
+        ids, watched = lm.encode_prompt(task.question), Watched(ConfidenceUnmasker())
         run_coroutines(
             [
                 answer_one(
@@ -382,7 +388,7 @@ def drifts(
                 t.question,
                 policy.method,
                 policy.options,
-                sampling=lm.sampling(),
+                sampling=lm.sampling_with(),
                 max_tokens=room,
             )
             for _, t in tasks

@@ -18,7 +18,7 @@ from forward import smollm2
 from torch import Tensor
 
 from polydec.core.types import ScoreRequest
-from polydec.lab.bench.others import EngineUnavailable, hf_model
+from polydec.lab.bench.other_engines import EngineUnavailable, hf_model
 from polydec.models.formats.gguf import GGUFCheckpoint
 from polydec.models.formats.rope import RotaryEmbedding
 from polydec.models.native.network import CpuStep, rotary_cos_sin
@@ -30,7 +30,7 @@ from polydec.models.text.gguf_text import read_text
 
 def logits(net: Any, ids: list[int]) -> Tensor:
     cache = net.new_cache()
-    cache.stage(range(-1, len(ids) - 1))
+    cache.stage_slots(range(-1, len(ids) - 1))
     return net.forward([NetworkQuery(cache, 0, tuple(ids), range(len(ids)), ScoreRequest())])[
         0
     ].logits_RV.double()
@@ -41,14 +41,14 @@ def reference(file: GGUFCheckpoint, ids: list[int]) -> Tensor:
     cosine, sine = rotary_cos_sin(
         net._rope, net.context
     )  # the network asks for tables longer than the text
-    exact, RotaryEmbedding.table = (
-        RotaryEmbedding.table,
+    exact, RotaryEmbedding.factor_table = (
+        RotaryEmbedding.factor_table,
         lambda self, a, b: torch.complex(cosine[a:b].double(), sine[a:b].double()),
     )
     try:
         return logits(net, ids)
     finally:
-        RotaryEmbedding.table = exact
+        RotaryEmbedding.factor_table = exact
 
 
 def distance(near: Tensor, exact: Tensor) -> dict[str, float]:

@@ -59,7 +59,7 @@ def edits(model: Any) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...], i
     for row in lines("code_edits"):
         if not kept_apart(row["before"]) or not 800 < len(row["before"]) < 5000:
             continue
-        old, new = (model.ids(row[when], raw=True) for when in ("before", "after"))
+        old, new = (model.encode_prompt(row[when], raw=True) for when in ("before", "after"))
         first = common_prefix_length(old, new)
         last = min(common_prefix_length(old[::-1], new[::-1]), len(old) - first, len(new) - first)
         fresh = len(new) - first - last
@@ -70,12 +70,14 @@ def edits(model: Any) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...], i
 
 def read(law: Any, ids: tuple[int, ...], keep: bool = False) -> tuple[float, Any]:
     """Seconds until the law behind a text is known, and the session where it is kept."""
-    session = law.open(ids)
+    session = law.open_session(ids)
 
     async def go() -> None:
-        await session.prefill(SILENT)
-        scores = await session.score(Draft.chain(ids[-1]), ScoreRequest(law=RowDetail.ARGMAX))
-        scores.argmax(0)
+        await session.prefill_prompt(SILENT)
+        scores = await session.score_draft(
+            Draft.chain_draft(ids[-1]), ScoreRequest(law=RowDetail.ARGMAX)
+        )
+        scores.likeliest_token(0)
 
     begin = time.process_time()
     run_coroutines([go()])
@@ -90,10 +92,10 @@ def laws(session: Any, ids: tuple[int, ...], places: list[int]) -> list[Tensor]:
     out = list[Tensor]()
     for place in places:
         twin = session.fork()
-        twin.rewind(len(ids) - place)
+        twin.rewind_tokens(len(ids) - place)
         out.append(
-            run_coroutines([twin.score(Draft.chain(ids[place - 1]), ScoreRequest())])[0]
-            .row(0)
+            run_coroutines([twin.score_draft(Draft.chain_draft(ids[place - 1]), ScoreRequest())])[0]
+            .logprob_row(0)
             .clone()
         )
         twin.close()
@@ -110,12 +112,12 @@ def same(p: list[Tensor], q: list[Tensor]) -> float:
 
 def taken(lm: Any, key: str, kind: bool, old: Any, new: Any) -> tuple[float, Any, Any]:
     """Seconds for the new text where the old one is kept, the session, and what was taken."""
-    lm.texts.forget(key)
-    read(lm.reusing(key, kind), old)
-    first, _ = read(lm.reusing(key, kind), new)
-    lm.texts.forget(key)
-    read(lm.reusing(key, kind), old)
-    view = lm.reusing(key, kind)
+    lm.texts.forget_entries(key)
+    read(lm.reusing_view(key, kind), old)
+    first, _ = read(lm.reusing_view(key, kind), new)
+    lm.texts.forget_entries(key)
+    read(lm.reusing_view(key, kind), old)
+    view = lm.reusing_view(key, kind)
     second, session = read(view, new, keep=True)
     return min(first, second), session, view.within[1]
 
@@ -174,20 +176,20 @@ def in_a_row(model: Any, lm: Any) -> Iterator[dict[str, Any]]:
             continue
         count += 1
         missing = dice.sample(places, STEPS)
-        lm.texts.forget("")
+        lm.texts.forget_entries("")
         before = "".join(x for i, x in enumerate(written) if i not in missing)
-        read(lm.reusing("", True), model.ids(before, raw=True))
+        read(lm.reusing_view("", True), model.encode_prompt(before, raw=True))
         for step in range(1, STEPS + 1):
             left = set(missing[step:])
             text = "".join(x for i, x in enumerate(written) if i not in left)
-            ids, last = model.ids(text, raw=True), lm.texts.take("").text
-            view = lm.reusing("", True)
+            ids, last = model.encode_prompt(text, raw=True), lm.texts.take_text("").text
+            view = lm.reusing_view("", True)
             edited, moved = read(view, ids, keep=True)
             n = common_prefix_length(last, ids)
-            law = lm.reusing("exact", False)
-            lm.texts.forget("exact")
+            law = lm.reusing_view("exact", False)
+            lm.texts.forget_entries("exact")
             read(law, ids[: n + 1])
-            recompute, exact = read(lm.reusing("exact", False), ids, keep=True)
+            recompute, exact = read(lm.reusing_view("exact", False), ids, keep=True)
             places_ = [*range(len(ids) - 47, len(ids), 4)]
             p, q = (laws(x, ids, places_) for x in (exact, moved))
             moved.close()

@@ -13,7 +13,7 @@ import torch
 
 from polydec import api
 from polydec.lab.bench import measure
-from polydec.lab.bench.others import EngineUnavailable, LlamaCpp, hf_model
+from polydec.lab.bench.other_engines import EngineUnavailable, LlamaCpp, hf_model
 from polydec.models.formats.gguf import GGUFCheckpoint
 
 
@@ -120,7 +120,7 @@ class Clock:
     def put(self, value: Any) -> None:
         self.times.append(time.perf_counter())
 
-    def end(self) -> None:
+    def end_text(self) -> None:
         pass
 
 
@@ -136,7 +136,7 @@ class Generate:
     def __call__(
         self, rows: Sequence[Any], sampling: Mapping[str, float], tokens: int, seed: int
     ) -> dict[str, Any]:
-        ids = torch.tensor([self.lm.ids(rows[0].prompt, raw=rows[0].raw)])
+        ids = torch.tensor([self.lm.encode_prompt(rows[0].prompt, raw=rows[0].raw)])
         clock, keep = Clock([]), torch.get_num_threads()
         torch.set_num_threads(api.TORCH_THREADS)
         begun = time.perf_counter()
@@ -170,15 +170,15 @@ class Cpp(LlamaCpp):
 
     def said(self, tokens: Sequence[int], at: int) -> list[int]:
         """After each of these."""
-        self.feed([tokens], at, len(tokens))
-        return [self.argmax(i) for i in range(len(tokens))]
+        self.feed_tokens([tokens], at, len(tokens))
+        return [self.likeliest_token(i) for i in range(len(tokens))]
 
     def begin(self, prompt: Sequence[int]) -> tuple[list[int], float, float]:
         """The first token of the answer, and when work began and ended."""
-        self.cut(0)
+        self.drop_entries(0)
         begun = time.perf_counter()
-        self.feed([prompt], 0, 1)
-        return [self.argmax(len(prompt) - 1)], begun, time.perf_counter()
+        self.feed_tokens([prompt], 0, 1)
+        return [self.likeliest_token(len(prompt) - 1)], begun, time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,10 @@ class Plain:
     def __call__(
         self, rows: Sequence[Any], sampling: Mapping[str, float], tokens: int, seed: int
     ) -> dict[str, Any]:
-        prompt, eos = self.lm.ids(rows[0].prompt, raw=rows[0].raw), self.lm.checkpoint.lm.vocab.eos
+        prompt, eos = (
+            self.lm.encode_prompt(rows[0].prompt, raw=rows[0].raw),
+            self.lm.checkpoint.lm.vocab.eos,
+        )
         out, begun, first = self.cpp.begin(prompt)
         while len(out) < tokens and out[-1] not in eos:
             out += self.cpp.said(out[-1:], len(prompt) + len(out) - 1)
@@ -213,14 +216,17 @@ class LookedUp:
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
         draft = LlamaPromptLookupDecoding(num_pred_tokens=10)
-        prompt, eos = self.lm.ids(rows[0].prompt, raw=rows[0].raw), self.lm.checkpoint.lm.vocab.eos
+        prompt, eos = (
+            self.lm.encode_prompt(rows[0].prompt, raw=rows[0].raw),
+            self.lm.checkpoint.lm.vocab.eos,
+        )
         out, begun, first = self.cpp.begin(prompt)
         while len(out) < tokens and out[-1] not in eos:
             text = np.array([*prompt, *out], np.intc)
             more = [int(x) for x in draft(text)][: tokens - len(out)]
             said = self.cpp.said([out[-1], *more], len(text) - 1)
             good = next((i for i, x in enumerate(more) if x != said[i]), len(more))
-            self.cpp.cut(len(text) + good)
+            self.cpp.drop_entries(len(text) + good)
             out += said[: good + 1]
             stop = next((i for i, x in enumerate(out) if x in eos), None)
             if stop is not None:

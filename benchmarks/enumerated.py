@@ -11,8 +11,8 @@ import sys
 import time
 
 from polydec.core.types import Exactness
-from polydec.lab.bench.enumerated import enumerate_output_laws
-from polydec.lab.testing.exercised import DRAFT_KINDS
+from polydec.lab.bench.enumerated_laws import enumerate_output_laws
+from polydec.lab.testing.exercised_counts import DRAFT_KINDS
 from polydec.methods.registry import registry
 
 

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from polydec.core.types import ScoreRequest
-from polydec.lab.bench.others import EngineUnavailable, LlamaCpp, hf_model, hf_passes
+from polydec.lab.bench.other_engines import EngineUnavailable, LlamaCpp, hf_model, hf_passes
 from polydec.models.formats.gguf import GGUFCheckpoint
 from polydec.models.native import try_native_network
 from polydec.models.native.library import COMPUTES
@@ -118,18 +118,18 @@ def fresh(batch: int, m: int, vocab: int) -> Tensor:
 def ours(net: LlamaTransformer | CpuStep, context: int, batch: int) -> Call:
     caches = [net.new_cache() for _ in range(batch)]
     for cache, row in zip(caches, fresh(batch, context, net.size).tolist()):
-        cache.stage(range(-1, context - 1))
-        cache.commit(range(context))
+        cache.stage_slots(range(-1, context - 1))
+        cache.commit_path(range(context))
         net.forward([NetworkQuery(cache, 0, tuple(row), (), ScoreRequest())])
 
     def call(m: int) -> object:
         queries, tokens = [], fresh(batch, m, net.size).tolist()
         start = time.perf_counter()
         for cache, row in zip(caches, tokens):
-            cache.commit(())
+            cache.commit_path(())
             queries.append(
                 NetworkQuery(
-                    cache, cache.stage(range(-1, m - 1)), tuple(row), range(m), ScoreRequest()
+                    cache, cache.stage_slots(range(-1, m - 1)), tuple(row), range(m), ScoreRequest()
                 )
             )
         net.forward(queries)
@@ -224,7 +224,7 @@ def bench(
                 max(512, batch * context, batch * max(rows)),
                 threads,
                 batch,
-            ).passes(context, batch)
+            ).time_passes(context, batch)
         except EngineUnavailable as why:
             print(f"no llama.cpp: {why}", file=sys.stderr)
     if {"torch", "linears"} & {*o.sides}:
@@ -269,8 +269,8 @@ def bench(
                 "kernel": s.kernel,
                 "dtype": s.dtype,
                 "weight_mb": round(s.nbytes / 1e6, 1),
-                "read_gb_per_s": round(s.bandwidth() / 1e9, 1),
-                "fp32_gflops": round(s.peak() / 1e9),
+                "read_gb_per_s": round(s.measure_bandwidth() / 1e9, 1),
+                "fp32_gflops": round(s.measure_peak() / 1e9),
             }
             for s in steps.values()
         ],

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from polydec.core.types import ScoreRequest
-from polydec.lab.bench.others import EngineUnavailable, LlamaCpp
+from polydec.lab.bench.other_engines import EngineUnavailable, LlamaCpp
 from polydec.models.native.library import CACHES
 from polydec.models.native.network import CpuStep
 from polydec.models.native.weights import QUANTISED
@@ -37,7 +37,7 @@ Law = Callable[[list[int]], Tensor]  # logits of every token of a text
 
 def logits(net: CpuStep, ids: list[int]) -> Tensor:
     cache = net.new_cache()
-    cache.stage(range(-1, len(ids) - 1))
+    cache.stage_slots(range(-1, len(ids) - 1))
     return net.forward([NetworkQuery(cache, 0, tuple(ids), range(len(ids)), ScoreRequest())])[
         0
     ].logits_RV
@@ -116,8 +116,8 @@ def main() -> None:
         llama = LlamaCpp(source.path, CONTEXT + 64, CONTEXT, torch.get_num_threads())
 
         def cpp(ids: list[int]) -> Tensor:
-            llama.cut(0)
-            llama.feed([ids], 0, len(ids))
+            llama.drop_entries(0)
+            llama.feed_tokens([ids], 0, len(ids))
             row = llama._L.llama_get_logits_ith
             return torch.tensor(
                 np.array(

@@ -79,7 +79,7 @@ def measure(
             method=way.method,
             options=way.options,
             max_tokens=96,
-            sampling=lm.sampling(temperature=heat),
+            sampling=lm.sampling_with(temperature=heat),
             seed=i,
         )
         for i, p in enumerate(asked)
@@ -113,21 +113,23 @@ def followed(lm: api.LoadedModel, problem: ReasoningProblem, seed: int) -> Any:
     means = [ExpertRefinement(point.routes or (0, 0), 4, stir, 0.0) for stir in STIRS]
 
     async def follow() -> list[tuple[float, ...]]:
-        session, root, out = point.open(prompt), prompt[-1], list[tuple[float, ...]]()
-        await session.prefill(ScoreRequest())
+        session, root, out = point.open_session(prompt), prompt[-1], list[tuple[float, ...]]()
+        await session.prefill_prompt(ScoreRequest())
         for i, x in enumerate(rest):
             own_V = float64_probabilities(
-                (await session.score(Draft.chain(root), ScoreRequest())).row(0)
+                (await session.score_draft(Draft.chain_draft(root), ScoreRequest())).logprob_row(0)
             )
             row = [float(-(own_V * own_V.clamp_min(1e-300).log()).sum()), float(own_V[x].log())]
             for by in means:
                 laws = [own_V]
-                for routing in by.routings(Rng.of(seed), len(prompt) + i):
-                    law = await session.score(Draft.chain(root), ScoreRequest(routing=routing))
-                    laws.append(float64_probabilities(law.row(0)))
+                for routing in by.draw_routings(Rng.of_choice(seed), len(prompt) + i):
+                    law = await session.score_draft(
+                        Draft.chain_draft(root), ScoreRequest(routing=routing)
+                    )
+                    laws.append(float64_probabilities(law.logprob_row(0)))
                 row.append(float(mean_law(laws)[x].log()))
             out.append(tuple(row))
-            session.commit((root,))
+            session.commit_tokens((root,))
             root = x
         session.close()
         return out

@@ -148,7 +148,7 @@ class New:
     known: frozenset[int]
     asked: list[int] = field(default_factory=lambda: [0, 0])
 
-    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> Molecules:
+    def token_language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> Molecules:
         return Molecules(self, pieces.token_byte_pieces(vocab, ends), ends)
 
 
@@ -162,10 +162,10 @@ class Molecules:
     ends: frozenset[int]
     finite = False
 
-    def start(self) -> Molecule | None:
+    def start_state(self) -> Molecule | None:
         return Molecule()
 
-    def step(self, state: Molecule | None, token: int) -> Molecule | None:
+    def next_state(self, state: Molecule | None, token: int) -> Molecule | None:
         self.constraint.asked[1] += 1
         return self._behind(state, token)
 
@@ -174,7 +174,7 @@ class Molecules:
             state = None if state is None else state.then(c)
         return state
 
-    def allows(self, state: Molecule | None, token: int) -> bool:
+    def allows_token(self, state: Molecule | None, token: int) -> bool:
         self.constraint.asked[0] += 1
         if token in self.ends:
             return (
@@ -182,7 +182,7 @@ class Molecules:
             )
         return self._behind(state, token) is not None
 
-    def mask(self, state: Molecule | None) -> Tensor:
+    def token_mask(self, state: Molecule | None) -> Tensor:
         """All tokens are looked at, those with a common beginning together."""
         self.constraint.asked[0] += len(self.pieces) - len(self.ends)
         reached: dict[bytes, Molecule | None] = {b"": state}
@@ -197,12 +197,12 @@ class Molecules:
 
         return torch.tensor(
             [
-                self.allows(state, i) if i in self.ends else behind(piece or b"?") is not None
+                self.allows_token(state, i) if i in self.ends else behind(piece or b"?") is not None
                 for i, piece in enumerate(self.pieces)
             ]
         )
 
-    def forced(self, state: Molecule | None) -> bytes:
+    def forced_bytes(self, state: Molecule | None) -> bytes:
         return b""
 
 
@@ -245,7 +245,7 @@ def train(at: Path, texts: Sequence[str], steps: int = 3000, batch: int = 64) ->
     save_directory(
         at,
         net,
-        net.s.config(bos=begin, eos=end),
+        net.s.config_content(bos=begin, eos=end),
         dtype=torch.float32,
         files={
             "tokenizer.json": words.to_str(),
@@ -288,7 +288,7 @@ def drawn(lm: api.LoadedModel, count: int, known: New, **how: Any) -> Run:
                 seed=i,
                 max_tokens=32,
                 logprobs=0,
-                sampling=lm.sampling(temperature=1.0),
+                sampling=lm.sampling_with(temperature=1.0),
                 **{"method": "plain", **how},
             )
         )

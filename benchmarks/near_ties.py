@@ -56,19 +56,19 @@ def texts(count: int, words: int) -> list[str]:
 @contextmanager
 def broken(every):
     """Every so many passes with a draft the first drafted token is accepted whatever the model says (0: never)."""
-    verify, passes = MatchVerifier.verify, [0]
+    verify, passes = MatchVerifier.verify_draft, [0]
 
     def wrong(self, draft, scores, rng, position):
         passes[0] += len(draft) > 1
         if len(draft) == 1 or not every or passes[0] % every:
             return verify(self, draft, scores, rng, position)
-        return Verdict((1,), scores.argmax(1))
+        return Verdict((1,), scores.likeliest_token(1))
 
-    MatchVerifier.verify = wrong
+    MatchVerifier.verify_draft = wrong
     try:
         yield
     finally:
-        MatchVerifier.verify = verify
+        MatchVerifier.verify_draft = verify
 
 
 def measure(lm, prompts, method, most):
@@ -76,7 +76,7 @@ def measure(lm, prompts, method, most):
     counts, tokens, gaps = {"equal": 0, "near-tie": 0, "fault": 0}, 0, {"near-tie": [], "fault": []}
     for prompt in prompts:
         found = compare_greedy_texts(
-            lm, prompt, method, ALWAYS, sampling=lm.sampling(), max_tokens=most, raw=True
+            lm, prompt, method, ALWAYS, sampling=lm.sampling_with(), max_tokens=most, raw=True
         )
         counts[found.verdict] += 1
         tokens += found.tokens
@@ -107,7 +107,8 @@ def main() -> None:
     lm, prompts = load(asked.model, dtype=asked.dtype), texts(asked.prompts, asked.words)
     new = asked.out is not None and not asked.out.exists()
     out = csv.writer(
-        sys.stdout if asked.out is None else asked.out.open("a", buffering=1), lineterminator="\n"
+        sys.stdout if asked.out is None else asked.out.open_guess("a", buffering=1),
+        lineterminator="\n",
     )
     if new or asked.out is None:
         out.writerow(FIELDS)

@@ -52,7 +52,7 @@ class FixedText:
     def new_cache(self) -> KVCache:
         return KVCache(torch.empty(1, 2, 1, 256, 1))
 
-    def head(self, hidden_RH: Any) -> Any:
+    def head_logits(self, hidden_RH: Any) -> Any:
         raise NotImplementedError("no hidden states here")
 
     def embed(self, tokens_N: Any) -> Any:

@@ -69,7 +69,7 @@ class Answers:
 
 
 def answers(lm: LoadedModel, way: Way, asked: Sequence[BenchProblem], heat: float) -> Answers:
-    engine, sampling = Engine(lm), lm.sampling(temperature=heat)
+    engine, sampling = Engine(lm), lm.sampling_with(temperature=heat)
     tickets = [
         engine.submit(
             p.question,

@@ -79,22 +79,22 @@ def read(
     """rows: of a pass; bits: of a packed number of a cache, None: `packed`."""
 
     async def go() -> Seen:
-        session, out = law.open(ids[:1]), {}
+        session, out = law.open_session(ids[:1]), {}
         nats, last, at = list[float](), list[Tensor](), 0
         for context in contexts:
             while at < context:
                 stop = min(context, at + rows)
-                scores = await session.score(
-                    Draft.chain(ids[at], ids[at + 1 : stop]), ScoreRequest()
+                scores = await session.score_draft(
+                    Draft.chain_draft(ids[at], ids[at + 1 : stop]), ScoreRequest()
                 )
                 for i in range(stop - at):
                     if at + i >= FIRST:
-                        nats.append(-float(scores.row(i)[ids[at + i + 1]]))
+                        nats.append(-float(scores.logprob_row(i)[ids[at + i + 1]]))
                     if at + i >= context - LAST:
-                        last.append(scores.row(i))
-                session.commit(ids[at:stop])
+                        last.append(scores.logprob_row(i))
+                session.commit_tokens(ids[at:stop])
                 at = stop
-            await session.score(Draft.chain(ids[at]), ScoreRequest())
+            await session.score_draft(Draft.chain_draft(ids[at]), ScoreRequest())
             out[context] = (
                 sum(nats) / len(nats),
                 torch.stack(last),
@@ -124,7 +124,7 @@ def main() -> None:
     done = list(csv.DictReader(path.open(encoding="utf-8"))) if path.exists() else []
     have = {(r["press"], r["options"]) for r in done}
     lm = polydec.load("zoo:smollm2", dtype="torch", draft=None, ngrams=None)
-    ids = lm.ids(text(), raw=True)[: max(CONTEXTS) + 1]
+    ids = lm.encode_prompt(text(), raw=True)[: max(CONTEXTS) + 1]
     law = lm.checkpoint.lm
     plain = read(law, ids)
     config = lm.network.config
@@ -137,7 +137,7 @@ def main() -> None:
         if (name, shown(options)) in have:
             continue
         made, _ = press.build(name, options)
-        seen = read(law.pressed(made), ids)
+        seen = read(law.pressed_law(made), ids)
         for context in CONTEXTS:
             (base, exact, *_), (nats, laws, size, bits) = plain[context], seen[context]
             p, q = exact, laws

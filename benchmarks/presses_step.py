@@ -60,7 +60,7 @@ def name(way: Mapping[str, Any] | None) -> str:
 
 def law_of(lm: Any, way: Mapping[str, Any] | None) -> Any:
     law = lm.checkpoint.lm
-    return law if way is None else law.pressed(press.build("quantised", way)[0])
+    return law if way is None else law.pressed_law(press.build("quantised", way)[0])
 
 
 def laws(lm: Any, ids: tuple[int, ...]) -> dict[tuple[str, int], list[str]]:
@@ -109,10 +109,10 @@ def filled(law: Any, ids: tuple[int, ...]) -> Any:
     """A cache that holds all but the last of these tokens."""
 
     async def go() -> Any:
-        session = law.open(ids)
-        await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
-        await session.score(Draft.chain(ids[-1]), ScoreRequest(law=RowDetail.NOTHING))
-        session.ledger.drop()
+        session = law.open_session(ids)
+        await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
+        await session.score_draft(Draft.chain_draft(ids[-1]), ScoreRequest(law=RowDetail.NOTHING))
+        session.ledger.drop_draft()
         return session.ledger.cache.fork()
 
     return run_coroutines([go()])[0]
@@ -120,7 +120,7 @@ def filled(law: Any, ids: tuple[int, ...]) -> Any:
 
 def asked(network: Any, cache: Any, rows: int) -> NetworkQuery:
     first = cache.end
-    cache.stage(range(-1, rows - 1))
+    cache.stage_slots(range(-1, rows - 1))
     query = NetworkQuery(cache, first, (7,) * rows, range(rows), ScoreRequest(law=RowDetail.ARGMAX))
     network.forward([query])
     return query
@@ -193,7 +193,7 @@ def main() -> None:
     kernel = lm.network.kernel.removeprefix("native ").split()[0]
     if any(r["set"] == kernel for r in done):
         raise SystemExit(f"{path} has rows of {kernel} already")
-    ids = tuple(lm.ids(text(2 * max(CONTEXTS)), raw=True)[: max(CONTEXTS) + 64])
+    ids = tuple(lm.encode_prompt(text(2 * max(CONTEXTS)), raw=True)[: max(CONTEXTS) + 64])
     contexts = CONTEXTS if distances else TIMED
     told = laws(lm, ids) if distances else {}
     one, eight = attention(lm, ids, contexts, 1), attention(lm, ids, contexts, 8)

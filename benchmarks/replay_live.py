@@ -20,13 +20,13 @@ from csv_rows import write_csv
 from polydec import api
 from polydec.core.scheduler import RequestPass
 from polydec.core.trace import TraceEvent
-from polydec.lab.bench.timed import RecordClock
-from polydec.lab.bench.told import RecordedAnswer, ReplayRound, ReplayRun, replay_run
+from polydec.lab.bench.recorded_target import RecordedAnswer, ReplayRound, ReplayRun, replay_run
+from polydec.lab.bench.replay_times import RecordClock
 from polydec.lab.train.data import data_root, held_out, read_rows
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
-from polydec.request.company import pass_events
+from polydec.request.request_records import pass_events
 
 Setting = tuple[str, Mapping[str, Any]]
 RECORDED: Setting = ("prompt-lookup", {})
@@ -84,13 +84,15 @@ def live(lm: api.LoadedModel, prompt: str, setting: Setting, tokens: int) -> Run
     record = RecordedAnswer(
         request.prompt, answer.token_ids, vocab.size, vocab.eos, limit=request.max_tokens
     )
-    return Run(record, rounds, RecordClock.of(rounds, list(pass_events(lm, passes)), lm.name))
+    return Run(
+        record, rounds, RecordClock.of_rounds(rounds, list(pass_events(lm, passes)), lm.name)
+    )
 
 
 def measure(lm: api.LoadedModel, prompts: list[str], tokens: int, repeat: int) -> dict[str, Sum]:
     """All settings on all prompts. Each run has a record of its own beside it, by turns before and behind it: a machine changes
     its speed within seconds."""
-    draft, sums = ShapedTarget(lm.small(), GreedyRule()), dict[str, Sum]()
+    draft, sums = ShapedTarget(lm.draft_law(), GreedyRule()), dict[str, Sum]()
 
     def again(record: RecordedAnswer, setting: Setting) -> ReplayRun:
         """The second of two, which finds caches as warm as the other ones."""
@@ -110,7 +112,7 @@ def measure(lm: api.LoadedModel, prompts: list[str], tokens: int, repeat: int) -
                 known.timed += len(ran.record.tokens) - ran.rounds[0].accepted - 1
                 known.replayed_passes += len(other.rounds)
                 known.passes += len(ran.rounds)
-                known.replayed_seconds += recorded.clock.predict(own, other, lm.costs)
+                known.replayed_seconds += recorded.clock.predict_seconds(own, other, lm.costs)
                 known.seconds += ran.clock.seconds
                 known.same.append(other.rounds == ran.rounds)
     return sums

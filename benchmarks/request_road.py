@@ -48,7 +48,7 @@ class RequestRoad:
         """Places in modules where the road was before."""
         return len(self.stations) - len(set(self.stations))
 
-    def sentence(self) -> str:
+    def progress_sentence(self) -> str:
         """One line of figures."""
         places = len(self.stations)
         return f"{places} places in {places - self.returns} modules, {self.returns} returns"
@@ -138,18 +138,18 @@ def count_option_conversions(work: Callable[[], Any]) -> Counter[str]:
     """How often each option's value is converted while `work` runs, by the option's name. Defaults that declarations check do
     not count."""
     seen = Counter[str]()
-    convert = Option.convert
+    convert = Option.convert_value
 
     def counted(self: Option, value: Any) -> Any:
         if sys._getframe(1).f_code.co_name != "_whole_declaration":
             seen[self.name] += 1
         return convert(self, value)
 
-    Option.convert = counted
+    Option.convert_value = counted
     try:
         work()
     finally:
-        Option.convert = convert
+        Option.convert_value = convert
     return seen
 
 
@@ -172,7 +172,7 @@ def chat_road(
     body = json.dumps(CHAT).encode()
 
     def ask() -> None:
-        wanted = ChatCompletionsShape().read(read_body(body, limits), model, "auto", 0)
+        wanted = ChatCompletionsShape().read_request(read_body(body, limits), model, "auto", 0)
         submit_within_limits(engine, wanted.asks, limits)
 
     ask()
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--steps", action="store_true", help="list the places")
     args = parser.parse_args()
     model = polydec.load(args.model)
-    ids = model.ids(CHAT["messages"])
+    ids = model.encode_prompt(CHAT["messages"])
     searches = {
         "calls with the prompt in an argument": PromptSearch(PROMPT, ids).holds,
         "calls with an object that holds it": RequestSearch(PROMPT, ids).holds,
@@ -220,7 +220,7 @@ def main() -> None:
     for name, walk in (("submit", submit_road), ("chat", chat_road)):
         for which, holds in searches.items():
             road = walk(model, holds)
-            print(f"{name}, {which}: {road.sentence()}")
+            print(f"{name}, {which}: {road.progress_sentence()}")
             if args.steps and holds is not None:
                 print("  " + "\n  ".join(road.stations))
     for name, flags in (

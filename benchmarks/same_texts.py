@@ -112,7 +112,7 @@ def engine_lines(dtype: str, memory: int | None) -> Iterator[Line]:
         for point in (lm.checkpoint, lm.draft)
     ]
     lm = replace(lm, artefacts=example_artefacts(lm.checkpoint.lm.vocab, *widths))
-    vars(lm)["costs"] = lm.kit().costs  # fixed figures: nothing is measured
+    vars(lm)["costs"] = lm.recipe_kit().costs  # fixed figures: nothing is measured
     engine, tickets = Engine(lm, max_cache_bytes=memory), list[tuple[list[Any], Any]]()
 
     def submit(label: str, prompt: str, **fields: Any) -> Line | None:
@@ -141,10 +141,10 @@ def _submitted(lm: Any, submit: Callable[..., Line | None], odd: bool) -> Iterat
                 PROMPTS[i % 4],
                 method=method,
                 seed=i,
-                sampling=lm.sampling(temperature=temperature),
+                sampling=lm.sampling_with(temperature=temperature),
                 ignore_eos=i % 3 == 0,
             )
-    bent = lm.sampling(temperature=0.8, repetition_penalty=1.2)
+    bent = lm.sampling_with(temperature=0.8, repetition_penalty=1.2)
     for i, steering in enumerate(STEERINGS):
         for method in ("plain", "draft-model", "prompt-lookup", "beam"):
             fields = {"method": method, "seed": i, "steer": steering}
@@ -158,7 +158,7 @@ def _submitted(lm: Any, submit: Callable[..., Line | None], odd: bool) -> Iterat
             yield submit(label, PROMPTS[i % 4], **fields)
     long = PROMPTS[1] * 12
     yield submit("a long prompt", long, method="plain", prompt_logprobs=1, logprobs=1)
-    drawn = lm.sampling(temperature=1.0)
+    drawn = lm.sampling_with(temperature=1.0)
     yield submit("a long prompt, three", long, method="draft-model", n=3, sampling=drawn)
 
 

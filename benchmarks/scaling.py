@@ -143,22 +143,24 @@ def seconds(model: CausalLaw, batch: int, rows: int, text: Sequence[int]) -> flo
     caches, want, times = [], ScoreRequest(law=RowDetail.ARGMAX), list[float]()
     for _ in range(batch):
         cache = model.network.new_cache()
-        cache.stage(range(-1, len(text) - 1))
-        cache.commit(range(len(text)))
+        cache.stage_slots(range(-1, len(text) - 1))
+        cache.commit_path(range(len(text)))
         model.network.forward(
             [NetworkQuery(cache, 0, tuple(text), (), ScoreRequest(law=RowDetail.NOTHING))]
         )
         caches.append(cache)
     for _ in range(7):
         queries = [
-            NetworkQuery(c, c.stage(range(-1, rows - 1)), tuple(text[:rows]), range(rows), want)
+            NetworkQuery(
+                c, c.stage_slots(range(-1, rows - 1)), tuple(text[:rows]), range(rows), want
+            )
             for c in caches
         ]
         start = time.process_time()
         model.network.forward(queries)
         times.append(time.process_time() - start)
         for c in caches:
-            c.commit(())
+            c.commit_tokens(())
     return min(times)
 
 
@@ -222,7 +224,8 @@ def svg(points: Mapping[str, Sequence[ScalingPoint]], laws: Mapping[str, Any]) -
         ]
         for n, colour in zip(sizes, colours, strict=False):
             line = " ".join(
-                f"{x(t):.1f},{y(laws[name].at(ScalingPoint(t, n, 0.0))):.1f}" for t in tokens
+                f"{x(t):.1f},{y(laws[name].accepted_tokens(ScalingPoint(t, n, 0.0))):.1f}"
+                for t in tokens
             )
             out.append(f'<polyline points="{line}" fill="none" stroke="{colour}"/>')
             out += [

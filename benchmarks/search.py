@@ -144,7 +144,7 @@ def measure(
     lm: api.LoadedModel, way: Way, asked: Sequence[ReasoningProblem], temperature: float
 ) -> Row:
     engine, start = api.Engine(lm, max_running=16), time.process_time()
-    sampling = lm.sampling(temperature=0.0 if way.greedy else temperature)
+    sampling = lm.sampling_with(temperature=0.0 if way.greedy else temperature)
     tickets = [
         engine.submit(
             p.question,

@@ -47,7 +47,7 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
-    def all(self) -> list[Row]:
+    def check_all(self) -> list[Row]:
         """Every row by the names of its columns. A ratio with its interval is three columns: itself, low and high."""
         out = list[Row]()
         for cells in self.rows:
@@ -135,7 +135,7 @@ def shorten(text: str, page: str) -> tuple[str, dict[str, list[Row]]]:
             f"{page}-{kind}.csv",
         )
         short, at = table.short(kind), end
-        files.setdefault(name, []).extend(table.all())
+        files.setdefault(name, []).extend(table.check_all())
         out += [*short, *([""] if short else []), f"All rows and columns: [{name}]({name})."]
     return "\n".join(out), files
 

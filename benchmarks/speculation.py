@@ -160,7 +160,7 @@ class Ours:
                 options=self.method.options,
                 raw=r.raw,
                 seed=seed,
-                sampling=self.lm.sampling(**sampling),
+                sampling=self.lm.sampling_with(**sampling),
                 max_tokens=tokens,
                 on=on,
             )

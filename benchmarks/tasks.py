@@ -114,7 +114,7 @@ def kept(task: Task, at: Path, seed: int = 1) -> None:
     save_directory(
         at,
         net,
-        shape.config(eos=task.names.index(END)),
+        shape.config_content(eos=task.names.index(END)),
         dtype=torch.float32,
         files={"tokenizer.json": words.to_str(), "tokenizer_config.json": {"eos_token": END}},
     )

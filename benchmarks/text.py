@@ -176,7 +176,10 @@ def likeness(answer: api.Completion) -> Figures:
 def warm(model: str, count: int) -> str:
     lm = opened(model)
     rows = [
-        Row(name, {"sampling": lm.sampling(temperature=t, **{"top_k": 0, "top_p": 1.0, **more})})
+        Row(
+            name,
+            {"sampling": lm.sampling_with(temperature=t, **{"top_k": 0, "top_p": 1.0, **more})},
+        )
         for name, t, more in (
             ("temperature 1", 1.0, {}),
             ("temperature 1.5", 1.5, {}),
@@ -201,14 +204,14 @@ def warm(model: str, count: int) -> str:
 
 def open_ended(model: str, count: int) -> str:
     lm = opened(model, draft="default")
-    greedy = lm.sampling(temperature=0.0, repetition_penalty=1.0)
+    greedy = lm.sampling_with(temperature=0.0, repetition_penalty=1.0)
     rows = [
         Row("greedy", {"method": "plain", "sampling": greedy}),
         Row(
             "momentum",
             {
                 "method": "plain",
-                "sampling": lm.sampling(
+                "sampling": lm.sampling_with(
                     temperature=0.0, repetition_penalty=1.0, momentum_alpha=0.2
                 ),
             },
@@ -272,7 +275,7 @@ def compared(
         asked,
         lambda i, a: {"right": right(i, a.text)},
         method="plain",
-        sampling=lm.sampling(temperature=0.0),
+        sampling=lm.sampling_with(temperature=0.0),
         **common,
     )
     return rows
@@ -358,7 +361,7 @@ def extract(model: str, count: int) -> str:
     lm = opened(model)
     some = [q for q in read("qa_xquad", "en.jsonl.gz") if len(q["context"]) <= 700][:count]
     spans = [SpanOf(q["context"]) for q in some]
-    greedy = {"method": "plain", "sampling": lm.sampling(temperature=0.0)}
+    greedy = {"method": "plain", "sampling": lm.sampling_with(temperature=0.0)}
     rows = [
         Row("greedy", greedy),
         Row("greedy, kept to spans", {**greedy, "constraint": spans}),
@@ -425,7 +428,7 @@ def beams(model: str, count: int) -> str:
         at_once=4,
         max_tokens=24,
         n=6,
-        sampling=lm.sampling(temperature=0.0),
+        sampling=lm.sampling_with(temperature=0.0),
     )
     return table(
         rows,
@@ -459,7 +462,7 @@ def annealed(model: str, count: int) -> str:
         ),
         ("1.2 to 0.1 in 371 tokens, as published", {"temperature": 1.0, "anneal_start": 1.2}),
     )
-    rows = [Row(name, {"sampling": lm.sampling(**sampling)}) for name, sampling in ways]
+    rows = [Row(name, {"sampling": lm.sampling_with(**sampling)}) for name, sampling in ways]
     asked = problems(("chain", "make", "order"), count)
 
     def figures(i: int, answer: api.Completion) -> Figures:
@@ -502,7 +505,7 @@ def cautious(model: str, count: int) -> str:
         figures,
         n=8,
         max_tokens=96,
-        sampling=lm.sampling(temperature=0.8),
+        sampling=lm.sampling_with(temperature=0.8),
     )
     rows = [
         Row(
@@ -588,7 +591,7 @@ def names(model: str, count: int) -> str:
             raw=True,
             max_tokens=8,
             stop="\n",
-            sampling=lm.sampling(temperature=0.0),
+            sampling=lm.sampling_with(temperature=0.0),
         )
         rows.append(row)
 
@@ -673,14 +676,14 @@ class Gate:
 
     def __init__(self) -> None:
         self.asked = self.open = 0
-        inner = GatedContrast.opens
+        inner = GatedContrast.opens_contrast
 
         def watched(gate: GatedContrast, logp_V: Any) -> bool:
             opens = inner(gate, logp_V)
             self.asked, self.open = self.asked + 1, self.open + opens
             return opens
 
-        GatedContrast.opens = watched
+        GatedContrast.opens_contrast = watched
 
     def share(self) -> Figures:
         """Since it was last asked."""
@@ -727,7 +730,7 @@ def programs(model: str, count: int) -> str:
             asked,
             figures,
             meter=Gate().share,
-            sampling=lm.sampling(temperature=0.0),
+            sampling=lm.sampling_with(temperature=0.0),
             **how,
         )
         decode(
@@ -736,7 +739,7 @@ def programs(model: str, count: int) -> str:
             bare,
             figures,
             meter=Gate().share,
-            sampling=lm.sampling(temperature=0.0),
+            sampling=lm.sampling_with(temperature=0.0),
             **how,
         )
         out += [f"{title}, {count} programs", "", table(rows, ("pass@1", "gate open")), ""]
@@ -772,7 +775,7 @@ def captions(model: str, count: int) -> str:
             raw=True,
             max_tokens=12,
             negative_prompt=" ".join([*tasks.NO_SCENE, "shows"]),
-            sampling=lm.sampling(temperature=0.0),
+            sampling=lm.sampling_with(temperature=0.0),
         )
         return row
 
@@ -793,9 +796,9 @@ def captions(model: str, count: int) -> str:
 
 def births(model: str, count: int) -> str:
     lm, asked = tasks.opened("births", Path(model)), range(min(count, tasks.PEOPLE))
-    drawn, exact = lm.sampling(temperature=0.7), Granularity(least=1.0)
+    drawn, exact = lm.sampling_with(temperature=0.7), Granularity(least=1.0)
     ways: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("greedy", {"method": "plain", "sampling": lm.sampling(temperature=0.0)}),
+        ("greedy", {"method": "plain", "sampling": lm.sampling_with(temperature=0.0)}),
         ("one draw", {"method": "plain", "sampling": drawn}),
         *(
             (
@@ -843,7 +846,7 @@ def sums(model: str, count: int) -> str:
         )
         for size, period in ((5.0, 6), (5.0, 12), (5.0, 24), (5.0, 48), (2.0, 12))
     ]
-    rows = [Row(name, {"sampling": lm.sampling(temperature=1.0, **how)}) for name, how in ways]
+    rows = [Row(name, {"sampling": lm.sampling_with(temperature=1.0, **how)}) for name, how in ways]
 
     def figures(i: int, answer: api.Completion) -> Figures:
         said = answer.text.split()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from polydec.core.types import ScoreRequest
-from polydec.lab.bench.others import EngineUnavailable, LlamaCpp
+from polydec.lab.bench.other_engines import EngineUnavailable, LlamaCpp
 from polydec.models.native.library import COMPUTES
 from polydec.models.native.network import CpuStep
 from polydec.models.nets.query import NetworkQuery
@@ -45,8 +45,8 @@ def ours(net: CpuStep, ids: list[int], count: int) -> tuple[list[int], list[Tens
     cache, text, laws = net.new_cache(), list[int](), list[Tensor]()
     feed = ids
     while len(text) < count:
-        first = cache.stage(range(-1, len(feed) - 1))
-        cache.commit(range(len(feed)))
+        first = cache.stage_slots(range(-1, len(feed) - 1))
+        cache.commit_path(range(len(feed)))
         logits = net.forward(
             [NetworkQuery(cache, first, tuple(feed), (len(feed) - 1,), ScoreRequest())]
         )[0].logits_RV
@@ -58,10 +58,10 @@ def ours(net: CpuStep, ids: list[int], count: int) -> tuple[list[int], list[Tens
 
 
 def theirs(llama: LlamaCpp, ids: list[int], count: int) -> tuple[list[int], list[Tensor]]:
-    llama.cut(0)
+    llama.drop_entries(0)
     text, laws, feed, at = list[int](), list[Tensor](), ids, 0
     while len(text) < count:
-        llama.feed([feed], at, 1)
+        llama.feed_tokens([feed], at, 1)
         row = np.ctypeslib.as_array(
             llama._L.llama_get_logits_ith(llama._ctx, len(feed) - 1), (llama.size,)
         )

@@ -32,17 +32,19 @@ def passes(net: CpuStep, rows: int, context: int, count: int) -> list[tuple[floa
 
     def feed(n: int) -> tuple[float, float]:
         tokens = tuple(torch.randint(0, net.size, (n,)).tolist())
-        q = NetworkQuery(cache, cache.stage(range(-1, n - 1)), tokens, range(n), ScoreRequest())
+        q = NetworkQuery(
+            cache, cache.stage_slots(range(-1, n - 1)), tokens, range(n), ScoreRequest()
+        )
         wall, cpu = time.perf_counter(), time.process_time()
         net.forward([q])
         return 1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - cpu)
 
     feed(context)
-    cache.commit(range(context))
+    cache.commit_path(range(context))
     out = list[tuple[float, float]]()
     for _ in range(count + 1):
         out.append(feed(rows))
-        cache.commit(())
+        cache.commit_path(())
     return out[1:]
 
 

@@ -90,8 +90,8 @@ class Counted:
     accepted: list[int] = field(default_factory=list[int])
     rows: list[int] = field(default_factory=list[int])
 
-    def verify(self, draft: Draft, *given: Any) -> Verdict:
-        verdict = self.inner.verify(draft, *given)
+    def verify_draft(self, draft: Draft, *given: Any) -> Verdict:
+        verdict = self.inner.verify_draft(draft, *given)
         self.accepted.append(len(verdict.path))
         self.rows.append(len(draft))
         return verdict
@@ -256,7 +256,7 @@ def needs(name: str) -> list[ArtefactNeed]:
 
 def fits(name: str, one: Any) -> bool:
     """Whether an artefact was made for this method: heads that read tokens are Hydra's, others of the type Medusa's."""
-    return all(need.fits(one) for need in needs(name))
+    return all(need.is_fitting(one) for need in needs(name))
 
 
 def wanted(name: str) -> str:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from polydec.lab.commands import training
-from polydec.laws.constraints import asked
+from polydec.laws.constraints import constraint_kinds
 from polydec.laws.shapers import sampling
 from polydec.methods.registry import registry
 from polydec.serve import field_table
@@ -46,7 +46,7 @@ PLACES = (
     (
         ROOT / "docs" / "constraints.md",
         BEGIN.format(what="brought", source="kinds"),
-        asked.constraint_kinds_table,
+        constraint_kinds.constraint_kinds_table,
     ),
     (
         ROOT / "docs" / "server-fields.md",

@@ -22,9 +22,11 @@ engine = polydec.Engine(model)
 asks = [
     polydec.Ask("Name three rivers."),
     polydec.Ask("Repeat: red, green, blue, red, green, blue.", method="prompt-lookup"),
-    polydec.Ask("Write a haiku.", sampling=model.sampling(temperature=0.8, top_p=0.95), seed=7),
+    polydec.Ask(
+        "Write a haiku.", sampling=model.sampling_with(temperature=0.8, top_p=0.95), seed=7
+    ),
     # Two answers to one prompt share the work on the prompt.
-    polydec.Ask("Name a colour.", sampling=model.sampling(temperature=1.0), n=2),
+    polydec.Ask("Name a colour.", sampling=model.sampling_with(temperature=1.0), n=2),
 ]
 
 # Nothing is computed here: a wrong field or option would be refused before anything runs.

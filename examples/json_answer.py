@@ -32,7 +32,7 @@ model = polydec.load(given.model)
 answer = polydec.generate(
     model,
     given.prompt,
-    constraint=polydec.JsonSchema.of(SCHEMA),
+    constraint=polydec.JsonSchema.of_schema(SCHEMA),
     finish=True,  # where the tokens run out, the answer is led to a legal end
     method="jump-forward",  # what the schema leaves no choice about costs no pass
     max_tokens=given.max_tokens,

@@ -18,7 +18,7 @@ from polydec.methods.speculative.verifiers.match import MatchVerifier
 class Followers:
     """The drafter. It is shared by all texts, so it remembers nothing itself."""
 
-    def open(self, prompt, session):
+    def open_guess(self, prompt, session):
         return Following(prompt)
 
 
@@ -30,24 +30,24 @@ class Following(DraftGuess):
     def __init__(self, text):
         self.text = list(text)
 
-    async def propose(self, root, position, budget, rng):
+    async def propose_draft(self, root, position, budget, rng):
         after = dict(zip(self.text, self.text[1:]))  # the latest follower of each token
         chain = [root]
         while len(chain) <= budget.depth and chain[-1] in after:
             chain.append(after[chain[-1]])
-        return polydec.Draft.chain(root, chain[1:])
+        return polydec.Draft.chain_draft(root, chain[1:])
 
-    def learn(self, draft, scores, verdict):
-        self.text += verdict.tokens(draft)
+    def learn_round(self, draft, scores, verdict):
+        self.text += verdict.written_tokens(draft)
 
-    def fork(self, session, choice=None):
+    def fork_guess(self, session, choice=None):
         return Following(self.text)
 
     def close(self): ...
 
 
 model = polydec.load("zoo:tiny")
-prompt = model.ids("red, green, blue, red, green, blue, red,", raw=True)
+prompt = model.encode_prompt("red, green, blue, red, green, blue, red,", raw=True)
 greedy = polydec.build_shapers(polydec.Sampling(temperature=0))
 law = polydec.ShapedTarget(model.checkpoint.lm, *greedy)
 method = polydec.SpeculativeDecoder(law, Followers(), MatchVerifier(), FixedPolicy(4))

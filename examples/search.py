@@ -17,7 +17,7 @@ arguments.add_argument("--max-tokens", type=int, default=96)
 given = arguments.parse_args()
 
 model = polydec.load("zoo:reasoner", trained=["zoo:reasoner-prm"])
-drawn = model.sampling(temperature=0.6)
+drawn = model.sampling_with(temperature=0.6)
 
 for title, method, options, sampling in [
     ("the likeliest next token, always", "plain", {}, None),

@@ -20,8 +20,8 @@ class WaitsForOthers:
     def vocab(self):
         return self.inner.vocab
 
-    async def run(self, request, rng, into):
-        return run_coroutines([self.inner.run(request, rng, into)])[0]
+    async def write_choices(self, request, rng, into):
+        return run_coroutines([self.inner.write_choices(request, rng, into)])[0]
 
 
 def never_seen(count):

@@ -41,8 +41,8 @@ MUTANTS = [
     Mutant(
         "deer: the second stage is told what stands behind its gaps",
         "lab/train/deer.py",
-        "return self.cut(sample, cut, range(count), count, self.spec.decay)",
-        "return self.cut(sample, cut, range(count), len(answer) - cut, self.spec.decay)",
+        "return self.cut_sample(sample, cut, range(count), count, self.spec.decay)",
+        "return self.cut_sample(sample, cut, range(count), len(answer) - cut, self.spec.decay)",
         "tests/lab/train/test_train_deer.py::test_the_rows_of_both_stages",
     ),
     Mutant(
@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         "training: a seed draws what every other seed draws",
-        "lab/train/dice.py",
+        "lab/train/random_streams.py",
         "repr((seed, step, purpose))",
         "repr((step, purpose))",
         "tests/lab/train/test_dice.py::test_seeds_of_a_training_on_states_learn_from_other_rows",
@@ -104,15 +104,15 @@ MUTANTS = [
     Mutant(
         "joint: reads the canvas before the last edit",
         "methods/diffusion/loop/joint.py",
-        "model.embed(spot.canvas[: len(states)])",
-        "model.embed([None if i in dict(edit.write) else x for i, x in enumerate(spot.canvas[: len(states)])])",
+        "model.embed_canvas(spot.canvas[: len(states)])",
+        "model.embed_canvas([None if i in dict(edit.write) else x for i, x in enumerate(spot.canvas[: len(states)])])",
         "tests/methods/diffusion/test_denoising.py::test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes",
     ),
     Mutant(
         "joint: reads the canvas of the pass",
         "methods/diffusion/loop/joint.py",
-        "model.embed(spot.canvas[: len(states)])",
-        "model.embed(first.canvas[: len(states)])",
+        "model.embed_canvas(spot.canvas[: len(states)])",
+        "model.embed_canvas(first.canvas[: len(states)])",
         "tests/methods/diffusion/test_denoising.py::test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes",
     ),
     Mutant(
@@ -166,14 +166,14 @@ MUTANTS = [
     ),
     Mutant(
         "valued: the end is not judged, where more is than the end",
-        "methods/diffusion/loop/worths.py",
+        "methods/diffusion/loop/canvas_rewards.py",
         "next((i + 1 for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)",
         "next((max(i, 1) for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)",
         "tests/methods/diffusion/test_valued.py::test_the_law_of_two_tries",
     ),
     Mutant(
         "valued: what was written behind the end is judged",
-        "methods/diffusion/loop/worths.py",
+        "methods/diffusion/loop/canvas_rewards.py",
         "next((i + 1 for i, x in enumerate(answer[:stop]) if x in spot.ends), stop)",
         "stop",
         "tests/methods/diffusion/test_valued.py::test_the_law_of_two_tries",
@@ -195,8 +195,8 @@ MUTANTS = [
     Mutant(
         "suffix: matches in the store restart at each token",
         "methods/speculative/drafters/suffix.py",
-        "self.config.store.automaton.step(self.at[0], self.at[1], x)",
-        "self.config.store.automaton.step(0, 0, x)",
+        "self.config.store.automaton.next_match(self.at[0], self.at[1], x)",
+        "self.config.store.automaton.next_match(0, 0, x)",
         "tests/methods/speculative/drafters/test_suffix.py::test_a_match_in_the_text_or_a_store_equals_a_scan",
     ),
     Mutant(
@@ -223,29 +223,29 @@ MUTANTS = [
     Mutant(
         "trust: the draw is keyed to another position",
         "methods/speculative/verifiers/trust.py",
-        'rng.at("token", position + len(path))',
-        'rng.at("token", position)',
+        'rng.child_stream("token", position + len(path))',
+        'rng.child_stream("token", position)',
         "tests/methods/speculative/verifiers/test_verifiers.py::test_trust_draws_the_token_behind_the_draft_as_plain_decoding_does",
     ),
     Mutant(
         "searched: a step of the draft model is held to the target's law",
-        "lab/bench/searched.py",
+        "lab/bench/search_claims.py",
         "return (decoder.small.target,)",
         "return (decoder.big.target,)",
         "tests/lab/bench/test_audit.py::test_a_step_of_the_draft_model_has_its_law",
     ),
     Mutant(
         "searched: what a further prompt shares counts as never read",
-        "lab/bench/searched.py",
+        "lab/bench/search_claims.py",
         'real["positions"] + lm.checkpoint.lm.shared - shared',
         'real["positions"]',
         "tests/lab/bench/test_audit.py::test_a_further_prompt_that_shares_the_first_one_is_no_alarm",
     ),
     Mutant(
         "drift: states of other positions are compared",
-        "lab/bench/drift.py",
-        "self._watched.laws(state_FH[index], rows)",
-        "self._watched.laws(state_FH[: len(index)], rows)",
+        "lab/bench/cache_drift.py",
+        "self._watched.laws_of_states(state_FH[index], rows)",
+        "self._watched.laws_of_states(state_FH[: len(index)], rows)",
         "tests/lab/bench/test_drift.py::test_a_method_that_reads_states_is_watched_too",
     ),
     Mutant(
@@ -280,8 +280,8 @@ MUTANTS = [
     Mutant(
         "states: a tip of an earlier round is taken for the last one",
         "methods/speculative/drafters/_states.py",
-        "self.end = grower.tip(self.tip)\n            self.tip = None",
-        "self.end = grower.tip(self.tip)",
+        "self.end = grower.answer_tip(self.tip)\n            self.tip = None",
+        "self.end = grower.answer_tip(self.tip)",
         "tests/methods/speculative/drafters/test_grown.py::test_rounds_in_one_call_and_level_by_level_take_turns",
     ),
     Mutant(
@@ -294,7 +294,7 @@ MUTANTS = [
     Mutant(
         "growth: states enter level by level as torch divides them",
         "models/learned/kinds/eagle3.py",
-        "return self.grower.even(x_NH)",
+        "return self.grower.even_rows(x_NH)",
         "return rms_normalised(x_NH)",
         "tests/methods/speculative/drafters/test_grown.py::test_trees_are_the_rules_and_chances_as_near_as_is_said",
     ),
@@ -344,7 +344,7 @@ MUTANTS = [
     ),
     Mutant(
         "chunked: a product a little below a whole number opens one chunk less",
-        "laws/targets/chunked.py",
+        "laws/targets/passage_chunks.py",
         "int(share * len(chunks) + 1e-9)",
         "int(share * len(chunks))",
         "tests/methods/steering/test_refrag.py::test_a_share_opens_so_many_chunks_and_the_ones_that_score_highest",
@@ -380,14 +380,14 @@ MUTANTS = [
     ),
     Mutant(
         "chunked: a chunk is as near as the mean of the text around",
-        "laws/targets/chunked.py",
+        "laws/targets/passage_chunks.py",
         "return both.amax(1)",
         "return both.mean(1)",
         "tests/methods/steering/test_refrag.py::test_what_selectors_score",
     ),
     Mutant(
         "chunked: a word counts alike however many chunks hold it",
-        "laws/targets/chunked.py",
+        "laws/targets/passage_chunks.py",
         "[sum(1.0 / holding[x] for x in set(chunk) & asked)",
         "[sum(1.0 for x in set(chunk) & asked)",
         "tests/methods/steering/test_refrag.py::test_what_selectors_score",

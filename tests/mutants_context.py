@@ -10,21 +10,21 @@ AUGMENTED = "lab/train/contexts/cache_augmentation.py"
 MUTANTS = [
     Mutant(
         "refrag: a chunk goes beyond its passage",
-        "laws/targets/chunked.py",
+        "laws/targets/passage_chunks.py",
         "parts += [(span[i : i + k], passage)",
         "parts += [(range(span.start + i, span.start + i + k), passage)",
         REFRAG + "test_lengths_are_the_card_s_and_chunks_end_with_their_passage",
     ),
     Mutant(
         "refrag: those that score least are expanded",
-        "laws/targets/chunked.py",
+        "laws/targets/passage_chunks.py",
         "descending=True, stable=True",
         "descending=False, stable=True",
         REFRAG + "test_lengths_are_the_card_s_and_chunks_end_with_their_passage",
     ),
     Mutant(
         "refrag: rows are read one place too far",
-        "laws/targets/chunked.py",
+        "laws/targets/passage_chunks.py",
         "rows += [len(instead)] * len(span)",
         "rows += [len(instead) + 1] * len(span)",
         REFRAG + "test_a_law_behind_chunks_is_a_target_and_rows_are_those_of_what_stands_there",

@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant(
         "what another routing wrote is committed",
         "models/sessions/session.py",
-        "scores = await rerouted.score_with_routing(self.ledger, draft, want)",
+        "scores = await moved_router.score_with_routing(self.ledger, draft, want)",
         "scores = await depths.score_whole(self.ledger, draft, want)",
         "tests/models/sessions/test_rerouted.py::test_a_look_leaves_the_text_as_it_was",
     ),
@@ -34,7 +34,7 @@ MUTANTS = [
     Mutant(
         "the router's own choice has no part in a refined token",
         "methods/search/loop/refining.py",
-        "[float64_probabilities(r.scores.row(0)), *map(float64_probabilities, others)]",
+        "[float64_probabilities(r.scores.logprob_row(0)), *map(float64_probabilities, others)]",
         "[*map(float64_probabilities, others)]",
         "tests/methods/search/test_refining.py::test_it_is_the_loop",
     ),
@@ -103,7 +103,7 @@ MUTANTS = [
     ),
     Mutant(
         "a verdict forgets the tokens that are not written yet",
-        "laws/targets/covers.py",
+        "laws/targets/byte_covers.py",
         "going = float(chance_R.logsumexp(0))",
         "going = 0.0",
         "tests/methods/search/test_fused_beam.py::test_the_verdict_is_the_sum_over_all_spellings",
@@ -163,14 +163,14 @@ MUTANTS = [
     Mutant(
         "a second source's tokens all stand below the root",
         "methods/economics/mixing.py",
-        "tree.put(place[second.parent[i]], second.token[i])",
-        "tree.put(0, second.token[i])",
+        "tree.find_or_add(place[second.parent[i]], second.token[i])",
+        "tree.find_or_add(0, second.token[i])",
         "tests/methods/economics/test_mixing.py::test_two_trees_become_one",
     ),
     Mutant(
-        "a fork of a text shares its trained tree",
+        "a fork_guess of a text shares its trained tree",
         "methods/speculative/drafters/cost_aware.py",
-        "tree=None if self.tree is None else self.tree.fork(session, choice),",
+        "tree=None if self.tree is None else self.tree.fork_guess(session, choice),",
         "tree=self.tree,",
         "tests/methods/speculative/drafters/test_cost_aware.py::test_a_fork_has_a_tree_of_its_own",
     ),
@@ -259,7 +259,7 @@ MUTANTS = [
     Mutant(
         "behind a closed gate nobody hears which branches were kept",
         "laws/targets/contrast.py",
-        "                session.commit(path)\n",
+        "                session.commit_tokens(path)\n",
         "                pass\n",
         "tests/laws/contrasts/test_contrast.py::test_branches_that_are_kept_behind_a_closed_gate",
     ),

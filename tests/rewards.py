@@ -10,7 +10,7 @@ class ByToken:
 
     salt: int = 0
 
-    def chance(self, hidden_H):
+    def success_chance(self, hidden_H):
         return (
             math.sin(12.9898 * float(hidden_H[0]) + 78.233 * float(hidden_H[1]) + self.salt) + 1
         ) / 2

@@ -33,23 +33,27 @@ def scored(target, text):
     """The law and the states behind a text."""
 
     async def scores():
-        return await target.open(text).score(Draft.chain(text[-1]), ScoreRequest(hidden=True))
+        return await target.open_session(text).score_draft(
+            Draft.chain_draft(text[-1]), ScoreRequest(hidden=True)
+        )
 
     return run_coroutines([scores()])[0]
 
 
 def law(target, text):
-    return scored(target, (*PROMPT, *text)).row(0).double()
+    return scored(target, (*PROMPT, *text)).logprob_row(0).double()
 
 
 def valued(target, reward, text):
     """What a reward says of an answer."""
-    return reward.chance(scored(target, (*PROMPT, *text)).hidden_NH[0])
+    return reward.success_chance(scored(target, (*PROMPT, *text)).hidden_NH[0])
 
 
 def drawn(target, text, stream):
     """The token that a stream draws behind a text."""
-    return stream.at("token", len(PROMPT) + len(text)).categorical(law(target, text).exp())
+    return stream.child_stream("token", len(PROMPT) + len(text)).draw_categorical(
+        law(target, text).exp()
+    )
 
 
 def step_beam(target, reward, length, keep, width, longest, rng):
@@ -70,7 +74,7 @@ def step_beam(target, reward, length, keep, width, longest, rng):
         for _, text, stream in [b for b in beam if not over(b[1])]:
             seen = []
             for i in range(count):
-                mine = stream if i == 0 else stream.at("step", len(text), i)
+                mine = stream if i == 0 else stream.child_stream("step", len(text), i)
                 longer = extend(text, mine)
                 if longer in seen:
                     continue
@@ -105,7 +109,7 @@ def thought_tree(target, length, steps, keep, depth, longest, most, rng):
     def grown(text, stream, chance):
         out = []
         for i in range(steps):
-            mine = stream.at("step", len(text), i)
+            mine = stream.child_stream("step", len(text), i)
             longer, ready = step(text, mine)
             if not any(longer == known[0] for known in out):
                 out.append(
@@ -135,7 +139,8 @@ def thought_tree(target, length, steps, keep, depth, longest, most, rng):
         if len(live) > keep:
             p_N = torch.tensor([t[2] for t in live], dtype=torch.float64)
             live = [
-                live[i] for i in rng.at("keep", level).without_replacement(p_N / p_N.sum(), keep)
+                live[i]
+                for i in rng.child_stream("keep", level).without_replacement(p_N / p_N.sum(), keep)
             ]
     leaves, votes = [], defaultdict(float)
     for text, _, chance, _ in (*ready, *live):
@@ -163,7 +168,10 @@ def speaking(seed, sharp=0.4):
 
 def tries(target, seed, count=3, length=2):
     """Texts, each drawn alone."""
-    streams = [Rng.of(seed), *(Rng.of(seed).at("try", i) for i in range(1, count))]
+    streams = [
+        Rng.of_choice(seed),
+        *(Rng.of_choice(seed).child_stream("try", i) for i in range(1, count)),
+    ]
     return [
         run_coroutines([answer_one(plain(target), Request(PROMPT, length), stream)])[0]
         for stream in streams

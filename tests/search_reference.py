@@ -16,11 +16,11 @@ def groups_of_texts(target, length, width, groups, strength, alpha):
         async def ask():
             return (
                 (
-                    await target.open((*PROMPT, *text)).score(
-                        Draft.chain((*PROMPT, *text)[-1]), ScoreRequest()
+                    await target.open_session((*PROMPT, *text)).score_draft(
+                        Draft.chain_draft((*PROMPT, *text)[-1]), ScoreRequest()
                     )
                 )
-                .row(0)
+                .logprob_row(0)
                 .tolist()
             )
 

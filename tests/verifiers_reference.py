@@ -9,9 +9,9 @@ from polydec.methods.registry import registry
 
 
 def probabilities(scores, node):
-    only = scores.certain(node)
+    only = scores.certain_token(node)
     if only is None:
-        return scores.row(node).double().exp().tolist()
+        return scores.logprob_row(node).double().exp().tolist()
     return [float(x == only) for x in range(only + 1)]
 
 
@@ -27,7 +27,7 @@ def instead(draft, scores, node, stands_in):
 
 def near_best(top, tolerance):
     def rule(draft, scores, node):
-        row_V = scores.base.row(node)
+        row_V = scores.base.logprob_row(node)
         order = sorted(range(len(row_V)), key=lambda x: (-float(row_V[x]), x))
         best = float(row_V[order[0]])
         near = {x for x in order[:top] if best - float(row_V[x]) <= tolerance}
@@ -38,7 +38,7 @@ def near_best(top, tolerance):
 
 def judged(judge, threshold):
     def rule(draft, scores, node):
-        found_right = lambda c: judge.chance(scores.hidden_NH[c]) > threshold  # noqa: E731
+        found_right = lambda c: judge.token_chance(scores.hidden_NH[c]) > threshold  # noqa: E731
         return list(instead(draft, scores, node, found_right))
 
     return rule
@@ -55,9 +55,9 @@ def lenient(lenience):
     """Drawn children in turn, each with min(1, p / (lenience q)); of those that are certain the one that the target draws."""
 
     def rule(draft, scores, node):
-        only = scores.certain(node)
+        only = scores.certain_token(node)
         if only is not None:
-            return [(draft.child(node, only), only, 1.0)]
+            return [(draft.child_of(node, only), only, 1.0)]
         p, left, out = probabilities(scores, node), 1.0, []
         children, seen = list(draft.children[node]), {}
         while any(draft.law[c] is not None for c in children):

@@ -20,8 +20,8 @@ def main() -> None:
     lm, rows = model(args), list(lines("gsm8k/train.jsonl.gz"))
     questions = part((r["question"] for r in rows), args.prompts, args.tune)
     corpus = part(rows, args.corpus, True, key=lambda r: r["question"])
-    table = TrigramWeights.of(
-        lm.ids(r["answer"], raw=True) for r in corpus if r["question"] not in questions
+    table = TrigramWeights.of_corpus(
+        lm.encode_prompt(r["answer"], raw=True) for r in corpus if r["question"] not in questions
     )
     methods = {"prompt-lookup": LookupDrafter(8, growth=2)}
     for name, given in (("table", table), ("no table", TrigramWeights())):
@@ -38,7 +38,12 @@ def main() -> None:
     for question in questions:
         for name, drafter in methods.items():
             r = decode(
-                shaped(lm, 0.0), drafter, MatchVerifier(), lm.ids(question), args, nodes=args.nodes
+                shaped(lm, 0.0),
+                drafter,
+                MatchVerifier(),
+                lm.encode_prompt(question),
+                args,
+                nodes=args.nodes,
             )
             got.setdefault(name, []).append((len(r.token_ids), r.stats.passes))
             fed[name] = fed.get(name, 0) + r.stats.drafted

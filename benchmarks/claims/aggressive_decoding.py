@@ -22,7 +22,7 @@ EDIT = "{}. Write the whole file again, changed.\n\n```python\n"
 
 def span(lm: LoadedModel, before: str, text: str, after: str) -> tuple[tuple[int, ...], int, int]:
     """Ids of the prompt, and the span of `text` in them (negative end)."""
-    whole, without = lm.ids(before + text + after), lm.ids(before + after)
+    whole, without = lm.encode_prompt(before + text + after), lm.encode_prompt(before + after)
 
     def common(a: Sequence[int], b: Sequence[int]) -> int:
         return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))

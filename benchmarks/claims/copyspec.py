@@ -28,11 +28,13 @@ def main() -> None:
     for row in questions:
         first, length = [{"role": "user", "content": row["turns"][0]}], args.tokens
         args.tokens = args.first_tokens
-        answer = decode(shaped(lm, 0.0), NothingDrafter(), ExactVerifier(), lm.ids(first), args)
+        answer = decode(
+            shaped(lm, 0.0), NothingDrafter(), ExactVerifier(), lm.encode_prompt(first), args
+        )
         args.tokens = length
         ends = lm.checkpoint.lm.vocab.eos
         text = lm.checkpoint.text.decode([x for x in answer.token_ids if x not in ends])
-        prompt = lm.ids(
+        prompt = lm.encode_prompt(
             [
                 *first,
                 {"role": "assistant", "content": text},

@@ -39,7 +39,7 @@ def questions(
         10**6,
         args.tune if tune is None else tune,
     )
-    ids = [lm.ids(t) for t in texts]
+    ids = [lm.encode_prompt(t) for t in texts]
     room = min(lm.network.context, lm.draft.lm.network.context if lm.draft else 10**6) - args.tokens
     fit = [x for x in ids if len(x) < min(room, 400)]
     return fit[:: max(1, len(fit) // args.prompts)][: args.prompts]  # spread over the categories
@@ -91,31 +91,33 @@ def rounds(
 
     async def walk(prompt: tuple[int, ...], text: tuple[int, ...]) -> dict[str, Run]:
         large, small, root, sums = (
-            target.open(prompt),
-            draft.open(prompt),
+            target.open_session(prompt),
+            draft.open_session(prompt),
             prompt[-1],
             dict.fromkeys(trees, Run(0, 0, 0)),
         )
         for session in (large, small):
-            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+            await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
         for i, x in enumerate(text):
             at = len(prompt) + i
             for name, (tree, verifier, budget) in trees.items() if i % args.every == 0 else ():
                 for n in range(args.draws):
-                    guess = await tree.grow(small, root, at, budget, Rng.of(args.seed + 1, n))
-                    guess = guess.fit(64, target.vocab.eos)
-                    scores = await large.score(guess, ScoreRequest())
+                    guess = await tree.grow_tree(
+                        small, root, at, budget, Rng.of_choice(args.seed + 1, n)
+                    )
+                    guess = guess.cut_draft(64, target.vocab.eos)
+                    scores = await large.score_draft(guess, ScoreRequest())
                     got = [
                         len(
-                            verifier.verify(
-                                guess, scores, Rng.of(args.seed + 2, coins * n + c), at
+                            verifier.verify_draft(
+                                guess, scores, Rng.of_choice(args.seed + 2, coins * n + c), at
                             ).path
                         )
                         for c in range(coins)
                     ]
                     sums[name] += Run(1 + sum(got) / coins, 1, len(guess) - 1, max(guess.depth))
             for session in (large, small):
-                session.commit((root,))
+                session.commit_tokens((root,))
             root = x
         return sums
 
@@ -142,7 +144,7 @@ def answer(
     )
     scheduler = Scheduler()
     decoder = SpeculativeDecoder(target, drafter(draft), verifier, policy)
-    task = scheduler.submit(
+    task = scheduler.submit_coroutine(
         answer_one(decoder, Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed))
     )
     while scheduler.step():

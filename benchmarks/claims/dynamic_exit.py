@@ -167,7 +167,7 @@ def timed(
         lm,
         methods,
         tasks,
-        sampling=lm.sampling(temperature=0.0, repetition_penalty=args.penalty),
+        sampling=lm.sampling_with(temperature=0.0, repetition_penalty=args.penalty),
         max_tokens=args.tokens,
         repeats=args.repeats,
     )

@@ -49,7 +49,7 @@ def documents(lm: LoadedModel, args: argparse.Namespace, size: int) -> list[tupl
     for name in SOURCES:
         texts = part((r["text"] for r in lines(name) if len(r["text"]) > 800), 300, args.tune)
         out += [
-            lm.ids(t[: 6 * size], raw=True)[:size]
+            lm.encode_prompt(t[: 6 * size], raw=True)[:size]
             for t in texts[:: max(1, len(texts) // (args.prompts // 3))]
         ]
     return out[: args.prompts]
@@ -75,23 +75,25 @@ class Read:
         for large, checkpoint in ((False, lm.draft), (True, lm.checkpoint)):
 
             async def score(target: Any = checkpoint.lm) -> Any:
-                return await target.open(ids[:BEGIN]).score(
-                    Draft.chain(ids[BEGIN - 1], ids[BEGIN:-1]), ScoreRequest()
+                return await target.open_session(ids[:BEGIN]).score_draft(
+                    Draft.chain_draft(ids[BEGIN - 1], ids[BEGIN:-1]), ScoreRequest()
                 )
 
             scores = run_coroutines([score()])[0]
             bits[large] = [
-                -scores.logp(i, (x,))[0] / np.log(2.0) for i, x in enumerate(ids[BEGIN:])
+                -scores.token_logprobs(i, (x,))[0] / np.log(2.0) for i, x in enumerate(ids[BEGIN:])
             ]
-            best[large] = [scores.argmax(i) for i in range(len(ids) - BEGIN)]
-            entropies[large] = [law_entropy_bits(scores.row(i)) for i in range(len(ids) - BEGIN)]
+            best[large] = [scores.likeliest_token(i) for i in range(len(ids) - BEGIN)]
+            entropies[large] = [
+                law_entropy_bits(scores.logprob_row(i)) for i in range(len(ids) - BEGIN)
+            ]
         return Read(ids[BEGIN:], bits, best, entropies)
 
     def turns(self, rule: SwitchRule[Any]) -> list[bool]:
-        state, out = rule.start(), list[bool]()
+        state, out = rule.start_state(), list[bool]()
         for i in range(len(self.ids)):
-            out.append(rule.large(state))
-            state = rule.step(state, self.entropy[out[-1]][i])
+            out.append(rule.is_large(state))
+            state = rule.next_state(state, self.entropy[out[-1]][i])
         return out
 
     def measure(self, turns: Sequence[bool]) -> tuple[float, int, int]:
@@ -197,7 +199,7 @@ def writing(lm: LoadedModel, args: argparse.Namespace, ratio: float) -> list[dic
         same, costs = list[int](), list[np.ndarray]()
         for i, ids in enumerate(prompts):
             scheduler = Scheduler()
-            task = scheduler.submit(
+            task = scheduler.submit_coroutine(
                 answer_one(
                     SpeculativeDecoder(
                         SwitchTarget(small, big, rule(i)),
@@ -217,12 +219,12 @@ def writing(lm: LoadedModel, args: argparse.Namespace, ratio: float) -> list[dic
             ]
 
             async def score(ids: Any = ids, text: Any = text) -> Any:
-                return await lm.checkpoint.lm.open(ids).score(
-                    Draft.chain(ids[-1], text[:-1]), ScoreRequest()
+                return await lm.checkpoint.lm.open_session(ids).score_draft(
+                    Draft.chain_draft(ids[-1], text[:-1]), ScoreRequest()
                 )
 
             scores = run_coroutines([score()])[0]
-            same.append(sum(scores.argmax(j) == x for j, x in enumerate(text)))
+            same.append(sum(scores.likeliest_token(j) == x for j, x in enumerate(text)))
             passes = use[lm.checkpoint.lm.network].passes if lm.checkpoint.lm.network in use else 0
             costs.append(
                 np.array(

@@ -86,16 +86,16 @@ def hits(
 ) -> list[list[bool]]:
     """Of each depth 1 to L whether its likeliest token is the text's, at every position."""
     target, L = shaped(lm, 0.0, repetition_penalty=penalty), lm.network.layers
-    session, nodes = target.open(prompt), range(len(text))
+    session, nodes = target.open_session(prompt), range(len(text))
     scores = run_coroutines(
         [
-            session.score(
-                Draft.chain(prompt[-1], text[:-1]), ScoreRequest(exits=tuple(range(1, L + 1)))
+            session.score_draft(
+                Draft.chain_draft(prompt[-1], text[:-1]), ScoreRequest(exits=tuple(range(1, L + 1)))
             )
         ]
     )[0]
-    exits = [scores.exit(d, nodes) for d in range(1, L + 1)]
-    return [[s.argmax(i) == x for i, x in enumerate(text)] for s in exits]
+    exits = [scores.exit_laws(d, nodes) for d in range(1, L + 1)]
+    return [[s.likeliest_token(i) == x for i, x in enumerate(text)] for s in exits]
 
 
 def replay(

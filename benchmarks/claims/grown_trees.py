@@ -35,8 +35,8 @@ class Timed:
     clock: Callable[[], float]
     took_ms: list[float] = field(default_factory=list[float])
 
-    def open(self, prompt: Any, session: Any) -> TimedGuess:
-        guess = self.drafter.open(prompt, session)
+    def open_guess(self, prompt: Any, session: Any) -> TimedGuess:
+        guess = self.drafter.open_guess(prompt, session)
         return TimedGuess(self, guess if self.one_call else replace(guess, grower=None))
 
 
@@ -50,17 +50,17 @@ class TimedGuess:
     def want(self) -> Any:
         return self.guess.want
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         start = self.config.clock()
-        draft = await self.guess.propose(root, position, budget, rng)
+        draft = await self.guess.propose_draft(root, position, budget, rng)
         self.config.took_ms.append(1e3 * (self.config.clock() - start))
         return draft
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
-        self.guess.learn(draft, scores, verdict)
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+        self.guess.learn_round(draft, scores, verdict)
 
-    def fork(self, session: Any, choice: int | None = None) -> TimedGuess:
-        return TimedGuess(self.config, self.guess.fork(session, choice))
+    def fork_guess(self, session: Any, choice: int | None = None) -> TimedGuess:
+        return TimedGuess(self.config, self.guess.fork_guess(session, choice))
 
     def close(self) -> None:
         self.guess.close()
@@ -90,7 +90,7 @@ def main() -> None:
     clock = time.thread_time if args.cpu else time.perf_counter
     lm = model(args, trained=(args.trained,))
     target, tree = shaped(lm, 0.0, args.seed), BestFirstTree(args.width)
-    eagle = lm.kit().need(Eagle3Model)
+    eagle = lm.recipe_kit().needed_artefact(Eagle3Model)
     sides: dict[str, Any] = {
         "plain": NothingDrafter(),
         "level by level": Timed(EagleDrafter(eagle, tree), False, clock),
@@ -99,7 +99,7 @@ def main() -> None:
     took: dict[str, list[float]] = {name: [] for name in sides}
     passes = {name: [0, 0] for name in sides}
     given = [
-        lm.ids(text)
+        lm.encode_prompt(text)
         for _, text in draw_prompts(
             DATA, args.prompts, unseen=True, seed=args.seed, longest=args.longest
         )

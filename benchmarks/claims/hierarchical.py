@@ -52,7 +52,7 @@ def main() -> None:
     }
     if args.eagle:
         layer = artefacts.load_artefact(args.eagle)
-        inner = EagleDrafter(artefacts.bind_artefact(layer, lm.small()), BestFirstTree(4))
+        inner = EagleDrafter(artefacts.bind_artefact(layer, lm.draft_law()), BestFirstTree(4))
         settings["over EAGLE-2"] = (
             lambda d: HierarchicalDrafter(d, inner, MatchVerifier(), args.depth, args.nodes),
             ExactVerifier(),

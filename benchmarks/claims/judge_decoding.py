@@ -55,7 +55,7 @@ class Counted:
     asked: int = 0
     kept: int = 0
 
-    def chance(self, state_H: Tensor) -> float:
+    def token_chance(self, state_H: Tensor) -> float:
         yes = self.says(state_H)
         self.asked, self.kept = self.asked + 1, self.kept + yes
         return float(yes)
@@ -130,7 +130,9 @@ def main() -> None:
     problems = [
         draw_problem(kind, args.seed, i, True) for i in range(args.problems) for kind in KINDS
     ]
-    asked = [(p, target.text.chat([{"role": "user", "content": p.question}])) for p in problems]
+    asked = [
+        (p, target.text.chat_prompt([{"role": "user", "content": p.question}])) for p in problems
+    ]
     chain = RankedTree(tuple((0,) * n for n in range(1, args.depth + 1)))
     ends, rows = frozenset(big.vocab.eos), dict[str, Row]()
 
@@ -150,7 +152,7 @@ def main() -> None:
         for threshold in THRESHOLDS:
 
             def right(state_H: Tensor, judge: Any = judge, least: float = threshold) -> bool:
-                return judge.chance(state_H) > least
+                return judge.token_chance(state_H) > least
 
             counted = Counted(right)
             way(f"judge {threshold}", JudgeVerifier(counted, 0.5, ends), counted)  # pyright: ignore

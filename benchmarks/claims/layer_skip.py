@@ -135,7 +135,7 @@ def main() -> None:
                 lm,
                 timed,
                 tasks,
-                sampling=lm.sampling(temperature=0.0),
+                sampling=lm.sampling_with(temperature=0.0),
                 max_tokens=args.tokens,
                 repeats=args.repeats,
             ),

@@ -29,9 +29,11 @@ SPEEDS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
 
 def surprise(target: Any, prompt: tuple[int, ...], text: tuple[int, ...]) -> float:
     """Mean -log p of a text after a prompt, in nats."""
-    session = target.open(prompt)
-    scores = run_coroutines([session.score(Draft.chain(prompt[-1], text[:-1]), ScoreRequest())])[0]
-    return -sum(scores.logp(i, (x,))[0] for i, x in enumerate(text)) / len(text)
+    session = target.open_session(prompt)
+    scores = run_coroutines(
+        [session.score_draft(Draft.chain_draft(prompt[-1], text[:-1]), ScoreRequest())]
+    )[0]
+    return -sum(scores.token_logprobs(i, (x,))[0] for i, x in enumerate(text)) / len(text)
 
 
 def main() -> None:
@@ -92,7 +94,7 @@ def main() -> None:
             lm,
             methods,
             tasks,
-            sampling=lm.sampling(temperature=0.0),
+            sampling=lm.sampling_with(temperature=0.0),
             max_tokens=args.tokens,
             repeats=args.repeats,
         )

@@ -28,9 +28,9 @@ def main() -> None:
     )
 
     async def nats(prompt: tuple[int, ...], text: tuple[int, ...]) -> float:
-        session = target.open(prompt)
-        scores = await session.score(Draft.chain(prompt[-1], text[:-1]), ScoreRequest())
-        total = -sum(scores.logp(i, (x,))[0] for i, x in enumerate(text))
+        session = target.open_session(prompt)
+        scores = await session.score_draft(Draft.chain_draft(prompt[-1], text[:-1]), ScoreRequest())
+        total = -sum(scores.token_logprobs(i, (x,))[0] for i, x in enumerate(text))
         session.close()
         return total
 

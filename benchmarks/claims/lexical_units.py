@@ -49,7 +49,7 @@ def answers(
     lm: api.LoadedModel, asked: Sequence[ReasoningProblem], method: str, **options: Any
 ) -> Answers:
     """What a method makes of these problems, greedily."""
-    engine, greedy = api.Engine(lm, max_running=16), lm.sampling(temperature=0.0)
+    engine, greedy = api.Engine(lm, max_running=16), lm.sampling_with(temperature=0.0)
     tickets = [
         engine.submit(
             p.question, method=method, options=options, max_tokens=LONGEST, sampling=greedy
@@ -86,7 +86,7 @@ def main() -> None:
     args = parser.parse_args()
     before, text = api.load(args.model, threads=1), args.out / "text.jsonl"
     learned = [
-        (p.kind, tuple(before.ids(p.question)), SamplingMode(0.0, 1.0))
+        (p.kind, tuple(before.encode_prompt(p.question)), SamplingMode(0.0, 1.0))
         for p in problems(args.learned, 0, False)
     ]
     selfplay.collect_answers(text, before.checkpoint.lm, learned, max_tokens=LONGEST)

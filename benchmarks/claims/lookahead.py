@@ -43,10 +43,11 @@ def prompts(lm: LoadedModel, args: argparse.Namespace) -> dict[str, list[tuple[i
     )
     return {
         "questions": [
-            lm.ids(t) for t in turns[:: max(1, len(turns) // args.prompts)][: args.prompts]
+            lm.encode_prompt(t)
+            for t in turns[:: max(1, len(turns) // args.prompts)][: args.prompts]
         ],
         "code": [
-            lm.ids(t[:1500], raw=True)[:200]
+            lm.encode_prompt(t[:1500], raw=True)[:200]
             for t in files[:: max(1, len(files) // args.prompts)][: args.prompts]
         ],
     }
@@ -66,7 +67,7 @@ def main() -> None:
             method, options = METHODS[name]
             for ids in rows:
                 scheduler = Scheduler()
-                task = scheduler.submit(
+                task = scheduler.submit_coroutine(
                     answer_one(build(method, target, None, options)[0], Request(ids, args.tokens))
                 )
                 while scheduler.step():

@@ -34,7 +34,7 @@ def pair(
     lm = api.load(args.model, dtype=args.dtype, threads=threads)
     if lm.draft is None:
         raise SystemExit(f"{args.model} has no draft model")
-    shapers = build_shapers(lm.sampling(temperature=args.temperature), seed=args.seed)
+    shapers = build_shapers(lm.sampling_with(temperature=args.temperature), seed=args.seed)
     laws = []
     for name, c in (("target", lm.checkpoint), ("draft", lm.draft)):
         network = c.lm.network if log is None else Timed(c.lm.network, name, log)
@@ -51,7 +51,7 @@ def decode(
     args: argparse.Namespace,
 ) -> tuple[Any, float]:
     scheduler, start = Scheduler(), time.perf_counter()
-    task = scheduler.submit(
+    task = scheduler.submit_coroutine(
         answer_one(
             build(method, target, draft, options)[0],
             Request(ids, args.tokens, seed=args.seed, ignore_eos=True),
@@ -77,7 +77,7 @@ def answered(
         max_tokens=args.tokens,
         seed=args.seed,
         ignore_eos=True,
-        sampling=lm.sampling(temperature=args.temperature),
+        sampling=lm.sampling_with(temperature=args.temperature),
     )
     return made.token_ids, time.perf_counter() - start
 
@@ -107,7 +107,9 @@ def main() -> None:
         10**6,
         args.tune,
     )
-    prompts = [lm.ids(t) for t in turns[:: max(1, len(turns) // args.prompts)][: args.prompts]]
+    prompts = [
+        lm.encode_prompt(t) for t in turns[:: max(1, len(turns) // args.prompts)][: args.prompts]
+    ]
     out = []
     for gamma in map(int, args.gammas.split(",")):
         both: dict[str, list[Any]] = {"pearl": [], "draft-model": []}

@@ -104,7 +104,7 @@ def walk(
 ) -> list[Sum]:
     """Of each rule its rounds through the text. What the draft says is computed once for all rules that stand at a place."""
     session, want = (
-        draft.open(prompt),
+        draft.open_session(prompt),
         ScoreRequest(
             law=RowDetail.NOTHING, exits=tuple(sorted({e for r in rules for e in r.exits}))
         ),
@@ -118,8 +118,13 @@ def walk(
 
     def ask(drafted: tuple[int, ...]) -> Mapping[int, tuple[int, float]]:
         if drafted not in known:
-            scores = run_coroutines([session.score(Draft.chain(root, drafted), want)])[0]
-            tops = [law.topk(0, 1) for law in [scores.exit(e, (len(drafted),)) for e in want.exits]]
+            scores = run_coroutines([session.score_draft(Draft.chain_draft(root, drafted), want)])[
+                0
+            ]
+            tops = [
+                law.likeliest_tokens(0, 1)
+                for law in [scores.exit_laws(e, (len(drafted),)) for e in want.exits]
+            ]
             known[drafted] = {
                 e: (token, exp(logp)) for e, ((token,), (logp,)) in zip(want.exits, tops)
             }
@@ -131,7 +136,7 @@ def walk(
             if at[k] == i:
                 got = once(rule, ask, text[i:])
                 sums[k], at[k] = sums[k] + got, i + got.tokens
-        session.commit((root,))
+        session.commit_tokens((root,))
         root = x
     session.close()
     return sums

@@ -94,7 +94,7 @@ def shaped(
     """The model's law at this temperature, nothing else bent."""
     checkpoint = lm.draft if of_draft else lm.checkpoint
     assert checkpoint is not None
-    sampling = lm.sampling(
+    sampling = lm.sampling_with(
         temperature=temperature,
         repetition_penalty=repetition_penalty,
         top_p=1.0,

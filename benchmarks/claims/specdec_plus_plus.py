@@ -77,28 +77,37 @@ def places(
     whole = DraftBudget(LONGEST, LONGEST)
 
     async def walk(prompt: tuple[int, ...], text: tuple[int, ...]) -> list[Place]:
-        large, small, root, out = target.open(prompt), draft.open(prompt), prompt[-1], list[Place]()
+        large, small, root, out = (
+            target.open_session(prompt),
+            draft.open_session(prompt),
+            prompt[-1],
+            list[Place](),
+        )
         for session in (large, small):
-            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+            await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
         for i, x in enumerate(text):
             at = len(prompt) + i
             if i % args.every == 0:
-                chain = await LearnedStopTree(head, 0.5, least=64).grow(
-                    small, root, at, whole, Rng.of(args.seed + 1)
+                chain = await LearnedStopTree(head, 0.5, least=64).grow_tree(
+                    small, root, at, whole, Rng.of_choice(args.seed + 1)
                 )
-                again = await ChainTree().grow(
-                    small, root, at, replace(whole, graded=True), Rng.of(args.seed + 1)
+                again = await ChainTree().grow_tree(
+                    small, root, at, replace(whole, graded=True), Rng.of_choice(args.seed + 1)
                 )
                 chances, q = chain.chance[1:-1], list(again.chance[1:])
-                chain = chain.fit(64, target.vocab.eos)
-                scores = await large.score(chain, ScoreRequest())
+                chain = chain.cut_draft(64, target.vocab.eos)
+                scores = await large.score_draft(chain, ScoreRequest())
                 got = [
-                    len(ExactVerifier().verify(chain, scores, Rng.of(args.seed + 2, c), at).path)
+                    len(
+                        ExactVerifier()
+                        .verify_draft(chain, scores, Rng.of_choice(args.seed + 2, c), at)
+                        .path
+                    )
                     for c in range(COINS)
                 ]
                 out.append((list(chances[: len(chain) - 1]), q[: len(chain) - 1], got))
             for session in (large, small):
-                session.commit((root,))
+                session.commit_tokens((root,))
             root = x
         return out
 

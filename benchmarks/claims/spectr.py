@@ -26,11 +26,17 @@ def rows(lm, prompt, args):
     target, draft = (shaped(lm, 1.0, args.seed, of_draft=small) for small in (False, True))
     text = plain(lm, prompt, args, 1.0)
     both = [
-        run_coroutines([t.open(prompt).score(Draft.chain(prompt[-1], text), ScoreRequest())])[0]
+        run_coroutines(
+            [
+                t.open_session(prompt).score_draft(
+                    Draft.chain_draft(prompt[-1], text), ScoreRequest()
+                )
+            ]
+        )[0]
         for t in (target, draft)
     ]
     return [
-        tuple(float64_probabilities(s.row(i)) for s in both)
+        tuple(float64_probabilities(s.logprob_row(i)) for s in both)
         for i in range(0, len(text), 2 * args.every)
     ]
 

@@ -27,7 +27,7 @@ def main() -> None:
     got: dict[str, list[list[tuple[int, int]]]] = {}
     for question in questions:
         prompt, rows, short, likeliest, memory = (
-            lm.ids(question),
+            lm.encode_prompt(question),
             NgramRowStore(),
             NgramRowStore(),
             NgramRowStore(),

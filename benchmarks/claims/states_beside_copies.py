@@ -32,16 +32,16 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4, help="of the tree of the drafter on states")
     args = parser.parse_args()
     lm = model(args, trained=(args.trained,))
-    kit, rows = lm.kit(), list[dict[str, Any]]()
-    copies = CopyNGramMixtureDrafter(SuffixDrafter(floor=0.05), kit.need(NGrams))
-    states = EagleDrafter(kit.need(Eagle3Model), BestFirstTree(args.width))
+    kit, rows = lm.recipe_kit(), list[dict[str, Any]]()
+    copies = CopyNGramMixtureDrafter(SuffixDrafter(floor=0.05), kit.needed_artefact(NGrams))
+    states = EagleDrafter(kit.needed_artefact(Eagle3Model), BestFirstTree(args.width))
     drafters = {
         "copies and counts": copies,
         "states": states,
         "both": MergedTreeDrafter((copies, states)),
     }
     given = [
-        lm.ids(text)
+        lm.encode_prompt(text)
         for _, text in draw_prompts(DATA, args.prompts, unseen=True, seed=args.seed, longest=1200)
     ]
     for law, (temperature, penalty) in LAWS.items():

@@ -15,7 +15,7 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
 from polydec.core.trace import TraceEvent
 from polydec.core.types import Draft
-from polydec.methods.speculative.drafters._shape import (
+from polydec.methods.speculative.drafters._tree_shapes import (
     Path,
     most_accepted_paths,
     template_child_counts,
@@ -33,7 +33,7 @@ def positions(prompts: list[tuple[int, ...]], lm, args) -> Counter[Path]:
 
     def watch(event: TraceEvent) -> None:
         if isinstance(event, ProposedEvent):
-            drafts[:] = [Draft.certain(event.token, event.parent)]
+            drafts[:] = [Draft.certain_tree(event.token, event.parent)]
         elif isinstance(event, VerifiedEvent):
             path: Path = ()
             for node in event.path:
@@ -55,7 +55,7 @@ def main() -> None:
     args = parser.parse_args()
     lm = model(args)
     prompts = [
-        lm.ids(p)
+        lm.encode_prompt(p)
         for p in part(
             (
                 r["turns"][0]

@@ -44,7 +44,7 @@ def main() -> None:
                     options=whole,
                     max_tokens=args.tokens,
                     seed=args.seed,
-                    sampling=lm.sampling(temperature=temperature),
+                    sampling=lm.sampling_with(temperature=temperature),
                 )
                 m = c.metrics
                 got.setdefault(method, []).append((len(c.token_ids), m["target_passes"]))

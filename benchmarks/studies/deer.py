@@ -94,7 +94,7 @@ def depths(
                 options=options,
                 max_tokens=96,
                 seed=n,
-                sampling=lm.sampling(temperature=temperature),
+                sampling=lm.sampling_with(temperature=temperature),
                 on=events[-1].append,
             )
         )

@@ -88,7 +88,7 @@ class Channel:
     def new_cache(self) -> TextCache:
         return TextCache()
 
-    def head(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+    def head_logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         raise ValueError("a channel has no states")
 
     def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:

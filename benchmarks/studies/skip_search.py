@@ -158,10 +158,10 @@ def _cases(target: Target, prompts: Sequence[Sequence[int]], tokens: int) -> lis
             for p in prompts
         ]
     )
-    sessions = [target.open(p) for p in prompts]
-    run_coroutines([s.prefill(_SILENT) for s in sessions])
+    sessions = [target.open_session(p) for p in prompts]
+    run_coroutines([s.prefill_prompt(_SILENT) for s in sessions])
     return [
-        (s, Draft.chain(p[-1], t.token_ids[:-1]), t.token_ids)
+        (s, Draft.chain_draft(p[-1], t.token_ids[:-1]), t.token_ids)
         for s, p, t in zip(sessions, prompts, texts, strict=True)
     ]
 
@@ -169,9 +169,12 @@ def _cases(target: Target, prompts: Sequence[Sequence[int]], tokens: int) -> lis
 def agreed(cases: Sequence[Case], out: Mask, layers: int) -> list[list[bool]]:
     """Of each text which tokens the model without these halves would have said, after its own reading of those before."""
     for session, *_ in cases:
-        session.rewind(0)  # nothing staged: rows that others have left would stand
+        session.rewind_tokens(0)  # nothing staged: rows that others have left would stand
     scores = run_coroutines(
-        [s.part(*remaining_layer_halves(out, layers)).score(draft, _WANT) for s, draft, _ in cases]
+        [
+            s.open_part(*remaining_layer_halves(out, layers)).score_draft(draft, _WANT)
+            for s, draft, _ in cases
+        ]
     )
     return [
         [row.argmax(i) == x for i, x in enumerate(text)]

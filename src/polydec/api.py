@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polydec.base.later import looked_up
+from polydec.base.lazy_names import looked_up
 
 if TYPE_CHECKING:
     from polydec.request.engine import (

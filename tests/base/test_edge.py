@@ -378,7 +378,7 @@ def test_scores_that_are_no_numbers(whole, tmp_path, name, dtype, temperature):
     )
     with pytest.raises(ValueError, match="scores of the next token are NaN or infinite"):
         lm = polydec.load(str(path), draft=None, ngrams=None, dtype=dtype)
-        polydec.generate(lm, "ab", max_tokens=3, sampling=lm.sampling(temperature=temperature))
+        polydec.generate(lm, "ab", max_tokens=3, sampling=lm.sampling_with(temperature=temperature))
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])

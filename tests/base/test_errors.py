@@ -52,14 +52,14 @@ def test_the_kinds_are_told_apart(tmp_path):
 class Faulty:
     """A part of a kit whose own code is wrong."""
 
-    def fit(self, target, draft):
+    def check_fit(self, target, draft):
         int("a fault, not a refusal")
 
 
 def test_a_fault_does_not_read_as_absent():
     kit = replace(Kit(toy_law(1)), artefacts=(Faulty(),))
     with pytest.raises(ValueError) as caught:
-        kit.find(Faulty)
+        kit.find_artefact(Faulty)
     assert not isinstance(caught.value, PolydecError)
 
 

@@ -13,7 +13,7 @@ import torch
 import micro
 from polydec import Ask, Engine, Sampling, generate, load, stream
 from polydec.base import notebook
-from polydec.base.heard import warn_caller
+from polydec.base.caller_warnings import warn_caller
 from polydec.methods.economics.costs import PassCosts
 from polydec.models.sessions.soft import Soft
 from polydec.request.fields import AskFields, ask_from_fields

@@ -125,7 +125,7 @@ def test_a_dataclass_is_read_too():
     ],
 )
 def test_values_become_what_the_option_is(name, given_, want):
-    got = OPTIONS[name].convert(given_)
+    got = OPTIONS[name].convert_value(given_)
     assert got == want and type(got) is type(want)
 
 
@@ -180,7 +180,7 @@ def test_values_become_what_the_option_is(name, given_, want):
 )
 def test_one_clear_sentence(name, value, message):
     with pytest.raises(ValueError) as e:
-        OPTIONS[name].convert(value)
+        OPTIONS[name].convert_value(value)
     said = str(e.value)
     assert message in said and len(said) <= 300 and said.isprintable()
 
@@ -197,28 +197,32 @@ def test_spoken():
 
 
 def test_schema():
-    assert OPTIONS["depth"].schema() == {
+    assert OPTIONS["depth"].json_schema() == {
         "type": "integer",
         "minimum": 0,
         "maximum": 64,
         "default": 2,
         "description": "tokens drafted a pass",
     }
-    assert OPTIONS["floor"].schema() == {
+    assert OPTIONS["floor"].json_schema() == {
         "type": "number",
         "exclusiveMinimum": 0,
         "maximum": 1,
         "default": 0.5,
         "description": "least chance (1 keeps all)",
     }
-    assert OPTIONS["cost"].schema()["anyOf"] == [
+    assert OPTIONS["cost"].json_schema()["anyOf"] == [
         {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
         {"type": "null"},
     ]
-    assert OPTIONS["kind"].schema()["enum"] == ["exact", "match"]
-    assert OPTIONS["levels"].schema()["items"] == {"type": "integer", "minimum": 1, "maximum": 16}
-    assert OPTIONS["levels"].schema()["maxItems"] == 16
-    assert all(json.dumps(o.schema()) for o in OPTIONS.values())
+    assert OPTIONS["kind"].json_schema()["enum"] == ["exact", "match"]
+    assert OPTIONS["levels"].json_schema()["items"] == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 16,
+    }
+    assert OPTIONS["levels"].json_schema()["maxItems"] == 16
+    assert all(json.dumps(o.json_schema()) for o in OPTIONS.values())
 
 
 @pytest.mark.parametrize(
@@ -270,13 +274,13 @@ ANYTHING = st.recursive(
 def test_anything_is_taken_or_refused_in_a_sentence(name, value):
     o = OPTIONS[name]
     try:
-        got = o.convert(value)
+        got = o.convert_value(value)
     except ValueError as e:
         assert str(e).startswith(f"{name} is ") and len(str(e)) <= 300 and str(e).isprintable()
         return
-    assert o.convert(got) == got, "what was taken is taken again, as it is"
-    assert o.convert(as_text(got)) == got or o.kind is str, "and so is its text"
-    assert valid(json.loads(json.dumps(got)), o.schema()), (
+    assert o.convert_value(got) == got, "what was taken is taken again, as it is"
+    assert o.convert_value(as_text(got)) == got or o.kind is str, "and so is its text"
+    assert valid(json.loads(json.dumps(got)), o.json_schema()), (
         f"the schema refuses {got!r}, which was taken"
     )
 
@@ -299,11 +303,11 @@ def test_the_schema_and_convert_agree(name, value):
     if isinstance(value, str) and (o.kind is not str or not value.isprintable() or value == "none"):
         return  # text is the command line's; a schema says nothing of control characters
     try:
-        o.convert(value)
+        o.convert_value(value)
     except ValueError:
-        assert not valid(value, o.schema())
+        assert not valid(value, o.json_schema())
     else:
-        assert valid(value, o.schema())
+        assert valid(value, o.json_schema())
 
 
 def valid(x: Any, schema: dict[str, Any]) -> bool:
@@ -345,7 +349,7 @@ def valid(x: Any, schema: dict[str, Any]) -> bool:
 
 def test_whole_numbers_have_an_end():
     plain = Option("x", int, 0, "")
-    assert plain.convert(LARGEST) == LARGEST
+    assert plain.convert_value(LARGEST) == LARGEST
     for x in (LARGEST + 1, -LARGEST - 1, str(LARGEST + 1), 1e300):
         with pytest.raises(ValueError):
-            plain.convert(x)
+            plain.convert_value(x)

@@ -48,7 +48,7 @@ KIND = '''
 """Only: the answer is one text."""
 
 from polydec import AnyOf
-from polydec.laws.constraints.asked import ConstraintKind
+from polydec.laws.constraints.constraint_kinds import ConstraintKind
 
 
 def make(value):

@@ -84,11 +84,11 @@ def test_files_that_are_none(tmp_path):
 def test_threads_have_bounds(threads):
     bound = loading_options()["threads"]
     with pytest.raises(ValueError, match="threads is"):
-        bound.convert(threads)
+        bound.convert_value(threads)
     for loading in (load, checkpoint.load_bundle):
         with pytest.raises(ValueError, match="threads is"):
             loading("zoo:tiny", threads=threads)
-    assert bound.convert(None) is None and bound.convert(edge.most_threads()) >= 4
+    assert bound.convert_value(None) is None and bound.convert_value(edge.most_threads()) >= 4
 
 
 @given(

@@ -67,9 +67,9 @@ def test_every_command_takes_it_by_its_own_usual_method(tmp_path, monkeypatch, c
     monkeypatch.setattr(sys, "stdin", StringIO("fill: 3 4 _ 6 7 _\n\n"))
     assert command(monkeypatch, ["chat", *few]) == 0
     assert "345678" in capfd.readouterr().out
-    load("zoo:diffusion").check("auto")
+    load("zoo:diffusion").check_method("auto")
     with pytest.raises(ValueError, match="method prompt-lookup decodes autoregressive models"):
-        load("zoo:diffusion").check("prompt-lookup")
+        load("zoo:diffusion").check_method("prompt-lookup")
 
 
 def test_methods_are_timed_side_by_side(tmp_path, monkeypatch, capfd):

@@ -193,7 +193,7 @@ def test_defaults_of_methods_can_be_given_back(polydec_command):
         assert f"--set {option} " in out
         known = {o.name: o for o in registry.method_options(name)}
         key, _, value = option.partition("=")
-        assert known[key].convert(value) == known[key].default
+        assert known[key].convert_value(value) == known[key].default
     assert "needs training: yes" in polydec_command("methods", "specdec-plus-plus")[1]
 
 
@@ -317,7 +317,7 @@ def test_a_constraint_may_come_through_a_pipe(polydec_command, model, tmp_path):
     os.mkfifo(pipe)
 
     def write():
-        with pipe.open("w") as file:  # waits for a reader
+        with pipe.open_session("w") as file:  # waits for a reader
             file.write('{"enum": ["fox"]}')
         read[0] += 1
 

@@ -87,7 +87,7 @@ def test_range_is_stated_and_true(request, whole, method, option):
         f"{o.name} is" for o in registry.method_options(method)
     )  # of bounds that hold each other, either may be named
     outside = ["nan"] if o.kind is float else []
-    schema = {k: v for x in o.limits if not x.of_all for k, v in x.schema().items()}
+    schema = {k: v for x in o.limits if not x.of_all for k, v in x.json_schema().items()}
     if o.kind is not tuple:
         step = 1 if o.kind is int else 0.001
         low, high = schema.get("minimum"), schema.get("maximum")

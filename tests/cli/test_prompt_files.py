@@ -65,7 +65,7 @@ def test_a_prompt_of_white_space_is_a_prompt(text, tmp_path, monkeypatch):
     lm = polydec.load("zoo:tiny", draft=None)
     for raw in (True, False):
         assert polydec.generate(lm, text, raw=raw, max_tokens=2).choices[0].token_ids
-    assert lm.ids(text, raw=True) == lm.checkpoint.text.encode(text)
+    assert lm.encode_prompt(text, raw=True) == lm.checkpoint.text.encode(text)
     written = tmp_path / "prompt"
     written.write_bytes(text.encode())
     assert generate.read_prompt_text(None, written) == text

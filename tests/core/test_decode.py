@@ -43,16 +43,16 @@ class Oracle:
             prompt=self.prompt,
         )
 
-    def open(self, prompt, session):
+    def open_guess(self, prompt, session):
         return self
 
-    async def propose(self, root, position, budget, rng):
-        return Draft.chain(root, self.tokens[position : position + budget.depth])
+    async def propose_draft(self, root, position, budget, rng):
+        return Draft.chain_draft(root, self.tokens[position : position + budget.depth])
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         self.seen.append((draft, scores, verdict))
 
-    def fork(self, session=None, choice=None):
+    def fork_guess(self, session=None, choice=None):
         return self
 
     def close(self):
@@ -148,12 +148,12 @@ class Letters:
     def __init__(self, stop):
         self.stop, self.text, self.stopped = stop, "", False
 
-    def push(self, token):
+    def push_token(self, token):
         self.text += str(token)
         self.stopped = self.text.endswith(self.stop)
         return "" if self.stopped else str(token)
 
-    def end(self):
+    def end_text(self):
         return ""
 
 
@@ -206,13 +206,15 @@ def test_logprobs_of_the_shaped_law_and_of_the_model(shapers):
     for note in alone.logprobs:
 
         async def row(of, text=tuple(text)):
-            return (await of.open(text).score(Draft.chain(text[-1]), ScoreRequest())).row(0)
+            return (
+                await of.open_session(text).score_draft(Draft.chain_draft(text[-1]), ScoreRequest())
+            ).logprob_row(0)
 
         model, shaped = run_coroutines([row(base)])[0], run_coroutines([row(target)])[0]
         assert note.model_logp == pytest.approx(float(model[note.token]))
         assert note.logp == pytest.approx(float(shaped[note.token]))
         assert note.top == tuple(
-            (int(i), pytest.approx(float(model[i]))) for i in model.topk(2).indices
+            (int(i), pytest.approx(float(model[i]))) for i in model.likeliest_tokens(2).indices
         )
         text.append(note.token)
     none = decode(plain(target), replace(request, logprobs=0))
@@ -228,7 +230,9 @@ def test_prompt_rows_reach_a_drafter_that_wants_them():
     )
     draft, scores, verdict = seen[0]
     assert draft.token == (0, 1, 2) and verdict == Verdict((1, 2), 3, prompt=True)
-    assert scores.base.topk(2, 1)[0][0] == int(target.network.weight[1, 2].argmax())
+    assert scores.base.likeliest_tokens(2, 1)[0][0] == int(
+        target.network.weight[1, 2].likeliest_token()
+    )
     seen.clear()
     decode(
         SpeculativeDecoder(target, Oracle((), seen, prompt=True), MatchVerifier(), FixedPolicy(0)),
@@ -247,8 +251,8 @@ class Asked:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def open(self, prompt):
-        session = self.inner.open(prompt)
+    def open_session(self, prompt):
+        session = self.inner.open_session(prompt)
         for verb in ("prefill", "score"):
             setattr(session, verb, self.noted(verb, getattr(session, verb)))
         return session
@@ -276,12 +280,12 @@ class Wishes(Oracle):
 @pytest.mark.parametrize("asked", RowDetail)
 def test_every_pass_reads_what_the_drafter_and_the_request_ask_for(own, asked):
     async def go():
-        walk = await Walk.open(method, (0, 1, 2), base=asked)
+        walk = await Walk.open_walk(method, (0, 1, 2), base=asked)
         for _ in range(3):
-            walk.take(await walk.round(Rng.of(0), 9))
-        walk.take(await walk.given((1, 0)))
+            walk.commit_round(await walk.next_round(Rng.of_choice(0), 9))
+        walk.commit_round(await walk.score_given_tokens((1, 0)))
         twin = walk.fork()
-        twin.take(await twin.round(Rng.of(0), 9))
+        twin.commit_round(await twin.next_round(Rng.of_choice(0), 9))
         twin.close()
         walk.close()
 
@@ -311,17 +315,17 @@ def test_a_round_that_is_cut_teaches_each_token_once(counts, depth):
     )
 
     async def go():
-        walk = await Walk.open(method, (0, 1))
+        walk = await Walk.open_walk(method, (0, 1))
         for count in counts:
-            made = await walk.round(Rng.of(0), 9)
-            walk.take(made, count)
+            made = await walk.next_round(Rng.of_choice(0), 9)
+            walk.commit_round(made, count)
             text.extend(made.tokens[:count])
             assert (walk.position, walk.root) == (len(text), text[-1])
         walk.close()
 
     run_coroutines([go()])
     assert seen.pop() == "closed" and tuple(text[2:]) == whole[: len(text) - 2]
-    taught = [verdict.tokens(draft) for draft, _, verdict in seen]
+    taught = [verdict.written_tokens(draft) for draft, _, verdict in seen]
     assert [x for some in taught for x in some] == text[2:]
 
 
@@ -331,13 +335,15 @@ def test_a_drafter_that_wants_the_last_row_is_shown_that_one(prompt):
     target, seen = toy_law(4, 5), []
 
     async def opened():
-        walk = await Walk.open(method, prompt)
+        walk = await Walk.open_walk(method, prompt)
         walk.close()
 
     async def row():
-        return (await target.open(prompt[:-1]).score(Draft.chain(prompt[-2]), ScoreRequest())).row(
-            0
-        )
+        return (
+            await target.open_session(prompt[:-1]).score_draft(
+                Draft.chain_draft(prompt[-2]), ScoreRequest()
+            )
+        ).logprob_row(0)
 
     wish = ScoreRequest(law=RowDetail.NOTHING, base=RowDetail.ROW, last=True)
     method = SpeculativeDecoder(
@@ -346,12 +352,12 @@ def test_a_drafter_that_wants_the_last_row_is_shown_that_one(prompt):
     run_coroutines([opened()])
     draft, scores, verdict = seen[0]
     assert draft.token == prompt[-2:-1] and verdict == Verdict((), prompt[-1], prompt=True)
-    assert scores.base.row(0).tolist() == pytest.approx(run_coroutines([row()])[0].tolist())
+    assert scores.base.logprob_row(0).tolist() == pytest.approx(run_coroutines([row()])[0].tolist())
 
 
 def test_a_drafter_that_fails_to_open_still_closes_the_session():
     class Fails(NothingDrafter):
-        def open(self, prompt, session):
+        def open_guess(self, prompt, session):
             raise OSError("no")
 
     closed = []
@@ -364,8 +370,8 @@ def test_a_drafter_that_fails_to_open_still_closes_the_session():
         def vocab(self):
             return self.inner.vocab
 
-        def open(self, prompt):
-            session = self.inner.open(prompt)
+        def open_session(self, prompt):
+            session = self.inner.open_session(prompt)
             session.close = lambda: closed.append(True)
             return session
 
@@ -382,14 +388,14 @@ def test_cancelled_requests_close_their_sessions_and_leave_the_others_alone():
     request = Request((0, 1), max_tokens=30)
     alone = decode(plain(target), request).token_ids
     scheduler, written = Scheduler(), []
-    kept = scheduler.submit(answer_one(plain(target), request))
+    kept = scheduler.submit_coroutine(answer_one(plain(target), request))
 
     def watch(event):
         written.append(event)
         if isinstance(event, EditedEvent) and len(written) > 9:
             scheduler.cancel(cut)  # from inside its own step
 
-    cut = scheduler.submit(
+    cut = scheduler.submit_coroutine(
         answer_one(
             SpeculativeDecoder(
                 target, Oracle((0, 1, *alone), seen), MatchVerifier(), FixedPolicy(1)
@@ -415,7 +421,7 @@ def test_all_answers_of_a_request_and_one_of_them():
         run_coroutines([answer_one(plain(target), replace(request, n=1, choice=i))])[0].token_ids
         for i in range(3)
     ]
-    other = run_coroutines([answer_one(plain(target), replace(request, n=1), Rng.of(3, 2))])[
+    other = run_coroutines([answer_one(plain(target), replace(request, n=1), Rng.of_choice(3, 2))])[
         0
     ]  # a stream in place of its own
     assert other.token_ids == texts[2]

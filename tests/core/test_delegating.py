@@ -35,7 +35,7 @@ class Around(DelegatingSession):
         self._inner = Recorder()
 
 
-DRAFT = Draft.chain(0)
+DRAFT = Draft.chain_draft(0)
 GIVEN = {
     "evict": (),
     "states": ("hidden",),
@@ -63,9 +63,9 @@ def test_peers_and_a_prompts_pass_are_the_inner_sessions():
         return "scores", want
 
     session = Around()
-    session._inner.prefill = prefilled
+    session._inner.prefill_prompt = prefilled
     assert session.peers == 3
-    assert asyncio.run(session.prefill(ScoreRequest())) == ("scores", ScoreRequest())
+    assert asyncio.run(session.prefill_prompt(ScoreRequest())) == ("scores", ScoreRequest())
 
 
 class Shut(LawsOnlySession):
@@ -104,5 +104,5 @@ def test_what_a_denoiser_is_asked_reaches_the_inner_one_as_it_was_given():
     inner = wrapper.denoiser = Recorder()
     inner.vocab, inner.block, inner.boundary, inner.context = "words", 4, 7, 16
     assert (wrapper.vocab, wrapper.block, wrapper.boundary, wrapper.context) == ("words", 4, 7, 16)
-    assert wrapper.embed((1, None)) == ("embed", ((1, None),))
-    assert wrapper.laws("states", (0, 2)) == ("laws", ("states", (0, 2)))
+    assert wrapper.embed_canvas((1, None)) == ("embed", ((1, None),))
+    assert wrapper.laws_of_states("states", (0, 2)) == ("laws", ("states", (0, 2)))

@@ -19,12 +19,12 @@ PROMPT = (1, 3, 0, 2, 2, 3, 1, 0, 4, 2, 1)
 
 def law_behind(target, text):
     """The law of the token behind a text, from a session of its own."""
-    session = target.open(text)
+    session = target.open_session(text)
     (scores,) = run_coroutines(
-        [session.score(Draft.chain(text[-1]), ScoreRequest(law=RowDetail.ROW))]
+        [session.score_draft(Draft.chain_draft(text[-1]), ScoreRequest(law=RowDetail.ROW))]
     )
     session.close()
-    return scores.row(0)
+    return scores.logprob_row(0)
 
 
 @pytest.mark.parametrize("part", [1, 3, 10, 64])
@@ -39,7 +39,7 @@ def test_each_token_has_the_law_that_it_has_alone(part, top):
     )
     request = Request(PROMPT, max_tokens=6, seed=1)
     into = Transcript(request)
-    (result,) = run_coroutines([noted.run(request, request_streams(request), into)])[0]
+    (result,) = run_coroutines([noted.write_choices(request, request_streams(request), into)])[0]
     assert [n.token for n in into.prompt] == list(PROMPT)
     assert (
         into.prompt[0].model_logp is None
@@ -52,7 +52,7 @@ def test_each_token_has_the_law_that_it_has_alone(part, top):
         order = sorted(range(5), key=lambda x: -row_V[x])
         assert note.rank == order.index(note.token) + 1 and [x for x, _ in note.top] == order[:top]
     (plain,) = run_coroutines(
-        [noted.decoder.run(request, request_streams(request), Transcript(request))]
+        [noted.decoder.write_choices(request, request_streams(request), Transcript(request))]
     )[0]
     assert result.token_ids == plain.token_ids
     assert noted.exactness is noted.decoder.exactness and noted.vocab is noted.decoder.vocab
@@ -69,7 +69,7 @@ def test_a_prompt_of_one_token():
                 SpeculativeDecoder(target, LookupDrafter(), ExactVerifier(), FixedPolicy(3)),
                 target,
                 1,
-            ).run(request, request_streams(request), into)
+            ).write_choices(request, request_streams(request), into)
         ]
     )
     assert [n.token for n in into.prompt] == [2] and into.prompt[0].model_logp is None

@@ -41,13 +41,13 @@ def test_waiting_passes_are_merged_per_model():
 
 def test_a_task_notes_what_was_cached_of_the_first_text_of_a_length():
     a, b = Doubler(), Doubler()
-    task = Scheduler().submit(ask(a, 1))
+    task = Scheduler().submit_coroutine(ask(a, 1))
     for model, length, cached in ((a, 9, 4), (a, 9, 9), (b, 9, 2), (a, 7, 0)):
-        task.opened(CachedPrefix(model, length, cached))
+        task.note_opened(CachedPrefix(model, length, cached))
     assert [task.cached_of(a, 9), task.cached_of(b, 9), task.cached_of(a, 7)] == [4, 2, 0]
     assert task.cached_of(b, 7) == 0 and len(task.prefixes) == 3
     for length in range(100, 100 + 2 * PREFIXES):
-        task.opened(CachedPrefix(a, length, 1))
+        task.note_opened(CachedPrefix(a, length, 1))
     assert len(task.prefixes) == PREFIXES and task.cached_of(a, 9) == 4
     task.close()
 
@@ -68,8 +68,8 @@ def test_cheap_models_run_first_so_that_the_dear_one_fills():
 def test_patience_bounds_the_wait():
     cheap, dear, seen = Doubler(0.1), Doubler(1.0), []
     scheduler = Scheduler(patience=3)
-    waiting = scheduler.submit(ask(dear, 1))
-    scheduler.submit(ask(cheap, *range(20)))
+    waiting = scheduler.submit_coroutine(ask(dear, 1))
+    scheduler.submit_coroutine(ask(cheap, *range(20)))
     while scheduler.step():
         seen.append(len(dear.passes))
     assert waiting.result == 2
@@ -138,7 +138,10 @@ def test_failure_closes_siblings_and_raises_in_the_parent():
 def test_failed_pass_fails_its_requests_only():
     m, other = Doubler(), Doubler(2.0)
     scheduler = Scheduler()
-    tasks = [scheduler.submit(c) for c in (ask(m, "bad"), ask(m, 2), ask(other, 3), ask(m, 1, 1))]
+    tasks = [
+        scheduler.submit_coroutine(c)
+        for c in (ask(m, "bad"), ask(m, 2), ask(other, 3), ask(m, 1, 1))
+    ]
     while scheduler.step():
         pass
     assert [str(t.error) for t in tasks] == [
@@ -198,13 +201,16 @@ def test_submit_and_cancel_at_any_tick(tick):
             closed.append("outer")
 
     scheduler = Scheduler()
-    task, neighbour = scheduler.submit(outer()), scheduler.submit(ask(m, 9, 9, 9, 9, 9))
+    task, neighbour = (
+        scheduler.submit_coroutine(outer()),
+        scheduler.submit_coroutine(ask(m, 9, 9, 9, 9, 9)),
+    )
     late = None
     for _ in range(tick):
         scheduler.step()
     scheduler.cancel(task)
     scheduler.cancel(task)  # twice is once
-    late = scheduler.submit(ask(m, 4))
+    late = scheduler.submit_coroutine(ask(m, 4))
     while scheduler.step():
         pass
     assert neighbour.result == 18 and late.result == 8
@@ -215,7 +221,7 @@ def test_submit_and_cancel_at_any_tick(tick):
 
 def test_cancel_before_the_first_step_needs_no_pass():
     m, scheduler = Doubler(), Scheduler()
-    scheduler.cancel(scheduler.submit(ask(m, 1)))
+    scheduler.cancel(scheduler.submit_coroutine(ask(m, 1)))
     assert not scheduler.step()
     assert m.passes == []
 
@@ -236,7 +242,7 @@ def test_a_task_may_cancel_itself(then):
         finally:
             closed.append(True)
 
-    task = scheduler.submit(main())
+    task = scheduler.submit_coroutine(main())
     while scheduler.step():
         pass
     assert task.done and task.result is None and task.error is None
@@ -255,7 +261,7 @@ def test_a_child_may_cancel_the_whole():
     async def main():
         await gather_coroutines(child(), ask(m, 3, 3, 3))
 
-    task = scheduler.submit(main())
+    task = scheduler.submit_coroutine(main())
     while scheduler.step():
         pass
     assert task.done and task.result is None
@@ -269,7 +275,7 @@ def test_accounts_of_a_request():
         return await gather_coroutines(Forward_(m, 1, 3), Forward_(m, 2, 1))
 
     scheduler = Scheduler()
-    tasks = [scheduler.submit(two()), scheduler.submit(Forward_(m, 5, 4))]
+    tasks = [scheduler.submit_coroutine(two()), scheduler.submit_coroutine(Forward_(m, 5, 4))]
     while scheduler.step():
         pass
     a, b = (t.usage[m] for t in tasks)
@@ -301,7 +307,7 @@ def test_every_pass_of_a_watched_task_is_kept():
         return await gather_coroutines(ask(a, 1, 2), ask(a, 3), ask(b, 4))
 
     s = Scheduler()
-    watched, other = s.submit(both()), s.submit(ask(a, 7, 8, 9))
+    watched, other = s.submit_coroutine(both()), s.submit_coroutine(ask(a, 7, 8, 9))
     watched.passes = []
     while s.step():
         pass
@@ -334,9 +340,9 @@ def test_with_a_pool_failures_and_cancelled_tasks_end_as_without():
         scheduler = Scheduler(pool=pool)
         good, bad = Doubler(), Doubler()
         tasks = [
-            scheduler.submit(ask(good, 1)),
-            scheduler.submit(ask(bad, "short")),
-            scheduler.submit(ask(good, 2)),
+            scheduler.submit_coroutine(ask(good, 1)),
+            scheduler.submit_coroutine(ask(bad, "short")),
+            scheduler.submit_coroutine(ask(good, 2)),
         ]
         scheduler.cancel(tasks[2])
         while scheduler.step():
@@ -373,7 +379,7 @@ def test_an_interrupt_between_passes_ends_that_request_alone():
         return await ForwardQuery(model, 2, 1)
 
     model, scheduler = Once(), Scheduler()
-    bad, good = scheduler.submit(interrupted()), scheduler.submit(fine())
+    bad, good = scheduler.submit_coroutine(interrupted()), scheduler.submit_coroutine(fine())
     with pytest.raises(KeyboardInterrupt):
         while scheduler.step():
             pass
@@ -390,12 +396,12 @@ def test_a_pause_stops_a_task_that_is_asked_to_and_no_other():
         return "done"
 
     model, scheduler = Once(), Scheduler()
-    free, held = scheduler.submit(pauses()), scheduler.submit(pauses())
-    scheduler.hold(held)
+    free, held = scheduler.submit_coroutine(pauses()), scheduler.submit_coroutine(pauses())
+    scheduler.hold_task(held)
     while scheduler.step():
         pass
-    assert free.result == "done" and scheduler.stopped(held) and not scheduler.stopped(free)
-    scheduler.resume(held)
+    assert free.result == "done" and scheduler.has_stopped(held) and not scheduler.has_stopped(free)
+    scheduler.resume_task(held)
     while scheduler.step():
         pass
     assert held.result == "done"
@@ -440,7 +446,7 @@ def test_prompts_fill_up_what_the_others_leave(seed):
     most = rng.choice((8, 16, 40))
     scheduler, written = Scheduler(positions=lambda _: most), [[] for _ in range(6)]
     sizes = [rng.choice((1, 3, most, 10 * most, 37 * most + 5)) for _ in written]
-    tasks = [scheduler.submit(writer(m, n, 60, w)) for n, w in zip(sizes, written)]
+    tasks = [scheduler.submit_coroutine(writer(m, n, 60, w)) for n, w in zip(sizes, written)]
     while scheduler.step():
         pass
     assert all(t.done and t.error is None for t in tasks) and sum(map(sum, m.passes)) == sum(
@@ -457,10 +463,10 @@ def test_prompts_fill_up_what_the_others_leave(seed):
 
 def test_passes_are_as_large_as_those_who_wait_for_a_token_allow():
     m, scheduler = Counter(), Scheduler(positions=lambda writing: 8 if writing else 100)
-    first = scheduler.submit(writer(m, 90, 6, []))
+    first = scheduler.submit_coroutine(writer(m, 90, 6, []))
     for _ in range(2):
         scheduler.step()  # its prompt at once, then its first token
-    second = scheduler.submit(writer(m, 60, 1, []))
+    second = scheduler.submit_coroutine(writer(m, 60, 1, []))
     while scheduler.step():
         pass
     assert first.done and second.done and m.passes[0] == [90]
@@ -472,7 +478,7 @@ def test_passes_are_as_large_as_those_who_wait_for_a_token_allow():
 def test_positions_behind_much_count_for_more(most, doubling):
     """A position behind c tokens counts 1 + c / doubling: no pass takes more than `most` of that; whoever is first gets on."""
     m, scheduler = Counter(), Scheduler(positions=lambda _: most, doubling=doubling)
-    task = scheduler.submit(writer(m, 300, 1, []))
+    task = scheduler.submit_coroutine(writer(m, 300, 1, []))
     while scheduler.step():
         pass
     parts, behind = [p[0] for p in m.passes[:-1]], 0
@@ -487,8 +493,8 @@ def test_positions_behind_much_count_for_more(most, doubling):
 
 def test_prompts_get_on_beside_more_tokens_than_a_pass_takes():
     m, scheduler, written = Counter(), Scheduler(positions=lambda _: 16), [[] for _ in range(40)]
-    tasks = [scheduler.submit(writer(m, 1, 300, w)) for w in written]
-    late = scheduler.submit(writer(m, 100, 1, []))
+    tasks = [scheduler.submit_coroutine(writer(m, 1, 300, w)) for w in written]
+    late = scheduler.submit_coroutine(writer(m, 100, 1, []))
     while not late.done:
         assert scheduler.step()
     assert (
@@ -508,7 +514,10 @@ def test_a_prompt_in_parts_survives_an_interrupt_and_a_cancel():
             return super().forward(queries)
 
     m, scheduler = Broken(), Scheduler(positions=lambda _: 10)
-    one, two = scheduler.submit(writer(m, 35, 2, [])), scheduler.submit(writer(m, 35, 2, []))
+    one, two = (
+        scheduler.submit_coroutine(writer(m, 35, 2, [])),
+        scheduler.submit_coroutine(writer(m, 35, 2, [])),
+    )
     for _ in range(2):
         scheduler.step()
     with pytest.raises(KeyboardInterrupt):
@@ -532,7 +541,7 @@ def test_prompts_end_in_the_order_in_which_they_came(seed):
 
     scheduler = Scheduler(positions=lambda _: most)
     for i in range(6):
-        scheduler.submit(fed(i))
+        scheduler.submit_coroutine(fed(i))
     while scheduler.step():
         pass
     assert ended == {i: -(-sum(sizes[: i + 1]) // most) for i in range(6)}
@@ -561,10 +570,10 @@ def test_closing_a_task_waits_for_its_pass_that_is_under_way(below):
 
     with ThreadPoolExecutor(2) as pool:
         scheduler = Scheduler(pool=pool)
-        task = scheduler.submit(parent() if below else ask(slow, 1))
-        other = scheduler.submit(ask(quick, 2, 3, 4))
+        task = scheduler.submit_coroutine(parent() if below else ask(slow, 1))
+        other = scheduler.submit_coroutine(ask(quick, 2, 3, 4))
         assert scheduler.step()
-        scheduler.settle(other)
+        scheduler.settle_task(other)
         assert not slow.ended
         scheduler.cancel(task)
         assert slow.ended and task.done
@@ -576,7 +585,7 @@ def test_closing_a_task_waits_for_its_pass_that_is_under_way(below):
 def test_passes_hold_those_that_are_chosen():
     model = Doubler()
     scheduler = Scheduler(choose=lambda waiting: range(len(waiting))[:2])
-    tasks = [scheduler.submit(ask(model, i)) for i in range(5)]
+    tasks = [scheduler.submit_coroutine(ask(model, i)) for i in range(5)]
     while scheduler.step():
         pass
     assert [t.result for t in tasks] == [0, 2, 4, 6, 8]

@@ -27,7 +27,7 @@ class Letters:
     def __init__(self, stop):
         self.stop, self.held, self.stopped = stop, "", False
 
-    def push(self, token):
+    def push_token(self, token):
         self.held += chr(ord("a") + token)
         if self.stop in self.held:
             self.stopped, out, self.held = True, self.held[: self.held.index(self.stop)], ""
@@ -38,7 +38,7 @@ class Letters:
         out, self.held = self.held[: len(self.held) - keep], self.held[len(self.held) - keep :]
         return out
 
-    def end(self):
+    def end_text(self):
         out, self.held = self.held, ""
         return out
 
@@ -54,7 +54,7 @@ def record(eos=frozenset({9}), on=None, prompt=(1,), **fields):
 
 
 def text(**fields):
-    return record(**fields).open(0)
+    return record(**fields).open_answer(0)
 
 
 def note(token):
@@ -63,33 +63,33 @@ def note(token):
 
 def test_takes_tokens_up_to_eos():
     t = text()
-    assert t.write([1, 2]) == 2 and t.finish_reason is None and t.room == 126
-    assert t.write([3, 9, 4, 5]) == 2
+    assert t.write_tokens([1, 2]) == 2 and t.finish_reason is None and t.room == 126
+    assert t.write_tokens([3, 9, 4, 5]) == 2
     assert (t.tokens, t.finish_reason, t.text) == ([1, 2, 3, 9], "stop", "")
 
 
 def test_several_ends_stop_ids_and_ignore_eos():
     t = text(eos=frozenset({8, 9}), stop_ids=frozenset({5}))
-    t.write([5, 1])
+    t.write_tokens([5, 1])
     assert t.tokens == [5]
     t = text(eos=frozenset({8, 9}), stop_ids=frozenset({5}), ignore_eos=True)
-    t.write([8, 9, 5, 1])
+    t.write_tokens([8, 9, 5, 1])
     assert (t.tokens, t.finish_reason) == ([8, 9, 5], "stop")
 
 
 def test_length():
     t = text(max_tokens=3)
-    t.write([1, 2, 3, 4])
+    t.write_tokens([1, 2, 3, 4])
     assert (t.tokens, t.finish_reason, t.room) == ([1, 2, 3], "length", 0)
     t = text(max_tokens=2)
-    t.write([1, 9])
+    t.write_tokens([1, 9])
     assert t.finish_reason == "stop"  # an end at the last place is an end
 
 
 def test_stop_string_inside_an_accepted_run():
     events = []
     t = text(writer=lambda: Letters("cd"), on=events.append)
-    t.write([0, 1, 2, 3, 4], accepted=5)
+    t.write_tokens([0, 1, 2, 3, 4], accepted=5)
     assert (t.tokens, t.text, t.finish_reason) == ([0, 1, 2, 3], "ab", "stop")
     assert events[1:] == [
         EditedEvent(
@@ -101,36 +101,39 @@ def test_stop_string_inside_an_accepted_run():
 
 def test_what_is_held_back_comes_at_the_end():
     t = text(writer=lambda: Letters("cd"), max_tokens=3)
-    t.write([0, 1, 2])
+    t.write_tokens([0, 1, 2])
     assert t.text == "abc"
     t = text(writer=lambda: Letters("cd"))
-    t.write([0, 2, 9])
+    t.write_tokens([0, 2, 9])
     assert t.text == "ac"
 
 
 def test_nothing_is_written_behind_the_end():
     t = text(max_tokens=1)
-    t.write([1])
+    t.write_tokens([1])
     with pytest.raises(ValueError, match="the answer has ended"):
-        t.write([1])
+        t.write_tokens([1])
     with pytest.raises(ValueError, match="the answer has ended"):
-        t.edit(TextEdit(write=((3, 1),)))
+        t.edit_tokens(TextEdit(write=((3, 1),)))
 
 
 def test_notes_stand_beside_the_tokens_that_stay():
     t = text(logprobs=0)
-    t.write([1, 9, 3], [note(1), note(9), note(3)])
-    assert [n.token for n in t.notes] == [1, 9] and t.result(None).logprobs == (note(1), note(9))
+    t.write_tokens([1, 9, 3], [note(1), note(9), note(3)])
+    assert [n.token for n in t.notes] == [1, 9] and t.finished_answer(None).logprobs == (
+        note(1),
+        note(9),
+    )
     assert text().notes == []
 
 
 def test_notes_of_an_edit_follow_the_tokens_that_become_final():
     asked = text(logprobs=1)
-    asked.edit(TextEdit(write=((2, 3),)), notes={})
-    asked.edit(TextEdit(write=((1, 2),)), notes={1: note(2), 2: note(3)})
+    asked.edit_tokens(TextEdit(write=((2, 3),)), notes={})
+    asked.edit_tokens(TextEdit(write=((1, 2),)), notes={1: note(2), 2: note(3)})
     assert asked.tokens == [2, 3] and asked.notes == [note(2), note(3)]
     silent = text()
-    silent.edit(TextEdit(write=((1, 2),)), notes={1: note(2)})
+    silent.edit_tokens(TextEdit(write=((1, 2),)), notes={1: note(2)})
     assert silent.tokens == [2] and silent.notes == []
 
 
@@ -138,15 +141,17 @@ def test_notes_of_an_edit_follow_the_tokens_that_become_final():
 def test_a_canvas_filled_in_any_order_reads_as_one_written_from_left_to_right(tokens, dice):
     """The finished prefix grows as gaps close; ends, stop strings, pieces and the replay of edits are those of appending."""
     straight = text(max_tokens=len(tokens), writer=lambda: Letters("dg"))
-    straight.write(tokens)
+    straight.write_tokens(tokens)
     events, places = [], list(range(len(tokens)))
     dice.shuffle(places)
-    t = record(max_tokens=len(tokens), writer=lambda: Letters("dg"), on=events.append).open(0)
+    t = record(max_tokens=len(tokens), writer=lambda: Letters("dg"), on=events.append).open_answer(
+        0
+    )
     for i in places:
         if t.finish_reason is not None:
             break
         before = len(t.tokens)
-        count = t.edit(TextEdit(write=((1 + i, tokens[i]),)))
+        count = t.edit_tokens(TextEdit(write=((1 + i, tokens[i]),)))
         assert len(t.tokens) == before + count
     assert (t.tokens, t.text, t.finish_reason) == (
         straight.tokens,
@@ -161,21 +166,21 @@ def test_a_canvas_filled_in_any_order_reads_as_one_written_from_left_to_right(to
 
 def test_what_is_not_final_may_change_and_what_is_may_not():
     t = text(max_tokens=4)
-    assert t.edit(TextEdit(write=((1, 5), (2, 6))), final=0) == 0 and t.tokens == []
-    assert t.edit(TextEdit(write=((2, 7),)), final=2) == 1 and t.tokens == [5]
-    assert t.edit(TextEdit(erase=(2,)), final=2) == 0
-    assert t.edit(TextEdit(insert=((2, 3),))) == 1 and t.tokens == [5, 3]
+    assert t.edit_tokens(TextEdit(write=((1, 5), (2, 6))), final=0) == 0 and t.tokens == []
+    assert t.edit_tokens(TextEdit(write=((2, 7),)), final=2) == 1 and t.tokens == [5]
+    assert t.edit_tokens(TextEdit(erase=(2,)), final=2) == 0
+    assert t.edit_tokens(TextEdit(insert=((2, 3),))) == 1 and t.tokens == [5, 3]
     with pytest.raises(ValueError, match="position 2 is final: edits begin at 3"):
-        t.edit(TextEdit(write=((2, 1),)))
+        t.edit_tokens(TextEdit(write=((2, 1),)))
     with pytest.raises(ValueError, match="position 5 lies beyond the 4 tokens of the answer"):
-        t.edit(TextEdit(write=((5, 1),)))
+        t.edit_tokens(TextEdit(write=((5, 1),)))
 
 
 def test_appending_to_a_canvas_with_a_gap_is_refused():
     t = text()
-    t.edit(TextEdit(write=((2, 4),)))
+    t.edit_tokens(TextEdit(write=((2, 4),)))
     with pytest.raises(ValueError, match="tokens stand behind a gap"):
-        t.write([1])
+        t.write_tokens([1])
 
 
 def test_a_hypothesis_is_no_answer_and_keeps_its_writer():
@@ -186,39 +191,39 @@ def test_a_hypothesis_is_no_answer_and_keeps_its_writer():
             events.append(event)
 
     r = record(writer=lambda: Letters("cd"), on=told)
-    first = r.hypothesis()
-    first.write([0, 2])
+    first = r.open_hypothesis()
+    first.write_tokens([0, 2])
     twin = first.fork()
-    first.write([3])
-    twin.write([4])
+    first.write_tokens([3])
+    twin.write_tokens([4])
     twin.score = -1.5
     assert first.finish_reason == "stop" and first.text == "a"
     assert twin.finish_reason is None and twin.text == "ace" and events == []
-    shown = r.open(3)
-    shown.follow(twin, 1)
+    shown = r.open_answer(3)
+    shown.follow_text(twin, 1)
     assert shown.tokens == [0] and shown.score is None
-    twin.write([9])
-    shown.follow(twin)
+    twin.write_tokens([9])
+    shown.follow_text(twin)
     assert (shown.tokens, shown.text, shown.score) == ([0, 2, 4, 9], "ace", -1.5)
     assert events[0] == OpenedEvent(3, (1,)) and events[-1] == FinishedEvent(3, "stop")
     with pytest.raises(ValueError, match="begins otherwise"):
-        r.open(4).follow(first) or shown.follow(first)
+        r.open_answer(4).follow_text(first) or shown.follow_text(first)
 
 
 def test_observers_are_told_of_the_branches_of_a_search():
     events = []
     r = record(writer=lambda: Letters("cd"), on=events.append)
-    first = r.hypothesis()
-    first.write([0, 2])
+    first = r.open_hypothesis()
+    first.write_tokens([0, 2])
     twin = first.fork()
-    twin.edit(TextEdit(write=((3, 4),)))
+    twin.edit_tokens(TextEdit(write=((3, 4),)))
     twin.score = -1.5
-    first.weighed(0.25)
-    first.prune()  # a text goes on from it
+    first.send_rank(0.25)
+    first.send_prune()  # a text goes on from it
     left = twin.fork()
-    left.prune()
-    left.prune()  # said once
-    twin.fork().write([3])
+    left.send_prune()
+    left.send_prune()  # said once
+    twin.fork().write_tokens([3])
     assert events == [
         BranchedEvent(0, 0, -1, 0),
         TriedEvent(0, 0, (0, 2), ("a", "")),
@@ -231,27 +236,27 @@ def test_observers_are_told_of_the_branches_of_a_search():
         BranchedEvent(0, 3, 1, 3),
         TriedEvent(0, 3, (3,), ("d",)),
     ]
-    assert left.score == -1.5 and r.open(0).branch == -1
-    over = r.hypothesis()
-    over.write([3, 9])
-    over.prune()  # it has ended
+    assert left.score == -1.5 and r.open_answer(0).branch == -1
+    over = r.open_hypothesis()
+    over.write_tokens([3, 9])
+    over.send_prune()  # it has ended
     assert not isinstance(events[-1], PrunedEvent)
     said = len(events)
     other = first.fork(7)
     assert events[-1] == BranchedEvent(7, other.branch, 0, 2)
-    r.open(7).write([9])
-    other.prune()  # its answer has ended
+    r.open_answer(7).write_tokens([9])
+    other.send_prune()  # its answer has ended
     assert len(events) == said + 1 + 3
     quiet = record()
-    quiet.hypothesis().prune()
+    quiet.open_hypothesis().send_prune()
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=5))
 def test_common(lists):
     r = record(max_tokens=99)
-    texts = [r.hypothesis() for _ in lists]
+    texts = [r.open_hypothesis() for _ in lists]
     for t, tokens in zip(texts, lists):
-        t.write(tokens)
+        t.write_tokens(tokens)
     got = common_prefix_tokens(texts)
     assert all(t[: len(got)] == got for t in lists)
     longer = {tuple(t[: len(got) + 1]) for t in lists}
@@ -265,8 +270,12 @@ def test_events_that_nobody_wants_need_not_be_made():
         def __call__(self, event):
             pass
 
-    assert record(on=Some()).told(EditedEvent) and not record(on=Some()).told(FinishedEvent)
-    assert record(on=lambda event: None).told(FinishedEvent) and not record().told(FinishedEvent)
+    assert record(on=Some()).is_observed(EditedEvent) and not record(on=Some()).is_observed(
+        FinishedEvent
+    )
+    assert record(on=lambda event: None).is_observed(FinishedEvent) and not record().is_observed(
+        FinishedEvent
+    )
 
 
 def test_replay_leaves_out_what_stands_behind_a_gap():
@@ -280,28 +289,28 @@ def test_replay_leaves_out_what_stands_behind_a_gap():
 
 def test_an_answer_that_has_not_ended_has_no_result():
     with pytest.raises(ValueError, match="has not ended"):
-        text().result(None)
+        text().finished_answer(None)
 
 
 def test_a_canvas_whose_text_has_ended_loses_what_stands_behind():
     r = record()
-    silent, shown = r.hypothesis(), r.open(0)
+    silent, shown = r.open_hypothesis(), r.open_answer(0)
     for t in (silent, shown):
-        t.edit(TextEdit(write=((2, 4), (3, 5))))
-        t.edit(TextEdit(write=((1, 9),)))
+        t.edit_tokens(TextEdit(write=((2, 4), (3, 5))))
+        t.edit_tokens(TextEdit(write=((1, 9),)))
         assert t.tokens == [9] and t.finish_reason == "stop"
 
 
 def test_a_canvas_may_be_edited_in_silence():
-    t = record().hypothesis()
-    t.edit(TextEdit(write=((1, 4),)))
+    t = record().open_hypothesis()
+    t.edit_tokens(TextEdit(write=((1, 4),)))
     assert t.tokens == [4]
 
 
 class Ascending:
     """Forbids a token that is no larger than the one before it."""
 
-    def start(self, prompt):
+    def start_state(self, prompt):
         return prompt[-1]
 
     def step(self, last, token):
@@ -311,13 +320,13 @@ class Ascending:
 
 
 def test_a_guard_sees_every_token_and_stops_what_must_not_be_written():
-    text = record(guard=Ascending(), max_tokens=9).open(0)
-    text.write((2, 5))
+    text = record(guard=Ascending(), max_tokens=9).open_answer(0)
+    text.write_tokens((2, 5))
     twin = text.fork()
     assert text.guarded == twin.guarded == 5
-    twin.write((6,))
+    twin.write_tokens((6,))
     with pytest.raises(ValueError, match="token 6 follows 6"):
-        twin.write((6,))
+        twin.write_tokens((6,))
     with pytest.raises(ValueError, match="token 3 follows 5"):
-        text.write((3,))
+        text.write_tokens((3,))
     assert text.guarded == 5 and text.tokens == [2, 5]

@@ -56,32 +56,33 @@ class Letters:
 def test_a_text_is_spelled_without_marks():
     vocab = TokenVocabulary(10, frozenset(), "letters", Letters())
     assert (
-        vocab.spelled("bad", "note is 'bad'") == (1, 0, 3) and vocab.spelled("", "note is ''") == ()
+        vocab.spell_text("bad", "note is 'bad'") == (1, 0, 3)
+        and vocab.spell_text("", "note is ''") == ()
     )
     with pytest.raises(
         ValueError,
         match=r"^note is 'xy': the model's tokenizer cannot spell it \(no letter of these\)$",
     ):
-        vocab.spelled("xy", "note is 'xy'")
+        vocab.spell_text("xy", "note is 'xy'")
     with pytest.raises(
         ValueError,
         match=r"^note is 'a': this model has no tokenizer to spell it with, so leave it empty$",
     ):
-        TokenVocabulary(10, frozenset()).spelled("a", "note is 'a'")
-    assert TokenVocabulary(10, frozenset()).spelled("", "note is ''") == ()
+        TokenVocabulary(10, frozenset()).spell_text("a", "note is 'a'")
+    assert TokenVocabulary(10, frozenset()).spell_text("", "note is ''") == ()
 
 
 def test_shape_of_a_tree():
     assert len(TREE) == 7
     assert TREE.children == ((1, 2), (4,), (5,), (), (), (6,), ())  # probes cannot be accepted
-    assert TREE.probes == (3,) and Draft.chain(7, (1, 2)).probes == ()
+    assert TREE.probes == (3,) and Draft.chain_draft(7, (1, 2)).probes == ()
     assert TREE.depth == (0, 1, 1, 2, 2, 2, 3)
     assert TREE.path_to(6) == (2, 5, 6) and TREE.path_to(0) == ()
-    assert TREE.child(0, 2) == 2 and TREE.child(1, 3) == 4 and TREE.child(0, 5) is None
+    assert TREE.child_of(0, 2) == 2 and TREE.child_of(1, 3) == 4 and TREE.child_of(0, 5) is None
 
 
 def test_chains():
-    drawn = Draft.chain(7, (1, 2), (LAW, LAW))
+    drawn = Draft.chain_draft(7, (1, 2), (LAW, LAW))
     assert drawn.draw == (
         DrawKind.CERTAIN,
         DrawKind.INDEPENDENT,
@@ -91,17 +92,17 @@ def test_chains():
         LAW,
         LAW,
     )
-    sure = Draft.chain(7, (1, 2))
+    sure = Draft.chain_draft(7, (1, 2))
     assert (
         sure.draw == (DrawKind.CERTAIN,) * 3
         and sure.law == (None,) * 3
         and sure.parent == (-1, 0, 1)
     )
-    assert len(Draft.chain(7)) == 1
+    assert len(Draft.chain_draft(7)) == 1
 
 
 def test_growing():
-    one = Draft.chain(7).grown(3, 0, DrawKind.INDEPENDENT, LAW)
+    one = Draft.chain_draft(7).with_node(3, 0, DrawKind.INDEPENDENT, LAW)
     assert (one.token, one.parent, one.draw[1], one.law[1]) == (
         (7, 3),
         (-1, 0),
@@ -109,11 +110,11 @@ def test_growing():
         LAW,
     )
     assert (
-        one.extends(Draft.chain(7))
-        and not one.extends(Draft.chain(8))
-        and not Draft.chain(7).extends(one)
+        one.is_extension_of(Draft.chain_draft(7))
+        and not one.is_extension_of(Draft.chain_draft(8))
+        and not Draft.chain_draft(7).is_extension_of(one)
     )
-    assert TREE.grown(1, 4, DrawKind.CERTAIN, None).probe == (
+    assert TREE.with_node(1, 4, DrawKind.CERTAIN, None).probe == (
         False,
         False,
         False,
@@ -132,23 +133,23 @@ def test_following():
 
 
 def test_fit_cuts_by_depth_and_below_an_end():
-    assert TREE.fit(9, frozenset()) is TREE
-    below = TREE.fit(9, frozenset({9}))
+    assert TREE.cut_draft(9, frozenset()) is TREE
+    below = TREE.cut_draft(9, frozenset({9}))
     assert (
         below.token == (7, 1, 2, 3, 3, 9)
         and below.parent == (-1, 0, 0, 1, 1, 2)
         and len(below.law) == 6
     )
     assert below.probe == (False, False, False, True, False, False)
-    assert TREE.fit(1, frozenset()).token == (7, 1, 2)
-    assert TREE.fit(0, frozenset()).token == (7,)
-    assert Draft.chain(9, (1, 2)).fit(9, frozenset({9})).token == (
+    assert TREE.cut_draft(1, frozenset()).token == (7, 1, 2)
+    assert TREE.cut_draft(0, frozenset()).token == (7,)
+    assert Draft.chain_draft(9, (1, 2)).cut_draft(9, frozenset({9})).token == (
         9,
         1,
         2,
     )  # the root may be one: it was ignored
-    assert Draft.chain(7, (9, 2, 3)).fit(9, frozenset({9})).token == (7, 9)
-    assert Draft.chain(7, (9, 2)).fit(1, frozenset()).probe is None
+    assert Draft.chain_draft(7, (9, 2, 3)).cut_draft(9, frozenset({9})).token == (7, 9)
+    assert Draft.chain_draft(7, (9, 2)).cut_draft(1, frozenset()).probe is None
 
 
 def test_budgets_go_on_unless_told():
@@ -158,30 +159,30 @@ def test_budgets_go_on_unless_told():
 
 def test_same_vocabularies():
     a = TokenVocabulary(10, frozenset({9}), "one")
-    assert a.same(TokenVocabulary(10, frozenset(), "one")) and a.same(
+    assert a.same_tokens(TokenVocabulary(10, frozenset(), "one")) and a.same_tokens(
         TokenVocabulary(10, frozenset())
     )
-    assert not a.same(TokenVocabulary(11, frozenset(), "one")) and not a.same(
+    assert not a.same_tokens(TokenVocabulary(11, frozenset(), "one")) and not a.same_tokens(
         TokenVocabulary(10, frozenset(), "two")
     )
 
 
 def test_expected_nodes():
-    draft = Draft.certain((0, 1, 2, 3), (-1, 0, 0, 1), (1.0, 0.5, 0.25, 0.5))
+    draft = Draft.certain_tree((0, 1, 2, 3), (-1, 0, 0, 1), (1.0, 0.5, 0.25, 0.5))
     assert draft.expected == 0.5 + 0.25 + 0.25
-    assert Draft.chain(0, (1, 2)).expected == 2.0 and Draft.chain(0).expected == 0.0
+    assert Draft.chain_draft(0, (1, 2)).expected == 2.0 and Draft.chain_draft(0).expected == 0.0
 
 
 def test_branches_that_cannot_stay_are_refused():
     with pytest.raises(ValueError, match="nodes must ascend, with root and all parents"):
-        TREE.below(0, (0, len(TREE) - 1, 1))
+        TREE.subtree_below(0, (0, len(TREE) - 1, 1))
     probed = Draft((0, 1), (-1, 0), (DrawKind.CERTAIN,) * 2, (None, None), (False, True))
     with pytest.raises(ValueError, match="a probe is never committed"):
-        probed.below(1, (0, 1))
+        probed.subtree_below(1, (0, 1))
 
 
 def test_branches_that_stay():
-    path, stay, left = TREE.below(2, (0, 1, 2, 5, 6))
+    path, stay, left = TREE.subtree_below(2, (0, 1, 2, 5, 6))
     assert (path, stay) == ((0,), (2, 5, 6))
     assert (
         left.token == (2, 9, 4)
@@ -189,7 +190,9 @@ def test_branches_that_stay():
         and left.draw == (DrawKind.CERTAIN, *[DrawKind.WITHOUT] * 2)
     )
     assert left.law[0] is None and left.law[1:] == (LAW, LAW)
-    path, stay, left = Draft.certain((0, 1, 2), (-1, 0, 1), (1.0, 0.5, 0.25)).below(1, (0, 1))
+    path, stay, left = Draft.certain_tree((0, 1, 2), (-1, 0, 1), (1.0, 0.5, 0.25)).subtree_below(
+        1, (0, 1)
+    )
     assert (path, stay, left.token, left.chance) == ((0,), (1,), (1,), (1.0,))
 
 
@@ -199,15 +202,15 @@ def test_nodes_that_tokens_follow():
 
 
 def test_a_draft_that_grew_extends_what_it_was():
-    short, state = Draft.chain(7, (1,)), object()
-    assert short.grown(2, 1, DrawKind.CERTAIN, None).extends(short) and not short.extends(
-        Draft.chain(7, (2,))
-    )
+    short, state = Draft.chain_draft(7, (1,)), object()
+    assert short.with_node(2, 1, DrawKind.CERTAIN, None).is_extension_of(
+        short
+    ) and not short.is_extension_of(Draft.chain_draft(7, (2,)))
     stated = [replace(short, state=(None, s)) for s in (state, state, object())]
     assert (
-        stated[0].extends(stated[1])
-        and not stated[0].extends(stated[2])
-        and not stated[0].extends(short)
+        stated[0].is_extension_of(stated[1])
+        and not stated[0].is_extension_of(stated[2])
+        and not stated[0].is_extension_of(short)
     )
 
 
@@ -229,7 +232,7 @@ def test_what_is_kept_of_a_draft_is_the_same_whether_or_not_it_comes_first():
         kept = {0, *(i for i in range(1, n) if r.random() < 0.6)}
         keep = [i for i in range(n) if {i, *draft.path_to(i)} <= kept]
         chance = None if r.random() < 0.5 else tuple(r.random() for _ in range(n))
-        left = draft.only(keep, chance)
+        left = draft.only_nodes(keep, chance)
         assert left.token == tuple(keep)
         assert [keep[p] if p >= 0 else -1 for p in left.parent] == [parent[i] for i in keep]
         said = {**some, "draw": draft.draw, "law": draft.law}

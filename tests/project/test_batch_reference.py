@@ -43,7 +43,7 @@ def rows(seed):
     ]
     limits = [dice.choice((1, 4, 12, 12)) for _ in prompts]
     return [
-        batch.Row(len(p), list(p), n, LookupDrafter(3).open(p, None))
+        batch.Row(len(p), list(p), n, LookupDrafter(3).open_guess(p, None))
         for p, n in zip(prompts, limits, strict=True)
     ]
 
@@ -82,7 +82,7 @@ def test_batches_equal_singles(net, name, size):
 
 
 def test_a_whole_draft_and_the_token_behind_it_are_taken():
-    row = batch.Row(2, [5, 6], 20, LookupDrafter(3).open((5, 6), None))
+    row = batch.Row(2, [5, 6], 20, LookupDrafter(3).open_guess((5, 6), None))
     assert row.take([7, 8], [7, 8, 9], ENDS) == (2, False) and row.tokens == [5, 6, 7, 8, 9]
     assert row.take([7, 1, 8], [7, 1, 8, 9], ENDS) == (1, True) and row.tokens[5:] == [7, 1]
 
@@ -97,7 +97,7 @@ def test_caches_are_those_of_a_prefill(net, monkeypatch):
         for b, (pad, row) in enumerate(zip(pads, live, strict=True)):
             if len(row.tokens) > 1:
                 fresh = batch.Row(row.prompt, list(row.tokens), row.limit, None)
-                net.prefill(fresh)
+                net.prefill_prompt(fresh)
                 for (k, v), (fresh_k, fresh_v) in zip(kv, fresh.kv, strict=True):
                     assert torch.allclose(k[b, :, pad:], fresh_k, atol=1e-10)
                     assert torch.allclose(v[b, :, pad:], fresh_v, atol=1e-10)

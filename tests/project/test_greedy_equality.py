@@ -83,7 +83,7 @@ def alone(lm) -> dict[str, tuple]:
         ]
     )
     return {
-        "eagle-3": (narrow.examples(target.vocab, width, width)[0].bound(target),),
+        "eagle-3": (narrow.examples(target.vocab, width, width)[0].bound_drafter(target),),
         "mtp": (replace(mtp.examples(target.vocab, width, width)[0], adapter=adapter),),
     }
 
@@ -99,12 +99,16 @@ def check(
     """Of each method the prompts whose text differs from plain decoding's."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     lm = load(name, dtype=dtype)
-    greedy, engine = lm.sampling(temperature=0.0), Engine(lm)
+    greedy, engine = lm.sampling_with(temperature=0.0), Engine(lm)
     ask = {"sampling": greedy, "max_tokens": tokens}
-    texts = [p for p in prompts(n) if len(lm.ids(p)) + tokens < lm.checkpoint.lm.network.context]
+    texts = [
+        p
+        for p in prompts(n)
+        if len(lm.encode_prompt(p)) + tokens < lm.checkpoint.lm.network.context
+    ]
     assert len(texts) >= 0.9 * n
     plain = [a.token_ids for a in engine.run([engine.submit(p, **ask) for p in texts])]
-    told = [TrainingSample(lm.ids(p), ids) for p, ids in zip(texts, plain, strict=True)]
+    told = [TrainingSample(lm.encode_prompt(p), ids) for p, ids in zip(texts, plain, strict=True)]
     table = count_ngrams(told, NGramSpec("", least=1), lm.checkpoint.lm.vocab)
     whole, wrong = Engine(replace(lm, artefacts=(table, *having(lm)))), dict[str, list]()
     for method in methods:
@@ -146,7 +150,7 @@ def test_tiny():
 
 def faults(texts: list[str], method: str, lm: Any) -> list[str]:
     """What is said of texts that differ. At most two near-ties of twenty, none of them a fault."""
-    greedy = lm.sampling(temperature=0.0)
+    greedy = lm.sampling_with(temperature=0.0)
     found = [
         compare_greedy_texts(lm, p, method, {}, sampling=greedy, max_tokens=128).verdict
         for p in texts

@@ -169,17 +169,17 @@ def test_the_constraint_is_a_language(files):
     """Whatever the mask allows is allowed by itself too, and nothing is behind an end."""
     vocab = toy_law(1).vocab
     ends = frozenset({max(vocab.eos)})
-    language = files["laws/constraints/without.py"].Without("a").language(vocab, ends)
+    language = files["laws/constraints/without.py"].Without("a").token_language(vocab, ends)
     known = pieces.token_byte_pieces(vocab, ends)
     for state in (
-        language.start(),
-        *(language.step(language.start(), x) for x in range(len(known))),
+        language.start_state(),
+        *(language.next_state(language.start_state(), x) for x in range(len(known))),
     ):
-        mask = language.mask(state).tolist()
-        assert mask == [language.allows(state, x) for x in range(len(known))]
-        assert state == language.start() or not any(mask)
+        mask = language.token_mask(state).tolist()
+        assert mask == [language.allows_token(state, x) for x in range(len(known))]
+        assert state == language.start_state() or not any(mask)
     assert torch.equal(
-        language.mask(language.start()),
+        language.token_mask(language.start_state()),
         torch.tensor([x in ends or (p is not None and b"a" not in p) for x, p in enumerate(known)]),
     )
 
@@ -200,8 +200,8 @@ def test_the_table_is_read_back_and_fits_its_model_only(table, tmp_path):
     vocab = toy_law(1).vocab
     table.save(tmp_path, table.examples(vocab, 4, 4)[0], {})
     read_back = table.load(tmp_path)
-    assert Kit(toy_law(1), artefacts=(read_back,)).need(table.Unigrams) is read_back
+    assert Kit(toy_law(1), artefacts=(read_back,)).needed_artefact(table.Unigrams) is read_back
     with pytest.raises(ValueError, match="vocabulary of 3 tokens"):
-        Kit(toy_law(1, 4), artefacts=(read_back,)).need(table.Unigrams)
+        Kit(toy_law(1, 4), artefacts=(read_back,)).needed_artefact(table.Unigrams)
     with pytest.raises(ValueError, match="name one"):
-        Kit(toy_law(1)).need(table.Unigrams)
+        Kit(toy_law(1)).needed_artefact(table.Unigrams)

@@ -35,16 +35,16 @@ def waits(*behind):
 
 
 def test_eqspec_takes_the_first_and_prompts_apart():
-    assert EqSpec(2).choose(waits(9, 4, 9)) == [0, 1]
+    assert EqSpec(2).choose_queries(waits(9, 4, 9)) == [0, 1]
     prompt = ForwardQuery(None, None, 5, split=lambda n: None)
-    assert EqSpec(2).choose([*waits(9), prompt, *waits(4), prompt]) == [1, 3]
+    assert EqSpec(2).choose_queries([*waits(9), prompt, *waits(4), prompt]) == [1, 3]
 
 
 def test_exspec_takes_rows_of_one_length_where_there_are_enough():
-    assert ExSpec(2).choose(waits(9, 4, 9, 9)) == [0, 2]
-    assert ExSpec(3).choose(waits(9, 4, 9)) == [0, 1, 2], "two of one length are too few"
-    assert ExSpec(2).choose(waits(9, 4, 7, 5)) == [1, 3], "the shortest are aligned"
-    assert ExSpec(8).choose(waits(6, 6)) == [0, 1], "all that are being written"
+    assert ExSpec(2).choose_queries(waits(9, 4, 9, 9)) == [0, 2]
+    assert ExSpec(3).choose_queries(waits(9, 4, 9)) == [0, 1, 2], "two of one length are too few"
+    assert ExSpec(2).choose_queries(waits(9, 4, 7, 5)) == [1, 3], "the shortest are aligned"
+    assert ExSpec(8).choose_queries(waits(6, 6)) == [0, 1], "all that are being written"
 
 
 def test_exspec_equals_brute_force():
@@ -53,7 +53,7 @@ def test_exspec_equals_brute_force():
     for _ in range(300):
         behind = [dice.randrange(1, 5) for _ in range(dice.randrange(1, 9))]
         rows = dice.randrange(1, 5)
-        taken = [behind[i] for i in ExSpec(rows).choose(waits(*behind))]
+        taken = [behind[i] for i in ExSpec(rows).choose_queries(waits(*behind))]
         assert len(taken) in (rows, len(behind)) or len(set(taken)) == 1
         could = max(behind.count(n) for n in behind) >= min(rows, len(behind))
         assert could == (len(set(taken)) == 1)
@@ -70,7 +70,7 @@ def test_no_text_depends_on_the_batching(lm, batching):
             raw=True,
             max_tokens=12,
             seed=i,
-            sampling=lm.sampling(temperature=0.9 * (i % 2)),
+            sampling=lm.sampling_with(temperature=0.9 * (i % 2)),
         )
         for i, (method, prompt) in enumerate((m, p) for m in METHODS for p in PROMPTS)
     ]

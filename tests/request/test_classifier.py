@@ -73,24 +73,24 @@ def test_training_takes_the_loss_down_and_sorts_what_is_new():
     nothing = torch.zeros(len(label_N), 3)
     made, losses = fit_prototypes(state_NPH, label_N, nothing, ClassifierSettings(width=8))
     assert losses[-1] < 0.2 * losses[0] and min(losses) == pytest.approx(losses[-1], abs=0.01)
-    assert made.scores(state_NPH).argmax(-1).tolist() == label_N.tolist()
+    assert made.class_scores(state_NPH).argmax(-1).tolist() == label_N.tolist()
     assert not made.matrix.requires_grad
 
 
 def test_one_prompt_and_one_prototype_are_matched_by_their_cosine():
     state_NPH, label_N = clouds(prompts=1)
     made = initial_prototypes(state_NPH, label_N, 3, ClassifierSettings(width=8))
-    cosine = made.features(state_NPH)[:, 0] @ normalize(made.of_class[:, 0], dim=-1).T
-    near(made.scores(state_NPH), 10 * (cosine - 1), 1e-5)
+    cosine = made.class_features(state_NPH)[:, 0] @ normalize(made.of_class[:, 0], dim=-1).T
+    near(made.class_scores(state_NPH), 10 * (cosine - 1), 1e-5)
 
 
 def test_the_order_of_prompts_does_not_matter_and_which_is_which_does():
     state_NPH, label_N = clouds()
     nothing = torch.zeros(len(label_N), 3)
     made, _ = fit_prototypes(state_NPH, label_N, nothing, ClassifierSettings(width=8, epochs=5))
-    near(made.scores(state_NPH[:, [2, 0, 1]]), made.scores(state_NPH), 2e-3)
+    near(made.class_scores(state_NPH[:, [2, 0, 1]]), made.class_scores(state_NPH), 2e-3)
     pooled = state_NPH.mean(1, keepdim=True).expand(-1, 3, -1)
-    assert (made.scores(pooled) - made.scores(state_NPH)).abs().max() > 0.1
+    assert (made.class_scores(pooled) - made.class_scores(state_NPH)).abs().max() > 0.1
 
 
 def test_a_text_that_says_nothing_favours_no_class(lm):
@@ -119,7 +119,7 @@ def lm_state(lm, text):
 def test_calibrated_words_are_means_of_ratios_over_words_and_of_logarithms_over_prompts(lm):
     sorter = lm.classifier(labels=LABELS, prompts=PROMPTS[:2])
     encode = lm.checkpoint.text.encode
-    got = sorter.scores(NEW)
+    got = sorter.class_scores(NEW)
     for text, row in zip(NEW, got, strict=True):
         for name, score in zip(LABELS, row, strict=True):
             tokens = sorted(
@@ -129,7 +129,7 @@ def test_calibrated_words_are_means_of_ratios_over_words_and_of_logarithms_over_
             for p in PROMPTS[:2]:
                 full, empty = (
                     torch.softmax(
-                        lm.network.head(lm_state(lm, p.replace("{text}", x))[None])[0], -1
+                        lm.network.head_logits(lm_state(lm, p.replace("{text}", x))[None])[0], -1
                     )
                     for x in (text, "")
                 )
@@ -143,7 +143,7 @@ def test_states_that_were_read_before_and_company_change_nothing(lm):
     fresh = lm.classifier(EXAMPLES)
     again = of_states(lm, read, [c for _, c in EXAMPLES], names, PROMPTS, ClassifierSettings())
     assert torch.equal(fresh.prototypes.matrix, again.prototypes.matrix)
-    near(fresh.scores(NEW), torch.cat([again.scores([text]) for text in NEW]), 1e-3)
+    near(fresh.class_scores(NEW), torch.cat([again.class_scores([text]) for text in NEW]), 1e-3)
     decision = fresh.classify(NEW[0])[0]
     assert sum(decision.chances.values()) == pytest.approx(1) and decision.label in names
     assert max(decision.chances, key=decision.chances.get) == decision.label

@@ -26,7 +26,7 @@ PROMPT, SECOND = "The grey fox and the river and the grey fox and the", "nobody 
 LENGTH = 12
 CONSTRAINTS = {
     "regex": Regex("(the|grey|fox| )+"),
-    "schema": JsonSchema.of({"type": "array", "items": {"type": "integer"}}),
+    "schema": JsonSchema.of_schema({"type": "array", "items": {"type": "integer"}}),
     "grammar": LarkGrammar('start: "the" (" fox" | " river")+'),
     "choice": AnyOf(("the fox", "a river", "the grey boat")),
     "span": SpanOf("the quiet baker followed the train"),
@@ -151,7 +151,7 @@ def legal(lm: LoadedModel, method: str, *parts: Thing) -> bool:
     kinds = {t.kind: t for t in parts}
     law = lm.checkpoint.lm
     if "press" in kinds:
-        law = law.pressed(press.build(**called(kinds["press"]))[0])
+        law = law.pressed_law(press.build(**called(kinds["press"]))[0])
     if "steering" in kinds:
         made = plan_request(lm, ask("plain", kinds["steering"]), measure=PassCosts)
         law = steered_law(made.encoded, law)
@@ -161,7 +161,7 @@ def legal(lm: LoadedModel, method: str, *parts: Thing) -> bool:
         return False
     try:
         for need in registry.get_recipe_module(method).CARD.needs:
-            need.check(Kit(law, lm.draft.lm, lm.artefacts), method)
+            need.check_method(Kit(law, lm.draft.lm, lm.artefacts), method)
     except ValueError:
         return False
     return True
@@ -208,11 +208,11 @@ def obeyed(lm: LoadedModel, text, parts) -> None:
     eos = lm.checkpoint.lm.vocab.eos
     for t in parts:
         if "constraint" in t.fields:
-            language = t.fields["constraint"].language(lm.checkpoint.lm.vocab, eos)
-            state = language.start()
+            language = t.fields["constraint"].token_language(lm.checkpoint.lm.vocab, eos)
+            state = language.start_state()
             for x in text:
-                assert language.allows(state, x), (t.name, text)
-                state = language.step(state, x)
+                assert language.allows_token(state, x), (t.name, text)
+                state = language.next_state(state, x)
         allowed = t.sampling.get("allowed_token_ids")
         assert allowed is None or set(text) <= {*allowed}
         assert not set(text) & set(t.sampling.get("bad_token_ids", ()))

@@ -9,7 +9,7 @@ from typing import get_type_hints
 import pytest
 
 from polydec import Ask, Sampling
-from polydec.cli.declared import flags_of
+from polydec.cli.declared_flags import flags_of
 from polydec.cli.flags import RequestFlags, SteeringFlags
 from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
 from polydec.models.native.weights import QUANTISED
@@ -100,11 +100,11 @@ def test_every_field_is_taken_and_described_over_http(path):
     for name, field in ASKED.items():
         option = fields.ask_options()[field]
         assert told[name]["description"].startswith(option.help), name
-        for key, value in option.schema().items():
+        for key, value in option.json_schema().items():
             if key in ("minimum", "maximum", "enum", "items", "maxItems"):
                 assert told[name][key] == value, name
     for name, option in sampling_fields().items():
-        assert told[name]["description"] == option.schema()["description"], name
+        assert told[name]["description"] == option.json_schema()["description"], name
     beside = {"max_tokens", "logprobs", "prompt_logprobs", "tools", "template"}
     beside |= {"reasoning_format", "reasoning_budget", "prompt_ending"}  # by other engines' names
     assert set(ASKED.values()) | beside | NOT_OVER_HTTP.keys() == fields.ask_options().keys()

@@ -57,7 +57,7 @@ def test_vectors_are_those_of_transformers(model, pool, layer, monkeypatch):
     monkeypatch.setattr(lm.checkpoint.lm, "chunk", 7)
     got = lm.embed(TEXTS, pool=pool, layer=layer, normalised=False)
     for row, text in zip(got, TEXTS, strict=True):
-        h = states(theirs, lm.ids(text, raw=True), layer)
+        h = states(theirs, lm.encode_prompt(text, raw=True), layer)
         near(row, h[-1] if pool == "last" else h.mean(0))
 
 
@@ -73,7 +73,7 @@ def test_company_and_ids_change_nothing(model):
     some = lm.embed(TEXTS, pool="mean")
     for row, text in zip(some, TEXTS, strict=True):
         near(row, lm.embed(text, pool="mean")[0])
-        near(row, lm.embed([lm.ids(text, raw=True)], pool="mean")[0])
+        near(row, lm.embed([lm.encode_prompt(text, raw=True)], pool="mean")[0])
     assert not lm.checkpoint.lm.live
 
 
@@ -123,7 +123,7 @@ def test_the_compiled_step_reads_the_same(model):
     for layer in (None, 2):
         got = fast.embed(TEXTS, layer=layer, normalised=False)
         for row, text in zip(got, TEXTS, strict=True):
-            near(row, states(theirs, lm.ids(text, raw=True), layer)[-1])
+            near(row, states(theirs, lm.encode_prompt(text, raw=True), layer)[-1])
     near(
         fast.embed(TEXTS, prepend_to=2, prepend_from=1),
         lm.embed(TEXTS, prepend_to=2, prepend_from=1),

@@ -55,7 +55,7 @@ def asks(lm):
             seed=i,
             n=1 + i % 3,
             logprobs=1 if i % 4 == 0 else None,
-            sampling=lm.sampling(temperature=0.8 * (i % 2), repetition_penalty=1.1),
+            sampling=lm.sampling_with(temperature=0.8 * (i % 2), repetition_penalty=1.1),
         )
         for i, (m, p) in enumerate(product(METHODS, PROMPTS))
     ]
@@ -245,7 +245,7 @@ def test_the_choices_of_a_request_share_its_prompt(lm):
         n=8,
         max_tokens=8,
         ignore_eos=True,
-        sampling=lm.sampling(temperature=0.8, xtc_probability=0.5),
+        sampling=lm.sampling_with(temperature=0.8, xtc_probability=0.5),
         seed=3,
     )
     together = generate(lm, ask)
@@ -299,7 +299,7 @@ def test_observers_drain_and_are_told_in_order(lm, asks):
     pieces = []
     while not ticket.done:
         engine.step()
-        pieces += ticket.watch.pieces()
+        pieces += ticket.watch.final_pieces()
         assert not ticket.watch.edits
     for choice, answer in enumerate(ticket.completion().choices):
         assert [p.token for p in pieces if p.choice == choice] == list(answer.token_ids)

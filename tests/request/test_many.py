@@ -51,13 +51,13 @@ def kinds(lm):
                 "raw": True,
                 "max_tokens": 4 + i % 5,
                 "seed": i,
-                "sampling": lm.sampling(temperature=0.0),
+                "sampling": lm.sampling_with(temperature=0.0),
                 **fields,
             }
         )
 
-    warm = lm.sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.1)
-    free = lm.sampling(temperature=1.0)
+    warm = lm.sampling_with(temperature=0.9, top_p=0.9, repetition_penalty=1.1)
+    free = lm.sampling_with(temperature=1.0)
     words = [
         word for i in range(4) for word in (generate(lm, asks(i, max_tokens=10)).text[3:6],) if word
     ]

@@ -19,7 +19,7 @@ CASES = [(family, method) for family, methods in METHODS.items() for method in m
 def asked(request):
     family, method = request.param
     lm = polydec.load(MODELS[family], draft=None)
-    return lm, {"method": method, "max_tokens": 12, "sampling": lm.sampling(temperature=0.0)}
+    return lm, {"method": method, "max_tokens": 12, "sampling": lm.sampling_with(temperature=0.0)}
 
 
 def test_a_stop_text_counts_behind_min_tokens(asked):
@@ -30,7 +30,7 @@ def test_a_stop_text_counts_behind_min_tokens(asked):
     early = polydec.generate(lm, prompt, ignore_eos=True, stop=stop, **fields).choices[0]
     if fields["method"] != "beam":  # which may prefer a text without it
         assert len(early.token_ids) < 12 and early.finish_reason == "stop"
-    bound = lm.sampling(temperature=0.0, min_tokens=12)
+    bound = lm.sampling_with(temperature=0.0, min_tokens=12)
     late = polydec.generate(
         lm, prompt, ignore_eos=True, stop=stop, **fields | {"sampling": bound}
     ).choices[0]
@@ -43,7 +43,7 @@ def test_a_stop_id_counts_behind_min_tokens(asked):
     prompt = "The grey fox "
     free = polydec.generate(lm, prompt, ignore_eos=True, **fields).choices[0]
     first = free.token_ids[0]
-    bound = lm.sampling(temperature=0.0, min_tokens=6)
+    bound = lm.sampling_with(temperature=0.0, min_tokens=6)
     late = polydec.generate(
         lm, prompt, ignore_eos=True, stop_token_ids=[first], **fields | {"sampling": bound}
     ).choices[0]
@@ -52,7 +52,7 @@ def test_a_stop_id_counts_behind_min_tokens(asked):
 
 def test_a_constraint_with_a_stop_text():
     lm = polydec.load("zoo:tiny", draft=None)
-    bound = lm.sampling(temperature=0.0, min_tokens=8)
+    bound = lm.sampling_with(temperature=0.0, min_tokens=8)
     fields = {"constraint": Regex("(ab )+"), "max_tokens": 16, "raw": True}
     early = polydec.generate(lm, "a", stop=" ", **fields).choices[0]
     late = polydec.generate(lm, "a", stop=" ", sampling=bound, **fields).choices[0]

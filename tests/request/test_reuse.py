@@ -35,18 +35,18 @@ def primed(lm):
     keys = list[str]()
 
     def key(name):
-        lm.forget(name)
+        lm.forget_entries(name)
         keys.append(name)
         generate(lm, ask(FIRST, name, method="plain", max_tokens=1))
         return name
 
     yield key
     for name in keys:
-        lm.forget(name)
+        lm.forget_entries(name)
 
 
 def test_an_answer_says_what_was_taken_and_that_it_is_approximate(lm, primed):
-    ids = lm.ids(SECOND, raw=True)
+    ids = lm.encode_prompt(SECOND, raw=True)
     answer = generate(lm, ask(SECOND, primed("a"), method="plain"))
     told = answer.method["reuse"]
     assert told["approximate"] and told["name"] == "edited" and told["turned"] >= 16
@@ -55,7 +55,7 @@ def test_an_answer_says_what_was_taken_and_that_it_is_approximate(lm, primed):
     exact = generate(lm, ask(SECOND, primed("a"), "prefix", method="plain")).method["reuse"]
     assert 0 < exact["positions"] < told["positions"] and not exact["approximate"]
     first = generate(lm, ask(SECOND, "new", method="plain")).method["reuse"]
-    lm.forget("new")
+    lm.forget_entries("new")
     assert first["positions"] == 0 and not first["approximate"]
 
 

@@ -50,7 +50,7 @@ def test_what_is_missing_is_said_before_costs_are_measured(options, says):
 def test_every_value_is_converted_once(lm, monkeypatch):
     road.plan_request(lm, Ask(PROMPT, method="draft-model"))  # what is read once for all requests
     seen = Counter()
-    convert = Option.convert
+    convert = Option.convert_value
     monkeypatch.setattr(
         Option, "convert", lambda self, value: seen.update([self.name]) or convert(self, value)
     )
@@ -72,7 +72,7 @@ def test_a_prompt_is_encoded_once(lm, monkeypatch):
         text, "encode", lambda self, x, special=True: encoded.append(x) or encode(self, x, special)
     )
     engine = Engine(lm)
-    request = engine.encode(Ask(PROMPT, raw=True, max_tokens=2))
+    request = engine.encode_request(Ask(PROMPT, raw=True, max_tokens=2))
     engine.submit_encoded(request.with_max_tokens(1))
     assert encoded == [PROMPT]
 

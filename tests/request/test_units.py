@@ -138,7 +138,7 @@ def test_a_prompt_may_end_inside_a_word(lm):
     whole = lm.checkpoint.text.encode("The grey fox and the river", special=False)
     assert lm.checkpoint.text.encode(PROMPT, special=False)[-1] not in whole
     law = over_bytes(lm.checkpoint, 4).lm
-    head = law.fixed(tuple(PROMPT.encode()))
+    head = law.fixed_beginning(tuple(PROMPT.encode()))
     assert bytes(head.left) == b" ri"
     assert head.tokens == lm.checkpoint.text.encode(PROMPT[:-3], special=False)
 
@@ -175,9 +175,9 @@ def test_other_families_have_no_law_of_bytes():
 
 def test_marks_are_told_by_name_and_ends_by_what_they_do(lm):
     mine, theirs = marks_of(lm.checkpoint.text), marks_of(lm.draft.text)
-    assert mine.of(theirs) == theirs.own
+    assert mine.of_tokenizer(theirs) == theirs.own
     other = replace(theirs, names=("<s>", "</s>"))
-    assert mine.of(other) == ((), (1,))  # the end of a text ends it under any name
+    assert mine.of_tokenizer(other) == ((), (1,))  # the end of a text ends it under any name
 
 
 def test_the_checkpoints_own_rules_for_tokens_stay_behind(lm):

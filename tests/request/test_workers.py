@@ -42,7 +42,7 @@ def test_texts_are_those_of_one_worker(names, two_cores, method):
             max_tokens=16,
             n=1 + i % 2,
             seed=i,
-            sampling=one.sampling(temperature=0.7 * (i % 2)),
+            sampling=one.sampling_with(temperature=0.7 * (i % 2)),
         )
         for i, who in enumerate(("grey", "tall", "quiet", "young"))
     ]
@@ -117,7 +117,7 @@ def test_nobody_gives_back_what_a_pass_still_writes(how):
 
     with ThreadPoolExecutor(2) as pool:
         scheduler = Scheduler(pool=pool)
-        task = scheduler.submit(both())
+        task = scheduler.submit_coroutine(both())
         scheduler.step()
         if how == "cancel":
             scheduler.cancel(task)

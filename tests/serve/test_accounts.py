@@ -26,10 +26,10 @@ PROMPT = "The old fox watched the river, and the boat went by. " * 8
 @pytest.fixture(scope="module")
 def keyed(lm):
     before = lm.checkpoint.lm.keep
-    lm.keep(4)
+    lm.keep_texts(4)
     with served({"tiny": lambda: lm}, keys=KEYS) as house:
         yield house
-    lm.keep(before)
+    lm.keep_texts(before)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_what_a_method_remembers_is_its_clients_alone(both, method):
 
 def test_without_keys_all_are_one_client(server, lm):
     before = lm.checkpoint.lm.keep
-    lm.keep(4)
+    lm.keep_texts(4)
     prompt = "A quiet meadow. " + PROMPT
     try:
         with server.client() as one, server.client() as other:
@@ -112,7 +112,7 @@ def test_without_keys_all_are_one_client(server, lm):
             assert ask(other, prompt)[2]["positions_fed"] < first - 60
             assert ask(other, prompt, cache_salt="mine")[2]["positions_fed"] == first
     finally:
-        lm.keep(before)
+        lm.keep_texts(before)
 
 
 @pytest.mark.parametrize("replica", [True, False])
@@ -152,30 +152,30 @@ def test_keys_are_shared_evenly_among_salts():
     """Of texts by `reuse_key`: who holds most of them makes room for another one."""
 
     class Cache:
-        def own(self):
+        def target_step(self):
             pass
 
     now = [0.0]
     texts = KeyedTextCache(lambda: now[0])
     for at in range(KEYS_KEPT):
         now[0] += 1.0
-        texts.put(f"k{at}", (1,), Cache(), None, "a")
-    texts.put("more", (1,), Cache(), None, "a")
-    assert texts.take("more", "a") is None, "a key that is in use keeps its text"
+        texts.store_text(f"k{at}", (1,), Cache(), None, "a")
+    texts.store_text("more", (1,), Cache(), None, "a")
+    assert texts.take_text("more", "a") is None, "a key that is in use keeps its text"
     for at in range(KEYS_KEPT):
-        texts.put(f"k{at}", (2,), Cache(), None, "b")
-    held = Counter(s for s in "ab" for at in range(KEYS_KEPT) if texts.take(f"k{at}", s))
+        texts.store_text(f"k{at}", (2,), Cache(), None, "b")
+    held = Counter(s for s in "ab" for at in range(KEYS_KEPT) if texts.take_text(f"k{at}", s))
     assert held == {"a": KEYS_KEPT // 2, "b": KEYS_KEPT // 2}
-    assert texts.take("k0", "b").text == (2,) and texts.take("k0", "a") is None
-    texts.forget("k0", "b")
-    assert texts.take("k0", "b") is None and texts.take(f"k{KEYS_KEPT - 1}", "a")
+    assert texts.take_text("k0", "b").text == (2,) and texts.take_text("k0", "a") is None
+    texts.forget_text("k0", "b")
+    assert texts.take_text("k0", "b") is None and texts.take_text(f"k{KEYS_KEPT - 1}", "a")
 
 
 def test_memories_are_bounded():
     memories = MethodMemories()
-    first = memories.of("", "stand")
-    assert memories.of("", "stand") is first and memories.of("", "ppd") is not first
-    assert memories.of("x", "stand") is not first
+    first = memories.of_method("", "stand")
+    assert memories.of_method("", "stand") is first and memories.of_method("", "ppd") is not first
+    assert memories.of_method("x", "stand") is not first
     for at in range(MEMORIES):
-        memories.of(str(at), "stand")
-    assert memories.of("", "stand") is not first
+        memories.of_method(str(at), "stand")
+    assert memories.of_method("", "stand") is not first

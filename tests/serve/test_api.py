@@ -76,7 +76,7 @@ def test_texts_equal_those_of_the_library(lm, http, asked):
         "method": "auto",
         "seed": 0,
         **given,
-        "sampling": lm.sampling(**sampling),
+        "sampling": lm.sampling_with(**sampling),
         "max_tokens": 24,
     }
     body = {"seed": 0, **asked, "max_tokens": 24}
@@ -111,11 +111,11 @@ def test_several_prompts_are_answered_in_order(lm, http):
         c.text
         for p in prompts
         for c in polydec.generate(
-            lm, p, raw=True, n=2, seed=5, sampling=lm.sampling(temperature=0.7), max_tokens=8
+            lm, p, raw=True, n=2, seed=5, sampling=lm.sampling_with(temperature=0.7), max_tokens=8
         ).choices
     ]
     assert [c["text"] for c in out["choices"]] == want
-    ids = [list(lm.ids(p, raw=True)) for p in prompts]
+    ids = [list(lm.encode_prompt(p, raw=True)) for p in prompts]
     again = post(http, {"prompt": ids, "n": 2, "temperature": 0.7, "seed": 5, "max_tokens": 8})
     assert [c["text"] for c in again["choices"]] == want
     echoed = post(http, {"prompt": prompts, "echo": True, "temperature": 0, "max_tokens": 4})
@@ -124,7 +124,7 @@ def test_several_prompts_are_answered_in_order(lm, http):
 
 def test_log_probabilities(lm, http):
     mine = polydec.generate(
-        lm, CHAT, logprobs=3, max_tokens=10, sampling=lm.sampling(temperature=0.0)
+        lm, CHAT, logprobs=3, max_tokens=10, sampling=lm.sampling_with(temperature=0.0)
     )
     body = {
         "messages": CHAT,
@@ -162,7 +162,7 @@ def test_log_probabilities(lm, http):
 
 def scored(lm, prompt):
     """Of each token of a prompt behind the first its log-probability and its rank, a token at a time."""
-    ids, out = lm.ids(prompt, raw=True), []
+    ids, out = lm.encode_prompt(prompt, raw=True), []
     for at in range(1, len(ids)):
         first = (
             polydec.generate(
@@ -170,7 +170,7 @@ def scored(lm, prompt):
                 ids[:at],
                 max_tokens=1,
                 logprobs=64,
-                sampling=lm.sampling(temperature=0.0, allowed_token_ids=[ids[at]]),
+                sampling=lm.sampling_with(temperature=0.0, allowed_token_ids=[ids[at]]),
             )
             .choices[0]
             .logprobs[0]
@@ -361,7 +361,7 @@ def test_a_steered_text_is_the_librarys(lm, http):
         },
     )
     want = polydec.generate(
-        lm, "The fox and the", raw=True, sampling=lm.sampling(temperature=0.0), **how
+        lm, "The fox and the", raw=True, sampling=lm.sampling_with(temperature=0.0), **how
     )
     assert answer["choices"][0]["text"] == want.text
     assert answer["polydec"]["requests"][0]["method"]["steering"] == {
@@ -600,11 +600,11 @@ def test_other_refusals(http):
 
 def test_tokens_and_back(lm, http):
     tokens = post(http, {"prompt": "The old river"}, "/tokenize")
-    assert tokens["tokens"] == list(lm.ids("The old river", raw=True)) and tokens["count"] == len(
-        tokens["tokens"]
-    )
+    assert tokens["tokens"] == list(lm.encode_prompt("The old river", raw=True)) and tokens[
+        "count"
+    ] == len(tokens["tokens"])
     assert post(http, {"tokens": tokens["tokens"]}, "/detokenize")["prompt"] == "The old river"
-    assert post(http, {"messages": CHAT}, "/tokenize")["tokens"] == list(lm.ids(CHAT))
+    assert post(http, {"messages": CHAT}, "/tokenize")["tokens"] == list(lm.encode_prompt(CHAT))
     assert http.post("/detokenize", json={"tokens": [10**9]}).json()["error"]["param"] == "tokens"
     about = http.get("/tokenizer_info").json()
     assert about["eos_token"] == "<|end|>" and "<|assistant|>" in about["chat_template"]

@@ -112,7 +112,7 @@ def test_rows_equal_generate_and_bad_lines_are_rows(lm, run, tmp_path):
         f"{len(GOOD) + len(BAD)} of {len(GOOD) + len(BAD)} rows, {len(BAD)} with an error" in said
     )
     out = read(tmp_path / "out.jsonl")
-    mine = polydec.generate(lm, CHAT, max_tokens=12, sampling=lm.sampling(temperature=0.0))
+    mine = polydec.generate(lm, CHAT, max_tokens=12, sampling=lm.sampling_with(temperature=0.0))
     body = out[1]["response"]["body"]
     assert (
         out[1]["custom_id"] == "chat"
@@ -136,7 +136,7 @@ def test_rows_equal_generate_and_bad_lines_are_rows(lm, run, tmp_path):
         c.text
         for p in ("The", "A")
         for c in polydec.generate(
-            lm, p, raw=True, n=2, seed=3, sampling=lm.sampling(temperature=0.8), max_tokens=6
+            lm, p, raw=True, n=2, seed=3, sampling=lm.sampling_with(temperature=0.8), max_tokens=6
         ).choices
     ]
     for at, (_, status, says) in enumerate(BAD, len(GOOD) + 2):
@@ -232,7 +232,7 @@ def test_an_answer_that_fails_is_a_row(lm):
                 (_ for _ in ()).throw(RuntimeError("a bug")) if not out else forward(*a, **k)
             ),
         )
-        batch.answer(
+        batch.answer_lines(
             rows.lines_of("The fox\nA boat\nThe river\nThe house\nThe king", ""),
             [],
             out.append,
@@ -356,12 +356,12 @@ def test_what_nobody_expected_is_one_line_s_error(lm, monkeypatch):
                 raise OverflowError("of a kind that nobody thought of")
 
             if broken == "whole":
-                patch.setattr("polydec.serve.reply.CompletionsAnswer.whole", fail)
+                patch.setattr("polydec.serve.reply.CompletionsAnswer.complete_response", fail)
             elif broken != "own":
                 patch.setattr(f"polydec.serve.batch.{broken}", fail)
             own = fail if broken == "own" else lambda line: polydec.Ask("The fox", max_tokens=2)
             batch = rows.BatchRunner(lm, "zoo:tiny", method="plain", seed=0, own=own)
-            batch.answer(lines, [], out.append, tally)
+            batch.answer_lines(lines, [], out.append, tally)
         assert sorted(row["line"] for row in out) == [1, 2, 3]
         failed = [row for row in out if "failed inside the engine" in json_line(row)]
         assert len(failed) == tally.wrong == (1 if broken == "own" else 2)

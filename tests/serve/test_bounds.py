@@ -18,8 +18,8 @@ pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
 import house
 
-from polydec.base.apart import SubprocessWorker
 from polydec.base.options import Option
+from polydec.base.subprocess_worker import SubprocessWorker
 from polydec.laws.constraints import guidance
 from polydec.laws.constraints.span_of import SpanOf
 from polydec.models.text.tokenizer import Tokenizer
@@ -89,15 +89,15 @@ def test_how_much_is_beyond(lm):
     for sample in ("Once upon a time there was a fox. ", "a", "\n"):
         long = sample * (400_000 // len(sample))
         count = len(text.encode(long))
-        assert text.beyond(long, count // 5) and not text.beyond(long, count)
-        assert not text.beyond(long, count // 2 + 50)
+        assert text.exceeds_limit(long, count // 5) and not text.exceeds_limit(long, count)
+        assert not text.exceeds_limit(long, count // 2 + 50)
     assert tuple(text.encode("fox é " * 2000)) == tuple(
         text.tokenizer.encode("fox é " * 2000).ids
     ), "a long text is encoded differently"
 
 
 def test_too_many_entries_are_not_looked_at(http, lm, monkeypatch):
-    looked, convert = [], Option.convert
+    looked, convert = [], Option.convert_value
     monkeypatch.setattr(
         Option,
         "convert",
@@ -188,7 +188,7 @@ def test_health_answers_while_a_request_is_read(server, http, monkeypatch, kind,
 
 def test_a_language_is_made_once(http, lm, monkeypatch):
     """Who plans requests makes it for one after the other, and all wait for that."""
-    made, language = [], SpanOf.language
+    made, language = [], SpanOf.token_language
     monkeypatch.setattr(
         SpanOf, "language", lambda self, *given: made.append(given) or language(self, *given)
     )
@@ -197,8 +197,10 @@ def test_a_language_is_made_once(http, lm, monkeypatch):
     assert len(made) == 1
     vocab = lm.checkpoint.lm.vocab
     found = constrained.compile_field_constraint("x", lambda: SpanOf("the fox"), lm)
-    assert found.language(vocab, vocab.eos) is found.made
-    assert found.language(vocab, frozenset({7})).ends == {7}, "other ends are another language"
+    assert found.token_language(vocab, vocab.eos) is found.made
+    assert found.token_language(vocab, frozenset({7})).ends == {7}, (
+        "other ends are another language"
+    )
 
 
 def test_few_wait_for_the_one_who_compiles(server, http, monkeypatch):
@@ -309,7 +311,7 @@ def test_where_models_lie_is_not_told():
     models = ServedModels({"big": lambda: None}, RequestLimits(), ServerMetrics())
     models.failed["big"] = "/home/somebody/model has no config.json"
     with pytest.raises(RefusalError, match="own messages say why") as told:
-        models.find("big")
+        models.find_worker("big")
     assert "somebody" not in str(told.value)
 
 

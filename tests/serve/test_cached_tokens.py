@@ -22,7 +22,7 @@ def http(tmp_path_factory):
 
         def load():
             lm = polydec.load("zoo:tiny", draft=None)
-            lm.keep(4)
+            lm.keep_texts(4)
             return lm
 
         with (

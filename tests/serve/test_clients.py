@@ -43,7 +43,12 @@ def server(lm):
 def want(lm, prompt, *, max_tokens=16, method="auto", **sampling):
     given = {k: sampling.pop(k) for k in ("n", "seed", "stop", "logprobs", "raw") if k in sampling}
     return polydec.generate(
-        lm, prompt, method=method, max_tokens=max_tokens, sampling=lm.sampling(**sampling), **given
+        lm,
+        prompt,
+        method=method,
+        max_tokens=max_tokens,
+        sampling=lm.sampling_with(**sampling),
+        **given,
     )
 
 
@@ -202,7 +207,7 @@ def test_langchain(lm, chain):
 
 def test_langchain_batches_and_stops(lm, chain):
     inputs = ["Tell me of a fox.", "A boat and a river.", "Two kings"]
-    for text, answer in zip(inputs, chain().batch(inputs), strict=True):
+    for text, answer in zip(inputs, chain().batch_rows(inputs), strict=True):
         assert answer.content == want(lm, [{"role": "user", "content": text}], temperature=0.0).text
     assert (
         chain().bind(stop=[" the"]).invoke(MESSAGES).content
@@ -458,7 +463,7 @@ def likelihood(lm, context, text):
                 (*first, *rest[:at]),
                 max_tokens=1,
                 logprobs=1,
-                sampling=lm.sampling(temperature=0.0, allowed_token_ids=[token]),
+                sampling=lm.sampling_with(temperature=0.0, allowed_token_ids=[token]),
             )
             .choices[0]
             .logprobs[0]

@@ -31,7 +31,7 @@ def ask(http, **fields):
 def test_vectors_are_those_of_the_library(lm, http):
     near(vectors(ask(http, input=TEXTS)), lm.embed(TEXTS))
     near(vectors(ask(http, input=TEXTS[0], pool="mean")), lm.embed(TEXTS[0], pool="mean"))
-    ids = [list(lm.ids(t, raw=True)) for t in TEXTS]
+    ids = [list(lm.encode_prompt(t, raw=True)) for t in TEXTS]
     near(vectors(ask(http, input=ids, layer=2)), lm.embed(TEXTS, layer=2))
     near(vectors(ask(http, input=ids[0])), lm.embed(TEXTS[0]))
     plain = lm.embed(TEXTS, normalised=False)

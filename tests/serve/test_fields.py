@@ -42,7 +42,7 @@ def read(lm, body, path="/v1/chat/completions"):
 
 
 def shown(lm, ask):
-    return lm.checkpoint.text.decode(lm.ids(ask.prompt, template=ask.template))
+    return lm.checkpoint.text.decode(lm.encode_prompt(ask.prompt, template=ask.template))
 
 
 def test_names_for_the_template(lm, template):
@@ -75,7 +75,7 @@ def test_parts_of_a_content_stay_parts(lm):
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     ask = read(lm, {"messages": [{"role": "user", "content": parts}]})
     assert ask.prompt[0]["content"] == parts
-    assert lm.ids(ask.prompt) == lm.ids([{"role": "user", "content": "ab"}])
+    assert lm.encode_prompt(ask.prompt) == lm.encode_prompt([{"role": "user", "content": "ab"}])
 
 
 def test_efforts(lm, template):
@@ -304,8 +304,8 @@ def test_an_object_with_a_schema_is_kept_to_the_schema(lm):
         (ask,) = (
             ENDPOINTS[path].reads().read(RequestBody(given, RequestLimits()), lm, "plain", 0).asks
         )
-        language = ask.constraint.language(lm.checkpoint.lm.vocab, lm.checkpoint.lm.vocab.eos)
-        assert language.forced(language.start()).startswith(b"{")
+        language = ask.constraint.token_language(lm.checkpoint.lm.vocab, lm.checkpoint.lm.vocab.eos)
+        assert language.forced_bytes(language.start_state()).startswith(b"{")
         assert json.loads(ask.constraint.constraint.text) == schema
     for wrong in (True, [], "x"):
         given = {"prompt": "x", "response_format": {"type": "json_object", "schema": wrong}}

@@ -74,7 +74,7 @@ def test_what_is_left_out_is_as_much_as_there_is_room_for(small):
 
 @pytest.mark.parametrize("form, texts", [("float", 200), ("base64", 1000)])
 def test_vectors_are_bounded(small, lm, form, texts):
-    width = lm.network.embed((0,)).shape[1]
+    width = lm.network.embed_tokens((0,)).shape[1]
     most = {"float": 4, "base64": 16}[form] * 2000
     assert texts * width > most, "this shows nothing"
     body = {"input": ["x"] * texts, "encoding_format": form}

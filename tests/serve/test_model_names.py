@@ -102,8 +102,8 @@ def test_a_draft_that_cannot_be_loaded_later_is_not_told_either(tmp_path):
 
     lm = replace(polydec.load("zoo:tiny", draft=None), draft=DeferredBundle(str(place), make))
     lm.__dict__["costs"] = PassCosts()
-    renamed = lm.called("mine")
+    renamed = lm.with_name("mine")
     assert (renamed.name, renamed.draft.name) == ("mine", "mine (draft)")
     with pytest.warns(UserWarning, match=HIDDEN), pytest.raises(RequestError) as told:
-        renamed.small()
+        renamed.draft_law()
     assert HIDDEN not in str(told.value) and "mine (draft) could not be loaded" in str(told.value)

@@ -146,7 +146,7 @@ def test_two_answer_as_one_and_one_is_killed_under_load(fleet, model):
             max_tokens=b["max_tokens"],
             seed=i,
             ignore_eos=b.get("ignore_eos", False),
-            sampling=lm.sampling(temperature=0.9),
+            sampling=lm.sampling_with(temperature=0.9),
         ).text
 
     with ThreadPoolExecutor(8) as pool:

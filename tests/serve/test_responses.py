@@ -30,7 +30,12 @@ def test_texts_equal_those_of_the_library(lm, server):
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0)
     chat = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": TEXT}]
     mine = polydec.generate(
-        lm, chat, sampling=lm.sampling(temperature=0.0), max_tokens=9, logprobs=2, ignore_eos=True
+        lm,
+        chat,
+        sampling=lm.sampling_with(temperature=0.0),
+        max_tokens=9,
+        logprobs=2,
+        ignore_eos=True,
     )
     asked = {
         "model": "tiny",
@@ -99,7 +104,9 @@ def test_texts_equal_those_of_the_library(lm, server):
     ]
     assert (
         again.output_text
-        == polydec.generate(lm, turns, sampling=lm.sampling(temperature=0.0), max_tokens=4).text
+        == polydec.generate(
+            lm, turns, sampling=lm.sampling_with(temperature=0.0), max_tokens=4
+        ).text
     )
     form = client.responses.create(
         model="tiny",
@@ -182,7 +189,7 @@ def test_calls_are_items_whole_and_in_streams(lm, server, choice):
         {"role": "assistant", "content": written},
         {"role": "user", "content": "<tool_response>\n3\n</tool_response>"},
     ]
-    assert again.usage.input_tokens == len(lm.ids(chat))
+    assert again.usage.input_tokens == len(lm.encode_prompt(chat))
     used = whole.usage.output_tokens
     cut = client.responses.create(**asked | {"max_output_tokens": used - 12})
     assert cut.status == "incomplete" and cut.output[-1].status == "incomplete"

@@ -52,29 +52,29 @@ def test_a_shared_beginning_goes_where_it_was_read():
     texts = [prefix_block_hashes("".join(rng.choices("abcdef", k=20 * BLOCK))) for _ in range(9)]
     first = {}
     for n, text in enumerate(texts):
-        first[n] = router.choose(text, {0, 1, 2})
-        router.sent(first[n], text)
+        first[n] = router.choose_replica(text, {0, 1, 2})
+        router.note_sent(first[n], text)
     assert set(first.values()) == {0, 1, 2}, "prompts that share nothing are spread"
     for n, text in enumerate(texts):
-        assert router.choose(text[:5], {0, 1, 2}) == first[n]
-        assert router.shared(first[n], text) == len(text)
-    router.lost(first[0])
-    assert all(router.shared(first[0], text) == 0 for text in texts)
+        assert router.choose_replica(text[:5], {0, 1, 2}) == first[n]
+        assert router.shared_blocks(first[n], text) == len(text)
+    router.forget_replica(first[0])
+    assert all(router.shared_blocks(first[0], text) == 0 for text in texts)
 
 
 def test_load_drives_apart():
     router, text = ReplicaRouter(2), prefix_block_hashes("z" * 10 * BLOCK)
-    router.sent(0, text)
+    router.note_sent(0, text)
     for busy in range(SLACK + 3):
         router.busy = [busy, 0]
-        assert router.choose(text, {0, 1}) == (0 if busy <= SLACK else 1)
-    assert router.choose(text, {0}) == 0 and router.choose(text, set()) is None
+        assert router.choose_replica(text, {0, 1}) == (0 if busy <= SLACK else 1)
+    assert router.choose_replica(text, {0}) == 0 and router.choose_replica(text, set()) is None
     router.busy = [1, 0]
-    assert router.choose([], {0, 1}) == 1, "without a prefix the least busy one"
+    assert router.choose_replica([], {0, 1}) == 1, "without a prefix the least busy one"
 
 
 def test_what_is_remembered_is_bounded():
     router = ReplicaRouter(1)
     for i in range(KEPT // 100 + 50):
-        router.sent(0, [bytes([i % 256, i // 256]) + bytes([j]) for j in range(100)])
+        router.note_sent(0, [bytes([i % 256, i // 256]) + bytes([j]) for j in range(100)])
     assert len(router._known[0]) == KEPT

@@ -103,10 +103,10 @@ def test_shares_of_those_that_wait():
 
     def come(account, count):
         try:
-            admission.admit(account, count, list)
+            admission.admit_answers(account, count, list)
         except RefusalError:
             return False
-        admission.begin(account, count)
+        admission.begin_answers(account, count)
         return True
 
     assert come("a", 8) and not come("a", 1)
@@ -118,8 +118,8 @@ def test_shares_of_those_that_wait():
         while come(name, 1):
             counts[name] += 1
     assert list(counts.values())[:2] == [2, 1] and admission.under_way.total() <= 8 * 3
-    admission.end("a", 8)
-    admission.end("b", 4)
+    admission.end_answers("a", 8)
+    admission.end_answers("b", 4)
     assert "a" not in admission.under_way
 
 
@@ -128,32 +128,32 @@ def test_the_wait_is_what_the_rate_makes_of_what_is_left():
     pace = TokenPace(lambda: now[0])
     admission = AdmissionControl(RequestLimits(running=4, waiting=4, seconds=600), pace)
     loads = [RequestLoad("a", 4, 100.0, True), RequestLoad("a", 4, 100.0, False)]
-    admission.begin("a", 8)
+    admission.begin_answers("a", 8)
 
     def wait(account="a", count=1):
         with pytest.raises(RefusalError) as refused:
-            admission.admit(account, count, lambda: loads)
+            admission.admit_answers(account, count, lambda: loads)
         assert refused.value.status == 429
         return refused.value.retry
 
     assert wait() == UNMEASURED
     for second in range(11):
         now[0] = float(second)
-        pace.wrote(40)
+        pace.note_tokens(40)
     assert pace.rate == 40.0
     assert wait() == 10  # 400 tokens of those that run, at 40 a second
     assert wait(count=5) == 20  # and of all
     for _ in range(11):
         now[0] += 1.0
-        pace.wrote(4)
+        pace.note_tokens(4)
     assert wait() == 100
     for _ in range(200):
         now[0] += 1.0
     assert pace.rate == 4.0 and wait() == 100, "a pause is no rate"
     loads[0] = RequestLoad("a", 4, 1e9, True)
     assert wait() == 600
-    pace.ended(50, 100)
-    pace.ended(100, 100)
+    pace.note_ended_answer(50, 100)
+    pace.note_ended_answer(100, 100)
     assert pace.used == 0.75
     assert (
         seconds_until(3, [RequestLoad("", 2, 10.0, True), RequestLoad("", 2, 30.0, True)], 4.0)
@@ -168,11 +168,11 @@ def test_the_wait_is_what_the_rate_makes_of_what_is_left():
 def test_the_queue_is_fair():
     queue, running = FairQueue[int](), Counter({"a": 3})
     for at, client in enumerate("aabab"):
-        queue.put(client, at)
+        queue.add_item(client, at)
     order = list[int]()
     while queue:
-        client, item = queue.first(running)
-        assert queue.take(client) == item
+        client, item = queue.first_client(running)
+        assert queue.take_first(client) == item
         running[client] += 1
         order.append(item)
     assert order == [2, 4, 0, 1, 3] and len(queue) == 0

@@ -102,8 +102,8 @@ def test_a_call_that_is_cut_leaves_no_part_of_itself_in_the_text(text):
             assert bool(found) == (stop >= begun + 1), (text[:stop], form, found)
             calls += len(found)
             reader = ToolCallReader(known, form)
-            parts = [reader.feed(x) for x in (text[: stop // 2], text[stop // 2 : stop])]
-            parts.append(reader.end(True))
+            parts = [reader.feed_text(x) for x in (text[: stop // 2], text[stop // 2 : stop])]
+            parts.append(reader.end_text(True))
             assert "".join(x for x, _ in parts) == said
             assert join_call_deltas([p for _, more in parts for p in more]) == found
             assert reader.whole == whole
@@ -139,7 +139,7 @@ def in_pieces(text, reader, seed):
     rng, said, parts, at = random.Random(seed), "", [], 0
     while at < len(text):
         size = rng.randrange(1, 9)
-        more, found = reader.feed(text[at : at + size])
+        more, found = reader.feed_text(text[at : at + size])
         said, parts, at = said + more, parts + found, at + size
     more, found = reader.end()
     return said + more, join_call_deltas(parts + found), reader.whole

@@ -73,11 +73,11 @@ def test_events_wait_for_the_ticket(lm, tmp_path):
     import polydec
 
     trace, steps = ServerTrace(tmp_path / "t.jsonl"), StepObserver()
-    watched = trace.watch(lm, steps)
+    watched = trace.watch_request(lm, steps)
     watched(OpenedEvent(0, (1, 2)))
     assert (tmp_path / "t.jsonl").read_text() == ""
     ticket = polydec.Engine(lm).submit(polydec.Ask("x", max_tokens=2))
-    watched.begun(ticket)
+    watched.note_begin(ticket)
     watched(FinishedEvent(0, "stop"))
     trace.close()
     watched(FinishedEvent(1, "stop"))

@@ -8,6 +8,6 @@ from typing import Protocol
 class AnswerCheck(Protocol):
     """A rule for the answer to one question."""
 
-    def right(self, text: str) -> bool | None:
+    def is_right(self, text: str) -> bool | None:
         """Whether a text is the right answer; None where nothing here can say."""
         ...

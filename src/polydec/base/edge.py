@@ -13,12 +13,12 @@ from reprlib import Repr
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from polydec.base.errors import RequestError
-from polydec.base.later import looked_up
+from polydec.base.lazy_names import looked_up
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from polydec.base.record import StrictRecord as StrictRecord
+    from polydec.base.outside_records import StrictRecord as StrictRecord
 
 LONGEST = 300
 """Characters of an error's sentence."""
@@ -61,7 +61,7 @@ def error_sentence(problem: object) -> str:
 
 
 # looked up when somebody first asks: most of what comes from outside is no record, and pydantic takes a while to load
-__getattr__ = looked_up(__name__, {"polydec.base.record": ("StrictRecord",)})
+__getattr__ = looked_up(__name__, {"polydec.base.outside_records": ("StrictRecord",)})
 
 R = TypeVar("R", bound="BaseModel")
 

@@ -109,7 +109,7 @@ class NamedText:
             self._file = path.open("w", encoding="utf-8")
         self._what = what
 
-    def write(self, text: str) -> None:
+    def write_text(self, text: str) -> None:
         """Raises UnwritableError where there is no room for it."""
         with translate_write_errors(self._what):
             self._file.write(text)

@@ -45,7 +45,7 @@ def postpone_interrupts(notice: str) -> Iterator[Callable[[], bool]]:
     """
     came = list[int]()
 
-    def note(number: int, frame: Any) -> None:
+    def note_signal(number: int, frame: Any) -> None:
         """Note the first signal; the second one raises.
 
         Args:
@@ -59,7 +59,7 @@ def postpone_interrupts(notice: str) -> Iterator[Callable[[], bool]]:
         os.write(2, f"{notice}\n".encode())  # print may not be called while it is being called
 
     usual = (signal.SIG_DFL, signal.default_int_handler, _raised)
-    with _handled(STOPS, note, usual):
+    with _handled(STOPS, note_signal, usual):
         yield lambda: bool(came)
 
 

@@ -88,7 +88,7 @@ def show_notebook_progress(total: int, count: Callable[[], int]) -> Iterator[Cal
     due = time.monotonic() + AFTER
     handle = None
 
-    def look() -> None:
+    def look_at_progress() -> None:
         nonlocal due, handle
         # Not more often than this: counting takes time, too.
         if time.monotonic() < due:
@@ -105,7 +105,7 @@ def show_notebook_progress(total: int, count: Callable[[], int]) -> Iterator[Cal
             handle.update(page, raw=True)
 
     try:
-        yield look
+        yield look_at_progress
     finally:
         # What is left is empty: the answer itself is shown by somebody else.
         if handle is not None:

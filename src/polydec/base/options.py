@@ -56,8 +56,8 @@ class ValueLimit(Protocol):
     def of_all(self) -> bool: ...
     @property
     def spoken(self) -> str: ...
-    def allows(self, value: Any) -> bool: ...
-    def schema(self) -> dict[str, Any]: ...
+    def allows_value(self, value: Any) -> bool: ...
+    def json_schema(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class InRange:
     def spoken(self) -> str:
         return f"in {self.low} to {self.high}"
 
-    def allows(self, value: Any) -> bool:
+    def allows_value(self, value: Any) -> bool:
         return self.low <= value <= self.high
 
-    def schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, Any]:
         return {"minimum": self.low, "maximum": self.high}
 
 
@@ -93,10 +93,10 @@ class _OneSidedLimit:
     def spoken(self) -> str:
         return f"{self.said} {self.edge}"
 
-    def allows(self, value: Any) -> bool:
+    def allows_value(self, value: Any) -> bool:
         return type(self).holds(value, self.edge)
 
-    def schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, Any]:
         return {self.key: self.edge}
 
 
@@ -146,10 +146,10 @@ class OneOf:
     def spoken(self) -> str:
         return f"one of {', '.join(map(str, self.choices))}"
 
-    def allows(self, value: Any) -> bool:
+    def allows_value(self, value: Any) -> bool:
         return value in self.choices
 
-    def schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, Any]:
         return {"enum": list(self.choices)}
 
 
@@ -167,10 +167,10 @@ class EntryCount:
             return f"at least {self.low} of them"
         return f"{self.low} to {self.high} of them"
 
-    def allows(self, value: Any) -> bool:
+    def allows_value(self, value: Any) -> bool:
         return self.low <= len(value) <= self.high
 
-    def schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, Any]:
         return {"minItems": self.low, "maxItems": self.high}
 
 
@@ -304,7 +304,7 @@ class Option:
         """One line for a list of options: type, range, default and help."""
         return f"{self.legal}; default {as_text(self.default)}: {self.help}"
 
-    def convert(self, value: Any) -> Any:
+    def convert_value(self, value: Any) -> Any:
         """Convert a value to this option's type.
 
         Text is read as the command line gives it: "2,1,1" is a tuple, "5:1.5,7:-2" a mapping,
@@ -330,18 +330,18 @@ class Option:
             raise RequestError(self._complaint(value)) from None
         # Limits on a tuple as such look at all of it; the others at each entry.
         if not all(
-            x.allows(y) for x in self.limits for y in ((out,) if x.of_all else _entries(out))
+            x.allows_value(y) for x in self.limits for y in ((out,) if x.of_all else _entries(out))
         ):
             raise RequestError(self._complaint(out, within=True))
         return out
 
-    def schema(self) -> dict[str, Any]:
+    def json_schema(self) -> dict[str, Any]:
         """JSON schema of the value, with default and description."""
         each = dict[str, Any]()
         whole = dict[str, Any]()
         for x in self.limits:
             # Limits of entries go into the schema of an entry, the others into that of the tuple.
-            (whole if x.of_all else each).update(x.schema())
+            (whole if x.of_all else each).update(x.json_schema())
         out = _SCHEMA[self.form](each) | whole
         # null is a type of its own in JSON schema.
         if self.optional:
@@ -490,7 +490,7 @@ def keep_ranges(spec: Any) -> None:
     """
     for field in dataclass_options(cast(Any, type(spec))):
         if field.limits:
-            field.convert(getattr(spec, field.name))
+            field.convert_value(getattr(spec, field.name))
 
 
 def convert_dataclass_fields(spec: Any) -> None:
@@ -499,7 +499,7 @@ def convert_dataclass_fields(spec: Any) -> None:
     """
     for field in dataclass_options(cast(Any, type(spec))):
         # The dataclass is frozen, so its own setattr refuses.
-        object.__setattr__(spec, field.name, field.convert(getattr(spec, field.name)))
+        object.__setattr__(spec, field.name, field.convert_value(getattr(spec, field.name)))
 
 
 def _whole_declaration(out: Option) -> Option:
@@ -512,7 +512,7 @@ def _whole_declaration(out: Option) -> Option:
         )
     try:
         # A default must obey its own limits.
-        out.convert(out.default)
+        out.convert_value(out.default)
     except PolydecError as e:
         raise TypeError(f"the default of an option is not legal: {e}") from None
     return out
@@ -532,7 +532,7 @@ def convert_annotated_value(name: str, value: Any, hint: Any) -> Any:
     Raises:
         RequestError: The value is not legal.
     """
-    return _declared(name, hint, None).convert(value)
+    return _declared(name, hint, None).convert_value(value)
 
 
 def _declared(name: str, hint: Any, default: Any) -> Option:

@@ -19,7 +19,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from polydec.base.heard import warn_caller
+from polydec.base.caller_warnings import warn_caller
 from polydec.base.options import short_repr
 
 OFF = "POLYDEC_PLUGINS"

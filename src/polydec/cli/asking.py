@@ -32,7 +32,7 @@ def check_requests(
     prompts = list(prompts)
     methods = list(methods)
     for method, options in methods:
-        lm.check(method, options)
+        lm.check_method(method, options)
     for method, options in methods:
         for prompt, raw in prompts:
             plan_request(

@@ -22,7 +22,7 @@ from polydec.base.edge import require_integer
 from polydec.base.errors import MissingError, RequestError, UnwritableError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
-from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.declared_flags import expand_flag_parameters
 from polydec.cli.flags import RequestFlags
 from polydec.cli.generate import open_trace_file, print_unused_settings
 from polydec.request.batching import BatchingMode, batching_by_name
@@ -97,7 +97,7 @@ def batch(
         raise RequestError("batch does not take --json: rows are JSON objects as they are")
     if flags.trace is not None and ray:
         raise RequestError("batch does not take --trace with --ray: a trace is of one process")
-    RUNNING.convert(max_running)
+    RUNNING.convert_value(max_running)
     shared_by = batching_by_name(batching, require_integer("pass_rows", pass_rows, 1, 4096))
     if require_integer("ray", ray, 0, 64) and find_spec("ray") is None:
         raise MissingError(f"ray is {ray}: that needs ray: pip install 'polydec[ray]'")
@@ -118,10 +118,10 @@ def batch(
             tally = rows.BatchProgress(len(lines), len(done))
             # Before the model is loaded, which takes seconds.
             if len(done) == len(lines):
-                print(f"polydec: nothing is left: {tally.sentence()}", file=sys.stderr)
+                print(f"polydec: nothing is left: {tally.progress_sentence()}", file=sys.stderr)
                 return
             lm = flags.load()
-            lm.check(flags.method, flags.options())
+            lm.check_method(flags.method, flags.option_values())
             _say_what_is_idle(lm, flags, lines)
             with _watched(lm, flags.trace) as submit, out.open("ab", buffering=0) as file:
                 job: Any = _job(lm, flags, path, as_text, max_running, shared_by, submit=submit)
@@ -146,7 +146,7 @@ def batch(
 @contextmanager
 def _watched(lm: api.LoadedModel, into: Path | None) -> Iterator[Any]:
     """How requests are asked: where a trace is wanted, by one who writes down what happens to them."""
-    from polydec.request.company import TraceWriter
+    from polydec.request.request_records import TraceWriter
     from polydec.serve.batch import submit_without_trace
 
     if into is None:
@@ -155,7 +155,7 @@ def _watched(lm: api.LoadedModel, into: Path | None) -> Iterator[Any]:
     with open_trace_file(into) as file:
         company = TraceWriter(lm, file)
         try:
-            yield company.submit
+            yield company.submit_traced
         finally:  # also where it is stopped
             company.close()
 
@@ -167,7 +167,7 @@ def _say_what_is_idle(lm: api.LoadedModel, flags: RequestFlags, lines: Sequence[
     from polydec.request.ask import plan_request
     from polydec.serve import batch as rows
 
-    ask = api.Ask("x", **flags.request(lm))
+    ask = api.Ask("x", **flags.request_fields(lm))
     if not any(rows.is_request(line.text) for line in lines):
         print_unused_settings(lm, plan_request(lm, ask, measure=PassCosts))
 
@@ -185,9 +185,9 @@ def _job(
     """Lines to requests of this model. as_text: a line that is no request is a prompt as it stands."""
     from polydec.serve import batch as rows
 
-    request = flags.request(lm)
+    request = flags.request_fields(lm)
 
-    def own(line: rows.BatchLine) -> api.Ask:
+    def own_prompt(line: rows.BatchLine) -> api.Ask:
         if as_text:
             row = prompts.PromptRow(line.text.strip(), "")
         else:
@@ -200,7 +200,7 @@ def _job(
         flags.model,
         method=flags.method,
         seed=flags.seed,
-        own=own,
+        own=own_prompt,
         running=running,
         names=names,
         batching=batching,
@@ -224,19 +224,19 @@ def _run(job: Any, lines: Any, done: list[int], write: Any, tally: Any) -> None:
     """Answer, and say how far it is."""
     last = time.perf_counter()
 
-    def told(row: dict[str, Any]) -> None:
+    def told_row(row: dict[str, Any]) -> None:
         nonlocal last
         # Written at once: a run that is killed loses no finished row.
         write(row)
         if time.perf_counter() - last > EVERY:
             last = time.perf_counter()
-            print(f"polydec: {tally.sentence()}", file=sys.stderr, flush=True)
+            print(f"polydec: {tally.progress_sentence()}", file=sys.stderr, flush=True)
 
     with said_when_stopped(
-        lambda: f"stopped at {tally.sentence()}; the same command goes on from here"
+        lambda: f"stopped at {tally.progress_sentence()}; the same command goes on from here"
     ):
-        job.answer(lines, done, told, tally)
-    print(f"polydec: {tally.sentence()}", file=sys.stderr)
+        job.answer_lines(lines, done, told_row, tally)
+    print(f"polydec: {tally.progress_sentence()}", file=sys.stderr)
 
 
 def _settings(flags: RequestFlags) -> str:
@@ -249,7 +249,7 @@ def _settings(flags: RequestFlags) -> str:
 def _check_flags(flags: RequestFlags, request: int | None) -> None:
     """Flags of a prompt's answer do nothing for lines that say that themselves: such a line is
     `request`."""
-    if request is not None and (flag := flags.beside(ELSEWHERE)) is not None:
+    if request is not None and (flag := flags.first_foreign_flag(ELSEWHERE)) is not None:
         raise RequestError(
             f"--{flag} is given, and line {request} is a request of its own: write it into the body"
         )

@@ -14,7 +14,7 @@ from polydec import api
 from polydec.base.edge import error_sentence, escape_control_characters, whole_text
 from polydec.base.errors import PolydecError, RequestError
 from polydec.cli import history, orders
-from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.declared_flags import expand_flag_parameters
 from polydec.cli.flags import RequestFlags
 from polydec.cli.generate import print_completion_figures, print_unused_settings, stream_to_terminal
 
@@ -48,19 +48,19 @@ def chat(
 
     lm = flags.load()
     # One text stays cached: the next turn begins with it.
-    lm.keep(1)
-    lm.check(flags.method, flags.options())
+    lm.keep_texts(1)
+    lm.check_method(flags.method, flags.option_values())
     own = {"method", "options", "raw"}
-    request = {name: value for name, value in flags.request(lm).items() if name not in own}
+    request = {name: value for name, value in flags.request_fields(lm).items() if name not in own}
     talk = orders.ChatConversation(
-        flags.method, flags.options(), system=whole_text(system, "system") if system else None
+        flags.method, flags.option_values(), system=whole_text(system, "system") if system else None
     )
     terminal = sys.stdin is not None and sys.stdin.isatty()
     engine = api.Engine(lm)
     ask_line = chat_line_reader(terminal and sys.stdout.isatty())
     noted = ""
 
-    def check(changed: orders.ChatConversation) -> None:
+    def check_settings(changed: orders.ChatConversation) -> None:
         # A first message stands for the turns to come: only method, options and system message are
         # checked.
         first = replace(changed, turns=()).with_turn("user", "x").messages
@@ -78,7 +78,7 @@ def chat(
             continue
         if not line.strip():
             break
-        after, told = orders.run_chat_line(line, talk, check)
+        after, told = orders.run_chat_line(line, talk, check_settings)
         if told:
             print_chat_notice(told)
         # An order, not a message: nothing is to be answered.

@@ -12,10 +12,10 @@ import typer
 from polydec import api
 from polydec.base.edge import parse_object, validate_record, whole_text
 from polydec.base.errors import RequestError
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 from polydec.cli import prompts
 from polydec.cli.flags import split_flag_pairs
-from polydec.cli.shown import print_result
+from polydec.cli.terminal_output import print_result
 from polydec.request import deciding
 from polydec.request.loading import loading_options as loading
 
@@ -68,7 +68,7 @@ def classify(
     if unknown := options.keys() - declared.keys():
         raise RequestError(f"--set {min(unknown)}: it must be one of {', '.join(declared)}")
     how = deciding.ClassifierSettings(
-        **{name: declared[name].convert(x) for name, x in options.items()}
+        **{name: declared[name].convert_value(x) for name, x in options.items()}
     )
     asked = deciding.check_classifier_prompts(tuple(prompt or deciding.PROMPTS))
     lines = list(texts or ())

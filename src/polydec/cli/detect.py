@@ -10,7 +10,7 @@ import typer
 
 from polydec import api
 from polydec.cli.generate import read_prompt_text
-from polydec.cli.shown import print_result
+from polydec.cli.terminal_output import print_result
 
 
 def detect(

@@ -45,7 +45,7 @@ def doctor(
         threads: CPU threads. Default None: all cores.
         json_: Whether one JSON object is printed. Default False.
     """
-    loading_options()["threads"].convert(threads)
+    loading_options()["threads"].convert_value(threads)
     if bench and machine.relative_cpu_load() > 0.2:
         Console(stderr=True).print(
             f"warning: the machine is busy (load {machine.relative_cpu_load():.1f} of its cores): figures are "
@@ -144,7 +144,7 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
         return {"name": model, "error": str(e)}
     # What `polydec tune` stored for this model and machine.
     kept = profile.read_pass_profile(lm)
-    table = lm.find(NGrams)
+    table = lm.find_artefact(NGrams)
 
     # Alike for the model and for its draft.
     def part_of(point: Any) -> dict[str, Any]:

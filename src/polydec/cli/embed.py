@@ -12,7 +12,7 @@ from polydec import api
 from polydec.base.errors import RequestError
 from polydec.base.files import replace_file_atomically
 from polydec.cli import prompts
-from polydec.cli.shown import print_result
+from polydec.cli.terminal_output import print_result
 from polydec.request import reading
 from polydec.request.loading import loading_options as loading
 

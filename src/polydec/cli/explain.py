@@ -11,10 +11,10 @@ from rich.table import Table
 
 from polydec import api
 from polydec.base.errors import PolydecError, RequestError
-from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.declared_flags import expand_flag_parameters
 from polydec.cli.flags import RequestFlags, SteeringFlags
 from polydec.cli.generate import read_prompt_text
-from polydec.cli.shown import emit_drawn, print_result, table_cell_text
+from polydec.cli.terminal_output import emit_drawn, print_result, table_cell_text
 
 if TYPE_CHECKING:
     from polydec.request.explain import RequestPart
@@ -43,11 +43,11 @@ def explain(
         raise RequestError("trace is given: explain decodes nothing, so there is nothing to trace")
     flags.check_names()
     # Names are checked before the model is loaded.
-    steering = steered.request()
+    steering = steered.steering_fields()
     from polydec.request.explain import explain_request as parts_of
 
     lm = flags.load()
-    ask = api.Ask(text, **flags.request(lm), **steering)
+    ask = api.Ask(text, **flags.request_fields(lm), **steering)
     try:
         # Planning the request is what refuses it; nothing is decoded.
         parts = parts_of(lm, ask)

@@ -17,7 +17,7 @@ from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
 from polydec.base.options import as_text
 from polydec.cli import prompts
-from polydec.cli.declared import check_flag_ranges, flag_field, flags_of
+from polydec.cli.declared_flags import check_flag_ranges, flag_field, flags_of
 from polydec.cli.garbage import pause_garbage_collection
 from polydec.laws.shapers.names import check_fields
 from polydec.laws.shapers.names import own_sampling_fields as sampled
@@ -174,7 +174,7 @@ class RequestFlags:
         # Read now: a file that cannot be read must not surface after minutes.
         _ = self.constraint
 
-    def only(self, command: str, taken: Collection[str]) -> None:
+    def refuse_others(self, command: str, taken: Collection[str]) -> None:
         """Refuse flags that a command would do nothing with.
 
         Args:
@@ -184,12 +184,12 @@ class RequestFlags:
         Raises:
             RequestError: Another flag is given.
         """
-        if (flag := self.beside(taken)) is not None:
+        if (flag := self.first_foreign_flag(taken)) is not None:
             raise RequestError(
                 f"--{flag} is given, and {command} does nothing with it: leave it out"
             )
 
-    def beside(self, taken: Collection[str]) -> str | None:
+    def first_foreign_flag(self, taken: Collection[str]) -> str | None:
         """The first flag that is given and is none of these fields, without its dashes; None: there
         is none.
         """
@@ -210,7 +210,7 @@ class RequestFlags:
             RequestError: No model could honour one of them.
         """
         # Names alone: whether the model can honour them is checked after loading.
-        registry.check_names(self.method, self.options())
+        registry.check_names(self.method, self.option_values())
         if self.cache is not None:
             press.press_option_values(self.cache, split_flag_pairs("cache-set", self.cache_set))
         check_fields(self.bent)
@@ -230,7 +230,7 @@ class RequestFlags:
         with pause_garbage_collection():
             return api.load(**{**settings, "trained": tuple(self.with_ or ())})
 
-    def options(self) -> dict[str, str]:
+    def option_values(self) -> dict[str, str]:
         """--set k=v, split."""
         return split_flag_pairs("set", self.set_)
 
@@ -251,10 +251,10 @@ class RequestFlags:
             )
         return {**bent, **more}
 
-    def sampling(self, lm: api.LoadedModel) -> Sampling:
+    def sampling_rules(self, lm: api.LoadedModel) -> Sampling:
         """The sampling rules for a model, with its own defaults where no flag is given."""
         # Rules of sampling act on the units of the request, tokens or bytes.
-        return lm.in_units(self.units, self.covers).sampling(**self.bent)
+        return lm.in_units(self.units, self.covers).sampling_with(**self.bent)
 
     @cached_property
     def constraint(self) -> OutputConstraint | None:
@@ -280,7 +280,7 @@ class RequestFlags:
         values |= other
         if all(value is None for value in values.values()):
             return None
-        from polydec.laws.constraints.asked import constraint_of
+        from polydec.laws.constraints.constraint_kinds import constraint_of
 
         return constraint_of(values)
 
@@ -299,7 +299,7 @@ class RequestFlags:
             raise RequestError("source and --source-file are both given: give one of them")
         return prompts.read_text(self.source_file)
 
-    def request(self, lm: api.LoadedModel) -> dict[str, Any]:
+    def request_fields(self, lm: api.LoadedModel) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""
         # Fields that flags give as they are; the others need the model, a file or a split.
         values = {
@@ -309,12 +309,12 @@ class RequestFlags:
         }
         # These are made of several flags each.
         beside = {
-            "sampling": self.sampling(lm),
+            "sampling": self.sampling_rules(lm),
             "constraint": self.constraint,
             "source": self.written_from,
         }
         named = {
-            "options": self.options(),
+            "options": self.option_values(),
             "cache_options": split_flag_pairs("cache-set", self.cache_set),
         }
         return {**values, **beside, **named}
@@ -335,7 +335,7 @@ class SteeringFlags:
         type=str | None,
     )
 
-    def request(self) -> dict[str, Any]:
+    def steering_fields(self) -> dict[str, Any]:
         """The fields of a request that steer it.
 
         Raises:

@@ -20,9 +20,9 @@ from polydec.base.errors import RequestError, UnwritableError
 from polydec.base.files import NamedText
 from polydec.base.interrupts import SigtermInterrupt
 from polydec.cli import prompts
-from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.declared_flags import expand_flag_parameters
 from polydec.cli.flags import RequestFlags, SteeringFlags
-from polydec.cli.shown import terminal_text
+from polydec.cli.terminal_output import terminal_text
 from polydec.core.scheduler import RequestPass
 from polydec.core.trace import OpenedEvent, TraceEvent, ignore_event, to_json
 from polydec.models.formats.thinking_marks import Segment, ThinkingReader, ThinkingSegmentKind
@@ -76,7 +76,7 @@ def generate(
         )
     flags.check_names()
     # Names are checked before the model is loaded, which may take long.
-    steering = steered.request()
+    steering = steered.steering_fields()
     if exemplars is None:
         lm = flags.load()
     else:
@@ -94,22 +94,22 @@ def generate(
             raw=flags.raw,
         )
     # After the checks, as it imports torch.
-    from polydec.request.company import pass_events, trace_header
+    from polydec.request.request_records import pass_events, trace_header
 
     engine = api.Engine(lm)
 
-    def on(event: TraceEvent) -> None:
+    def on_event(event: TraceEvent) -> None:
         # The opening carries the request's method and guarantee as well.
-        sink.write(
+        sink.write_text(
             json.dumps(to_json(event) | (opening if isinstance(event, OpenedEvent) else {})) + "\n"
         )
 
-    ask = api.Ask(text, **flags.request(lm), **steering)
+    ask = api.Ask(text, **flags.request_fields(lm), **steering)
     if flags.trace is None:
         passes = None
     else:
         passes = list[RequestPass]()
-    ticket = engine.submit(ask, on=ignore_event if flags.trace is None else on, passes=passes)
+    ticket = engine.submit(ask, on=ignore_event if flags.trace is None else on_event, passes=passes)
     opening = {"method": ticket.method, "trace": trace_header(lm, ticket)}
     print_unused_settings(lm, ticket.plan)
     if flags.logprobs is not None and not flags.json_:
@@ -124,7 +124,7 @@ def generate(
         # Passes are known only when the answer has ended: their events come last.
         interrupted = stream_to_terminal(engine, ticket, quiet=flags.json_)
         for each in pass_events(lm, passes or ()):
-            on(each)
+            on_event(each)
     answer = ticket.completion()
     if flags.json_:
         print(json.dumps(answer.to_json()))
@@ -221,7 +221,7 @@ def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -
             if stream and apart is None:
                 print_piece(console, piece)
             elif stream and apart is not None:
-                apart.take(piece)
+                apart.print_piece(piece)
     except KeyboardInterrupt as stop:
         interrupted = True
         engine.cancel(ticket)
@@ -230,7 +230,7 @@ def stream_to_terminal(engine: api.Engine, ticket: api.Ticket, *, quiet: bool) -
             raise
     if stream:
         if apart is not None:
-            apart.end(ticket.completion().finish_reason)
+            apart.end_text(ticket.completion().finish_reason)
         print(flush=True)
     elif not quiet:
         for i, choice in enumerate(ticket.completion().choices):
@@ -266,19 +266,19 @@ class ThinkingPrinter:
 
     def __init__(self, reader: ThinkingReader, console: Console) -> None:
         self._reader = reader
-        self._state = reader.start()
+        self._state = reader.start_state()
         self._console = console
         self._aside = Console(stderr=True, highlight=False, soft_wrap=True)
         self._thinks = False
 
-    def take(self, piece: api.Piece) -> None:
+    def print_piece(self, piece: api.Piece) -> None:
         """Print what a piece completes."""
-        self._state, segments = self._reader.step(self._state, piece.text)
+        self._state, segments = self._reader.read_piece(self._state, piece.text)
         self._show(segments, piece)
 
-    def end(self, finish_reason: str) -> None:
+    def end_text(self, finish_reason: str) -> None:
         """Print what was held back, as it might have been the beginning of a mark."""
-        rest = self._reader.end(self._state, cut=finish_reason != "stop")
+        rest = self._reader.end_text(self._state, cut=finish_reason != "stop")
         self._show(rest, api.Piece("", 0, False))
 
     def _show(self, segments: Sequence[Segment], piece: api.Piece) -> None:

@@ -111,7 +111,7 @@ def readline_line_reader(
     for line in read_history(at) if at else ():
         readline.add_history(line)
 
-    def ask() -> str:
+    def ask_once() -> str:
         nonlocal at
         line = input(prompt)
         if not filter_history_lines([line]):
@@ -126,7 +126,7 @@ def readline_line_reader(
             tell(_off(error))
         return line
 
-    return ask
+    return ask_once
 
 
 def _off(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 
 
 class ChatMessageRecord(StrictRecord):

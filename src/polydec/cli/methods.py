@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polydec.base.errors import PolydecError
-from polydec.cli.shown import emit_drawn
+from polydec.cli.terminal_output import emit_drawn
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.catalogue import search_described_names
 from polydec.methods.registry.studies import STUDIES
@@ -112,7 +112,7 @@ def search_other_features(words: str) -> list[dict[str, str]]:
             "title": steer.get_steering_module(name).CARD.title,
             "where": f"--steer {name}",
         }
-        for name in steer.STEERINGS.search(words)
+        for name in steer.STEERINGS.search_modules(words)
     ]
     caches = [
         {
@@ -121,7 +121,7 @@ def search_other_features(words: str) -> list[dict[str, str]]:
             "title": press.get_press_module(name).CARD.title,
             "where": f"--cache {name}",
         }
-        for name in press.PRESSES.search(words)
+        for name in press.PRESSES.search_modules(words)
     ]
     shapers = registry.mechanism_classes("shapers")
     # Rules of sampling have no cards: their docstrings, and their modules', are searched.

@@ -69,7 +69,7 @@ Check = Callable[[ChatConversation], None]
 class ChatAction(Protocol):
     """What a typed line means."""
 
-    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+    def carry_out(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         """Carry the action out.
 
         Args:
@@ -95,7 +95,7 @@ class SendMessageAction:
 
     text: str
 
-    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+    def carry_out(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         """Add the user's message.
 
         Args:
@@ -112,7 +112,7 @@ class SendMessageAction:
 class ShowHelpAction:
     """List everything that can be typed."""
 
-    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+    def carry_out(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         """Make the list of orders.
 
         Args:
@@ -141,7 +141,7 @@ class SwitchMethodAction:
     name: str | None
     options: Mapping[str, str]
 
-    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+    def carry_out(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         """Switch the method, or say which one it is.
 
         Args:
@@ -172,7 +172,7 @@ class SystemPromptAction:
 
     text: str | None
 
-    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+    def carry_out(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         """Change the system message, or say what it is.
 
         Args:
@@ -203,7 +203,7 @@ class SaveChatAction:
 
     path: Path
 
-    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+    def carry_out(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         """Write the conversation as one JSON line.
 
         Args:
@@ -243,7 +243,7 @@ class SaveChatAction:
 class QuitChatAction:
     """End the chat."""
 
-    def act(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+    def carry_out(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
         """Mark the chat as over.
 
         Args:
@@ -365,6 +365,6 @@ def run_chat_line(line: str, chat: ChatConversation, check: Check) -> tuple[Chat
         The chat afterwards, unchanged where something is wrong, and what the user is told.
     """
     try:
-        return parse_chat_line(line).act(chat, check)
+        return parse_chat_line(line).carry_out(chat, check)
     except PolydecError as error:
         return chat, error_sentence(error)

@@ -84,7 +84,7 @@ def svg_chart(
     x1 = x1 if x1 > x0 else x0 + 1
     y1 = y1 if y1 > y0 else y0 + 1
 
-    def at(x: float, y: float) -> tuple[float, float]:
+    def point_pixel(x: float, y: float) -> tuple[float, float]:
         """The pixel of a point; y grows downwards in SVG.
 
         Args:
@@ -106,7 +106,7 @@ def svg_chart(
         up=up,
         joined=joined,
         percent=percent,
-        at=at,
+        at=point_pixel,
         x0=x0,
         y0=y0,
         rows=axis_ticks(y0, y1),

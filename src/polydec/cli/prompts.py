@@ -191,7 +191,7 @@ def parse_prompt_row(
             )
         return PromptRow(
             # Running text is cut by tokens, and goes in without a chat template.
-            lm.ids(whole_text(j.text, what), raw=True)[:prompt_tokens],
+            lm.encode_prompt(whole_text(j.text, what), raw=True)[:prompt_tokens],
             workload,
             raw=True,
         )

@@ -17,7 +17,7 @@ from typer import Option
 from polydec import api
 from polydec.base.errors import MissingError, RequestError
 from polydec.base.options import short_repr
-from polydec.cli.declared import expand_flag_parameters, flag_field, flags_of
+from polydec.cli.declared_flags import expand_flag_parameters, flag_field, flags_of
 from polydec.cli.generate import print_unused_settings
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
@@ -215,7 +215,7 @@ def check_server_flags(flags: ServeFlags) -> None:
     for name, known in flags_of(ServeFlags).items():
         value = getattr(flags, name)
         if known.option.limits and (name, value) != ("max_positions", "auto"):
-            replace(known.option, name=name).convert(value)
+            replace(known.option, name=name).convert_value(value)
 
 
 def _origins(origins: list[str]) -> tuple[str, ...]:
@@ -299,5 +299,5 @@ def _load(
     usual = api.Ask("x", method=method)
     print_unused_settings(lm, plan_request(lm, usual, measure=PassCosts))
     # Texts that stay cached for requests that begin alike.
-    lm.keep(keep)
+    lm.keep_texts(keep)
     return lm

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from polydec.cli.methods import in_full
-from polydec.cli.shown import emit_drawn
+from polydec.cli.terminal_output import emit_drawn
 from polydec.methods.registry import steer
 
 

@@ -24,10 +24,10 @@ from polydec.base.edge import (
 )
 from polydec.base.errors import RequestError
 from polydec.cli import canvas, search_tree, trace_page
+from polydec.cli.answer_story import ChoiceTrace, Key, TraceDraftTree, TraceRound
 from polydec.cli.flags import split_flag_pairs
 from polydec.cli.lab_commands import lab_module
-from polydec.cli.shown import emit_drawn, print_result
-from polydec.cli.story import ChoiceTrace, Key, TraceDraftTree, TraceRound
+from polydec.cli.terminal_output import emit_drawn, print_result
 from polydec.core.trace import (
     VERSION,
     BranchedEvent,
@@ -112,7 +112,7 @@ def show(
         )
         return
 
-    def draw(out: Console) -> None:
+    def draw_figure(out: Console) -> None:
         for key, story in stories.items():
             name = _name(key, stories)
             title = f"{name}: {story.method}, {story.prompt} tokens of prompt, {story.finish}"
@@ -128,7 +128,7 @@ def show(
                 out.print(trace_rounds_table(story.rounds[: rounds or None]))
             out.print(Text(choice_trace_summary(story), "dim"))
 
-    emit_drawn(draw)
+    emit_drawn(draw_figure)
 
 
 @app.command(name="html")
@@ -456,10 +456,10 @@ def _known(told: Any, what: str) -> None:
 def _checked(event: TraceEvent, what: str) -> TraceEvent:
     """The event, with the types that its readers rely on."""
 
-    def ids(value: Any) -> bool:
+    def text_ids(value: Any) -> bool:
         return isinstance(value, tuple) and all(type(x) is int for x in value)  # pyright: ignore[reportUnknownVariableType]
 
-    def within(high: int, *values: Any) -> bool:
+    def is_within(high: int, *values: Any) -> bool:
         """Whether all values are whole numbers of 0 or more and below a bound.
 
         Args:
@@ -472,23 +472,25 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
         return all(type(x) is int and 0 <= x < high for x in values)
 
     # A trace is a file from elsewhere: readers index lists by these numbers.
-    good = within(MOST, event.choice)
+    good = is_within(MOST, event.choice)
     match event:
         case OpenedEvent():
-            good &= ids(event.prompt) and within(1 << 64, *event.prompt)
+            good &= text_ids(event.prompt) and is_within(1 << 64, *event.prompt)
         case ProposedEvent():
             good &= (
-                ids(event.token) and ids(event.parent) and len(event.token) == len(event.parent) > 0
+                text_ids(event.token)
+                and text_ids(event.parent)
+                and len(event.token) == len(event.parent) > 0
             )
             # Parents come before their children, so the walk over a tree ends.
             good = good and all(0 <= p < i for i, p in enumerate(event.parent) if i)
-            good = good and within(LONGEST, event.position) and isinstance(event.piece, tuple)
+            good = good and is_within(LONGEST, event.position) and isinstance(event.piece, tuple)
             good = good and len(event.piece) in (0, len(event.token))
-            good = good and all(isinstance(p, str) for p in event.piece) and ids(event.probes)
+            good = good and all(isinstance(p, str) for p in event.piece) and text_ids(event.probes)
         # Each kind of event has its own fields, all of which are checked: a trace may come from
         # anybody.
         case VerifiedEvent():
-            good &= ids(event.path) and within(LONGEST, event.position, *event.path)
+            good &= text_ids(event.path) and is_within(LONGEST, event.position, *event.path)
             good = good and 0 not in event.path
         case PassedEvent():
             # A bool is an int in Python, and no time.
@@ -496,30 +498,30 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
             good &= isinstance(event.model, str) and all(
                 type(t) in (int, float) and 0 <= t < 1e9 for t in times
             )
-            good = good and within(1 << 40, event.positions, event.of, event.queries)
+            good = good and is_within(1 << 40, event.positions, event.of, event.queries)
         case EditedEvent():
             good &= isinstance(event.pieces, tuple) and all(
                 isinstance(p, str) for p in event.pieces
             )
             good = good and type(event.accepted) is int and 0 <= event.accepted <= 1 << 20
-            good = good and ids(event.tokens) and _is_edit(event.edit)
+            good = good and text_ids(event.tokens) and _is_edit(event.edit)
         case ForcedEvent():
-            good &= ids(event.position) and within(LONGEST, *event.position)
+            good &= text_ids(event.position) and is_within(LONGEST, *event.position)
         case RemaskedEvent():
-            good &= ids(event.position) and within(LONGEST, event.step, *event.position)
+            good &= text_ids(event.position) and is_within(LONGEST, event.step, *event.position)
             good = good and all(isinstance(x, tuple) for x in (event.confidence, event.piece))
             good = good and len(event.position) == len(event.confidence) == len(event.piece)
             good = good and all(isinstance(p, str) for p in event.piece)
             good = good and all(type(c) is float for c in event.confidence)
         case UnmaskedEvent():
             good &= (
-                all(map(ids, (event.position, event.block, event.fed)))
+                all(map(text_ids, (event.position, event.block, event.fed)))
                 and len(event.block) == len(event.fed) == 2
             )
             good = good and all(isinstance(x, tuple) for x in (event.confidence, event.piece))
             good = (
                 good
-                and within(LONGEST, event.step)
+                and is_within(LONGEST, event.step)
                 and len(event.position) == len(event.confidence) == len(event.piece)
             )
             good = (
@@ -529,18 +531,18 @@ def _checked(event: TraceEvent, what: str) -> TraceEvent:
             )
             good = good and all(0 <= p < 1 << 20 for p in (*event.position, *event.block))
         case BranchedEvent():
-            good &= within(LONGEST, event.branch, event.at)
+            good &= is_within(LONGEST, event.branch, event.at)
             good = good and type(event.parent) is int and -1 <= event.parent < LONGEST
         case TriedEvent():
-            good &= within(LONGEST, event.branch) and ids(event.tokens)
+            good &= is_within(LONGEST, event.branch) and text_ids(event.tokens)
             good = good and isinstance(event.pieces, tuple)
             good = good and len(event.pieces) == len(event.tokens)
             good = good and all(isinstance(p, str) for p in event.pieces)
         case ScoredEvent():
-            good &= within(LONGEST, event.branch) and type(event.score) in (int, float)
+            good &= is_within(LONGEST, event.branch) and type(event.score) in (int, float)
             good = good and not math.isnan(event.score) and abs(event.score) < 1e300
         case PrunedEvent():
-            good &= within(LONGEST, event.branch)
+            good &= is_within(LONGEST, event.branch)
         case FinishedEvent():
             good &= isinstance(event.finish_reason, str)
     if not good:

@@ -69,7 +69,7 @@ def tune(
     # Everything that needs no model is checked before one is loaded.
     if not 1 <= seconds <= 100:
         raise RequestError(f"seconds is {seconds:g}: it must lie in 1 to 100")
-    loading_options()["threads"].convert(threads)
+    loading_options()["threads"].convert_value(threads)
     require_integer("limit", limit, 1, 10_000)
     require_integer("max_tokens", max_tokens, 2, 1 << 20)
     require_integer("best", best, 1, 8)

@@ -19,7 +19,9 @@ class CanvasSession(Protocol):
     and it grows only by positions that the pass feeds.
     """
 
-    async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+    async def score_canvas(
+        self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]
+    ) -> Tensor:
         """Score positions of the canvas in one forward pass.
 
         Only the positions in `feed` run. They see the other positions as these were when they were
@@ -37,15 +39,15 @@ class CanvasSession(Protocol):
         """
         ...
 
-    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
-        """Run the pass of `score`, but return hidden states in place of laws.
+    async def read_canvas(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        """Run the pass of `score_canvas`, but return hidden states in place of laws.
 
         Args:
             canvas: The canvas as it stands now, by position; None is a gap.
             feed: Positions that the pass computes, ascending.
 
         Returns:
-            For each position of `feed` the state from which `Denoiser.laws` computes the law, shape
+            For each position of `feed` the state from which `Denoiser.laws_of_states` computes the law, shape
             ``[len(feed), H]``.
         """
         ...
@@ -84,7 +86,7 @@ class Denoiser(Protocol):
 
     @property
     def vocab(self) -> TokenVocabulary: ...
-    def open(self, length: int, prompt: int = 0) -> CanvasSession:
+    def open_canvas(self, length: int, prompt: int = 0) -> CanvasSession:
         """Open a session for one canvas.
 
         Args:
@@ -99,15 +101,15 @@ class Denoiser(Protocol):
         """
         ...
 
-    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+    def embed_canvas(self, canvas: Sequence[int | None]) -> Tensor:
         """What enters the first layer for each token, and for gaps, [n, H], fp32."""
         ...
 
-    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
-        """Compute laws from hidden states, as `CanvasSession.score` gives them.
+    def laws_of_states(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+        """Compute laws from hidden states, as `CanvasSession.score_canvas` gives them.
 
         Args:
-            state_RH: States of the positions, as `CanvasSession.read` gives them, shape ``[R, H]``.
+            state_RH: States of the positions, as `CanvasSession.read_canvas` gives them, shape ``[R, H]``.
             rows: Position of each state in the canvas.
 
         Returns:

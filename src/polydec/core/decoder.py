@@ -28,7 +28,7 @@ class Decoder(Protocol):
         """Of the texts that it writes."""
         ...
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write all choices of the request, in order.
 
         What the choices share (the prompt, a search) is computed once. The coroutine awaits scores,
@@ -47,7 +47,7 @@ class Decoder(Protocol):
 
 def request_streams(request: Request) -> Streams:
     """The request's own randomness."""
-    return partial(Rng.of, request.seed)
+    return partial(Rng.of_choice, request.seed)
 
 
 async def run_decoder(
@@ -63,7 +63,7 @@ async def run_decoder(
     Returns:
         One result for each choice, in order.
     """
-    return await decoder.run(
+    return await decoder.write_choices(
         request, request_streams(request), Transcript(request, decoder.vocab.eos, on)
     )
 
@@ -92,4 +92,4 @@ async def answer_one(
         of = request_streams(request)
     else:
         of = stream_of
-    return (await decoder.run(request, of, Transcript(request, decoder.vocab.eos, on)))[0]
+    return (await decoder.write_choices(request, of, Transcript(request, decoder.vocab.eos, on)))[0]

@@ -20,7 +20,7 @@ class DelegatingSession:
     of `Session` gets its line here, and every wrapper has it.
 
     `fork` is missing on purpose: a twin holds the wrapper's own state too, which only the wrapper
-    knows; and so are `score`, `commit`, `keep` and `rewind`, which move that state. A wrapper that
+    knows; and so are `score_draft`, `commit_tokens`, `keep_nodes` and `rewind_tokens`, which move that state. A wrapper that
     forgets one of them is no Session, and a type checker says so where its target opens it.
     """
 
@@ -30,25 +30,25 @@ class DelegatingSession:
     def peers(self) -> int:
         return self._inner.peers
 
-    async def prefill(self, want: ScoreRequest) -> DraftScores:
-        return await self._inner.prefill(want)
+    async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
+        return await self._inner.prefill_prompt(want)
 
-    def evict(self) -> None:
-        self._inner.evict()
+    def evict_cache(self) -> None:
+        self._inner.evict_cache()
 
-    def states(self, hidden_NH: Tensor) -> DraftScores:
-        return self._inner.states(hidden_NH)
+    def score_states(self, hidden_NH: Tensor) -> DraftScores:
+        return self._inner.score_states(hidden_NH)
 
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        return self._inner.normed(hidden_NH)
+    def normed_states(self, hidden_NH: Tensor) -> Tensor:
+        return self._inner.normed_states(hidden_NH)
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        return self._inner.embed(tokens)
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
+        return self._inner.embed_tokens(tokens)
 
-    def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
-        return self._inner.memory(layer)
+    def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        return self._inner.layer_memory(layer)
 
-    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
+    def bend_scores(self, draft: Draft, scores: DraftScores) -> DraftScores:
         """Pass rows of somebody else's law to the inner session, which shapes them as its own.
 
         Args:
@@ -58,9 +58,9 @@ class DelegatingSession:
         Returns:
             The shaped rows; `scores` themselves where the inner session shapes nothing.
         """
-        return self._inner.bend(draft, scores)
+        return self._inner.bend_scores(draft, scores)
 
-    def part(
+    def open_part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
         """Open a part of the inner session that runs some of its layers only.
@@ -74,7 +74,7 @@ class DelegatingSession:
         Returns:
             A session over the same cache.
         """
-        return self._inner.part(layers, without, together)
+        return self._inner.open_part(layers, without, together)
 
     def close(self) -> None:
         self._inner.close()
@@ -91,19 +91,19 @@ class LawsOnlySession(DelegatingSession):
         """Why these (states, embeddings, keys, layers) cannot be read."""
         raise NotImplementedError
 
-    def states(self, hidden_NH: Tensor) -> DraftScores:
+    def score_states(self, hidden_NH: Tensor) -> DraftScores:
         raise self._refusal("states")
 
-    def normed(self, hidden_NH: Tensor) -> Tensor:
+    def normed_states(self, hidden_NH: Tensor) -> Tensor:
         raise self._refusal("states")
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         raise self._refusal("embeddings")
 
-    def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise self._refusal("keys")
 
-    def part(
+    def open_part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
         """Refuse: the layers of the inner sessions are not this session's own.
@@ -122,7 +122,7 @@ class LawsOnlySession(DelegatingSession):
 class DelegatingDenoiser:
     """What a denoiser around another one does where it has nothing of its own to say.
 
-    `open` is missing on purpose: a wrapper bends what the canvas sessions say.
+    `open_canvas` is missing on purpose: a wrapper bends what the canvas sessions say.
     """
 
     denoiser: Denoiser
@@ -145,10 +145,10 @@ class DelegatingDenoiser:
     def context(self) -> int:
         return self.denoiser.context
 
-    def embed(self, canvas: Sequence[int | None]) -> Tensor:
-        return self.denoiser.embed(canvas)
+    def embed_canvas(self, canvas: Sequence[int | None]) -> Tensor:
+        return self.denoiser.embed_canvas(canvas)
 
-    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+    def laws_of_states(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
         """Return what the inner denoiser says of these states.
 
         Args:
@@ -158,4 +158,4 @@ class DelegatingDenoiser:
         Returns:
             Log-weights, shape ``[R, V]``.
         """
-        return self.denoiser.laws(state_RH, rows)
+        return self.denoiser.laws_of_states(state_RH, rows)

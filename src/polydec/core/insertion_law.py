@@ -38,7 +38,7 @@ class InsertionScores:
 class InsertionSession(Protocol):
     """A text under one model. It only grows."""
 
-    async def score(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
+    async def score_slots(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
         """Score what is missing in a text.
 
         Every pass feeds all of the text: an inserted token changes what all others mean.
@@ -68,7 +68,7 @@ class Inserter(Protocol):
 
     @property
     def vocab(self) -> TokenVocabulary: ...
-    def open(self, length: int) -> InsertionSession:
+    def open_slate(self, length: int) -> InsertionSession:
         """For a text of `length` tokens at most. Raises PolydecError where that is longer than the
         model's context.
         """

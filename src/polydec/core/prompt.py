@@ -42,7 +42,7 @@ class PromptLogprobs:
     def vocab(self) -> TokenVocabulary:
         return self.decoder.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Note the log-probabilities of the prompt's tokens, then run the inner decoder.
 
         Args:
@@ -56,7 +56,7 @@ class PromptLogprobs:
         prompt = request.prompt
         # The first token follows no other, so it has no law.
         notes = [PromptLogprob(request.prompt[0])]
-        session = self.target.open(prompt[:1])
+        session = self.target.open_session(prompt[:1])
         try:
             for start in range(0, len(prompt) - 1, self.part):
                 # The last token of the prompt is not fed: it is the pending root of the answers.
@@ -64,14 +64,14 @@ class PromptLogprobs:
                 # Row i of the part is the law behind its token i, so it belongs to the prompt's
                 # next token.
                 next_ = prompt[start + 1 : start + self.part + 1]
-                scores = await session.score(
-                    Draft.chain(fed[0], fed[1:]),
+                scores = await session.score_draft(
+                    Draft.chain_draft(fed[0], fed[1:]),
                     ScoreRequest(RowDetail.NOTHING, base=RowDetail.ROW),
                 )
                 notes += _notes(scores.base, next_, self.top)
-                session.commit(fed)
+                session.commit_tokens(fed)
             into.prompt = tuple(notes)
-            return await self.decoder.run(
+            return await self.decoder.write_choices(
                 request, rng, into
             )  # the session lives on: what it holds is not fed again
         finally:
@@ -82,9 +82,9 @@ def _notes(scores: DraftScores, tokens: Sequence[int], k: int) -> list[PromptLog
     """Of the tokens that follow the nodes of a chain."""
     out = list[PromptLogprob]()
     for node, token in enumerate(tokens):
-        row_V = scores.row(node)
+        row_V = scores.logprob_row(node)
         if k:
-            top = zip(*scores.topk(node, k), strict=True)
+            top = zip(*scores.likeliest_tokens(node, k), strict=True)
         else:
             top = ()
         out.append(

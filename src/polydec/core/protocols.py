@@ -28,27 +28,27 @@ class BatchedModel(Protocol):
 class DraftScores(Protocol):
     """A law at every node of a draft, lazily: a greedy step never writes V numbers a row."""
 
-    def row(self, i: int) -> Tensor:
+    def logprob_row(self, i: int) -> Tensor:
         """Normalised log-probabilities logp_V after the path to node i."""
         ...
 
-    def weights(self, i: int) -> Tensor:
+    def log_weights(self, i: int) -> Tensor:
         """Log-weights of the same law, not normalised: of a model its logits, which some penalties
         are defined on.
         """
         ...
 
-    def certain(self, i: int) -> int | None:
+    def certain_token(self, i: int) -> int | None:
         """The only possible token of row i where that is known without looking at the row; else
         None.
         """
         ...
 
-    def argmax(self, i: int) -> int:
+    def likeliest_token(self, i: int) -> int:
         """The likeliest token of row i, the lowest id on a tie."""
         ...
 
-    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Find the likeliest tokens of one row.
 
         Args:
@@ -61,7 +61,7 @@ class DraftScores(Protocol):
         ...
 
     def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
-        """Find the likeliest tokens of several rows: the vectorised form of `topk`.
+        """Find the likeliest tokens of several rows: the vectorised form of `likeliest_tokens`.
 
         Args:
             rows: Nodes of the draft.
@@ -72,7 +72,7 @@ class DraftScores(Protocol):
         """
         ...
 
-    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
         """Look up log-probabilities of some tokens of one row.
 
         Args:
@@ -84,7 +84,7 @@ class DraftScores(Protocol):
         """
         ...
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
+    def exit_laws(self, depth: int, nodes: Sequence[int]) -> DraftScores:
         """Read the law that the first layers alone give (early exit), through the model's norm and
         head.
 
@@ -115,7 +115,7 @@ class DraftScorer(Protocol):
     target's states. It is all that a tree needs in order to grow.
     """
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Compute the law at every node of a draft.
 
         A draft that extends the last one feeds its new nodes only. Any other draft drops what was
@@ -143,7 +143,7 @@ class Session(DraftScorer, Protocol):
         """
         ...
 
-    async def prefill(self, want: ScoreRequest) -> DraftScores:
+    async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
         """Feed the prompt in chunks. With want.prompt, node i of the answer is prompt token i (the
         pending root left out), and a cached prefix is computed again; with want.last, its only node
         is the last of these (a prompt of one token has none), and a cached prefix stays. Without
@@ -152,13 +152,13 @@ class Session(DraftScorer, Protocol):
         """
         ...
 
-    def commit(self, tokens: Sequence[int]) -> None:
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
         """These tokens, the root first, are past now: what the scored tree holds of them stays
         cached, the rest is fed with the next score.
         """
         ...
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
         """Keep some nodes of the draft that was scored last, under a new root.
 
         The path from the old root down to the node above `root` is committed. `root` becomes the
@@ -177,34 +177,34 @@ class Session(DraftScorer, Protocol):
         """
         ...
 
-    def rewind(self, n: int) -> None:
+    def rewind_tokens(self, n: int) -> None:
         """Forget the last n committed tokens, and whatever is staged."""
         ...
 
-    def evict(self) -> None:
+    def evict_cache(self) -> None:
         """Give all cache entries back, while nothing of this session waits for a pass. Text,
         staged draft and laws stay as they are: later scores feed anew what they need.
         """
         ...
 
-    def states(self, hidden_NH: Tensor) -> DraftScores:
+    def score_states(self, hidden_NH: Tensor) -> DraftScores:
         """The target's own final norm and head over states as `DraftScores.hidden_NH` gives them:
         they lie before that norm. Of a shaped target the model's own law. Raises PolydecError where
         the target has no such states."""
         ...
 
-    def normed(self, hidden_NH: Tensor) -> Tensor:
+    def normed_states(self, hidden_NH: Tensor) -> Tensor:
         """States as `DraftScores.hidden_NH` gives them, behind the target's own final norm: what
         its head reads. Raises PolydecError where the target has no such states."""
         ...
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer for these tokens, NH. Raises PolydecError where the target
         has no table of its own.
         """
         ...
 
-    def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         """Read the keys and values that one layer holds of the first N committed tokens.
 
         These are all committed tokens after a score or a complete prefill, and fewer where some
@@ -222,7 +222,7 @@ class Session(DraftScorer, Protocol):
         """
         ...
 
-    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
+    def bend_scores(self, draft: Draft, scores: DraftScores) -> DraftScores:
         """Shape the rows of somebody else's law as this session shapes its own.
 
         Args:
@@ -246,7 +246,7 @@ class Session(DraftScorer, Protocol):
         """
         ...
 
-    def part(
+    def open_part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
         """Open a session over the same cache that runs some layers only.
@@ -282,13 +282,13 @@ class Target(Protocol):
         """How many layers a part of a session can choose from; 0 where they cannot run alone."""
         ...
 
-    def open(self, prompt: Sequence[int]) -> Session: ...
+    def open_session(self, prompt: Sequence[int]) -> Session: ...
 
 
 class Shaper(Protocol[S]):
     """Bends a law. Pure, total and persistent; applied only at nodes that somebody looks at.
 
-    `shape` receives log-weights (finite but for -inf, at least one finite) and returns such; it
+    `shape_law` receives log-weights (finite but for -inf, at least one finite) and returns such; it
     must not write to its argument. Weights are the model's logits for the first shaper: only rules
     that are defined on logits (CTRL's repetition penalty) may look at more than differences.
     `reads`: ARGMAX says that the likeliest token is all it leaves; `keeps_argmax`: the likeliest
@@ -298,8 +298,8 @@ class Shaper(Protocol[S]):
     reads: ClassVar[RowDetail]
     keeps_argmax: ClassVar[bool]
 
-    def start(self, prompt: Sequence[int]) -> S: ...
-    def step(self, state: S, token: int) -> S:
+    def start_state(self, prompt: Sequence[int]) -> S: ...
+    def next_state(self, state: S, token: int) -> S:
         """Advance the state by one token of the text. The old state stays valid.
 
         Args:
@@ -311,7 +311,7 @@ class Shaper(Protocol[S]):
         """
         ...
 
-    def shape(self, state: S, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: S, logw_V: Tensor) -> Tensor:
         """Bend one row of a law.
 
         Args:

@@ -18,13 +18,13 @@ class TextWriter(Protocol):
     keep state inside.
     """
 
-    def push(self, token: int) -> str:
+    def push_token(self, token: int) -> str:
         """The text that this token makes certain (it may be empty: half a character, half a stop
         string).
         """
         ...
 
-    def end(self) -> str:
+    def end_text(self) -> str:
         """What was held back; nothing may be pushed after it."""
         ...
 
@@ -43,10 +43,10 @@ class SilentWriter:
 
     stopped = False
 
-    def push(self, token: int) -> str:
+    def push_token(self, token: int) -> str:
         return ""
 
-    def end(self) -> str:
+    def end_text(self) -> str:
         return ""
 
     def fork(self) -> SilentWriter:
@@ -56,8 +56,8 @@ class SilentWriter:
 class TextGuard(Protocol):
     """What a text may not hold. States are values."""
 
-    def start(self, prompt: Sequence[int]) -> Any: ...
-    def step(self, states: Any, token: int) -> Any:
+    def start_state(self, prompt: Sequence[int]) -> Any: ...
+    def next_states(self, states: Any, token: int) -> Any:
         """Advance the state by one token of the answer.
 
         Args:
@@ -72,7 +72,7 @@ class TextGuard(Protocol):
         """
         ...
 
-    def kept(self, states: Any, logp_V: Tensor) -> float:
+    def kept_probability(self, states: Any, logp_V: Tensor) -> float:
         """Sum the probability of all tokens that may be written next.
 
         Args:
@@ -84,7 +84,7 @@ class TextGuard(Protocol):
         """
         ...
 
-    def single(self, states: Any, logp_V: Tensor) -> bool:
+    def leaves_single_token(self, states: Any, logp_V: Tensor) -> bool:
         """Tell whether exactly one token may be written next.
 
         Args:
@@ -214,7 +214,7 @@ class AnswerStats(Protocol):
         """Tokens that were there after the first pass: decoding is timed without them."""
         ...
 
-    def plus(self, other: Self) -> Self:
+    def plus_stats(self, other: Self) -> Self:
         """Both together: of two answers, or of two parts of one."""
         ...
 

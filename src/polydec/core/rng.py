@@ -12,7 +12,7 @@ Name = str | int
 
 
 class GumbelNoise:
-    """Gumbel noise over a vocabulary: `argmax(logp)` is a draw from that law, and laws that share
+    """Gumbel noise over a vocabulary: `argmax_token(logp)` is a draw from that law, and laws that share
     the noise agree often.
     """
 
@@ -21,12 +21,12 @@ class GumbelNoise:
     def __init__(self, gumbel_V: Tensor) -> None:
         self.gumbel_V = gumbel_V
 
-    def argmax(self, logp_V: Tensor) -> int:
+    def argmax_token(self, logp_V: Tensor) -> int:
         # On the host in float64, so that every device draws the same token.
         return int((logp_V.double().cpu() + self.gumbel_V).argmax())
 
-    def topk(self, logp_V: Tensor, k: int) -> tuple[int, ...]:
-        """Draw without replacement; the first draw is `argmax`.
+    def first_tokens(self, logp_V: Tensor, k: int) -> tuple[int, ...]:
+        """Draw without replacement; the first draw is `argmax_token`.
 
         Args:
             logp_V: Log-probabilities of the law, shape ``[V]``.
@@ -56,7 +56,7 @@ class Rng:
         self._used = False
 
     @staticmethod
-    def of(seed: int, choice: int = 0) -> Rng:
+    def of_choice(seed: int, choice: int = 0) -> Rng:
         """Make the stream of one choice of one request. Nothing else enters, so batches cannot
         change it.
 
@@ -67,9 +67,9 @@ class Rng:
         Returns:
             The stream.
         """
-        return Rng(b"polydec").at(seed, choice)
+        return Rng(b"polydec").child_stream(seed, choice)
 
-    def at(self, *names: Name) -> Rng:
+    def child_stream(self, *names: Name) -> Rng:
         """An independent child, the same for the same names. Pure: it does not use this stream up."""
         # The parent's key is the key of the hash: children of different parents are independent.
         return Rng(blake2b(repr(names).encode(), digest_size=16, key=self._key).digest())
@@ -81,31 +81,31 @@ class Rng:
         self._used = True
         return self._key
 
-    def shared(self) -> Rng:
+    def shared_stream(self) -> Rng:
         """The same stream, for guesses and for what checks them: both make the draws of a name,
         and no other draw hangs on it.
         """
         return self
 
-    def uniform(self) -> float:
+    def draw_uniform(self) -> float:
         """In [0, 1), 53 bits."""
         # The upper 53 of 64 bits fill the mantissa of a float64, so every value is exact.
         return (int.from_bytes(self._take()[:8], "little") >> 11) * 2.0**-53
 
-    def bernoulli(self, a: float) -> bool:
+    def draw_bernoulli(self, a: float) -> bool:
         """True with probability a."""
-        return self.uniform() < a
+        return self.draw_uniform() < a
 
-    def categorical(self, p_V: Tensor) -> int:
+    def draw_categorical(self, p_V: Tensor) -> int:
         """An index drawn by the weights p_V, which need not be normalised, by the inverse CDF of
         one uniform; never one of weight zero.
         """
-        import torch  # here, as in `noise`: every card is read with this module, and none of them draws
+        import torch  # here, as in `gumbel_noise`: every card is read with this module, and none of them draws
 
         cdf_V = p_V.double().cumsum(-1)
         total = float(cdf_V[-1])
         # The inverse of the cumulative weights; right=True passes over entries of weight 0.
-        i = int(torch.searchsorted(cdf_V, self.uniform() * total, right=True))
+        i = int(torch.searchsorted(cdf_V, self.draw_uniform() * total, right=True))
         # u * total can round up to the total: then the last entry that has weight is meant
         if i < len(cdf_V):
             return i
@@ -131,11 +131,11 @@ class Rng:
             if not float(left_V.sum()) > 0.0:
                 break
             # Each draw has a stream of its own, named by its number.
-            out.append(self.at(i).categorical(left_V))
+            out.append(self.child_stream(i).draw_categorical(left_V))
             left_V[out[-1]] = 0.0
         return tuple(out)
 
-    def noise(self, size: int) -> GumbelNoise:
+    def gumbel_noise(self, size: int) -> GumbelNoise:
         """Gumbel noise for `size` tokens."""
         import numpy as np
         import torch

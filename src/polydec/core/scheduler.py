@@ -141,7 +141,7 @@ class ScheduledTask:
         self.passes: list[RequestPass] | None = None if parent is None else parent.passes
         self.prefixes: list[CachedPrefix] = [] if parent is None else parent.prefixes
 
-    def opened(self, prefix: CachedPrefix) -> None:
+    def note_opened(self, prefix: CachedPrefix) -> None:
         """Note what was cached of a text, if it is the first of its model and length."""
         # The first text of a length counts: later ones find what the request itself has cached.
         same = ((p.model, p.length) == (prefix.model, prefix.length) for p in self.prefixes)
@@ -308,7 +308,7 @@ class Scheduler:
         self._positions = positions
         self._doubling = doubling
 
-    def submit(self, coro: Coro, cache_salt: str = "") -> ScheduledTask:
+    def submit_coroutine(self, coro: Coro, cache_salt: str = "") -> ScheduledTask:
         """Add a coroutine; it first runs in the next step.
 
         Args:
@@ -326,10 +326,10 @@ class Scheduler:
     def cancel(self, task: ScheduledTask) -> None:
         """Close a submitted task: it ends without result or error."""
         # A pass under way still writes to caches of the task.
-        self.settle(task)
+        self.settle_task(task)
         task.close()
 
-    def settle(self, task: ScheduledTask | None = None) -> None:
+    def settle_task(self, task: ScheduledTask | None = None) -> None:
         """Wait until no pass is under way in which this task, or one below it, takes part (None:
         none at all): whoever closes it gives caches back, which such a pass still writes. Without a
         pool nothing is ever under way.
@@ -341,13 +341,13 @@ class Scheduler:
                 if task is None or any(_below(t, task) for t, _ in group)
             )
 
-    def hold(self, task: ScheduledTask) -> None:
+    def hold_task(self, task: ScheduledTask) -> None:
         """Ask a submitted task to stop at its next pause, until `resume`."""
         # An empty list: it is asked to stop, and nothing of it has stopped yet.
         if task.paused is None:
             task.paused = []
 
-    def stopped(self, task: ScheduledTask) -> bool:
+    def has_stopped(self, task: ScheduledTask) -> bool:
         """Whether a task that was asked to has stopped, with everything below it."""
         if task.paused is None or task.done:
             return False
@@ -358,7 +358,7 @@ class Scheduler:
         runs = any(t.root is task for _, group in self._running.values() for t, _ in group)
         return not waits and not runs and not any(item[0].root is task for item in self._ready)
 
-    def resume(self, task: ScheduledTask) -> None:
+    def resume_task(self, task: ScheduledTask) -> None:
         """Let a task that was asked to stop go on."""
         if task.paused is not None:
             # Whatever below it had paused goes on.
@@ -563,7 +563,7 @@ class Scheduler:
             return
         parent.join = None
         # A pass of a child may still write to caches that closing it gives back.
-        self.settle(parent)
+        self.settle_task(parent)
         for kid in parent.kids:
             kid.close()
         self._ready.append((parent, answer, error))
@@ -580,7 +580,7 @@ def run_coroutines(coros: Sequence[Coro], scheduler: Scheduler | None = None) ->
         The results, in order.
     """
     scheduler = scheduler or Scheduler()
-    tasks = [scheduler.submit(c) for c in coros]
+    tasks = [scheduler.submit_coroutine(c) for c in coros]
     try:
         while scheduler.step():
             if any(t.error is not None for t in tasks):

@@ -57,24 +57,24 @@ class Transcript:
         self.prompt: tuple[PromptLogprob, ...] = ()
         self._branches = 0  # hypotheses so far
 
-    def open(self, choice: int) -> AnswerText:
+    def open_answer(self, choice: int) -> AnswerText:
         """The text of an answer; its observers are told that it begins."""
         self.on(OpenedEvent(choice, self.request.prompt))
         text = self.texts[choice] = AnswerText(self, choice, self.request.writer())
         return text
 
-    def hypothesis(self) -> AnswerText:
+    def open_hypothesis(self) -> AnswerText:
         """Open a text that may become an answer. What is written to it stands in no answer yet."""
         text = AnswerText(self, None, self.request.writer())
-        text.branched(-1)
+        text.send_branch(-1)
         return text
 
-    def number(self) -> int:
+    def branch_number(self) -> int:
         """Of a further branch."""
         self._branches += 1
         return self._branches - 1
 
-    def told(self, kind: type[TraceEvent]) -> bool:
+    def is_observed(self, kind: type[TraceEvent]) -> bool:
         """Tell whether the observer wants events of this kind; where it does not, the work for them
         can be saved.
         """
@@ -91,7 +91,7 @@ class AnswerText:
     what a search ranks the text by. `branch` is the number of a hypothesis, -1 of an answer;
     `owner` is the answer that it may become, or is.
 
-    Most methods append (`write`). One that fills a canvas places tokens in any order (`edit`); what
+    Most methods append (`write_tokens`). One that fills a canvas places tokens in any order (`edit_tokens`); what
     follows a gap, or is not final yet, waits inside and may still be changed.
     """
 
@@ -125,7 +125,7 @@ class AnswerText:
         if choice is not None:
             self.branch = -1
         else:
-            self.branch = record.number()
+            self.branch = record.branch_number()
         # A hypothesis belongs to the first answer until a fork says otherwise.
         if choice is None:
             self.owner = request.choices.start
@@ -142,7 +142,7 @@ class AnswerText:
         if request.guard is None:
             self._guarded = None
         else:
-            self._guarded = request.guard.start(request.prompt)
+            self._guarded = request.guard.start_state(request.prompt)
         self.tokens: list[int] = []
         self.notes: list[TokenLogprob] = []
         self._score: float | None = None
@@ -159,19 +159,19 @@ class AnswerText:
     def score(self, value: float | None) -> None:
         self._score = value
         if value is not None:
-            self.weighed(value)
+            self.send_rank(value)
 
-    def branched(self, parent: int) -> None:
+    def send_branch(self, parent: int) -> None:
         """Send observers the event that this hypothesis begins, behind what it shares with
         `parent`.
         """
         self._told(BranchedEvent, parent, len(self.tokens))
 
-    def weighed(self, score: float) -> None:
+    def send_rank(self, score: float) -> None:
         """Send observers the score that this hypothesis is ranked by as it stands."""
         self._told(ScoredEvent, float(score))
 
-    def prune(self) -> None:
+    def send_prune(self) -> None:
         """Send observers, once, the event that a hypothesis was given up.
 
         Nothing is sent where it has ended, or where another text goes on from it.
@@ -189,7 +189,7 @@ class AnswerText:
         answer = self._record.texts.get(self.owner)
         # The end of an answer is the last event of all that belongs to it.
         over = answer is not None and answer.finish_reason is not None
-        if self.branch >= 0 and record.told(kind) and not over:
+        if self.branch >= 0 and record.is_observed(kind) and not over:
             record.on(kind(self.owner, self.branch, *fields))
 
     @property
@@ -213,7 +213,7 @@ class AnswerText:
     def text(self) -> str:
         return "".join(self._pieces)
 
-    def write(
+    def write_tokens(
         self, tokens: Sequence[int], notes: Sequence[TokenLogprob] = (), accepted: int = 0
     ) -> int:
         """Append final tokens, up to and including the one that ends the answer.
@@ -244,7 +244,7 @@ class AnswerText:
         self._tell(TextEdit(write=tuple(enumerate(new, at))), new, pieces, min(accepted, count))
         return count
 
-    def edit(
+    def edit_tokens(
         self,
         edit: TextEdit,
         *,
@@ -324,10 +324,10 @@ class AnswerText:
         twin._pieces = list(self._pieces)
         twin._ahead = list(self._ahead)
         self.went_on = True
-        twin.branched(self.branch)
+        twin.send_branch(self.branch)
         return twin
 
-    def follow(self, other: AnswerText, length: int | None = None) -> None:
+    def follow_text(self, other: AnswerText, length: int | None = None) -> None:
         """Take over tokens of another text, which must begin with all tokens of this one.
 
         Args:
@@ -348,9 +348,9 @@ class AnswerText:
         if length is None:
             self.score = other.score
         if stop > have:
-            self.write(other.tokens[have:stop], other.notes[have:stop])
+            self.write_tokens(other.tokens[have:stop], other.notes[have:stop])
 
-    def result(self, stats: AnswerStats) -> Result:
+    def finished_answer(self, stats: AnswerStats) -> Result:
         """The finished answer."""
         if self.finish_reason is None:
             raise RequestError("the answer has not ended")
@@ -374,17 +374,17 @@ class AnswerText:
         # Each token passes the guard, the end ids and the writer, in this order.
         for x in tokens:
             if self._guard is not None:  # raises where the request's rules forbid the token
-                self._guarded = self._guard.step(self._guarded, x)
+                self._guarded = self._guard.next_states(self._guarded, x)
             self.tokens.append(x)
             ended = x in self.ends
             # An end id has no text of its own; the writer then gives what it held back.
-            pieces.append("" if ended else self._writer.push(x))
+            pieces.append("" if ended else self._writer.push_token(x))
             if ended or self._writer.stopped:
                 self.finish_reason = "stop"
             elif len(self.tokens) == self.limit:
                 self.finish_reason = "length"
             if self.finish_reason is not None:
-                pieces[-1] += self._writer.end()
+                pieces[-1] += self._writer.end_text()
                 break
         # Notes of tokens behind the end go with these.
         self.notes += notes[: len(pieces)]
@@ -455,10 +455,15 @@ def logprobs_at_nodes(
         return out
     for node, x in zip(nodes, tokens, strict=False):
         if k:
-            top = zip(*scores.base.topk(node, k), strict=True)
+            top = zip(*scores.base.likeliest_tokens(node, k), strict=True)
         else:
             top = ()
         out.append(
-            TokenLogprob(x, scores.logp(node, (x,))[0], scores.base.logp(node, (x,))[0], tuple(top))
+            TokenLogprob(
+                x,
+                scores.token_logprobs(node, (x,))[0],
+                scores.base.token_logprobs(node, (x,))[0],
+                tuple(top),
+            )
         )
     return out

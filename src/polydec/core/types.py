@@ -98,14 +98,14 @@ class TokenVocabulary:
     tokenizer: str = ""
     words: TokenCodec | None = field(default=None, repr=False, compare=False)
 
-    def same(self, other: TokenVocabulary) -> bool:
+    def same_tokens(self, other: TokenVocabulary) -> bool:
         """Whether tokens of `other` mean what they mean here, as far as is known."""
         # An unknown tokenizer is taken for the same: nothing speaks against it.
         return self.size == other.size and (
             self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer)
         )
 
-    def spelled(self, text: str, what: str) -> tuple[int, ...]:
+    def spell_text(self, text: str, what: str) -> tuple[int, ...]:
         """Spell a text in tokens, without the marks that the tokenizer adds itself.
 
         Args:
@@ -144,7 +144,7 @@ class TokenVocabulary:
                 f"{who} has a vocabulary of {other.size} tokens, the target one of {self.size}: "
                 "they must be the same"
             )
-        if not self.same(other):
+        if not self.same_tokens(other):
             raise RequestError(
                 f"{who} was made for another tokenizer than the target: ids of one mean other text in the other"
             )
@@ -194,7 +194,7 @@ class Draft:
     natural: int | None = None
 
     @staticmethod
-    def certain(
+    def certain_tree(
         token: Sequence[int], parent: Sequence[int], chance: Sequence[float] | None = None
     ) -> Draft:
         """Make a tree that is proposed with certainty.
@@ -217,7 +217,9 @@ class Draft:
         )
 
     @staticmethod
-    def chain(root: int, tokens: Sequence[int] = (), law: Sequence[Tensor] | None = None) -> Draft:
+    def chain_draft(
+        root: int, tokens: Sequence[int] = (), law: Sequence[Tensor] | None = None
+    ) -> Draft:
         """Make a draft that is one path below the root.
 
         Args:
@@ -235,7 +237,7 @@ class Draft:
         n = len(tokens)
         parent = tuple(range(-1, len(tokens)))
         if law is None:
-            return Draft.certain((root, *tokens), parent)
+            return Draft.certain_tree((root, *tokens), parent)
         return Draft(
             (root, *tokens), parent, (DrawKind.CERTAIN, *[DrawKind.INDEPENDENT] * n), (None, *law)
         )
@@ -278,7 +280,7 @@ class Draft:
                 value[i] = value[self.parent[i]] * (1.0 if self.chance is None else self.chance[i])
         return sum(value[i] for below in self.children for i in below)
 
-    def grown(
+    def with_node(
         self, token: int, parent: int, draw: DrawKind, law: Tensor | None, chance: float = 1.0
     ) -> Draft:
         """Copy the draft with one more node, which is the last.
@@ -305,7 +307,7 @@ class Draft:
             self.adapter,
         )
 
-    def only(self, keep: Sequence[int], chance: tuple[float, ...] | None = None) -> Draft:
+    def only_nodes(self, keep: Sequence[int], chance: tuple[float, ...] | None = None) -> Draft:
         """Copy the draft with some of its nodes, renumbered.
 
         Args:
@@ -321,7 +323,7 @@ class Draft:
             chance = self.chance
         first = keep[-1] == n - 1  # then all keep their numbers
 
-        def kept(each: tuple[T, ...]) -> tuple[T, ...]:
+        def kept_nodes(each: tuple[T, ...]) -> tuple[T, ...]:
             if first:
                 return each[:n]
             return tuple([each[i] for i in keep])
@@ -332,18 +334,18 @@ class Draft:
             new = {-1: -1} | {i: k for k, i in enumerate(keep)}
             parent = tuple([new[self.parent[i]] for i in keep])
         return Draft(
-            kept(self.token),
+            kept_nodes(self.token),
             parent,
-            kept(self.draw),
-            kept(self.law),
-            None if self.probe is None else kept(self.probe),
-            None if chance is None else kept(chance),
-            None if self.state is None else kept(self.state),
-            None if self.enter is None else kept(self.enter),
+            kept_nodes(self.draw),
+            kept_nodes(self.law),
+            None if self.probe is None else kept_nodes(self.probe),
+            None if chance is None else kept_nodes(chance),
+            None if self.state is None else kept_nodes(self.state),
+            None if self.enter is None else kept_nodes(self.enter),
             self.adapter,
         )
 
-    def below(
+    def subtree_below(
         self, root: int, nodes: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...], Draft]:
         """Make another node the root, and keep what lies below it.
@@ -388,9 +390,9 @@ class Draft:
             if self.chance is None
             else tuple(1.0 if i == root else c for i, c in enumerate(self.chance)),
         )
-        return path, stay, left.only(stay)
+        return path, stay, left.only_nodes(stay)
 
-    def child(self, node: int, token: int) -> int | None:
+    def child_of(self, node: int, token: int) -> int | None:
         """Find the first child of a node that has a token.
 
         Args:
@@ -420,7 +422,7 @@ class Draft:
         else:
             out = list[int]()
         for token in tokens[1:] if out else ():
-            child = self.child(out[-1], token)
+            child = self.child_of(out[-1], token)
             if child is None:
                 break
             out.append(child)
@@ -434,7 +436,7 @@ class Draft:
             node = self.parent[node]
         return tuple(reversed(out))
 
-    def extends(self, other: Draft) -> bool:
+    def is_extension_of(self, other: Draft) -> bool:
         """Whether `other` is this draft with its last nodes left out."""
         n = len(other)
         # The same tokens and parents, as far as the shorter one goes.
@@ -450,7 +452,7 @@ class Draft:
         # anew.
         return under and all(a is b for a, b in zip(self.state or none, other.state or none))
 
-    def fit(self, depth: int, eos: frozenset[int]) -> Draft:
+    def cut_draft(self, depth: int, eos: frozenset[int]) -> Draft:
         """Cut the nodes that can never become text.
 
         These are the nodes deeper than `depth`, as the answer has no room for them, and the nodes
@@ -486,7 +488,7 @@ class Draft:
                 keep.append(i)
         if len(keep) == len(self.token):
             return self
-        return self.only(keep)
+        return self.only_nodes(keep)
 
 
 @dataclass(frozen=True)
@@ -498,9 +500,9 @@ class ScoreRequest:
         base: How much of the model's own rows is read, before any shaping.
         hidden: Whether the states of all nodes are read, as they are after the last layer and
             before the final norm.
-        prompt: For `Session.prefill` alone: whether the rows of all tokens of the prompt are read.
-        exits: Numbers of layers that `DraftScores.exit` will be asked for.
-        last: For `Session.prefill` alone: whether the row of the token before the pending root is
+        prompt: For `Session.prefill_prompt` alone: whether the rows of all tokens of the prompt are read.
+        exits: Numbers of layers that `DraftScores.exit_laws` will be asked for.
+        last: For `Session.prefill_prompt` alone: whether the row of the token before the pending root is
             read.
         routing: Of a mixture of experts, what is added to the router's scores at the rows that are
             answered, in standard deviations of a row's scores, shape ``[layers][experts]``. Such a

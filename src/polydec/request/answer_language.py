@@ -53,7 +53,9 @@ def answer_language(
         ending = _end_in_time(checked, language, length)
         language = ending
     if thinking is not None:
-        after = thinking.language(encoded.model.checkpoint, language, checked.constraint_ends)
+        after = thinking.answer_language(
+            encoded.model.checkpoint, language, checked.constraint_ends
+        )
         language = after or language
     return AnswerLanguage(language, ending)
 
@@ -70,7 +72,7 @@ def _constraint_language(checked: CheckedRequest) -> TokenLanguage[Any]:
             "give a special token among stop_token_ids"
         )
     # Compiled here, or taken from what the server compiled while it read.
-    language = constraint.language(checked.vocab, ends)
+    language = constraint.token_language(checked.vocab, ends)
     least = checked.sampling.min_tokens
     # Few texts end where they end, so a least length could leave none.
     if language.finite and least:

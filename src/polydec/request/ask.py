@@ -102,8 +102,8 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
     # None means the checkpoint's own values, which an empty `Sampling` would override.
     sampling = ask.sampling
     if sampling is None:
-        sampling = view.sampling()
-    sampling.check(size)
+        sampling = view.sampling_with()
+    sampling.check_token_ids(size)
     checked = CheckedRequest(
         loaded=model,
         model=view,
@@ -169,12 +169,12 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
     law: Any = encoded.model.checkpoint.lm
     reuse = None
     if checked.press is not None:
-        law = law.pressed(checked.press.press)
+        law = law.pressed_law(checked.press.press)
     if ask.reuse is not None:
-        law = law.reusing(ask.reuse_key, ask.reuse == "edited", ask.cache_salt)
+        law = law.reusing_view(ask.reuse_key, ask.reuse == "edited", ask.cache_salt)
         reuse = law.within[1]
     if encoded.vectors is not None:
-        law = encoded.vectors.law(law)
+        law = encoded.vectors.prompted_law(law)
     steered = steered_law(encoded, law)
     # Known only now, as the room depends on the prompt's tokens and on a source.
     length = answer_length(encoded)
@@ -190,7 +190,7 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
     text = encoded.model.checkpoint.text
     # An answer to a chat is a text of its own; what continues a text keeps the space that parts the two.
     alone = text.has_chat and not ask.raw and not checked.form.token_ids and begun is None
-    writer = text.writer(
+    writer = text.text_writers(
         ask.stop,
         ask.include_stop,
         after=() if alone else encoded.ids,
@@ -369,7 +369,7 @@ def _check_method_and_law(bent: BentRequest, what: str, instead: str) -> None:
     something else makes of it: `what`, and what to do instead. What the model lacks anyway is said
     as it is without that."""
     card = bent.encoded.checked.card
-    kit = bent.encoded.model.kit()
+    kit = bent.encoded.model.recipe_kit()
     # Checked on the bare model first: then what fails below is the fault of the bent law.
     registry.check_method_needs(card, kit)
     try:

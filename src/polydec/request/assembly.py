@@ -149,7 +149,7 @@ def _small(
     """A draft model: now where the user named it, as what is wrong with it is said at once, else
     when a method asks for it."""
 
-    def make() -> ModelBundle:
+    def make_artefact() -> ModelBundle:
         small = checkpoint.load_draft(
             name, dtype=dtype, device=device, threads=threads, opened=opened
         )
@@ -158,8 +158,8 @@ def _small(
         return small
 
     if named:
-        return make()
-    return DeferredBundle(name, make)
+        return make_artefact()
+    return DeferredBundle(name, make_artefact)
 
 
 def _share_threads(

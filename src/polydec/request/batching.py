@@ -24,11 +24,11 @@ class BatchingMode(Protocol):
     @property
     def name(self) -> str: ...
 
-    def model(self, plain: LoadedModel) -> LoadedModel:
+    def batched_model(self, plain: LoadedModel) -> LoadedModel:
         """The model whose passes are laid out so. Raises RequestError where what runs it cannot."""
         ...
 
-    def choose(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
+    def choose_queries(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
         """The indices of the queries that share the next pass of a model, in ascending order, at
         least one."""
         ...
@@ -41,10 +41,10 @@ class RaggedBatching:
 
     name: str = "ragged"
 
-    def model(self, plain: LoadedModel) -> LoadedModel:
+    def batched_model(self, plain: LoadedModel) -> LoadedModel:
         return plain
 
-    def choose(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
+    def choose_queries(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
         return range(len(waiting))
 
 
@@ -63,10 +63,10 @@ class EqSpec:
     def __post_init__(self) -> None:
         _check_rows(self.rows)
 
-    def model(self, plain: LoadedModel) -> LoadedModel:
+    def batched_model(self, plain: LoadedModel) -> LoadedModel:
         return padded_model(plain, self.name)
 
-    def choose(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
+    def choose_queries(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
         return sorted(_phase(waiting)[: self.rows])
 
 
@@ -86,10 +86,10 @@ class ExSpec:
     def __post_init__(self) -> None:
         _check_rows(self.rows)
 
-    def model(self, plain: LoadedModel) -> LoadedModel:
+    def batched_model(self, plain: LoadedModel) -> LoadedModel:
         return padded_model(plain, self.name)
 
-    def choose(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
+    def choose_queries(self, waiting: Sequence[ForwardQuery]) -> Sequence[int]:
         phase = _phase(waiting)
         groups = dict[int, list[int]]()
         for i in phase:
@@ -166,7 +166,7 @@ def _laid_out(point: ModelBundle, name: str) -> ModelBundle:
             f"batching is {name!r}: what runs {point.name} ({point.kernel}) keeps every row at its own end; "
             "load it on the torch path (--dtype torch)"
         )
-    network = law.network.padded()
+    network = law.network.padded_model()
     twin = Law(network, law.vocab, chunk=law.chunk, keep=law.keep)
     return replace(point, lm=twin)
 

@@ -64,7 +64,7 @@ class ClassWords:
     token_Cn: Tensor
     there_Cn: Tensor
 
-    def mean(self, ratio_NV: Tensor) -> Tensor:
+    def class_means(self, ratio_NV: Tensor) -> Tensor:
         """The logarithm of the mean over a class's tokens, [N, C], of numbers that are given by
         their logarithms."""
         # Missing words weigh nothing: their logarithm is minus infinity.
@@ -94,7 +94,7 @@ class TextClassifier:
     def classify(self, texts: str | Sequence[str]) -> list[ClassDecision]:
         """The class of each text. Raises RequestError for an empty text and one that is longer than
         the context."""
-        score_NC = self.scores([texts] if isinstance(texts, str) else texts)
+        score_NC = self.class_scores([texts] if isinstance(texts, str) else texts)
         best = score_NC.argmax(-1).tolist()
         chances = torch.softmax(score_NC, -1).tolist()
         return [
@@ -102,7 +102,7 @@ class TextClassifier:
             for c, row in zip(best, chances, strict=True)
         ]
 
-    def scores(self, texts: Sequence[str]) -> Tensor:
+    def class_scores(self, texts: Sequence[str]) -> Tensor:
         """Of each class, [N, C], as logarithms up to a constant."""
         return self.of_states(last_token_states(self.model, texts, self.prompts))
 
@@ -114,7 +114,7 @@ class TextClassifier:
         )
         if self.prototypes is None:
             return words_NC
-        return self.prototypes.scores(_normed(self.model, state_NPH)) + words_NC
+        return self.prototypes.class_scores(_normed(self.model, state_NPH)) + words_NC
 
 
 def build_text_classifier(
@@ -199,7 +199,7 @@ def last_token_states(
         The state of the last token of each text behind each prompt, before the final norm, shape
         ``[N, P, H]``, float32.
     """
-    width = model.checkpoint.lm.network.embed((0,)).shape[1]
+    width = model.checkpoint.lm.network.embed_tokens((0,)).shape[1]
     if not texts:
         return torch.zeros(0, len(prompts), width)
     asked = [
@@ -240,7 +240,7 @@ def calibrated_class_scores(
     for part_NPH in state_NPH.split(max(1, ROWS // max(1, len(calm_PV)))):
         # How much likelier each token is than behind the prompt with no text in it.
         ratio_NPV = _laws(model, part_NPH.flatten(0, 1)).unflatten(0, part_NPH.shape[:2]) - calm_PV
-        mean_NPC = words.mean(ratio_NPV.flatten(0, 1)).unflatten(0, part_NPH.shape[:2])
+        mean_NPC = words.class_means(ratio_NPV.flatten(0, 1)).unflatten(0, part_NPH.shape[:2])
         out.append(mean_NPC.mean(1))
     return torch.cat(out)
 
@@ -275,13 +275,13 @@ def _calm(model: EmbeddableModel, prompts: Sequence[str]) -> Tensor:
 
 
 def _normed(model: EmbeddableModel, state_NPH: Tensor) -> Tensor:
-    flat = model.checkpoint.lm.network.normed(state_NPH.flatten(0, 1)).float().cpu()
+    flat = model.checkpoint.lm.network.normed_states(state_NPH.flatten(0, 1)).float().cpu()
     return flat.unflatten(0, state_NPH.shape[:2]).clone()
 
 
 def _laws(model: EmbeddableModel, state_NH: Tensor) -> Tensor:
     """Log-probabilities of the next token, [N, V]."""
-    return torch.log_softmax(model.checkpoint.lm.network.head(state_NH).float().cpu(), -1)
+    return torch.log_softmax(model.checkpoint.lm.network.head_logits(state_NH).float().cpu(), -1)
 
 
 def _typical(

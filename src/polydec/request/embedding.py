@@ -55,7 +55,7 @@ class EmbeddableModel(Protocol):
     def name(self) -> str: ...
     @property
     def checkpoint(self) -> Any: ...
-    def ids(
+    def encode_prompt(
         self, prompt: Any, *, raw: bool = ..., who: str = ..., most: int | None = ...
     ) -> tuple[int, ...]:
         """Encode a prompt.
@@ -206,10 +206,10 @@ def _prepared(
         # Ids have no place where a template could be joined to them.
         if how.around != TEXT:
             raise RequestError(f"{who} is token ids: a template stands around texts only")
-        parts += model.ids(text, raw=True, who=who, most=room)
+        parts += model.encode_prompt(text, raw=True, who=who, most=room)
     elif not text.strip():
         raise RequestError(f"{who} is empty: give a text of at least one character")
-    elif model.checkpoint.text.beyond(whole_text(text, who), room):
+    elif model.checkpoint.text.exceeds_limit(whole_text(text, who), room):
         raise RequestError(f"{who} has more than {room} tokens: there is room for those")
     else:
         # The template may hold one placeholder, whose state summarises the text.
@@ -293,7 +293,7 @@ async def _vector(lm: Any, text: EmbeddingInput, how: EmbeddingSettings) -> Tens
     state_NH = await rows(lm, text, how, depth)
     # The last layer's states go through the final norm, as transformers has them.
     if depth == lm.network.layers:
-        state_NH = lm.network.normed(state_NH)
+        state_NH = lm.network.normed_states(state_NH)
     return state_NH.mean(0)
 
 
@@ -312,8 +312,8 @@ async def _plainly(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, depth:
         tokens = text.ids[first : first + lm.chunk]
         rows = _rows(how, first, first + len(tokens), n)
         # A chain: each token stands behind the one before it.
-        cache_.stage(range(-1, len(tokens) - 1))
-        cache_.commit(range(len(tokens)))
+        cache_.stage_slots(range(-1, len(tokens) - 1))
+        cache_.commit_path(range(len(tokens)))
         query = NetworkQuery(cache_, first, tokens, rows, STATES, None, layers)
         answer = await ForwardQuery(net, query, len(tokens), behind=first)
         if rows:
@@ -331,10 +331,10 @@ async def _prepending(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, dep
     assert text.place is not None
     # All tokens are placed at once, as layers run one after another over all of them.
     net, cache_, n = lm.network, lm.network.new_cache(), len(text.ids)
-    cache_.stage(range(-1, n - 1))
-    cache_.commit(range(n))
+    cache_.stage_slots(range(-1, n - 1))
+    cache_.commit_path(range(n))
 
-    async def through(state_NH: Tensor, layers: range) -> Tensor:
+    async def through_layers(state_NH: Tensor, layers: range) -> Tensor:
         """Run states through layers, a chunk of tokens a pass.
 
         Args:
@@ -357,15 +357,15 @@ async def _prepending(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, dep
         return state_NH
 
     # Layers before `prepend_from` see the placeholder as it is.
-    state_NH = net.embed(text.ids).float().clone()
+    state_NH = net.embed_tokens(text.ids).float().clone()
     state_NH[text.place] = _placeholder(net).to(state_NH)
-    state_NH = await through(state_NH, range(how.prepend_from))
+    state_NH = await through_layers(state_NH, range(how.prepend_from))
     # Before each of these layers the placeholder takes the last token's state, so all tokens see a summary.
     for layer in range(how.prepend_from, how.prepend_to):
         state_NH = state_NH.clone()
         state_NH[text.place] = state_NH[-1]
-        state_NH = await through(state_NH, range(layer, layer + 1))
-    state_NH = await through(state_NH, range(how.prepend_to, depth))
+        state_NH = await through_layers(state_NH, range(layer, layer + 1))
+    state_NH = await through_layers(state_NH, range(how.prepend_to, depth))
     return state_NH[list(_rows(how, 0, n, n))]
 
 
@@ -374,6 +374,6 @@ def _placeholder(network: Any) -> Tensor:
     """What enters the first layer for it: normal numbers of the spread that a token's have, always
     the same."""
     # A sample of the table tells the spread; the whole of it may be large.
-    known = network.embed(range(min(1024, network.size))).float()
+    known = network.embed_tokens(range(min(1024, network.size))).float()
     dice = torch.Generator().manual_seed(0)
     return torch.randn(known.shape[1], generator=dice) * known.std().cpu()

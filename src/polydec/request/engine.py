@@ -204,7 +204,7 @@ class TicketObserver:
         if self.on is not ignore_event:
             self.on(event)
 
-    def pieces(self) -> list[Piece]:
+    def final_pieces(self) -> list[Piece]:
         """What became final since this was last asked."""
         new = list(self.edits)
         self.edits.clear()
@@ -333,15 +333,15 @@ class Ticket:
         """An answer without what was thought before it, where that is asked for."""
         if self.plan.thinking is None:
             return choice
-        thought, said = self.plan.thinking.parted(choice.text, choice.finish_reason)
+        thought, said = self.plan.thinking.split_answer(choice.text, choice.finish_reason)
         return replace(choice, text=said, reasoning=thought)
 
     def _steered(self, ending: DeadlineLanguage, tokens: tuple[int, ...]) -> int:
         """How many tokens of an answer were the only ones allowed, so that it ended in time."""
         thinking = self.plan.thinking
         if thinking is None or not thinking.shown_apart:
-            return ending.steered(tokens)
-        return ending.steered(tokens, thinking.track.before_answer(tokens))
+            return ending.count_steered(tokens)
+        return ending.count_steered(tokens, thinking.track.before_answer(tokens))
 
     def _metrics(self, count: int) -> dict[str, Any]:
         watch = self.watch
@@ -358,7 +358,7 @@ class Ticket:
             if stats is None:
                 stats = r.stats
             else:
-                stats = stats.plus(r.stats)
+                stats = stats.plus_stats(r.stats)
         passes = 0 if stats is None else stats.passes
         if self.task is None:
             use = {}
@@ -400,7 +400,7 @@ class MethodMemories:
     def __init__(self) -> None:
         self._by_salt = OrderedDict[str, dict[str, dict[str, Any]]]()
 
-    def of(self, cache_salt: str, method: str) -> dict[str, Any]:
+    def of_method(self, cache_salt: str, method: str) -> dict[str, Any]:
         """The memory of a method.
 
         Args:
@@ -425,7 +425,7 @@ class Engine:
     turn, first come first served. Where several clients ask, each has an equal share of these:
     whoever has fewest running is next, and what others write beyond their shares does not count
     against it (so a little more than max_running may run). max_positions: of one pass, at least 1,
-    or a function that gives it by how many answers are being written (`PassCosts.budget`, from what
+    or a function that gives it by how many answers are being written (`PassCosts.pass_budget`, from what
     passes cost); what is over waits for the next, and prompts fill what the others leave. doubling:
     behind so many tokens a position counts twice there, above 0 (`PassCosts.doubling`; without it
     each counts once). max_cache_bytes: of the caches of all requests together, at least 1, None for
@@ -461,7 +461,7 @@ class Engine:
         if batching is None:
             self.model = model
         else:
-            self.model = batching.model(model)
+            self.model = batching.batched_model(model)
         self.max_running = max_running
         self.max_cache_bytes = max_cache_bytes
         # How often a request was put on hold.
@@ -469,7 +469,7 @@ class Engine:
         self._scheduler = Scheduler(
             positions=positions,
             doubling=doubling,
-            choose=None if batching is None else batching.choose,
+            choose=None if batching is None else batching.choose_queries,
             pool=self.model.pool,
         )
         self._memories = MethodMemories()
@@ -505,10 +505,10 @@ class Engine:
             RequestError: Something cannot be honoured, in one sentence.
             TypeError: A field is unknown, or stands beside an Ask.
         """
-        encoded = self.encode(ask_from_fields(prompt, fields))
+        encoded = self.encode_request(ask_from_fields(prompt, fields))
         return self.submit_encoded(encoded, on=on, passes=passes, client=client)
 
-    def encode(self, ask: Ask) -> EncodedRequest:
+    def encode_request(self, ask: Ask) -> EncodedRequest:
         """Check a request against the engine's model, and make token ids of its prompts.
 
         Args:
@@ -545,10 +545,10 @@ class Engine:
             RequestError: Something cannot be honoured, in one sentence.
         """
         salt = encoded.ask.cache_salt
-        memory = partial(self._memories.of, salt)
+        memory = partial(self._memories.of_method, salt)
         plan = choose_method(bend_laws(encoded), memory=memory, measure=self._measure)
         ticket = Ticket(self, plan, on, passes, salt, client)
-        self._waiting.put(client, ticket)
+        self._waiting.add_item(client, ticket)
         return ticket
 
     def _measure(self) -> PassCosts:
@@ -557,15 +557,15 @@ class Engine:
             return self.model.costs
         # A network runs one pass at a time, so what is under way ends before passes are timed.
         with self._lock:
-            self._scheduler.settle()
+            self._scheduler.settle_task()
             return self.model.costs
 
-    def read(self, work: Coro) -> ScheduledTask:
+    def run_reading(self, work: Coro) -> ScheduledTask:
         """Let the coroutine `work` run beside the requests, in passes that they share, such as one
         that reads vectors out of texts. Its task has `done`, `result` and `error`; whoever drives
         the engine may `close` it."""
         with self._lock:
-            return self._scheduler.submit(work)
+            return self._scheduler.submit_coroutine(work)
 
     def step(self) -> bool:
         """One tick for all requests; False when none is left."""
@@ -587,7 +587,7 @@ class Engine:
         while self._held and (not self._running or self._has_room(self._held[0].gave_back)):
             ticket = self._held.pop(0)
             assert ticket.task is not None, "a request that never began was on hold"
-            self._scheduler.resume(ticket.task)
+            self._scheduler.resume_task(ticket.task)
             self._running.append(ticket)
         if self._held or not self._waiting:
             return
@@ -596,10 +596,10 @@ class Engine:
         for ticket in self._running:
             running[ticket.client] += ticket.plan.request.n
         while self._waiting:
-            client, ticket = self._waiting.first(running)
+            client, ticket = self._waiting.first_client(running)
             request = ticket.plan.request
             if ticket.cancelled:
-                self._waiting.take(client)
+                self._waiting.take_first(client)
                 continue
             if self._running and not can_start_answers(
                 client, request.n, running, self.max_running
@@ -608,11 +608,13 @@ class Engine:
             # Caches that cannot be fed again as they are wait for room, as they will not be given back.
             if self._running and ticket.plan.pinned and not self._has_room(0):
                 return
-            self._waiting.take(client)
+            self._waiting.take_first(client)
             running[client] += request.n
             self._running.append(ticket)
-            run = ticket.plan.decoder.run(request, request_streams(request), ticket.transcript)
-            ticket.task = self._scheduler.submit(run, ticket.cache_salt)
+            run = ticket.plan.decoder.write_choices(
+                request, request_streams(request), ticket.transcript
+            )
+            ticket.task = self._scheduler.submit_coroutine(run, ticket.cache_salt)
             ticket.task.passes = ticket.passes
 
     @property
@@ -627,14 +629,14 @@ class Engine:
         """While the caches are over the limit, ask the youngest request to stop; those that have
         stopped give their caches back."""
         for ticket in [
-            t for t in self._running if t.task is not None and self._scheduler.stopped(t.task)
+            t for t in self._running if t.task is not None and self._scheduler.has_stopped(t.task)
         ]:
             # What each gives back is noted: so much room it needs to go on.
             before = self.cached
             for model in self.model.ready:
                 for session in list(model.lm.live):
                     if session.owner is ticket.task:
-                        session.evict()
+                        session.evict_cache()
             ticket.gave_back = before - self.cached
             self.preempted += 1
             self._running.remove(ticket)
@@ -644,7 +646,7 @@ class Engine:
             # The youngest stops; the oldest may always go on, so that one of them ends.
             young = next((t.task for t in reversed(going) if not t.plan.pinned), None)
             if young is not None:
-                self._scheduler.hold(young)
+                self._scheduler.hold_task(young)
 
     def cancel(self, ticket: Ticket) -> None:
         """End the request of a ticket; its completion then holds what there was, with finish_reason
@@ -753,8 +755,8 @@ def stream_ticket(engine: Engine, ticket: Ticket) -> Iterator[Piece]:
     try:
         while not ticket.done:
             engine.step()
-            yield from ticket.watch.pieces()
+            yield from ticket.watch.final_pieces()
     finally:
         engine.cancel(ticket)
-    yield from ticket.watch.pieces()
+    yield from ticket.watch.final_pieces()
     ticket.completion()

@@ -136,16 +136,19 @@ def exemplar_prompt(
     room = lm.checkpoint.lm.network.context - (LENGTH if max_tokens is None else max_tokens)
     shown = list[SolvedExemplar]()
 
-    def text(examples: Sequence[SolvedExemplar]) -> str:
+    def exemplar_text(examples: Sequence[SolvedExemplar]) -> str:
         return "\n\n".join([*(e.shown for e in examples), exemplar_question_text(question)])
 
     # One that is too long for the context is passed over, and a shorter one may take its place.
     for e in most_complex_exemplars(pool, question, MOST):
-        if len(shown) < count and len(lm.ids(text([*shown, e]), raw=raw)) <= room:
+        if (
+            len(shown) < count
+            and len(lm.encode_prompt(exemplar_text([*shown, e]), raw=raw)) <= room
+        ):
             shown.append(e)
     if not shown:
         raise RequestError(
             f"exemplars: of {len(pool)} solved problems not one fits into the context of {lm.name} with the "
             "question and max_tokens"
         )
-    return text(shown)
+    return exemplar_text(shown)

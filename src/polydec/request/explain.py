@@ -129,7 +129,7 @@ def _changes(model: LoadedModel, ask: Ask) -> Iterator[tuple[str, Ask]]:
         yield "without options of the method", replace(ask, options={})
     sampling = ask.sampling
     if sampling is None:
-        sampling = model.in_units(ask.units, ask.covers).sampling()
+        sampling = model.in_units(ask.units, ask.covers).sampling_with()
     for rule in _on(sampling):
         # A rule may have several fields: all of them go back to where they do nothing.
         neutral = {
@@ -185,7 +185,9 @@ def _models(model: LoadedModel, made: RequestPlan) -> Iterator[RequestPart]:
         yield RequestPart(
             "draft",
             draft.name,
-            says if lm.vocab.same(draft.lm.vocab) else f"{says}; its tokenizer is another one",
+            says
+            if lm.vocab.same_tokens(draft.lm.vocab)
+            else f"{says}; its tokenizer is another one",
             {},
         )
     # Given by the user under these names, in this order.
@@ -212,7 +214,7 @@ def describe_unused_settings(model: LoadedModel, made: RequestPlan) -> list[str]
     ask = checked.ask
     method = made.card.name
     # What the checkpoint itself sets is no choice of the user's, and so nothing to warn of.
-    own = checked.model.sampling()
+    own = checked.model.sampling_with()
     sampling = checked.sampling
     unread = [
         f"{name} is {artefact.called}, and {method} does not read it{_readers(artefact)}"
@@ -271,10 +273,12 @@ def _needs_draft(made: RequestPlan) -> bool:
 def _readers(artefact: ModelArtefact) -> str:
     """Which methods need it, as the end of a sentence."""
 
-    def needs(card: Any) -> bool:
-        return any(isinstance(n, ArtefactNeed) and n.fits(artefact) for n in card.needs)
+    def card_needs(card: Any) -> bool:
+        return any(isinstance(n, ArtefactNeed) and n.is_fitting(artefact) for n in card.needs)
 
-    methods = [name for name, recipe in registry.recipe_modules().items() if needs(recipe.CARD)]
+    methods = [
+        name for name, recipe in registry.recipe_modules().items() if card_needs(recipe.CARD)
+    ]
     if methods:
         return f": {join_names(methods)} would"
     return ""

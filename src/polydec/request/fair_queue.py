@@ -23,7 +23,7 @@ class FairQueue(Generic[T]):
         with self._lock:
             return sum(map(len, self._lines.values()))
 
-    def put(self, client: str, item: T) -> None:
+    def add_item(self, client: str, item: T) -> None:
         """Add to the end of a client's line.
 
         Args:
@@ -34,19 +34,19 @@ class FairQueue(Generic[T]):
             self._count += 1
             self._lines.setdefault(client, deque()).append((self._count, item))
 
-    def first(self, running: Counter[str]) -> tuple[str, T]:
+    def first_client(self, running: Counter[str]) -> tuple[str, T]:
         """Whose turn it is, and what waits there; running: answers by client. There must be one."""
         with self._lock:
             client = self._next(running)
             return client, self._lines[client][0][1]
 
-    def take(self, client: str) -> T:
+    def take_first(self, client: str) -> T:
         """The first one of this client, which waits no more."""
         with self._lock:
             return self._taken(client)
 
-    def pop(self, running: Counter[str]) -> T | None:
-        """What `first` and `take` give, for whoever is not alone in taking; None where nothing
+    def pop_first(self, running: Counter[str]) -> T | None:
+        """What `first_client` and `take_first` give, for whoever is not alone in taking; None where nothing
         waits."""
         with self._lock:
             if self._lines:

@@ -27,7 +27,7 @@ from polydec.models.sessions.checkpoint import (
     ModelBundle,
     resolve_deferred_bundle,
 )
-from polydec.models.sessions.sourced import EncoderDecoderModel
+from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.request.room import count_context_tokens
 from polydec.request.stages import (
     BentRequest,
@@ -79,7 +79,7 @@ class AutoregressiveFamily:
         vectors = None
         if checked.form.vectors:
             # One token's embedding tells how many numbers the network reads at a place.
-            width = model.network.embed((0,)).shape[1]
+            width = model.network.embed_tokens((0,)).shape[1]
             vectors = model.encoder.encode_vectors(ask.prompt, ids, width)
         return EncodedRequest(checked, model, ids, vectors=vectors)
 
@@ -124,7 +124,9 @@ class EncoderDecoderFamily:
         point = model.checkpoint
         # The law behind a source is an ordinary law of the next token; methods need not know of
         # sources.
-        behind = replace(model, checkpoint=replace(point, lm=point.lm.given(source, salt)))
+        behind = replace(
+            model, checkpoint=replace(point, lm=point.lm.law_given_source(source, salt))
+        )
         draft = model.draft
         if draft is not None:
             # The draft reads the source only once somebody asks for it.
@@ -185,7 +187,7 @@ class MaskedDiffusionFamily:
             sampling = replace(sampling, min_tokens=0)
         _check_no_state(sampling, "a masked-diffusion model fills gaps")
         shapers = _shape_each_position(bent, sampling)
-        return ShapedLaws(denoiser, model.small, shapers)
+        return ShapedLaws(denoiser, model.draft_law, shapers)
 
 
 @dataclass(frozen=True)
@@ -298,7 +300,7 @@ def _behind_source(point: ModelBundle, source: Sequence[int], cache_salt: str) -
     # A plain draft still guesses from the answer's own tokens.
     if not isinstance(point.lm, EncoderDecoderModel):
         return point
-    return replace(point, lm=point.lm.given(source, cache_salt))
+    return replace(point, lm=point.lm.law_given_source(source, cache_salt))
 
 
 def _shape_each_position(bent: BentRequest, sampling: Sampling) -> tuple[Shaper[Any], ...]:
@@ -329,7 +331,7 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
 
     @cache
     def shaped_draft() -> Any:
-        draft = model.small()
+        draft = model.draft_law()
         length = count_context_tokens(model, request.prompt) + request.max_tokens
         # A draft that may help, and has no room for this text, is left out.
         if draft is None or (not checked.card.needs_draft and draft.network.context < length):
@@ -341,7 +343,7 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
         # A draft that may have another vocabulary takes the rules that name no token.
         if ANY_DRAFT in checked.card.needs:
             bent = build_shapers(
-                checked.sampling.anywhere(),
+                checked.sampling.without_token_fields(),
                 order=order,
                 eos=draft.vocab.eos,
                 seed=request.seed,

@@ -328,5 +328,5 @@ def convert_ask(ask: Ask) -> Ask:
     """A request whose values are what their fields declare: a text of digits becomes a number, a
     list a tuple. Raises RequestError for the first one that is not legal."""
     return replace(
-        ask, **{name: o.convert(getattr(ask, name)) for name, o in ask_options().items()}
+        ask, **{name: o.convert_value(getattr(ask, name)) for name, o in ask_options().items()}
     )

@@ -55,7 +55,7 @@ def fill_gaps(model: LoadedModel, text: str, **fields: Any) -> str:
     # A gap in the prompt is a mark; what fills it comes behind the text, after the same mark.
     for mark, part in zip(marks, rest):
         prompt += (mark, *part)
-    sampling = fields.pop("sampling", None) or model.sampling()
+    sampling = fields.pop("sampling", None) or model.sampling_with()
     # A gap ends with its own mark and nothing else.
     others = model.checkpoint.lm.vocab.eos - {filled}
     sampling = replace(sampling, bad_token_ids=(*sampling.bad_token_ids, *sorted(others)))

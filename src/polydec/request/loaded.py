@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 
 from polydec.base import notebook
+from polydec.base.caller_warnings import warn_caller
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.heard import warn_caller
 from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
 from polydec.methods.registry.family import DecodingFamily, family_of
 from polydec.methods.registry.kit import Kit, ModelArtefact
 from polydec.models.sessions.checkpoint import DeferredBundle, ModelBundle, resolve_deferred_bundle
-from polydec.models.sessions.sourced import EncoderDecoderModel
+from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.request.fields import OWN, Prompt
 from polydec.request.prompt_encoder import PromptEncoder
 from polydec.request.units import align_second_checkpoint, over_bytes
@@ -92,7 +92,7 @@ class LoadedModel:
 
         return profile.known_pass_costs(self)
 
-    def called(self, name: str) -> LoadedModel:
+    def with_name(self, name: str) -> LoadedModel:
         """The same model under another name, which is what all messages and figures say: a server's
         clients need not know where its files lie. Its draft model is named after it."""
         draft = self.draft
@@ -106,12 +106,12 @@ class LoadedModel:
         renamed.__dict__["costs"] = self.costs
         return renamed
 
-    def kit(self) -> Kit:
+    def recipe_kit(self) -> Kit:
         """What recipes are given, with the bare models and the costs of a machine that nobody
         measured."""
-        return Kit(self.checkpoint.lm, artefacts=self.artefacts, later=self.small)
+        return Kit(self.checkpoint.lm, artefacts=self.artefacts, later=self.draft_law)
 
-    def small(self) -> Any:
+    def draft_law(self) -> Any:
         """The draft model's law, loaded now where it was not yet; None: there is no draft."""
         if self.draft is None:
             return None
@@ -126,7 +126,7 @@ class LoadedModel:
             return (self.checkpoint,)
         return (self.checkpoint, draft)
 
-    def keep(self, count: int) -> None:
+    def keep_texts(self, count: int) -> None:
         """count: of how many ended texts the models keep what they computed, at least 0, so that a
         prompt that begins with one of them is fed from its end on. A draft that is not loaded yet
         does so when it is."""
@@ -137,18 +137,18 @@ class LoadedModel:
         elif self.draft is not None:
             self.draft.lm.keep = count
 
-    def forget(self, key: str = "", cache_salt: str = "") -> None:
+    def forget_text(self, key: str = "", cache_salt: str = "") -> None:
         """Give back what is kept of a text of an earlier request.
 
         Args:
             key: Of the text (`reuse_key`).
             cache_salt: Of its requests.
         """
-        self.checkpoint.lm.forget(key, cache_salt)
+        self.checkpoint.lm.forget_text(key, cache_salt)
 
-    def find(self, kind: type[A]) -> A | None:
+    def find_artefact(self, kind: type[A]) -> A | None:
         """The artefact of the type `kind` that goes with the model; None where there is none."""
-        return self.kit().find(kind)
+        return self.recipe_kit().find_artefact(kind)
 
     def embed(self, texts: Texts, **how: Any) -> torch.Tensor:
         """A vector for each of the texts.
@@ -206,7 +206,7 @@ class LoadedModel:
             ClassifierSettings(**how),
         )
 
-    def check(self, method: str, options: Mapping[str, Any] | None = None) -> None:
+    def check_method(self, method: str, options: Mapping[str, Any] | None = None) -> None:
         """Check that this model can be decoded by a method.
 
         Args:
@@ -219,7 +219,7 @@ class LoadedModel:
         recipe = registry.recipe_for_model(method, self.family)
         values = registry.method_option_values(recipe.CARD.name, options)
         # Building finds what the model lacks; the decoder itself is dropped.
-        registry.build_recipe(recipe, self.kit(), values)
+        registry.build_recipe(recipe, self.recipe_kit(), values)
 
     def in_units(self, units: str, covers: int = 2) -> LoadedModel:
         """The same model and its draft as laws over other units. What was trained for tokens is not
@@ -273,7 +273,7 @@ class LoadedModel:
         """What makes token ids of prompts."""
         return PromptEncoder(self.name, self.checkpoint.text, self.checkpoint.lm.vocab.size)
 
-    def ids(self, prompt: Prompt, **how: Any) -> tuple[int, ...]:
+    def encode_prompt(self, prompt: Prompt, **how: Any) -> tuple[int, ...]:
         """Token ids of a prompt.
 
         Args:
@@ -306,7 +306,7 @@ class LoadedModel:
         }
         return encoders | {point.lm.network: point.name for point in points}
 
-    def sampling(self, **fields: Any) -> Sampling:
+    def sampling_with(self, **fields: Any) -> Sampling:
         """The checkpoint's own sampling fields, then the given ones (None: not given); temperature
         is 0 where neither says. Raises RequestError for a value out of range, TypeError for an
         unknown field."""

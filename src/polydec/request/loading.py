@@ -94,7 +94,7 @@ def load(
     }
     # What no model could honour is said before torch is loaded.
     known = loading_options()
-    checked = {key: known[key].convert(value) for key, value in settings.items()}
+    checked = {key: known[key].convert_value(value) for key, value in settings.items()}
     names = {
         key: None if value is None else path_text(value, key)
         for key, value in {"draft": draft, "ngrams": ngrams}.items()

@@ -36,8 +36,8 @@ def draft_with_own_prompt(encoded: EncodedRequest) -> LoadedModel:
         prompt = _own_prompt(own, checked)
         # A prompt that it cannot encode by itself is spelled from the model's bytes.
         if prompt is None:
-            prompt = own.text.encode(law.said(encoded.ids))
-        head = own.lm.fixed(prompt)
+            prompt = own.text.encode(law.prompt_text(encoded.ids))
+        head = own.lm.fixed_beginning(prompt)
         return replace(second, lm=replace(second.lm, instead=(encoded.ids, head)))
 
     return replace(model, draft=DeferredBundle(draft.name, with_own_prompt))

@@ -36,8 +36,8 @@ class PassTimer:
         for cache in self._caches:
             for begin in range(0, context, 256):
                 n = min(256, context - begin)
-                cache.stage(range(-1, n - 1))
-                cache.commit(range(n))
+                cache.stage_slots(range(-1, n - 1))
+                cache.commit_path(range(n))
                 network.forward(
                     [
                         NetworkQuery(
@@ -53,10 +53,14 @@ class PassTimer:
         """Seconds of one pass in which every sequence feeds m rows."""
         queries = []
         for cache in self._caches:
-            cache.commit(())
+            cache.commit_path(())
             queries.append(
                 NetworkQuery(
-                    cache, cache.stage(range(-1, m - 1)), self._tokens(m), range(m), self._want
+                    cache,
+                    cache.stage_slots(range(-1, m - 1)),
+                    self._tokens(m),
+                    range(m),
+                    self._want,
                 )
             )
         start = time.perf_counter()

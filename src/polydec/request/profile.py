@@ -17,8 +17,8 @@ import torch
 from pydantic import Field, model_validator
 
 from polydec.base import edge, files
+from polydec.base.caller_warnings import warn_caller
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.heard import warn_caller
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import DraftScores, Session
 from polydec.core.request import Request
@@ -51,7 +51,7 @@ class ProfiledModel(Protocol):
     def draft(self) -> Any: ...
     @property
     def network(self) -> Any: ...
-    def kit(self) -> Kit: ...
+    def recipe_kit(self) -> Kit: ...
 
 
 QUICK = 8.0
@@ -251,7 +251,7 @@ def measure_pass_profile(lm: ProfiledModel, *, seconds: float = 10.0) -> PassPro
 def _tree(lm: ProfiledModel) -> dict[int, float]:
     """Drafts of few and of many levels in turns, each behind a pass of the model, which fills the
     processor's caches."""
-    grown = trained_tree.find_tree_drafter(lm.kit(), TREE)
+    grown = trained_tree.find_tree_drafter(lm.recipe_kit(), TREE)
     if grown is None:
         return {}
     took: dict[int, list[float]] = {levels: [] for levels in LEVELS}
@@ -274,7 +274,7 @@ class TimedDrafter:
     drafter: Drafter
     took_ms: dict[int, list[float]]
 
-    def open(self, prompt: Sequence[int], session: Session) -> TimedGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> TimedGuess:
         """Begin guessing behind a text.
 
         Args:
@@ -284,7 +284,7 @@ class TimedDrafter:
         Returns:
             A guess whose trees are timed.
         """
-        return TimedGuess(self.drafter.open(prompt, session), self.took_ms)
+        return TimedGuess(self.drafter.open_guess(prompt, session), self.took_ms)
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class TimedGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return self.guess.want
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Time a tree of so many levels as were timed least, and propose nothing.
 
         Args:
@@ -311,11 +311,11 @@ class TimedGuess(DraftGuess):
         # In turns, so that a change of the machine's speed meets all levels alike.
         levels = min(self.took_ms, key=lambda n: len(self.took_ms[n]))
         start = time.perf_counter()
-        await self.guess.propose(root, position, DraftBudget(levels, 4 * levels), rng)
+        await self.guess.propose_draft(root, position, DraftBudget(levels, 4 * levels), rng)
         self.took_ms[levels].append(1e3 * (time.perf_counter() - start))
-        return Draft.chain(root)
+        return Draft.chain_draft(root)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Hand on what became of a draft.
 
         Args:
@@ -323,9 +323,9 @@ class TimedGuess(DraftGuess):
             scores: The target's laws at its nodes.
             verdict: What was accepted.
         """
-        self.guess.learn(draft, scores, verdict)
+        self.guess.learn_round(draft, scores, verdict)
 
-    def fork(self, session: Session, choice: int | None = None) -> TimedGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> TimedGuess:
         """An independent guess behind the same text.
 
         Args:
@@ -335,7 +335,7 @@ class TimedGuess(DraftGuess):
         Returns:
             The guess; its times go into the same table.
         """
-        return TimedGuess(self.guess.fork(session, choice), self.took_ms)
+        return TimedGuess(self.guess.fork_guess(session, choice), self.took_ms)
 
     def close(self) -> None:
         self.guess.close()
@@ -359,18 +359,20 @@ EACH_MS = 0.04
 def pass_profile_key(lm: ProfiledModel) -> str:
     """What a profile depends on: machine, threads, models and their kernels."""
 
-    def called(point: Any) -> str:
+    def profile_name(point: Any) -> str:
         # The compiled step counts its own threads; torch's setting serves the rest.
         threads = getattr(point.lm.network, "threads", None) or torch.get_num_threads()
         return f"{point.name} ({point.kernel}, {point.dtype}, {threads} threads)"
 
     # a model's own draft, which is loaded when a method asks for it, is what its name says
     small = lm.draft and (
-        lm.draft.name if isinstance(lm.draft, DeferredBundle) else called(lm.draft)
+        lm.draft.name if isinstance(lm.draft, DeferredBundle) else profile_name(lm.draft)
     )
-    tree = trained_tree.find_tree_drafter(lm.kit(), TREE)
+    tree = trained_tree.find_tree_drafter(lm.recipe_kit(), TREE)
     beside = [small, tree and f"a tree of {tree[0].weights.kind}"]  # pyright: ignore
-    return f"{cpu_name()}: {called(lm.checkpoint)}" + "".join(f" with {x}" for x in beside if x)
+    return f"{cpu_name()}: {profile_name(lm.checkpoint)}" + "".join(
+        f" with {x}" for x in beside if x
+    )
 
 
 def pass_profiles_path() -> Path:

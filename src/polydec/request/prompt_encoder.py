@@ -12,7 +12,7 @@ from polydec.base.edge import whole_text
 from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.core.protocols import Target
-from polydec.laws.targets.softened import SoftPromptTarget
+from polydec.laws.targets.soft_prompt import SoftPromptTarget
 from polydec.models.sessions.soft import Soft, make_soft_tokens
 from polydec.models.text import prompt_ending, tool_prompt
 from polydec.models.text.message_forms import joined_text
@@ -62,7 +62,7 @@ class VectorPrompt:
     instead: tuple[int, ...]
     rows: tuple[int, ...]
 
-    def law(self, law: Target) -> SoftPromptTarget:
+    def prompted_law(self, law: Target) -> SoftPromptTarget:
         """A law behind this prompt."""
         return SoftPromptTarget(law, self.ids, self.instead, self.rows)
 
@@ -141,7 +141,7 @@ class PromptEncoder:
         encode = self.text.encode
         if sanitize_control_tokens:
             encode = self.text.encode_sanitized
-            marked = self.text.control_tokens.marked
+            marked = self.text.control_tokens.mark_texts
             # Marks part what users write from what the template writes, whose control tokens stay
             # tokens.
             prompt, tools, values = map(marked, (prompt, tools, values))
@@ -170,11 +170,11 @@ class PromptEncoder:
         elif not self.text.has_chat:
             raise RequestError(f"{self.name} has no chat template: give the {who} as text")
         elif isinstance(prompt, str):
-            shown = self.text.render([{"role": "user", "content": prompt}], **values)
+            shown = self.text.render_chat([{"role": "user", "content": prompt}], **values)
         else:
             shown = self._render_chat(prompt, tools, values, ending)
         # Far too long a text is refused before it is encoded, which would take seconds.
-        if most is not None and self.text.beyond(shown, most):
+        if most is not None and self.text.exceeds_limit(shown, most):
             raise RequestError(
                 f"{who} has {len(shown)} characters, which are more than {most} tokens: there is room for those"
             )
@@ -228,7 +228,9 @@ class PromptEncoder:
         said = whole_text(ask.prompt, "prompt")
         # What begins an answer has nothing of what a tokenizer puts before and behind a text.
         if ask.sanitize_control_tokens:
-            return self.text.encode_sanitized(self.text.control_tokens.marked(said), special=False)
+            return self.text.encode_sanitized(
+                self.text.control_tokens.mark_texts(said), special=False
+            )
         return self.text.encode(said, special=False)
 
     def encode_empty(self, *, raw: bool = False) -> tuple[int, ...]:
@@ -236,7 +238,7 @@ class PromptEncoder:
         template) what a tokenizer sets before every text."""
         if raw or not self.text.has_chat:
             return self.text.encode("")
-        return self.text.chat([{"role": "user", "content": ""}])
+        return self.text.chat_prompt([{"role": "user", "content": ""}])
 
     def encode_vectors(self, prompt: Prompt, ids: tuple[int, ...], width: int) -> VectorPrompt:
         """A prompt in which vectors stand.
@@ -323,7 +325,7 @@ class PromptEncoder:
         if not tools:
             shown = tool_prompt.with_earlier_calls(self.text, messages, **values)
         elif self.text.shows_tools:
-            shown = self.text.render(messages, tools=list(tools), **values)
+            shown = self.text.render_chat(messages, tools=list(tools), **values)
         else:
             shown = tool_prompt.render_tool_chat(self.text, messages, tools, **values)
         return prompt_ending.end_rendered_chat(shown, ending)

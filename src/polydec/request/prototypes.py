@@ -34,14 +34,14 @@ class ClassPrototypes:
     softness: float
     rounds: int
 
-    def features(self, state_NPH: Tensor) -> Tensor:
+    def class_features(self, state_NPH: Tensor) -> Tensor:
         """Of length 1, [N, P, width]."""
         return normalize(state_NPH @ self.matrix.T, dim=-1)
 
-    def scores(self, state_NPH: Tensor) -> Tensor:
+    def class_scores(self, state_NPH: Tensor) -> Tensor:
         """How near each text is to each class, [N, C]: minus the transported cost, times the
         sharpness."""
-        feature_NPW = self.features(state_NPH)
+        feature_NPW = self.class_features(state_NPH)
         prototype_CMW = normalize(self.of_class, dim=-1)
         # The cost of prompt p and prototype m is the distance by cosine; optimal transport matches them.
         cost_NCPM = 1.0 - torch.einsum("npw,cmw->ncpm", feature_NPW, prototype_CMW)
@@ -71,7 +71,7 @@ def initial_prototypes(
     made = ClassPrototypes(
         matrix, empty, torch.tensor(log(how.sharpness)), how.softness, how.rounds
     )
-    feature_NPW = made.features(state_NPH)
+    feature_NPW = made.class_features(state_NPH)
     mean_CPW = torch.stack([feature_NPW[label_N == c].mean(0) for c in range(classes)])
     turn = [m % prompts for m in range(how.prototypes or prompts)]
     return replace(made, of_class=normalize(mean_CPW[:, turn], dim=-1))
@@ -101,7 +101,7 @@ def fit_prototypes(
     for _ in range(how.epochs):
         total = 0.0
         for index in torch.randperm(len(label_N), generator=dice).split(TOGETHER):
-            score_NC = made.scores(state_NPH[index]) + beside_NC[index]
+            score_NC = made.class_scores(state_NPH[index]) + beside_NC[index]
             loss = cross_entropy(score_NC, label_N[index])
             adam.zero_grad()
             loss.backward()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Target
-from polydec.laws.targets.reprompted import SecondPromptTarget
+from polydec.laws.targets.other_prompt import SecondPromptTarget
 from polydec.methods.registry import steer
 from polydec.methods.registry.kit import Kit
 from polydec.request.fields import Ask
@@ -93,7 +93,9 @@ def steered_law(encoded: EncodedRequest, law: Target) -> Target:
         beside = None
     elif encoded.source:
         # A second source, and the same text written from it.
-        beside = checked.model.checkpoint.lm.given(steering.second, encoded.ask.cache_salt)
+        beside = checked.model.checkpoint.lm.law_given_source(
+            steering.second, encoded.ask.cache_salt
+        )
     else:
         beside = SecondPromptTarget(law, encoded.ids, steering.second)
     # Vectors of a way's own stand before the last token of a prompt that is tokens and nothing else.
@@ -102,7 +104,7 @@ def steered_law(encoded: EncodedRequest, law: Target) -> Target:
         law,
         artefacts=encoded.model.artefacts,
         beside=beside,
-        later=encoded.model.small,
+        later=encoded.model.draft_law,
         prompt=encoded.ids if of_tokens else (),
     )
     return steer.build(steering.card.name, kit, steering.options)[0]

@@ -46,7 +46,7 @@ class ThinkingSettings:
             return self.reader
         return None
 
-    def language(
+    def answer_language(
         self, point: ModelBundle, inner: TokenLanguage[Any] | None, ends: frozenset[int]
     ) -> AfterThinkingLanguage | None:
         """Which answers are allowed where thinking stands before them.
@@ -84,7 +84,7 @@ class ThinkingSettings:
             reader = replace(reader, marks=replace(reader.marks, opens=()))
         # What is thought leaves room for a whole answer.
         if isinstance(inner, DeadlineLanguage):
-            begin = inner.begin
+            begin = inner.state_after_thinking
             most = max(0, inner.most - len(inner.whole) - min(ROOM, inner.most // 4))
             if budget is None:
                 budget = most
@@ -103,13 +103,13 @@ class ThinkingSettings:
     def _spelled_by(self, inner: TokenLanguage[Any]) -> bool:
         """Whether all texts of a constraint hold the mark that comes next: then it binds the
         thinking, too."""
-        certain = inner.forced(inner.start()).decode(errors="ignore")
+        certain = inner.forced_bytes(inner.start_state()).decode(errors="ignore")
         marks = self.reader.marks
         if self.reader.opened:
             return any(mark in certain for mark in marks.closes)
         return certain.lstrip().startswith(marks.opens)
 
-    def parted(self, text: str, finish_reason: str) -> tuple[str | None, str]:
+    def split_answer(self, text: str, finish_reason: str) -> tuple[str | None, str]:
         """Split an answer into what was thought and what it says.
 
         Args:
@@ -121,7 +121,7 @@ class ThinkingSettings:
         """
         if not self.shown_apart:
             return None, text
-        thought, said = self.reader.parted(text, cut=finish_reason != "stop")
+        thought, said = self.reader.separate_text(text, cut=finish_reason != "stop")
         return thought or None, said
 
 

@@ -9,7 +9,7 @@ from polydec.base.errors import RequestError
 from polydec.laws.targets.by_bytes import ByBytesTarget
 from polydec.methods.registry.family import family_of
 from polydec.models.sessions.checkpoint import ModelBundle
-from polydec.models.sessions.sourced import EncoderDecoderModel
+from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.models.text.byte_text import SpecialTokenTable, byte_text, lead_of, marks_of, start_of
 from polydec.models.text.tokenizer import Tokenizer
 
@@ -57,7 +57,9 @@ def align_second_checkpoint(point: ModelBundle, first: ModelBundle, covers: int)
     """
     _check_byte_law(point)
     theirs = marks_of(first.text)
-    law = _byte_law(point, theirs, covers, byte_text(first.text), theirs.of(marks_of(point.text)))
+    law = _byte_law(
+        point, theirs, covers, byte_text(first.text), theirs.of_tokenizer(marks_of(point.text))
+    )
     return replace(point, lm=law, text=law.words, unit="byte")
 
 

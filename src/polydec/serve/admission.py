@@ -47,7 +47,7 @@ class TokenPace:
         self._last_rate = 0.0
         self._used = deque[float](maxlen=32)
 
-    def wrote(self, tokens: int) -> None:
+    def note_tokens(self, tokens: int) -> None:
         """Note tokens that were written.
 
         Args:
@@ -56,7 +56,7 @@ class TokenPace:
         if tokens:
             self._written.append((self._clock(), tokens))
 
-    def ended(self, written: int, allowed: int) -> None:
+    def note_ended_answer(self, written: int, allowed: int) -> None:
         """Note an answer that has ended.
 
         Args:
@@ -135,7 +135,7 @@ class AdmissionControl:
     def most(self) -> int:
         return self.limits.running + self.limits.waiting
 
-    def begin(self, account: str, count: int) -> None:
+    def begin_answers(self, account: str, count: int) -> None:
         """Count answers of an account.
 
         Args:
@@ -144,7 +144,7 @@ class AdmissionControl:
         """
         self.under_way[account] += count
 
-    def end(self, account: str, count: int) -> None:
+    def end_answers(self, account: str, count: int) -> None:
         """Count answers of an account as ended.
 
         Args:
@@ -155,7 +155,9 @@ class AdmissionControl:
         if self.under_way[account] <= 0:
             del self.under_way[account]
 
-    def admit(self, account: str, count: int, loads: Callable[[], Iterable[RequestLoad]]) -> None:
+    def admit_answers(
+        self, account: str, count: int, loads: Callable[[], Iterable[RequestLoad]]
+    ) -> None:
         """Let answers in, or refuse them.
 
         Args:
@@ -184,7 +186,7 @@ class AdmissionControl:
             retry=self._wait(account, of_all, of_own if count <= share else None, list(loads())),
         )
 
-    def turn(self, loads: Iterable[RequestLoad]) -> int:
+    def expected_turn(self, loads: Iterable[RequestLoad]) -> int:
         """Estimate when a request that comes now would have its turn.
 
         Args:

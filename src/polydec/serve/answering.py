@@ -76,7 +76,7 @@ async def respond_to_request(
             return EventStream(writers, reply, answers, leaving, headers)
         listed = 0
         most = answers.limits.entries
-        async for news in answers.news():
+        async for news in answers.next_news():
             if wanted.details:
                 listed += count_delta_entries(news)
             # The steps of all rounds stay in memory until the end, so they are bounded like
@@ -87,15 +87,17 @@ async def respond_to_request(
                     "what this server lists: ask for a stream or fewer answers",
                     param="polydec",
                 )
-            reply.take(news)
-        response = await json_response(writers, lambda: reply.whole(answers.completions), headers)
+            reply.take_news(news)
+        response = await json_response(
+            writers, lambda: reply.complete_response(answers.completions), headers
+        )
         leaving.cancel()
         return response
     except BaseException:
         # Whatever went wrong, nobody waits for the answers any more.
         if leaving is not None:
             leaving.cancel()
-        answers.cancel(LEFT)
+        answers.cancel_prompts(LEFT)
         raise
 
 
@@ -113,10 +115,10 @@ async def json_response(
         The response; a long one is sent piece by piece.
     """
 
-    def write() -> list[bytes]:
+    def write_json() -> list[bytes]:
         return [piece.encode() for piece in json_pieces(make())]
 
-    pieces = await asyncio.get_running_loop().run_in_executor(writers, write)
+    pieces = await asyncio.get_running_loop().run_in_executor(writers, write_json)
     size = sum(map(len, pieces))
     # The length is known in either case, so that a client can tell a cut response.
     if size <= WHOLE:
@@ -167,7 +169,7 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._leaving.cancel()
-            self._answers.cancel(LEFT)
+            self._answers.cancel_prompts(LEFT)
 
 
 async def _events(
@@ -175,26 +177,26 @@ async def _events(
 ) -> AsyncIterator[str]:
     """The events of a stream. What fails on the way becomes an event with an error."""
     try:
-        for chunk in reply.opening():
+        for chunk in reply.opening_events():
             yield server_sent_event(chunk)
-        async for news in answers.news():
+        async for news in answers.next_news():
             # Small events are the rule: to hand each to a thread would cost more than it takes.
             if count_delta_entries(news) <= SMALL:
-                for chunk in reply.chunks(news):
+                for chunk in reply.stream_chunks(news):
                     yield server_sent_event(chunk)
             else:
-                async for piece in _made_elsewhere(writers, reply.chunks(news)):
+                async for piece in _made_elsewhere(writers, reply.stream_chunks(news)):
                     yield piece
-        async for piece in _made_elsewhere(writers, reply.closing(answers.completions)):
+        async for piece in _made_elsewhere(writers, reply.closing_events(answers.completions)):
             yield piece
         if reply.last:
             yield reply.last
     except RefusalError as refusal:
-        yield server_sent_event(reply.failed(refusal))
+        yield server_sent_event(reply.failure_events(refusal))
     except Exception:
         log.exception("a stream failed")
         internal = RefusalError("the request failed inside the server", status=500, code="internal")
-        yield server_sent_event(reply.failed(internal))
+        yield server_sent_event(reply.failure_events(internal))
 
 
 async def _made_elsewhere(
@@ -270,12 +272,12 @@ async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """
     going = asyncio.ensure_future(work)
 
-    async def leave() -> None:
+    async def leave_step() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
         going.cancel()
 
-    leaving = asyncio.create_task(leave())
+    leaving = asyncio.create_task(leave_step())
     try:
         return await going
     except asyncio.CancelledError:
@@ -292,4 +294,4 @@ async def _left(request: Request, answers: ResponseAnswers) -> None:
     """Cancel the request when its client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    answers.cancel(LEFT)
+    answers.cancel_prompts(LEFT)

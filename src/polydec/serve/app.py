@@ -136,7 +136,7 @@ def create_app(
         text = await read_bytes(request, limits.body)
         models.asked += 1
 
-        def read() -> T:
+        def read_once() -> T:
             # The fields as sent, so that an error names the field in the client's own words.
             sent = frozenset[str]()
             try:
@@ -146,7 +146,7 @@ def create_app(
             except PolydecError as error:
                 raise refusal_from_error(error, sent) from None
 
-        return await asyncio.get_running_loop().run_in_executor(readers, read)
+        return await asyncio.get_running_loop().run_in_executor(readers, read_once)
 
     async def complete(request: Request, endpoint: ServerEndpoint) -> Response:
         """Answer a request of one of the endpoints that decode.
@@ -164,26 +164,28 @@ def create_app(
         shape = endpoint.reads()
 
         def read(body: RequestBody) -> tuple[RequestBody, ModelWorker, ResponseOptions]:
-            worker = models.find(body.take("model"))
+            worker = models.find_worker(body.take_field("model"))
             # A request without a seed gets one, which its details report: it can be repeated.
             seed = secrets.randbelow(1 << 31)
-            return body, worker, shape.read(body, worker.model, method, seed)
+            return body, worker, shape.read_request(body, worker.model, method, seed)
 
         body, worker, wanted = await reading(read, request, lenient)
         headers = _told(body.ignored)
         try:
-            answers = await worker.start(
+            answers = await worker.start_requests(
                 wanted.asks, steps=wanted.steps, client=client_of(request.scope)
             )
         except PolydecError as error:
             raise refusal_from_error(error, body.fields) from None
 
-        def answer() -> EndpointAnswer:
+        def answer_once() -> EndpointAnswer:
             # Made only once the request is admitted: id and time are those of the answer.
             name = secrets.token_hex(12)
-            return endpoint.answer(shape, wanted, worker.model, worker.name, name, int(time.time()))
+            return endpoint.answer_writer(
+                shape, wanted, worker.model, worker.name, name, int(time.time())
+            )
 
-        return await respond_to_request(request, writers, answer, wanted, answers, headers)
+        return await respond_to_request(request, writers, answer_once, wanted, answers, headers)
 
     @app.post(
         "/v1/chat/completions",
@@ -216,16 +218,16 @@ def create_app(
     )
     async def embeddings(request: Request) -> Response:
         def read(body: RequestBody) -> tuple[ModelWorker, EmbeddingRequest]:
-            worker = models.find(body.take("model"))
+            worker = models.find_worker(body.take_field("model"))
             return worker, read_embeddings(body, worker.model, limits)
 
         worker, asked = await reading(read, request)
         # Reads share passes with the answers that are being written.
-        work = worker.read(
+        work = worker.run_reading(
             embedding_vectors(worker.model, asked.texts, asked.how), client_of(request.scope)
         )
         rows = await unless_left(request, work)
-        return await json_response(writers, lambda: asked.answer(worker.name, rows), {})
+        return await json_response(writers, lambda: asked.answer_body(worker.name, rows), {})
 
     def card(name: str) -> dict[str, Any]:
         known = models.workers.get(name)
@@ -249,7 +251,7 @@ def create_app(
     async def served(name: str) -> dict[str, Any]:
         if name not in models.loaders:
             # A name that is not served gets the refusal that names a near one.
-            models.find(name)  # raises
+            models.find_worker(name)  # raises
         return card(name)
 
     @app.post(
@@ -264,7 +266,7 @@ def create_app(
 
     @app.get("/tokenizer_info", summary="special tokens and the chat template")
     async def tokenizer(model: str | None = None) -> dict[str, Any]:
-        text = models.find(model).model.checkpoint.text
+        text = models.find_worker(model).model.checkpoint.text
         return {
             "bos_token": None,
             "eos_token": None,
@@ -276,7 +278,7 @@ def create_app(
         "/methods", summary="every method, its options, and why a model cannot be decoded by it"
     )
     async def methods(model: str | None = None) -> Response:
-        kit = models.find(model).model.kit()
+        kit = models.find_worker(model).model.recipe_kit()
 
         def listed() -> dict[str, Any]:
             data = [_described(n, kit) for n in sorted(registry.recipe_modules())]
@@ -286,11 +288,11 @@ def create_app(
 
     @app.get("/sampling", summary="a JSON schema of the sampling fields")
     async def sampling(model: str | None = None) -> dict[str, Any]:
-        own = models.find(model).model.sampling()
+        own = models.find_worker(model).model.sampling_with()
         return {
             **_schema(
                 {
-                    name: {**o.schema(), "default": getattr(own, name)}
+                    name: {**o.json_schema(), "default": getattr(own, name)}
                     for name, o in sampling_fields().items()
                 }
             )
@@ -307,7 +309,9 @@ def create_app(
 
     @app.get("/metrics", summary="for Prometheus")
     async def measured() -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            metrics.prometheus_text(), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     @app.get("/", summary="the page")
     async def page() -> HTMLResponse:
@@ -324,29 +328,29 @@ def create_app(
 
 def _tokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -> Response:
     """The token ids of a text or of messages."""
-    model = models.find(body.take("model")).model
+    model = models.find_worker(body.take_field("model")).model
     most = limits.prompt
     if "prompt" in body.fields:
-        special = body.take("add_special_tokens", True)
+        special = body.take_field("add_special_tokens", True)
     else:
         special = True
-    prompt = body.take("prompt")
-    messages = body.take("messages")
+    prompt = body.take_field("prompt")
+    messages = body.take_field("messages")
     if messages is None:
         read = None
         ending = prompt_ending.OPENED
     else:
         read = read_messages(body, messages)
         ending = chat_ending(body)
-    body.end()
+    body.refuse_rest()
     if (prompt is None) == (messages is None):
         raise RefusalError("give one of prompt and messages", param="prompt")
     if read is not None:
-        ids = model.ids(read, most=most, ending=ending)
+        ids = model.encode_prompt(read, most=most, ending=ending)
     elif not isinstance(prompt, str):
         raise RefusalError(f"prompt is {short_repr(prompt)}: it must be a text", param="prompt")
     # A look at the length first: encoding a very long text takes long.
-    elif model.checkpoint.text.beyond(whole_text(prompt, "prompt"), most):
+    elif model.checkpoint.text.exceeds_limit(whole_text(prompt, "prompt"), most):
         raise RefusalError(
             f"prompt has more than {most} tokens: give less at a time", param="prompt"
         )
@@ -367,15 +371,15 @@ def _tokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -
 
 def _detokenized(body: RequestBody, models: ServedModels, limits: RequestLimits) -> Response:
     """The text of token ids."""
-    model = models.find(body.take("model")).model
-    tokens = body.take("tokens")
-    body.end()
+    model = models.find_worker(body.take_field("model")).model
+    tokens = body.take_field("tokens")
+    body.refuse_rest()
     if not isinstance(tokens, list):
         raise RefusalError(
             f"tokens is {short_repr(tokens)}: it must be a list of token ids", param="tokens"
         )
     if tokens:
-        ids = model.ids(tokens, who="tokens", most=limits.prompt)
+        ids = model.encode_prompt(tokens, who="tokens", most=limits.prompt)
     else:
         ids = ()
     return JSONResponse({"prompt": model.checkpoint.text.decode(ids)})

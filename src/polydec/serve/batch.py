@@ -79,7 +79,7 @@ class BatchProgress:
     tokens: int = 0
     began: float = field(default_factory=time.perf_counter)
 
-    def sentence(self) -> str:
+    def progress_sentence(self) -> str:
         """One line for people."""
         seconds = max(time.perf_counter() - self.began, 1e-9)
         if self.before:
@@ -215,7 +215,7 @@ class BatchRunner:
         self.running = running
         self._named = dict(names or {})  # lines by their custom_id
 
-    def answer(
+    def answer_lines(
         self,
         lines: Iterable[BatchLine],
         done: Iterable[int],
@@ -309,15 +309,15 @@ class BatchRunner:
     # ---- our form ----
 
     def _prompt(self, line: BatchLine, twice: int | None) -> PendingBatchLine:
-        def failed(error: Exception) -> Row:
+        def failed_row(error: Exception) -> Row:
             return {**line.head, "error": str(_told(error, ()))}
 
         try:
-            tickets = self._submit([self.engine.encode(self.own(line))], line.at)
+            tickets = self._submit([self.engine.encode_request(self.own(line))], line.at)
         except Exception as error:
-            raise _BadLineError(failed(error)) from None
+            raise _BadLineError(failed_row(error)) from None
         return PendingBatchLine(
-            tickets, lambda answers: {**line.head, **answers[0].to_json()}, failed
+            tickets, lambda answers: {**line.head, **answers[0].to_json()}, failed_row
         )
 
     # ---- OpenAI's form ----
@@ -342,7 +342,7 @@ class BatchRunner:
             "custom_id": name if isinstance(name, str) else None,
         }
 
-        def answered(status: int, body: Row) -> Row:
+        def answered_row(status: int, body: Row) -> Row:
             """Make the row of a line in OpenAI's form.
 
             Args:
@@ -360,9 +360,9 @@ class BatchRunner:
 
         sent = frozenset[str]()
 
-        def failed(error: Exception) -> Row:
+        def failed_row(error: Exception) -> Row:
             refusal = _told(error, sent)
-            return answered(refusal.status, refusal.to_json())
+            return answered_row(refusal.status, refusal.to_json())
 
         # A line without a right envelope has no response at all: its error stands beside it.
         why = _wrong(fields, twice)
@@ -381,14 +381,14 @@ class BatchRunner:
             sent = body.fields
             # From here on an error is the response's: it has a status and a body as over HTTP.
             self._check_model(body)
-            wanted = shape.read(body, self.model, self.method, self.seed)
+            wanted = shape.read_request(body, self.model, self.method, self.seed)
             if wanted.stream:
                 raise RefusalError("stream is true: a row has the whole answer", param="stream")
             requests = apply_request_limits(self.engine.model, wanted.asks, LIMITS)
             tickets = self._submit(requests, line.at)
         except Exception as error:
-            raise _BadLineError(failed(error)) from None
-        reply = endpoint.answer(
+            raise _BadLineError(failed_row(error)) from None
+        reply = endpoint.answer_writer(
             shape,
             replace(wanted, details=False),
             self.model,
@@ -397,11 +397,11 @@ class BatchRunner:
             int(time.time()),
         )
         return PendingBatchLine(
-            tickets, lambda answers: answered(200, reply.whole(answers)), failed
+            tickets, lambda answers: answered_row(200, reply.complete_response(answers)), failed_row
         )
 
     def _check_model(self, body: RequestBody) -> None:
-        name = body.take("model", self.served)
+        name = body.take_field("model", self.served)
         if name != self.served:
             near = get_close_matches(str(name)[:100], [self.served], 1, 0.0)
             raise RefusalError(
@@ -510,10 +510,10 @@ def batch_row_writer(file: BinaryIO) -> Callable[[Row], None]:
         A function that writes a row.
     """
 
-    def write(row: Row) -> None:
+    def write_row(row: Row) -> None:
         text = memoryview(json_line(row).encode() + b"\n")
         # A write may take less than all of it, to a pipe or a disk that is nearly full.
         while text:
             text = text[file.write(text) :]
 
-    return write
+    return write_row

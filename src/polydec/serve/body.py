@@ -144,7 +144,7 @@ class RequestBody:
                 )
             self._left.pop(name, None)
 
-    def take(self, name: str, default: Any = None) -> Any:
+    def take_field(self, name: str, default: Any = None) -> Any:
         """Take a field as it stands.
 
         Args:
@@ -157,11 +157,11 @@ class RequestBody:
         self._known.add(name)
         return self._left.pop(name, default)
 
-    def peek(self, name: str) -> Any:
+    def peek_field(self, name: str) -> Any:
         """A field that somebody takes later; None where it is not given."""
         return self._left.get(name)
 
-    def put(self, name: str, value: Any) -> None:
+    def put_field(self, name: str, value: Any) -> None:
         """Put a field under the name that it has elsewhere.
 
         Args:
@@ -175,7 +175,7 @@ class RequestBody:
             raise RefusalError(f"{name} is given under two names: give one of them", param=name)
         self._left[name] = value
 
-    def flag(self, name: str, default: bool = False) -> bool:
+    def boolean_field(self, name: str, default: bool = False) -> bool:
         """Take a field that is true or false.
 
         Args:
@@ -188,7 +188,7 @@ class RequestBody:
         Raises:
             RefusalError: It is something else.
         """
-        value = self.take(name, default)
+        value = self.take_field(name, default)
         # By type: 0 and 1 are equal to false and true in Python.
         if type(value) is not bool:
             raise RefusalError(
@@ -196,7 +196,7 @@ class RequestBody:
             )
         return value
 
-    def whole(self, name: str, low: int, high: int) -> int | None:
+    def whole_number(self, name: str, low: int, high: int) -> int | None:
         """Take a field that is a whole number.
 
         Args:
@@ -211,7 +211,7 @@ class RequestBody:
             RefusalError: It is something else.
         """
         # A bool is an int in Python, so the type is compared.
-        value = self.take(name)
+        value = self.take_field(name)
         if value is not None and (type(value) is not int or not low <= value <= high):
             raise RefusalError(
                 f"{name} is {short_repr(value)}: it must be a whole number in {low} to {high}",
@@ -219,15 +219,15 @@ class RequestBody:
             )
         return value
 
-    def mapping(self, name: str) -> Mapping[str, Any]:
-        value = self.take(name, {})
+    def mapping_field(self, name: str) -> Mapping[str, Any]:
+        value = self.take_field(name, {})
         if not isinstance(value, Mapping):
             raise RefusalError(
                 f"{name} is {short_repr(value)}: it must hold values by name", param=name
             )
         return value
 
-    def members(
+    def refuse_members(
         self,
         where: str,
         value: Mapping[str, Any],
@@ -256,7 +256,7 @@ class RequestBody:
                 code="unknown_field",
             )
 
-    def end(self) -> None:
+    def refuse_rest(self) -> None:
         """Refuse the fields that nobody took, or ignore them where that is allowed.
 
         Raises:
@@ -335,7 +335,7 @@ def read_object(text: bytes | str, what: str, holds: str = "") -> dict[str, Any]
     """
     twice = list[str]()
 
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    def object_pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         out = dict(items)
         # Two readers of one body could each take another of the two values.
         if len(out) < len(items) and not twice:  # a reader would drop one of two
@@ -348,7 +348,7 @@ def read_object(text: bytes | str, what: str, holds: str = "") -> dict[str, Any]
         raw = text.encode("utf-8", "surrogatepass")
     else:
         raw = text
-    data = parse_object(raw, what, pairs, finite=True)
+    data = parse_object(raw, what, object_pairs, finite=True)
     if twice:
         raise RefusalError(
             f"field {short_repr(twice[0])} is given twice: give it once", param=twice[0][:100]
@@ -476,8 +476,8 @@ class ResponseOptions:
 
 def read_stream_options(body: RequestBody) -> tuple[bool, bool, bool, bool]:
     """stream, usage, details and steps of `ResponseOptions`."""
-    stream = body.flag("stream")
-    options = body.mapping("stream_options")
+    stream = body.boolean_field("stream")
+    options = body.mapping_field("stream_options")
     # OpenAI refuses this too.
     if options and not stream:
         raise RefusalError(
@@ -485,7 +485,7 @@ def read_stream_options(body: RequestBody) -> tuple[bool, bool, bool, bool]:
             param="stream_options",
         )
     known = ("include_usage", "include_obfuscation", "continuous_usage_stats")
-    body.members("stream_options", options, known)
+    body.refuse_members("stream_options", options, known)
     # The two others are known to clients and have no effect here, so they must be off.
     for name, value in ((k, v) for k, v in options.items() if k in known):
         if type(value) is not bool or (value and name != "include_usage"):
@@ -494,7 +494,7 @@ def read_stream_options(body: RequestBody) -> tuple[bool, bool, bool, bool]:
                 + ("true or false" if name == "include_usage" else "false"),
                 param="stream_options",
             )
-    told = body.take("polydec", False)
+    told = body.take_field("polydec", False)
     if told != "steps" and type(told) is not bool:
         raise RefusalError(
             f'polydec is {short_repr(told)}: it must be true, false or "steps"', param="polydec"
@@ -535,8 +535,10 @@ def read_ask_fields(
     for name in (name for rule in sampling_rules().values() for name in rule.token_ids):
         _entries(body, name, size)
     # What is left out stays out: the checkpoint's own value stands there.
-    sampling = {name: value for name in sampling_fields() if (value := body.take(name)) is not None}
-    return {"sampling": model.sampling(**sampling), **fields}
+    sampling = {
+        name: value for name in sampling_fields() if (value := body.take_field(name)) is not None
+    }
+    return {"sampling": model.sampling_with(**sampling), **fields}
 
 
 def _field(body: RequestBody, name: str, field: str, usual: Mapping[str, Any]) -> Any:
@@ -544,19 +546,19 @@ def _field(body: RequestBody, name: str, field: str, usual: Mapping[str, Any]) -
     option = ask_options()[field]
     # By kind, so that the sentences of refusal are those of HTTP, not of Python.
     if option.kind is bool:
-        return body.flag(name)
+        return body.boolean_field(name)
     if option.kind is Mapping:
-        return body.mapping(name)
-    value = body.take(name, usual.get(field, option.default))
+        return body.mapping_field(name)
+    value = body.take_field(name, usual.get(field, option.default))
     # Whatever it holds is looked at with the model.
     if option.kind is object:
         return _whole(value, name)
-    return option.convert(value)
+    return option.convert_value(value)
 
 
 def _entries(body: RequestBody, name: str, size: int) -> None:
     """Refuse more tokens than there are, before anybody looks at each."""
-    value = body.peek(name)
+    value = body.peek_field(name)
     if isinstance(value, (list, Mapping)) and len(value) > size:
         raise RefusalError(
             f"{name} has {len(value)} entries: the vocabulary has {size} tokens", param=name
@@ -586,7 +588,7 @@ def prompt_logprobs(body: RequestBody, stream: bool) -> int | None:
         RefusalError: The value is out of its range, or stands in a stream, which has no place for
             it.
     """
-    value = body.whole("prompt_logprobs", 0, ALTERNATIVES)
+    value = body.whole_number("prompt_logprobs", 0, ALTERNATIVES)
     if value is not None and stream:
         raise RefusalError(
             f"prompt_logprobs is {value} with stream: it is legal only where stream is false (a stream of "
@@ -614,7 +616,7 @@ def read_max_tokens(
         RefusalError: Two of the names differ, or a value is out of its range.
     """
     # Every name is taken, so that none counts as unknown.
-    lengths = {name: value for name in names if (value := body.take(name)) is not None}
+    lengths = {name: value for name in names if (value := body.take_field(name)) is not None}
     for name, value in lengths.items():
         if type(value) is not int or value < least:
             raise RefusalError(

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydec.api import LoadedModel
-from polydec.base.apart import WorkerBusyError, few_waiting
 from polydec.base.errors import PolydecError
 from polydec.base.options import short_repr
+from polydec.base.subprocess_worker import WorkerBusyError, few_waiting
 from polydec.core.types import TokenVocabulary
-from polydec.laws.constraints.asked import constraint_of
+from polydec.laws.constraints.constraint_kinds import constraint_of
 from polydec.laws.constraints.gbnf import lark_of
 from polydec.laws.constraints.protocols import OutputConstraint, TokenLanguage
 from polydec.serve.body import RequestBody
@@ -76,7 +76,7 @@ class PrecompiledConstraint:
     ends: frozenset[int]
     made: TokenLanguage[Any]
 
-    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> TokenLanguage[Any]:
+    def token_language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> TokenLanguage[Any]:
         """Give the language over a vocabulary.
 
         Args:
@@ -90,7 +90,7 @@ class PrecompiledConstraint:
         # By identity: to compare whole vocabularies would cost more than it saves.
         if vocab is self.vocab and ends == self.ends:
             return self.made
-        return self.constraint.language(vocab, ends)
+        return self.constraint.token_language(vocab, ends)
 
 
 def read_request_constraint(body: RequestBody, model: LoadedModel) -> OutputConstraint | None:
@@ -109,7 +109,7 @@ def read_request_constraint(body: RequestBody, model: LoadedModel) -> OutputCons
     # Every field is taken, so that one that is empty does not count as unknown.
     asked = {
         name: read
-        for name, value in [(name, body.take(name)) for name in FIELDS]
+        for name, value in [(name, body.take_field(name)) for name in FIELDS]
         if value is not None and (read := _read(name, value, body))
     }
     if len(asked) > 1:
@@ -148,7 +148,7 @@ def compile_field_constraint(
         # One process compiles all constraints: a queue in front of it may not take all readers.
         with few_waiting(WAITING):
             return PrecompiledConstraint(
-                constraint, vocab, vocab.eos, constraint.language(vocab, vocab.eos)
+                constraint, vocab, vocab.eos, constraint.token_language(vocab, vocab.eos)
             )
     except WorkerBusyError as error:
         raise RefusalError(
@@ -175,7 +175,7 @@ def _read(name: str, value: Any, body: RequestBody) -> dict[str, Any]:
             )
         return dict(value)
     if name == "structured_outputs":
-        body.members(name, value, STRUCTURED)
+        body.refuse_members(name, value, STRUCTURED)
         return {
             STRUCTURED[key]: x for key, x in value.items() if key in STRUCTURED and x is not None
         }
@@ -204,7 +204,7 @@ def _format(value: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
             f"response_format.type is {short_repr(kind)}: it must be text, json_object or json_schema",
             param="response_format",
         )
-    body.members("response_format", value, ("type", *FORMATS[kind]))
+    body.refuse_members("response_format", value, ("type", *FORMATS[kind]))
     if kind == "text":
         return {}
     if kind == "json_object":
@@ -230,5 +230,5 @@ def _format(value: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
         )
     if kind == "json_schema":
         known = ("name", "description", "schema", "strict")
-        body.members("response_format.json_schema", held, known)
+        body.refuse_members("response_format.json_schema", held, known)
     return {"json_schema": schema}

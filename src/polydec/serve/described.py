@@ -32,7 +32,7 @@ def _as_here(option: Option, *, own: bool = False, **more: Any) -> Schema:
     said.
     """
     # The form without None: over HTTP a field is left out, or null, in its place.
-    schema = replace(option, type=option.form).schema()
+    schema = replace(option, type=option.form).json_schema()
     if own or option.default is None:
         del schema["default"]
     return {**schema, **more}

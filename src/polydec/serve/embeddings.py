@@ -52,7 +52,7 @@ class EmbeddingRequest:
     def tokens(self) -> int:
         return sum(len(t.ids) for t in self.texts)
 
-    def answer(self, model: str, rows: Tensor) -> dict[str, Any]:
+    def answer_body(self, model: str, rows: Tensor) -> dict[str, Any]:
         """Write the answer in OpenAI's form.
 
         Args:
@@ -67,7 +67,7 @@ class EmbeddingRequest:
         if self.how.normalised and self.dimensions:
             vectors = normalize(vectors, dim=-1)
 
-        def row(at: int) -> dict[str, Any]:
+        def table_row(at: int) -> dict[str, Any]:
             if self.packed:
                 vector = _packed(vectors[at])
             else:
@@ -76,7 +76,7 @@ class EmbeddingRequest:
 
         return {
             "object": "list",
-            "data": LazyRows(row, range(len(vectors))),
+            "data": LazyRows(table_row, range(len(vectors))),
             "model": model,
             "usage": {"prompt_tokens": self.tokens, "total_tokens": self.tokens},
         }
@@ -103,11 +103,13 @@ def read_embedding_request(
         RefusalError: A field is malformed, or the response would list too many numbers.
         RequestError: A text is too long, or the model gives no such vectors.
     """
-    texts = body.take("input")
-    form = body.take("encoding_format", "float")
-    dimensions = body.whole("dimensions", 1, _width(model))
-    fields = {name: value for name in embedding_options() if (value := body.take(name)) is not None}
-    body.end()
+    texts = body.take_field("input")
+    form = body.take_field("encoding_format", "float")
+    dimensions = body.whole_number("dimensions", 1, _width(model))
+    fields = {
+        name: value for name in embedding_options() if (value := body.take_field(name)) is not None
+    }
+    body.refuse_rest()
     if form not in ("float", "base64"):
         raise RefusalError(
             f"encoding_format is {short_repr(form)}: it must be float or base64",
@@ -131,7 +133,7 @@ def read_embedding_request(
 
 
 def _width(model: LoadedModel) -> int:
-    return model.network.embed((0,)).shape[1]
+    return model.network.embed_tokens((0,)).shape[1]
 
 
 def _texts(value: Any) -> Sequence[Any]:

@@ -58,7 +58,7 @@ class AccessGate:
             await self.app(scope, receive, send)
             return
         try:
-            self.check(scope)
+            self.check_request(scope)
         except RefusalError as refusal:
             # A client that still writes would lose the answer.
             await discard_request_body(receive)
@@ -66,7 +66,7 @@ class AccessGate:
             return
         await self.app(scope, receive, send)
 
-    def check(self, scope: Scope) -> None:
+    def check_request(self, scope: Scope) -> None:
         """Let a request in, and note who sent it.
 
         Args:

@@ -19,7 +19,7 @@ class ServerMetrics:
         # A registry of its own, so that several servers in one process do not add up.
         self.registry = registry = CollectorRegistry()
 
-        def gauge(name: str, what: str) -> Gauge:
+        def new_gauge(name: str, what: str) -> Gauge:
             """Make a number that goes up and down, one for each model.
 
             Args:
@@ -31,7 +31,7 @@ class ServerMetrics:
             """
             return Gauge(name, what, ["model_name"], registry=registry)
 
-        def counter(name: str, what: str, *labels: str) -> Counter:
+        def new_counter(name: str, what: str, *labels: str) -> Counter:
             """Make a number that only grows, one for each model.
 
             Args:
@@ -44,7 +44,7 @@ class ServerMetrics:
             """
             return Counter(name, what, ["model_name", *labels], registry=registry)
 
-        def times(name: str, what: str) -> Histogram:
+        def new_histogram(name: str, what: str) -> Histogram:
             """Make a histogram of seconds, one for each model.
 
             Args:
@@ -56,59 +56,65 @@ class ServerMetrics:
             """
             return Histogram(name, what, ["model_name"], buckets=SECONDS, registry=registry)
 
-        self.running = gauge("vllm:num_requests_running", "Requests that are being written")
-        self.waiting = gauge("vllm:num_requests_waiting", "Requests that wait for their turn")
+        self.running = new_gauge("vllm:num_requests_running", "Requests that are being written")
+        self.waiting = new_gauge("vllm:num_requests_waiting", "Requests that wait for their turn")
         # Names are vLLM's where it has the same figure, so that its dashboards work.
-        self.usage = gauge(
+        self.usage = new_gauge(
             "vllm:kv_cache_usage_perc",
             "Share of the caches' limit that is taken, 0 to 1; 0 without a limit",
         )
-        self.cached = gauge("polydec:kv_cache_bytes", "Bytes of the caches of all requests")
-        self.preempted = counter(
+        self.cached = new_gauge("polydec:kv_cache_bytes", "Bytes of the caches of all requests")
+        self.preempted = new_counter(
             "vllm:num_preemptions", "Requests that were put on hold to make room"
         )
-        self.prompt_tokens = counter("vllm:prompt_tokens", "Tokens of prompts")
-        self.generation_tokens = counter("vllm:generation_tokens", "Tokens written")
-        self.success = counter("vllm:request_success", "Answers that ended", "finished_reason")
-        self.first = times(
+        self.prompt_tokens = new_counter("vllm:prompt_tokens", "Tokens of prompts")
+        self.generation_tokens = new_counter("vllm:generation_tokens", "Tokens written")
+        self.success = new_counter("vllm:request_success", "Answers that ended", "finished_reason")
+        self.first = new_histogram(
             "vllm:time_to_first_token_seconds", "From a request's arrival to its first token"
         )
-        self.between = times(
+        self.between = new_histogram(
             "vllm:inter_token_latency_seconds", "Between two writings of one request"
         )
-        self.whole = times(
+        self.whole = new_histogram(
             "vllm:e2e_request_latency_seconds", "From a request's arrival to its end"
         )
-        self.queue = times("vllm:request_queue_time_seconds", "Waiting for the turn")
-        self.decode = times("vllm:request_decode_time_seconds", "From the first token to the last")
-        self.drafts = counter("vllm:spec_decode_num_drafts", "Passes with a draft")
-        self.drafted = counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted")
-        self.accepted = counter(
+        self.queue = new_histogram("vllm:request_queue_time_seconds", "Waiting for the turn")
+        self.decode = new_histogram(
+            "vllm:request_decode_time_seconds", "From the first token to the last"
+        )
+        self.drafts = new_counter("vllm:spec_decode_num_drafts", "Passes with a draft")
+        self.drafted = new_counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted")
+        self.accepted = new_counter(
             "vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted"
         )
-        self.accepted_at = counter(
+        self.accepted_at = new_counter(
             "vllm:spec_decode_num_accepted_tokens_per_pos",
             "Drafts accepted at a position or beyond",
             "position",
         )
-        self.passes = counter(
+        self.passes = new_counter(
             "polydec:target_passes", "Passes that a method's answers took part in", "method"
         )
-        self.tokens = counter("polydec:generation_tokens", "Tokens written by a method", "method")
-        self.drafted_by = counter("polydec:draft_tokens", "Tokens drafted by a method", "method")
-        self.accepted_by = counter(
+        self.tokens = new_counter(
+            "polydec:generation_tokens", "Tokens written by a method", "method"
+        )
+        self.drafted_by = new_counter(
+            "polydec:draft_tokens", "Tokens drafted by a method", "method"
+        )
+        self.accepted_by = new_counter(
             "polydec:accepted_draft_tokens",
             "Drafted tokens of a method that were accepted",
             "method",
         )
-        self.refused = counter(
+        self.refused = new_counter(
             "polydec:requests_refused", "Requests that were not answered", "status"
         )
-        self.cut = counter(
+        self.cut = new_counter(
             "polydec:requests_cut", "Requests that ended before their answer did", "reason"
         )
 
-    def ended(self, model: str, ticket: Ticket) -> None:
+    def count_ended_request(self, model: str, ticket: Ticket) -> None:
         """Count a request that has ended, as far as it came.
 
         Args:
@@ -139,6 +145,6 @@ class ServerMetrics:
         for position, count in enumerate(getattr(stats, "accepted_at", ())):
             self.accepted_at.labels(model, str(position)).inc(count)
 
-    def text(self) -> bytes:
+    def prometheus_text(self) -> bytes:
         """All of them as Prometheus takes it."""
         return generate_latest(self.registry)

@@ -86,7 +86,7 @@ class ServedModels:
             for name in self.loaders
         }
 
-    def find(self, name: object = None) -> ModelWorker:
+    def find_worker(self, name: object = None) -> ModelWorker:
         """Find the worker of a model.
 
         Args:
@@ -127,7 +127,7 @@ class ServedModels:
         """Requests under way."""
         return sum(len(w.live) + w.reading for w in self.workers.values())
 
-    async def drain(self, seconds: float) -> None:
+    async def drain_requests(self, seconds: float) -> None:
         """Take no more requests, and wait for those under way.
 
         Args:
@@ -138,21 +138,21 @@ class ServedModels:
         # What is left now did not end in time; it is counted before it is cancelled.
         self.cut = self.live
         for worker in self.workers.values():
-            worker.cancel(list(worker.live), STOPPED)
+            worker.cancel_prompts(list(worker.live), STOPPED)
 
     async def close(self) -> None:
         """End the workers."""
         for worker in self.workers.values():
             worker.close()
         for worker in self.workers.values():
-            await worker.closed()
+            await worker.wait_closed()
         if self._trace is not None:
             self._trace.close()
 
 
 def _ready(loader: Callable[[], LoadedModel], name: str) -> LoadedModel:
     """A model with what the first request would otherwise wait for, under the name by which clients know it."""
-    model = loader().called(name)
+    model = loader().with_name(name)
     # Both are computed on first use, which would make the first client wait.
     _ = model.costs, model.checkpoint.text.pieces
     return model

@@ -59,13 +59,15 @@ def read_reasoning(body: RequestBody) -> ReasoningFields:
     Raises:
         RefusalError: A field is malformed.
     """
-    form = body.take("reasoning_format", "auto")
+    form = body.take_field("reasoning_format", "auto")
     if not isinstance(form, str) or form not in FORMATS:
         raise RefusalError(
             f"reasoning_format is {short_repr(form)}: it must be {', '.join(FORMATS)}",
             param="reasoning_format",
         )
-    return ReasoningFields(FORMATS[form], read_budget(body), body.flag("include_reasoning", True))
+    return ReasoningFields(
+        FORMATS[form], read_budget(body), body.boolean_field("include_reasoning", True)
+    )
 
 
 def read_budget(body: RequestBody) -> int | None:
@@ -80,9 +82,9 @@ def read_budget(body: RequestBody) -> int | None:
     Raises:
         RefusalError: Two of the names differ, or a value is out of its range.
     """
-    given = {name: value for name in BUDGETS if (value := body.take(name)) is not None}
+    given = {name: value for name in BUDGETS if (value := body.take_field(name)) is not None}
     # Another reader takes this field, for its effort.
-    more = body.peek("reasoning")
+    more = body.peek_field("reasoning")
     if isinstance(more, Mapping) and more.get("max_tokens") is not None:
         given["reasoning.max_tokens"] = more["max_tokens"]
     bounds = set[int | None]()
@@ -127,9 +129,9 @@ class ThoughtStream:
         if reader is None:
             self._state = None
         else:
-            self._state = reader.start()
+            self._state = reader.start_state()
 
-    def feed(self, text: str, finish_reason: str | None) -> tuple[str, str]:
+    def feed_text(self, text: str, finish_reason: str | None) -> tuple[str, str]:
         """Read one more piece.
 
         Args:
@@ -141,10 +143,10 @@ class ThoughtStream:
         """
         if self._reader is None or self._state is None:
             return "", text
-        self._state, segments = self._reader.step(self._state, text)
+        self._state, segments = self._reader.read_piece(self._state, text)
         # What was held back as the beginning of a mark is text now.
         if finish_reason is not None:
-            segments += self._reader.end(self._state, cut=finish_reason != "stop")
+            segments += self._reader.end_text(self._state, cut=finish_reason != "stop")
         return _joined(segments, ThinkingSegmentKind.THINKING), _joined(
             segments, ThinkingSegmentKind.ANSWER
         )

@@ -84,7 +84,7 @@ class ServerReplica:
         server = uvicorn.Server(uvicorn.Config(self._app, log_level="critical"))
         threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True).start()
 
-    def state(self) -> tuple[int, dict[str, str], dict[str, str]]:
+    def current_state(self) -> tuple[int, dict[str, str], dict[str, str]]:
         """Its port, the states of its models, and why some of them could not be loaded."""
         models = self._app.state.models
         return self._port, models.states, models.failed
@@ -133,7 +133,7 @@ class ReplicaFleet:
         """Requests under way."""
         return sum(self.router.busy)
 
-    async def watch(self) -> None:
+    async def watch_replicas(self) -> None:
         """Look for replicas that have become ready, until cancelled."""
         while True:
             await asyncio.gather(
@@ -143,14 +143,14 @@ class ReplicaFleet:
 
     async def _look(self, i: int) -> None:
         with suppress(RayError, asyncio.TimeoutError):
-            port, states, failed = await asyncio.wait_for(self.actors[i].state.remote(), 60)
+            port, states, failed = await asyncio.wait_for(self.actors[i].current_state.remote(), 60)
             # Requests come only to a replica with all of its models.
             if set(states.values()) == {"ready"}:
                 self.ports[i] = port
             elif failed:
                 self.failed[f"replica {i}"] = next(iter(failed.values()))
 
-    def lost(self, i: int, port: int) -> None:
+    def note_lost(self, i: int, port: int) -> None:
         """Note that a replica does not answer any more.
 
         It may have been started anew since, at another port: then it stays.
@@ -161,9 +161,9 @@ class ReplicaFleet:
         """
         if self.ports.get(i) == port:
             del self.ports[i]
-            self.router.lost(i)
+            self.router.forget_replica(i)
 
-    async def drain(self, seconds: float) -> None:
+    async def drain_requests(self, seconds: float) -> None:
         """Take no more requests, and wait for those under way.
 
         Args:
@@ -208,7 +208,7 @@ def create_front(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watching = asyncio.create_task(fleet.watch())
+        watching = asyncio.create_task(fleet.watch_replicas())
         yield
         watching.cancel()
         await fleet.close()
@@ -267,7 +267,7 @@ async def _handed_on(fleet: ReplicaFleet, request: Request, body: bytes) -> Resp
     prompt = prefix_block_hashes(prompt_beginning(_json(body)), client_of(request.scope).credential)
     tried = set[int]()
     while True:
-        i = fleet.router.choose(prompt, fleet.ports.keys() - tried)
+        i = fleet.router.choose_replica(prompt, fleet.ports.keys() - tried)
         if i is None:
             raise RefusalError(
                 "no replica could answer: each is being loaded, or died"
@@ -280,21 +280,21 @@ async def _handed_on(fleet: ReplicaFleet, request: Request, body: bytes) -> Resp
         # A replica is tried once for each request, so that the loop ends.
         tried.add(i)
         place = ReplicaSlot(fleet, i)
-        fleet.router.sent(i, prompt)
+        fleet.router.note_sent(i, prompt)
         try:
             response = await _sent(fleet, place.port, request, body)
             if response.headers.get("content-type", "").startswith("text/event-stream"):
                 # Its head is with the client soon: from here on another replica cannot take over.
                 return ProxyStream(place, response)  # which gives the place back
             content = await _whole(request, response)
-            place.leave()
+            place.leave_slot()
             return Response(content, response.status_code, _passed(response))
         except GONE:
             # Nothing was handed on yet: the next replica may answer as if nothing had happened.
-            fleet.lost(i, place.port)
-            place.leave()
+            fleet.note_lost(i, place.port)
+            place.leave_slot()
         except BaseException:
-            place.leave()
+            place.leave_slot()
             raise
 
 
@@ -308,7 +308,7 @@ class ReplicaSlot:
         self._here = True
         fleet.router.busy[i] += 1
 
-    def leave(self) -> None:
+    def leave_slot(self) -> None:
         if self._here:
             self._here = False
             self.fleet.router.busy[self.i] -= 1
@@ -332,7 +332,7 @@ class ProxyStream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._place.leave()
+            self._place.leave_slot()
             with suppress(Exception):
                 await self._response.aclose()
 
@@ -395,7 +395,7 @@ async def _streamed(place: ReplicaSlot, response: httpx.Response) -> AsyncIterat
             if mark:
                 yield whole + mark
     except GONE:
-        fleet.lost(place.i, place.port)
+        fleet.note_lost(place.i, place.port)
         code = "replica_died"
     except asyncio.CancelledError:
         if fleet.cut and me.uncancel() == 0:  # the server stops; else the client has left
@@ -425,7 +425,7 @@ async def _metrics(fleet: ReplicaFleet) -> str:
                 )
             ).text
         except GONE:
-            fleet.lost(i, port)
+            fleet.note_lost(i, port)
             continue
         for line in text.splitlines():
             if line.startswith("#"):

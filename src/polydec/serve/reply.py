@@ -92,14 +92,14 @@ class CompletionsAnswer:
 
     # ---- as a stream ----
 
-    def opening(self) -> Iterator[dict[str, Any]]:
+    def opening_events(self) -> Iterator[dict[str, Any]]:
         """What comes before anything is written."""
         for index in range(len(self.echoes)):
-            choice = self.shape.opening(index)
+            choice = self.shape.opening_chunk(index)
             if choice is not None:
                 yield self._chunk([choice])
 
-    def chunks(self, news: AnswerDelta) -> Iterator[dict[str, Any]]:
+    def stream_chunks(self, news: AnswerDelta) -> Iterator[dict[str, Any]]:
         """Write one tick's text of one choice, and its end.
 
         Args:
@@ -112,7 +112,7 @@ class CompletionsAnswer:
             self._opened.add(news.index)
             logprobs = self._prompt(news.index, news.prompt)
             yield self._chunk(
-                [self.shape.delta(news.index, self.echoes[news.index], logprobs, None)]
+                [self.shape.chunk_choice(news.index, self.echoes[news.index], logprobs, None)]
             )
         # max_tokens 0 is decoded as one token, of which nothing is shown.
         if self.wanted.silent:
@@ -125,14 +125,16 @@ class CompletionsAnswer:
             logprobs = None
         # Log-probabilities come once, with the first chunk of the tick.
         if thought and self.wanted.thoughts:
-            yield self._chunk([self.shape.delta(news.index, "", logprobs, None, thought=thought)])
+            yield self._chunk(
+                [self.shape.chunk_choice(news.index, "", logprobs, None, thought=thought)]
+            )
             logprobs = None
         if self._readers:
             # What may become a call is held back, so a tick may give less text than it wrote, or
             # more.
-            text, parts = self._readers[news.index].feed(text)
+            text, parts = self._readers[news.index].feed_text(text)
             if news.finish_reason is not None:
-                rest, more = self._readers[news.index].end(news.finish_reason == "length")
+                rest, more = self._readers[news.index].end_text(news.finish_reason == "length")
                 text = text + rest
                 parts = parts + more
         # A tick of which nothing is to be told makes no chunk.
@@ -141,20 +143,20 @@ class CompletionsAnswer:
                 "pieces": piece_rows(news.pieces),
                 **(self._steps(news) if self.wanted.steps else {}),
             }
-            yield self._chunk([self.shape.delta(news.index, text, logprobs, None)], about)
+            yield self._chunk([self.shape.chunk_choice(news.index, text, logprobs, None)], about)
         for part in parts:
             for told in self._part(news.index, part):
-                yield self._chunk([self.shape.delta(news.index, "", None, None, [told])])
+                yield self._chunk([self.shape.chunk_choice(news.index, "", None, None, [told])])
         if news.finish_reason is not None:
             reason = self._reason(news)
-            yield self._chunk([self.shape.delta(news.index, "", None, reason)])
+            yield self._chunk([self.shape.chunk_choice(news.index, "", None, reason)])
 
     def _parted(self, news: AnswerDelta) -> tuple[str, str]:
         """What was thought in one tick, and what was said."""
         text = "".join(p.text for p in news.pieces)
         if news.index not in self._thoughts:
             self._thoughts[news.index] = ThoughtStream(news.thinking)
-        return self._thoughts[news.index].feed(text, news.finish_reason)
+        return self._thoughts[news.index].feed_text(text, news.finish_reason)
 
     def _part(self, index: int, part: ToolCallDelta) -> Iterator[dict[str, Any]]:
         """A piece of a call in a stream: first its name, then its arguments."""
@@ -174,7 +176,7 @@ class CompletionsAnswer:
         reader = self._readers[news.index]
         return _reason(news.finish_reason, reader.count, reader.whole)
 
-    def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
+    def closing_events(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
         """Write what comes after everything else.
 
         Args:
@@ -194,7 +196,7 @@ class CompletionsAnswer:
             )
             yield {**out, "usage": self._usage(done)} if self.wanted.usage else out
 
-    def failed(self, refusal: RefusalError) -> dict[str, Any]:
+    def failure_events(self, refusal: RefusalError) -> dict[str, Any]:
         """Write what ends a stream that cannot go on.
 
         Args:
@@ -218,7 +220,7 @@ class CompletionsAnswer:
 
     # ---- as one response ----
 
-    def take(self, news: AnswerDelta) -> None:
+    def take_news(self, news: AnswerDelta) -> None:
         """Note what the response will need beside the completions.
 
         Args:
@@ -229,7 +231,7 @@ class CompletionsAnswer:
         if self.wanted.details and not self.wanted.silent:
             self._pieces.setdefault(news.index, []).extend(news.pieces)
 
-    def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
+    def complete_response(self, done: Sequence[Completion]) -> dict[str, Any]:
         """Write the complete response.
 
         Args:
@@ -249,7 +251,9 @@ class CompletionsAnswer:
                 by_id(self._text, c.prompt_logprobs or (), self.wanted.prompt_logprobs)
                 for c in done
             ]
-            out = self.shape.beside(out, [listed[i] for i, c in enumerate(done) for _ in c.choices])
+            out = self.shape.add_prompt_logprobs(
+                out, [listed[i] for i, c in enumerate(done) for _ in c.choices]
+            )
         if self.wanted.details:
             out["polydec"] = {
                 "pieces": [piece_rows(self._pieces.get(i, [])) for i in range(len(choices))],
@@ -301,7 +305,7 @@ class CompletionsAnswer:
             and (prompt := self._prompt(index, done.prompt_logprobs or ())) is not None
         ):
             logprobs = {name: prompt[name] + logprobs[name] for name in logprobs}
-        return self.shape.choice(
+        return self.shape.response_choice(
             index,
             echo + text,
             logprobs,
@@ -347,7 +351,7 @@ class CompletionsAnswer:
     def _logprobs(
         self, notes: Sequence[TokenLogprob | PromptLogprob], offsets: TokenOffsets
     ) -> dict[str, Any]:
-        return self.shape.logprobs(self._text, notes, offsets)
+        return self.shape.logprob_rows(self._text, notes, offsets)
 
 
 def answer_tokenizer(model: LoadedModel, wanted: ResponseOptions) -> Tokenizer:

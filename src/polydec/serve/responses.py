@@ -44,7 +44,7 @@ class ResponsesReader:
 
     prefix = "resp"
 
-    def read(
+    def read_request(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
     ) -> ResponseOptions:
         """Read a request.
@@ -78,8 +78,8 @@ class ResponsesReader:
             )
         tools = read_tools(body, model, fields["constraint"], flat=True)
         fields["constraint"] = tools.constraint
-        include = body.take("include", [])
-        top = body.whole("top_logprobs", 0, ALTERNATIVES)
+        include = body.take_field("include", [])
+        top = body.whole_number("top_logprobs", 0, ALTERNATIVES)
         # OpenAI has further values, all about things that this server does not do.
         if include not in ([], [LOGPROBS]):
             raise RefusalError(
@@ -97,8 +97,8 @@ class ResponsesReader:
                 param="include",
             )
         most = read_max_tokens(body, "max_output_tokens")
-        instructions = body.take("instructions")
-        messages = read_input(body, body.take("input"))
+        instructions = body.take_field("instructions")
+        messages = read_input(body, body.take_field("input"))
         # They stand in front of every earlier message, as a system turn.
         if instructions is not None:
             if not isinstance(instructions, str):
@@ -108,10 +108,10 @@ class ResponsesReader:
                 )
             system = [{"role": "system", "content": instructions}]
             messages = [*read_messages(body, system), *messages]
-        stream = body.flag("stream")
-        details = body.flag("polydec")
+        stream = body.boolean_field("stream")
+        details = body.boolean_field("polydec")
         # Nothing is read from here on, so whatever is left is unknown.
-        body.end()
+        body.refuse_rest()
         ask = Ask(
             messages,
             tools=tools.shown,
@@ -138,8 +138,8 @@ class ResponsesReader:
 
 def _format(body: RequestBody) -> None:
     """`text` holds what is `response_format` elsewhere, one level less deep; it is put under that name."""
-    form_asked = body.mapping("text")
-    body.members("text", form_asked, ("format", "verbosity"))
+    form_asked = body.mapping_field("text")
+    body.refuse_members("text", form_asked, ("format", "verbosity"))
     if form_asked.get("verbosity") not in (None, "medium"):
         raise RefusalError(
             f"text.verbosity is {short_repr(form_asked['verbosity'])}: text holds a format here",
@@ -153,7 +153,7 @@ def _format(body: RequestBody) -> None:
             "json_schema": {k: v for k, v in form.items() if k != "type"},
         }
     if form is not None:
-        body.put("response_format", form)
+        body.put_field("response_format", form)
 
 
 def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
@@ -215,14 +215,14 @@ def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
 
 def _past(where: str, item: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
     """A call of an earlier response, as chats have it."""
-    body.members(where, item, ("type", "id", "call_id", "name", "arguments", "status"))
+    body.refuse_members(where, item, ("type", "id", "call_id", "name", "arguments", "status"))
     function = {"name": item.get("name"), "arguments": item.get("arguments", "{}")}
     return {"id": item.get("call_id"), "type": "function", "function": function}
 
 
 def _past_thought(where: str, item: Mapping[str, Any], body: RequestBody) -> str:
     """What an earlier response thought."""
-    body.members(where, item, ("type", "id", "summary", "content", "status"))
+    body.refuse_members(where, item, ("type", "id", "summary", "content", "status"))
     # A single part counts as a list of one.
     content = item.get("content") or []
     if isinstance(content, list):
@@ -241,7 +241,7 @@ def _past_thought(where: str, item: Mapping[str, Any], body: RequestBody) -> str
 
 def _result(where: str, item: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
     """What a call gave, as chats have it."""
-    body.members(where, item, ("type", "id", "call_id", "output", "status"))
+    body.refuse_members(where, item, ("type", "id", "call_id", "output", "status"))
     return {
         "role": "tool",
         "tool_call_id": item.get("call_id"),
@@ -255,7 +255,7 @@ def _item(where: str, item: Any, body: RequestBody) -> dict[str, Any]:
     """
     if not isinstance(item, Mapping) or item.get("type", "message") != "message":
         raise RefusalError(f"{where} is {short_repr(item)}: only messages are legal", param="input")
-    body.members(where, item, ("type", "role", "content", "id", "status"))
+    body.refuse_members(where, item, ("type", "role", "content", "id", "status"))
     return {"role": item.get("role"), "content": _content(item.get("content"))}
 
 
@@ -319,7 +319,7 @@ class ResponsesAnswer:
 
     # ---- as a stream ----
 
-    def opening(self) -> Iterator[dict[str, Any]]:
+    def opening_events(self) -> Iterator[dict[str, Any]]:
         """What comes before anything is written."""
         # OpenAI sends both, though nothing lies between them here.
         yield self._event("response.created", response=self._object("in_progress", [], None))
@@ -328,7 +328,7 @@ class ResponsesAnswer:
         if self._reader is None and not may_think(self.model, self.wanted.asks[0].reasoning_format):
             yield from self._begin()
 
-    def chunks(self, news: AnswerDelta) -> Iterator[dict[str, Any]]:
+    def stream_chunks(self, news: AnswerDelta) -> Iterator[dict[str, Any]]:
         """Write one tick's text.
 
         Args:
@@ -337,12 +337,12 @@ class ResponsesAnswer:
         Yields:
             Events of the stream.
         """
-        self.take(news)
+        self.take_news(news)
         if self._stream is None:
             # Made at the first tick, which alone tells whether the answer begins by thinking.
             self._stream = ThoughtStream(news.thinking)
         joined_text = "".join(p.text for p in news.pieces)
-        thought, text = self._stream.feed(joined_text, news.finish_reason)
+        thought, text = self._stream.feed_text(joined_text, news.finish_reason)
         marks = self._logprobs(news.notes)
         parts = list[ToolCallDelta]()
         # The closing events repeat all log-probabilities.
@@ -350,10 +350,10 @@ class ResponsesAnswer:
         if thought and self.wanted.thoughts:
             yield from self._thinking(thought, news)
         if self._reader is not None:
-            text, parts = self._reader.feed(text)
+            text, parts = self._reader.feed_text(text)
             # What looked like the beginning of a call and is none after all is said as text.
             if news.finish_reason is not None:
-                rest, more = self._reader.end(news.finish_reason == "length")
+                rest, more = self._reader.end_text(news.finish_reason == "length")
                 text = text + rest
                 parts = parts + more
         self._text += text
@@ -414,7 +414,7 @@ class ResponsesAnswer:
                 delta=part.arguments,
             )
 
-    def closing(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
+    def closing_events(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
         """Write what comes after everything else.
 
         Args:
@@ -427,7 +427,7 @@ class ResponsesAnswer:
         # An answer that said nothing has an empty message, unless it called.
         if not calls:
             yield from self._begin()
-        whole = self.whole(done)
+        whole = self.complete_response(done)
         items = {item["id"]: item for item in whole["output"]}
         # Items are closed in the order in which the stream began them.
         for at, number in enumerate(self._order):
@@ -458,7 +458,7 @@ class ResponsesAnswer:
         # The last event is named for how the response ended: completed or incomplete.
         yield self._event(f"response.{whole['status']}", response=whole)
 
-    def failed(self, refusal: RefusalError) -> dict[str, Any]:
+    def failure_events(self, refusal: RefusalError) -> dict[str, Any]:
         """Write what ends a stream that cannot go on.
 
         Args:
@@ -480,7 +480,7 @@ class ResponsesAnswer:
 
     # ---- as one response ----
 
-    def take(self, news: AnswerDelta) -> None:
+    def take_news(self, news: AnswerDelta) -> None:
         """Note what the response will need beside the completion.
 
         Args:
@@ -489,7 +489,7 @@ class ResponsesAnswer:
         if self.wanted.details:
             self._pieces += news.pieces
 
-    def whole(self, done: Sequence[Completion]) -> dict[str, Any]:
+    def complete_response(self, done: Sequence[Completion]) -> dict[str, Any]:
         """Write the complete response.
 
         Args:
@@ -626,7 +626,7 @@ class ResponsesAnswer:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": marks}
 
     def _logprobs(self, notes: Sequence[Any]) -> LazyRows:
-        marks = ChatCompletionsShape().logprobs(
+        marks = ChatCompletionsShape().logprob_rows(
             answer_tokenizer(self.model, self.wanted), notes, TokenOffsets()
         )["content"]
         return LazyRows(

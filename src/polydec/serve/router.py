@@ -74,7 +74,7 @@ class ReplicaRouter:
         self._known: list[OrderedDict[bytes, None]] = [OrderedDict() for _ in range(count)]
         self._turn = 0
 
-    def choose(self, prompt: Sequence[bytes], alive: Collection[int]) -> int | None:
+    def choose_replica(self, prompt: Sequence[bytes], alive: Collection[int]) -> int | None:
         """Choose the replica for a prompt. Among equals they take turns.
 
         Args:
@@ -93,13 +93,13 @@ class ReplicaRouter:
         return max(
             free,
             key=lambda i: (
-                self.shared(i, prompt),
+                self.shared_blocks(i, prompt),
                 -self.busy[i],
                 -((i - self._turn) % len(self.busy)),
             ),
         )
 
-    def shared(self, replica: int, prompt: Sequence[bytes]) -> int:
+    def shared_blocks(self, replica: int, prompt: Sequence[bytes]) -> int:
         """Count the blocks of a prompt that a replica was sent before.
 
         Args:
@@ -112,7 +112,7 @@ class ReplicaRouter:
         known = self._known[replica]
         return next((n for n, block in enumerate(prompt) if block not in known), len(prompt))
 
-    def sent(self, replica: int, prompt: Sequence[bytes]) -> None:
+    def note_sent(self, replica: int, prompt: Sequence[bytes]) -> None:
         """Note that a replica was given a prompt.
 
         Args:
@@ -127,6 +127,6 @@ class ReplicaRouter:
         while len(known) > KEPT:
             known.popitem(last=False)
 
-    def lost(self, replica: int) -> None:
+    def forget_replica(self, replica: int) -> None:
         """A replica has gone, and what it had read with it."""
         self._known[replica].clear()

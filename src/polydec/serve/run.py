@@ -65,7 +65,7 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Draining runs beside uvicorn's own shutdown, which waits for open connections.
         under_way = self.models.live
-        draining = asyncio.create_task(self.models.drain(self.seconds))
+        draining = asyncio.create_task(self.models.drain_requests(self.seconds))
         await super().shutdown(sockets)
         draining.cancel()
         cut = self.models.cut

@@ -62,7 +62,7 @@ class RequestLimits:
         # Given in MiB, as people count memory.
         return int(self.cache * (1 << 20))
 
-    def admit(self, answers: int) -> None:
+    def admit_answers(self, answers: int) -> None:
         """Raise RequestError where a request asks for more answers than there can ever be room for."""
         # More could never all be let in, so waiting would not help.
         most = self.running + self.waiting

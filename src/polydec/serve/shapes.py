@@ -61,7 +61,7 @@ class TokenOffsets:
         # comes.
         self._reader = getincrementaldecoder("utf-8")("replace")
 
-    def take(self, tokens: Sequence[bytes | None]) -> list[int]:
+    def place_tokens(self, tokens: Sequence[bytes | None]) -> list[int]:
         """Place the tokens that come next.
 
         Args:
@@ -85,7 +85,7 @@ class EndpointShape(Protocol):
     whole: str  # the `object` of a response
     chunk: str  # the `object` of a chunk of a stream
 
-    def read(
+    def read_request(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
     ) -> ResponseOptions:
         """Read a request.
@@ -105,11 +105,11 @@ class EndpointShape(Protocol):
         """
         ...
 
-    def opening(self, index: int) -> dict[str, Any] | None:
+    def opening_chunk(self, index: int) -> dict[str, Any] | None:
         """The first chunk of a choice; None where there is none."""
         ...
 
-    def delta(
+    def chunk_choice(
         self,
         index: int,
         text: str,
@@ -134,7 +134,7 @@ class EndpointShape(Protocol):
         """
         ...
 
-    def choice(
+    def response_choice(
         self,
         index: int,
         text: str,
@@ -159,7 +159,7 @@ class EndpointShape(Protocol):
         """
         ...
 
-    def logprobs(
+    def logprob_rows(
         self, text: Tokenizer, notes: Sequence[Any], offsets: TokenOffsets
     ) -> dict[str, Any]:
         """Write log-probabilities of the model.
@@ -174,7 +174,9 @@ class EndpointShape(Protocol):
         """
         ...
 
-    def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
+    def add_prompt_logprobs(
+        self, response: dict[str, Any], prompts: Sequence[Any]
+    ) -> dict[str, Any]:
         """Add vLLM's prompt_logprobs to a response.
 
         Args:
@@ -194,7 +196,7 @@ class ChatCompletionsShape:
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
 
-    def read(
+    def read_request(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
     ) -> ResponseOptions:
         """Read a chat.
@@ -218,9 +220,9 @@ class ChatCompletionsShape:
         }
         reasoning = read_reasoning(body)
         fields |= {"template": template_values(body, model), **reasoning.fields}
-        logprobs = body.flag("logprobs")
+        logprobs = body.boolean_field("logprobs")
         # OpenAI's two fields: one says whether, the other how many beside it.
-        top = body.whole("top_logprobs", 0, ALTERNATIVES)
+        top = body.whole_number("top_logprobs", 0, ALTERNATIVES)
         if top is not None and not logprobs:
             raise RefusalError(
                 "top_logprobs is given without logprobs: set logprobs to true", param="top_logprobs"
@@ -230,14 +232,14 @@ class ChatCompletionsShape:
             fields["logprobs"] = top or 0
         else:
             fields["logprobs"] = None
-        # Order matters little, as long as every field is taken before `end` refuses the rest.
+        # Order matters little, as long as every field is taken before `refuse_rest` refuses the rest.
         fields["prompt_ending"] = chat_ending(body)
         tools = read_tools(body, model, fields["constraint"])
         fields["constraint"] = tools.constraint
-        messages = read_messages(body, body.take("messages"))
+        messages = read_messages(body, body.take_field("messages"))
         stream, usage, details, steps = read_stream_options(body)
         prompted = fields["prompt_logprobs"] = prompt_logprobs(body, stream)
-        body.end()
+        body.refuse_rest()
         return ResponseOptions(
             (Ask(messages, tools=tools.shown, **fields),),
             stream,
@@ -250,7 +252,7 @@ class ChatCompletionsShape:
             thoughts=reasoning.told,
         )
 
-    def opening(self, index: int) -> dict[str, Any]:
+    def opening_chunk(self, index: int) -> dict[str, Any]:
         return {
             "index": index,
             "delta": {"role": "assistant", "content": ""},
@@ -258,7 +260,7 @@ class ChatCompletionsShape:
             "finish_reason": None,
         }
 
-    def delta(
+    def chunk_choice(
         self,
         index: int,
         text: str,
@@ -296,7 +298,7 @@ class ChatCompletionsShape:
             "finish_reason": finish_reason,
         }
 
-    def choice(
+    def response_choice(
         self,
         index: int,
         text: str,
@@ -331,7 +333,7 @@ class ChatCompletionsShape:
             "finish_reason": finish_reason,
         }
 
-    def logprobs(
+    def logprob_rows(
         self, text: Tokenizer, notes: Sequence[TokenLogprob], offsets: TokenOffsets
     ) -> dict[str, Any]:
         """Write log-probabilities, a row for each token.
@@ -345,7 +347,7 @@ class ChatCompletionsShape:
             The log-probabilities in the endpoint's form.
         """
 
-        def entry(token: int, logp: float) -> dict[str, Any]:
+        def logprob_entry(token: int, logp: float) -> dict[str, Any]:
             """Write one token.
 
             Args:
@@ -362,13 +364,18 @@ class ChatCompletionsShape:
                 "bytes": None if known is None else list(known),
             }
 
-        def row(n: TokenLogprob) -> dict[str, Any]:
-            return {**entry(n.token, n.model_logp), "top_logprobs": [entry(*t) for t in n.top]}
+        def table_row(n: TokenLogprob) -> dict[str, Any]:
+            return {
+                **logprob_entry(n.token, n.model_logp),
+                "top_logprobs": [logprob_entry(*t) for t in n.top],
+            }
 
         # Rows are made while they are sent: a long answer has thousands.
-        return {"content": LazyRows(row, notes), "refusal": None}
+        return {"content": LazyRows(table_row, notes), "refusal": None}
 
-    def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
+    def add_prompt_logprobs(
+        self, response: dict[str, Any], prompts: Sequence[Any]
+    ) -> dict[str, Any]:
         """Add vLLM's prompt_logprobs: a chat has one prompt.
 
         Args:
@@ -388,7 +395,7 @@ class CompletionsShape:
     whole = "text_completion"
     chunk = "text_completion"
 
-    def read(
+    def read_request(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
     ) -> ResponseOptions:
         """Read a completion of one or several prompts.
@@ -413,8 +420,8 @@ class CompletionsShape:
         # What is only for chats would be dropped without a word.
         no_template(body)
         fields["reasoning_budget"] = read_budget(body)
-        prompt = body.take("prompt")
-        echo = body.flag("echo")
+        prompt = body.take_field("prompt")
+        echo = body.boolean_field("echo")
         alone = fields["source"] is not None and prompt in (None, "")  # nothing begins the answer
         if alone:
             prompts = [""]
@@ -422,20 +429,20 @@ class CompletionsShape:
             prompts = read_prompts(prompt, body.limits)
         # Prompts times answers: refused before any is encoded.
         if body.limits is not None:
-            body.limits.admit(len(prompts) * fields["n"])
+            body.limits.admit_answers(len(prompts) * fields["n"])
         # OpenAI allows no tokens at all where the prompt is echoed, to read its log-probabilities.
         most = read_max_tokens(body, "max_tokens", default=USUAL, least=0 if echo else 1)
         silent = most == 0  # a token is written all the same, and not shown
         fields["max_tokens"], fields["logprobs"] = (
             1 if silent else most,
-            body.whole("logprobs", 0, ALTERNATIVES),
+            body.whole_number("logprobs", 0, ALTERNATIVES),
         )
         stream, usage, details, steps = read_stream_options(body)
         prompted = prompt_logprobs(body, stream)
         # One list of alternatives serves both fields: it is as long as the longer one.
         told = [k for k in (prompted, fields["logprobs"] if echo else None) if k is not None]
         fields["prompt_logprobs"] = max(told, default=None)
-        body.end()
+        body.refuse_rest()
         asks = tuple(Ask(p, raw=True, **fields) for p in prompts)
         # One echo for each answer, though all answers to a prompt have the same.
         if echo:
@@ -444,10 +451,10 @@ class CompletionsShape:
             echoes = None
         return ResponseOptions(asks, stream, usage, details, echoes, silent, steps, prompted)
 
-    def opening(self, index: int) -> dict[str, Any] | None:
+    def opening_chunk(self, index: int) -> dict[str, Any] | None:
         return None
 
-    def delta(
+    def chunk_choice(
         self,
         index: int,
         text: str,
@@ -471,9 +478,9 @@ class CompletionsShape:
             The choice's object.
         """
         # Old completions have no deltas.
-        return self.choice(index, text, logprobs, finish_reason)
+        return self.response_choice(index, text, logprobs, finish_reason)
 
-    def choice(
+    def response_choice(
         self,
         index: int,
         text: str,
@@ -498,7 +505,7 @@ class CompletionsShape:
         """
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def logprobs(
+    def logprob_rows(
         self, text: Tokenizer, notes: Sequence[Note], offsets: TokenOffsets
     ) -> dict[str, Any]:
         """Write log-probabilities, a list for each kind of entry.
@@ -512,7 +519,7 @@ class CompletionsShape:
             The log-probabilities in the endpoint's form.
         """
 
-        def likeliest(n: Note) -> dict[str, float] | None:
+        def likeliest_entries(n: Note) -> dict[str, float] | None:
             if n.model_logp is None:
                 return None
             return _by_text(text, [*n.top, (n.token, n.model_logp)])
@@ -523,12 +530,14 @@ class CompletionsShape:
             "token_logprobs": [
                 None if n.model_logp is None else max(n.model_logp, LOWEST) for n in notes
             ],
-            "top_logprobs": LazyRows(likeliest, notes),
+            "top_logprobs": LazyRows(likeliest_entries, notes),
             # By characters and not bytes, as OpenAI counts them.
-            "text_offset": offsets.take([bytes_of_token(text, t) for t in tokens]),
+            "text_offset": offsets.place_tokens([bytes_of_token(text, t) for t in tokens]),
         }
 
-    def beside(self, response: dict[str, Any], prompts: Sequence[Any]) -> dict[str, Any]:
+    def add_prompt_logprobs(
+        self, response: dict[str, Any], prompts: Sequence[Any]
+    ) -> dict[str, Any]:
         """Add vLLM's prompt_logprobs to each choice.
 
         Args:
@@ -559,7 +568,7 @@ def _echo(model: LoadedModel, ask: Ask) -> str:
         return ask.prompt
     # Ids of bytes are decoded by the view that counts bytes.
     model = model.in_units(ask.units, ask.covers)
-    return model.checkpoint.text.decode(model.ids(ask.prompt))
+    return model.checkpoint.text.decode(model.encode_prompt(ask.prompt))
 
 
 def by_id(text: Tokenizer, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
@@ -575,7 +584,7 @@ def by_id(text: Tokenizer, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
         A row for each token; None for the first, which follows nothing.
     """
 
-    def row(note: PromptLogprob) -> dict[str, Any] | None:
+    def table_row(note: PromptLogprob) -> dict[str, Any] | None:
         if note.model_logp is None:
             return None
         # Ranks count from 1, as vLLM has them.
@@ -591,7 +600,7 @@ def by_id(text: Tokenizer, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
             for t, (logp, rank) in known.items()
         }
 
-    return LazyRows(row, notes)
+    return LazyRows(table_row, notes)
 
 
 def bytes_of_token(text: Tokenizer, token: int) -> bytes | None:
@@ -726,7 +735,7 @@ def _message(where: str, message: Any, body: RequestBody) -> Mapping[str, Any]:
         )
     # Only these two roles have a field about tools.
     more = {"assistant": "tool_calls", "tool": "tool_call_id"}.get(role)
-    body.members(where, message, MESSAGE, EMPTY)
+    body.refuse_members(where, message, MESSAGE, EMPTY)
     # What may hold something for this role; all other known fields must be empty.
     legal = ("role", "content", "name", more, *(THOUGHTS if role == "assistant" else ()))
     for name, value in ((k, v) for k, v in message.items() if k in MESSAGE):
@@ -810,7 +819,7 @@ def _part(where: str, part: Any, body: RequestBody) -> dict[str, str]:
         raise RefusalError(
             f"{where} is {short_repr(kind)}: only parts of type text are legal", param="messages"
         )
-    body.members(where, part, PART, EMPTY)
+    body.refuse_members(where, part, PART, EMPTY)
     return {"type": "text", "text": _whole_text(part["text"], "messages")}
 
 

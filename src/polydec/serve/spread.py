@@ -32,7 +32,7 @@ class BatchActor:
         rows = list[Row]()
         tally = BatchProgress()
         lines = [BatchLine(**json.loads(line)) for line in columns["line"]]
-        self._batch.answer(lines, (), rows.append, tally)
+        self._batch.answer_lines(lines, (), rows.append, tally)
         of = {"wrong": tally.wrong, "tokens": tally.tokens}  # of all of them: told with the first
         return {
             "row": [json_line(row) for row in rows],
@@ -59,7 +59,7 @@ class RayBatchRunner:
         self._make = make
         self._group = group
 
-    def answer(
+    def answer_lines(
         self,
         lines: Iterable[BatchLine],
         done: Iterable[int],

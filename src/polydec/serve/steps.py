@@ -69,7 +69,7 @@ class StepObserver:
             return DecodingStep(now, wrote)
         return DecodingStep(now, wrote, draft.token, draft.parent, verdict.path, verdict.bonus)
 
-    def take(self, choice: int) -> tuple[DecodingStep, ...]:
+    def take_steps(self, choice: int) -> tuple[DecodingStep, ...]:
         """Take the steps of an answer since the last call.
 
         Args:

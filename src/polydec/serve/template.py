@@ -39,7 +39,7 @@ def template_values(body: RequestBody, model: LoadedModel) -> dict[str, Any]:
             two fields contradict one another.
     """
     # A copy, since the effort's values join them.
-    values = dict(body.mapping("chat_template_kwargs"))
+    values = dict(body.mapping_field("chat_template_kwargs"))
     # nothing else runs while a value is written: many are not looked at, as each name takes that much at least
     size = LEAST * len(values)
     if size <= LARGEST:
@@ -80,9 +80,9 @@ def chat_ending(body: RequestBody) -> str:
     Raises:
         RefusalError: Two fields contradict one another.
     """
-    continued = body.flag("continue_final_message")
+    continued = body.boolean_field("continue_final_message")
     # A turn is opened unless one is continued.
-    opened = body.flag("add_generation_prompt", not continued)
+    opened = body.boolean_field("add_generation_prompt", not continued)
     if continued and opened:
         raise RefusalError(
             "continue_final_message and add_generation_prompt are both true: a final message that is continued is followed by "
@@ -99,7 +99,7 @@ def chat_ending(body: RequestBody) -> str:
 def no_ending(body: RequestBody) -> None:
     """Refuse what says how the text of a chat ends, where there is none that could end otherwise."""
     for name, usual in (("continue_final_message", False), ("add_generation_prompt", True)):
-        value = body.take(name, usual)
+        value = body.take_field(name, usual)
         # The usual value says what happens anyway, and is let pass.
         if value is not usual:
             raise RefusalError(
@@ -112,7 +112,7 @@ def no_template(body: RequestBody) -> None:
     """Refuse what only a template could be told, where there is none."""
     no_ending(body)
     for name in FIELDS:
-        value = body.take(name)
+        value = body.take_field(name)
         if value not in (None, {}, "none"):
             raise RefusalError(
                 f"{name} is {short_repr(value)}: it is for chats, and a completion has no chat template",
@@ -137,7 +137,7 @@ def _check(name: str, model: LoadedModel) -> None:
 
 def _effort(body: RequestBody) -> str | None:
     """`reasoning_effort`, or `effort` in OpenAI's `reasoning`."""
-    more = body.mapping("reasoning")
+    more = body.mapping_field("reasoning")
     legal = ("effort", "max_tokens")
     other = next((k for k, v in more.items() if k not in legal and v is not None), None)
     if other is not None:
@@ -148,8 +148,8 @@ def _effort(body: RequestBody) -> str | None:
         )
     # Put under the older name, which is refused where both are given.
     if more.get("effort") is not None:
-        body.put("reasoning_effort", more["effort"])
-    effort = body.take("reasoning_effort")
+        body.put_field("reasoning_effort", more["effort"])
+    effort = body.take_field("reasoning_effort")
     if effort is not None and effort not in EFFORTS:
         raise RefusalError(
             f"reasoning_effort is {short_repr(effort)}: it must be {', '.join(EFFORTS)}",

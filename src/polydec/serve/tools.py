@@ -102,9 +102,9 @@ def read_tools(
     Raises:
         RefusalError: Something cannot be honoured.
     """
-    declared_tools = body.take("tools", [])
-    choice = body.take("tool_choice", "auto")
-    many = body.flag("parallel_tool_calls", True)
+    declared_tools = body.take_field("tools", [])
+    choice = body.take_field("tool_choice", "auto")
+    many = body.boolean_field("parallel_tool_calls", True)
     if not isinstance(declared_tools, list) or len(declared_tools) > MOST:
         raise RefusalError(
             f"tools is {short_repr(declared_tools)}: it must be a list of at most {MOST} tools",
@@ -143,7 +143,7 @@ def read_tools(
         return RequestTools(tools, asked, None, told)
     functions = [t["function"] for t in tools if name in (None, t["function"]["name"])]
 
-    def bound() -> OutputConstraint:
+    def bound_tools() -> OutputConstraint:
         return ToolCalls(
             tuple(
                 ToolFunction(f["name"], _arguments(f) if must or f.get("strict") else ANY_OBJECT)
@@ -155,7 +155,7 @@ def read_tools(
             said=tagged,
         )
 
-    return RequestTools(tools, compile_field_constraint("tools", bound, model), form, told)
+    return RequestTools(tools, compile_field_constraint("tools", bound_tools, model), form, told)
 
 
 def _chosen(choice: Any, names: Sequence[str], flat: bool, body: RequestBody) -> str | None:
@@ -170,9 +170,9 @@ def _chosen(choice: Any, names: Sequence[str], flat: bool, body: RequestBody) ->
             name = function.get("name")
         else:
             name = None
-        body.members("tool_choice", choice, ("type", "name" if flat else "function"))
+        body.refuse_members("tool_choice", choice, ("type", "name" if flat else "function"))
         if not flat and isinstance(function, Mapping):
-            body.members("tool_choice.function", function, ("name",))
+            body.refuse_members("tool_choice.function", function, ("name",))
     if name is None and choice not in ("auto", "none", "required"):
         named = "{'type': 'function', " + ("'name': …}" if flat else "'function': {'name': …}}")
         raise RefusalError(
@@ -224,7 +224,7 @@ def _arguments(function: Mapping[str, Any]) -> JsonSchema:
         more = {"additionalProperties": False}
     else:
         more = {}
-    return JsonSchema.of({"type": "object", **schema, **more})
+    return JsonSchema.of_schema({"type": "object", **schema, **more})
 
 
 def _tool(where: str, tool: Any, flat: bool, body: RequestBody) -> Mapping[str, Any]:
@@ -251,8 +251,8 @@ def _tool(where: str, tool: Any, flat: bool, body: RequestBody) -> Mapping[str, 
             param="tools",
         )
     if path != where:
-        body.members(where, tool, ("type", "function"))
-    body.members(path, function, FUNCTION)
+        body.refuse_members(where, tool, ("type", "function"))
+    body.refuse_members(path, function, FUNCTION)
     name, about, schema, strict = map(function.get, ("name", "description", "parameters", "strict"))
     if not isinstance(name, str) or not 1 <= len(name) <= 256:
         raise RefusalError(
@@ -301,8 +301,8 @@ def past_calls(where: str, calls: Any, body: RequestBody) -> list[dict[str, Any]
                 f"{where}[{at}] is {short_repr(call)}: it must have a function with a name",
                 param="messages",
             )
-        body.members(f"{where}[{at}]", call, ("id", "type", "index", "function"))
-        body.members(f"{where}[{at}].function", function, ("name", "arguments"))
+        body.refuse_members(f"{where}[{at}]", call, ("id", "type", "index", "function"))
+        body.refuse_members(f"{where}[{at}].function", function, ("name", "arguments"))
         arguments_sent = function.get("arguments", "{}")
         try:
             if isinstance(arguments_sent, str):
@@ -444,7 +444,7 @@ class ToolCallReader:
         """Whether each call so far has come to its end, with an object of arguments."""
         return self._fit and self._state != self._arguments
 
-    def feed(self, text: str) -> tuple[str, list[ToolCallDelta]]:
+    def feed_text(self, text: str) -> tuple[str, list[ToolCallDelta]]:
         """Read one more piece.
 
         Args:
@@ -460,7 +460,7 @@ class ToolCallReader:
         self._told = ("", [])
         return told
 
-    def end(self, cut: bool = False) -> tuple[str, list[ToolCallDelta]]:
+    def end_text(self, cut: bool = False) -> tuple[str, list[ToolCallDelta]]:
         """Give out what was held back, at the end of the text.
 
         Args:
@@ -481,14 +481,14 @@ class ToolCallReader:
             if self._alone and calls and len(calls) == len(read):
                 for call in calls:
                     self._call(call.name, call.arguments)
-                return self.feed("")
+                return self.feed_text("")
         elif self._state == self._behind:
             self._held = ""
         elif self._state == self._between and self.count:
             self._held = self._held.lstrip("}], \t\r\n")
         if self._state != self._arguments:
             self._state = self._text
-        text, parts = self.feed("")
+        text, parts = self.feed_text("")
         return text + (self._held.lstrip() if self._called else self._held), parts
 
     def _cut(self) -> tuple[str, list[ToolCallDelta]]:
@@ -496,11 +496,11 @@ class ToolCallReader:
         text = ""
         parts = list[ToolCallDelta]()
         if self._state == self._begin and _parsed(self._held) is not None:
-            return self.end()
+            return self.end_text()
         if self._state == self._begin and begins_call(self._held, self.known):
             self._state = self._between
             self._tags = False
-            text, parts = self.feed("")
+            text, parts = self.feed_text("")
         inside = self._held.lstrip()
         if self._state == self._text:
             marker = bool(inside) and (OPEN.startswith(inside) or inside.startswith(OPEN))
@@ -563,7 +563,7 @@ class ToolCallReader:
 
     def _arguments(self) -> bool:
         """The arguments of a call."""
-        size = self._value.feed(self._held)
+        size = self._value.feed_text(self._held)
         if size:
             self._told[1].append(ToolCallDelta(self.count - 1, None, self._held[:size]))
             self._held = self._held[size:]
@@ -651,7 +651,7 @@ class JsonObjectStream:
     def closed(self) -> bool:
         return bool(self.text) and not self._depth
 
-    def feed(self, text: str) -> int:
+    def feed_text(self, text: str) -> int:
         """Read one more piece.
 
         Args:
@@ -690,8 +690,8 @@ def read_calls(
         What it says, its calls, and whether all of these are complete.
     """
     reader = ToolCallReader(known, form)
-    words, parts = reader.feed(text)
-    rest, more = reader.end(cut)
+    words, parts = reader.feed_text(text)
+    rest, more = reader.end_text(cut)
     return words + rest, join_call_deltas([*parts, *more]), reader.whole
 
 

@@ -16,9 +16,9 @@ from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
 from polydec.core.scheduler import RequestPass
 from polydec.core.trace import OpenedEvent, TraceEvent, to_json
-from polydec.request.company import pass_events, trace_header
 from polydec.request.engine import Ticket
 from polydec.request.loaded import LoadedModel
+from polydec.request.request_records import pass_events, trace_header
 from polydec.serve.steps import StepObserver
 
 MOST = 1 << 30
@@ -57,7 +57,7 @@ class ServerTrace:
         self._left = most
         self._requests = 0
 
-    def watch(self, lm: LoadedModel, steps: StepObserver | None) -> ServerTraceObserver:
+    def watch_request(self, lm: LoadedModel, steps: StepObserver | None) -> ServerTraceObserver:
         """Make the observer of the next request.
 
         Args:
@@ -71,7 +71,7 @@ class ServerTrace:
             self._requests += 1
             return ServerTraceObserver(self, self._requests - 1, lm, steps)
 
-    def write(self, line: dict[str, Any]) -> None:
+    def write_line(self, line: dict[str, Any]) -> None:
         """Write a line, while there is room.
 
         Args:
@@ -127,7 +127,7 @@ class ServerTraceObserver:
             self._waiting.append(event)
             self._write()
 
-    def begun(self, ticket: Ticket) -> None:
+    def note_begin(self, ticket: Ticket) -> None:
         """Note that the request was taken.
 
         Args:
@@ -137,7 +137,7 @@ class ServerTraceObserver:
             self._opening = {"method": ticket.method, "trace": trace_header(self._lm, ticket)}
             self._write()
 
-    def passed(self, passes: Sequence[RequestPass]) -> None:
+    def note_passes(self, passes: Sequence[RequestPass]) -> None:
         """Note passes that the request took part in.
 
         Args:
@@ -156,5 +156,5 @@ class ServerTraceObserver:
                 more = self._opening
             else:
                 more = {}
-            self._trace.write({**to_json(event), "request": self._number, **more})
+            self._trace.write_line({**to_json(event), "request": self._number, **more})
         self._waiting.clear()

@@ -126,7 +126,7 @@ class ReadJob:
     answer: asyncio.Future[Any]
     task: ScheduledTask | None = None
 
-    def settle(self) -> None:
+    def settle_pass(self) -> None:
         """In the loop's thread."""
         assert self.task is not None
         if self.answer.done():
@@ -177,7 +177,7 @@ class ResponseAnswers:
             )
             first += ask.n
 
-    def tell(self, news: AnswerDelta | RequestEnd) -> None:
+    def tell_news(self, news: AnswerDelta | RequestEnd) -> None:
         """Add news.
 
         Args:
@@ -185,7 +185,7 @@ class ResponseAnswers:
         """
         self._news.put_nowait(news)
 
-    async def news(self) -> AsyncIterator[AnswerDelta]:
+    async def next_news(self) -> AsyncIterator[AnswerDelta]:
         """Wait for news until all prompts have ended.
 
         Yields:
@@ -201,7 +201,7 @@ class ResponseAnswers:
                 continue
             self.ends[news.at] = news
             if news.completion is None:
-                self.cancel(LEFT)
+                self.cancel_prompts(LEFT)
                 raise _failure(self.jobs[news.at], news.error, self._worker)
 
     @property
@@ -215,13 +215,13 @@ class ResponseAnswers:
     def limits(self) -> RequestLimits:
         return self._worker.limits
 
-    def cancel(self, why: str) -> None:
+    def cancel_prompts(self, why: str) -> None:
         """Cancel what has not ended.
 
         Args:
             why: Why, one of the words above.
         """
-        self._worker.cancel(self.jobs, why)
+        self._worker.cancel_prompts(self.jobs, why)
 
 
 def _failure(job: PromptJob, error: Exception | None, worker: ModelWorker) -> RefusalError:
@@ -235,7 +235,7 @@ def _failure(job: PromptJob, error: Exception | None, worker: ModelWorker) -> Re
             f"the request waited longer than {limits.wait:g} seconds for its turn",
             status=503,
             code="queue_timeout",
-            retry=worker.admission.turn(worker.loads()),
+            retry=worker.admission.expected_turn(worker.current_loads()),
         )
     if job.cut == STOPPED:
         return RefusalError("the server stops", status=503, code="stopping", retry=5)
@@ -245,7 +245,7 @@ def _failure(job: PromptJob, error: Exception | None, worker: ModelWorker) -> Re
 
 
 class ModelWorker:
-    """One model at work. `start` and `cancel` are called in the event loop's thread.
+    """One model at work. `start_requests` and `cancel_prompts` are called in the event loop's thread.
 
     Args:
         name: Name under which the model is served.
@@ -268,7 +268,7 @@ class ModelWorker:
         self.limits = limits
         self.metrics = metrics
         self._trace = trace
-        costs, alone = model.costs, ALONE * model.costs.budget(1)
+        costs, alone = model.costs, ALONE * model.costs.pass_budget(1)
         # A pass is as large as it may be without delaying anybody's next token by much; alone it
         # may be larger.
         self.engine = Engine(
@@ -276,7 +276,7 @@ class ModelWorker:
             max_running=limits.running,
             max_cache_bytes=limits.cache_bytes or None,
             max_positions=limits.positions
-            or (lambda writing: costs.budget(writing) if writing else alone),
+            or (lambda writing: costs.pass_budget(writing) if writing else alone),
             doubling=inf if limits.positions else costs.doubling,
         )
         self.pace = TokenPace()
@@ -293,7 +293,7 @@ class ModelWorker:
         self._thread = Thread(target=self._run, name=f"engine-{name}", daemon=True)
         self._thread.start()
 
-    async def start(
+    async def start_requests(
         self, asks: Sequence[Ask], *, steps: bool = False, client: ClientIdentity = ANYBODY
     ) -> ResponseAnswers:
         """Check requests and let them run.
@@ -311,12 +311,12 @@ class ModelWorker:
             RequestError: One of them cannot be honoured.
         """
         count = sum(ask.n for ask in asks)
-        self.limits.admit(count)
-        self.admission.admit(client.account, count, self.loads)
+        self.limits.admit_answers(count)
+        self.admission.admit_answers(client.account, count, self.current_loads)
         # Caches of one credential are never read by another one.
         salted = [replace(ask, cache_salt=client.cache_salt(ask.cache_salt)) for ask in asks]
         answers = ResponseAnswers(self, salted, steps, client.account)
-        self.admission.begin(client.account, count)
+        self.admission.begin_answers(client.account, count)
         self.live.update(answers.jobs)
         planned = asyncio.wrap_future(self._to_plan(client.account, answers.jobs))
         planned.add_done_callback(lambda _: self._forget_unplanned(answers))
@@ -325,7 +325,7 @@ class ModelWorker:
             # itself.
             await asyncio.shield(planned)
         except asyncio.CancelledError:
-            answers.cancel(LEFT)
+            answers.cancel_prompts(LEFT)
             raise
         finally:
             # what it raised knows this frame: two that know one another stay until somebody looks for garbage, and so would
@@ -338,7 +338,7 @@ class ModelWorker:
         """Under way: waiting, running, or being checked."""
         return self.admission.under_way.total()
 
-    def loads(self) -> list[RequestLoad]:
+    def current_loads(self) -> list[RequestLoad]:
         """What is under way, for whoever wants to know how long that will take."""
         used = self.pace.used
         out = list[RequestLoad]()
@@ -360,14 +360,14 @@ class ModelWorker:
         under way.
         """
         planned = Future[None]()
-        self._unplanned.put(account, (jobs, planned))
+        self._unplanned.add_item(account, (jobs, planned))
         self._planner.submit(self._plan_next)
         return planned
 
     def _plan_next(self) -> None:
         """In the planner's thread."""
         # Each call plans one entry, not always the one that was just put: accounts take turns.
-        entry = self._unplanned.pop(Counter(self.admission.under_way))
+        entry = self._unplanned.pop_first(Counter(self.admission.under_way))
         if entry is None or not entry[1].set_running_or_notify_cancel():
             return
         jobs, planned = entry
@@ -378,7 +378,7 @@ class ModelWorker:
             planned.set_exception(error)
         else:
             planned.set_result(None)
-        # as in `start`: an error knows this frame
+        # as in `start_requests`: an error knows this frame
         del jobs, planned
 
     def _plan(self, jobs: list[PromptJob]) -> None:
@@ -402,7 +402,7 @@ class ModelWorker:
 
     def _submit(self, job: PromptJob, request: EncodedRequest) -> None:
         if self._trace is not None:
-            job.watched = self._trace.watch(self.model, job.steps)
+            job.watched = self._trace.watch_request(self.model, job.steps)
         observed = job.watched or job.steps
         job.ticket = self.engine.submit_encoded(
             request,
@@ -411,21 +411,21 @@ class ModelWorker:
             client=job.account,
         )
         if job.watched is not None:
-            job.watched.begun(job.ticket)
+            job.watched.note_begin(job.ticket)
 
     def _forget_unplanned(self, answers: ResponseAnswers) -> None:
         """Those that were refused, or cancelled before they came to the engine."""
         for job in answers.jobs:
             if job.ticket is None:
                 self._gone(job)
-                answers.tell(RequestEnd(job.at, None))
+                answers.tell_news(RequestEnd(job.at, None))
 
     def _gone(self, job: PromptJob) -> None:
         if job in self.live:
             self.live.remove(job)
-            self.admission.end(job.account, job.ask.n)
+            self.admission.end_answers(job.account, job.ask.n)
 
-    async def read(self, work: Coro, client: ClientIdentity = ANYBODY) -> Any:
+    async def run_reading(self, work: Coro, client: ClientIdentity = ANYBODY) -> Any:
         """Run a coroutine that reads with the model, in passes shared with the answers under way.
 
         Args:
@@ -439,12 +439,12 @@ class ModelWorker:
             RefusalError: There is no room for it in the queue, or it takes too long.
         """
         try:
-            self.admission.admit(client.account, 1, self.loads)
+            self.admission.admit_answers(client.account, 1, self.current_loads)
         except RefusalError:
             # A coroutine that is never awaited must be closed by hand.
             work.close()
             raise
-        self.admission.begin(client.account, 1)
+        self.admission.begin_answers(client.account, 1)
         self.reading += 1
         answer: asyncio.Future[Any] = self._loop.create_future()
         going = ReadJob(work, answer)
@@ -458,12 +458,12 @@ class ModelWorker:
                 code="timeout",
             ) from None
         finally:
-            self.admission.end(client.account, 1)
+            self.admission.end_answers(client.account, 1)
             self.reading -= 1
             # Whether it ended or not: an engine that still reads for nobody stops here.
             self._orders.put(lambda: self._leave(going))
 
-    def cancel(self, jobs: Sequence[PromptJob], why: str) -> None:
+    def cancel_prompts(self, jobs: Sequence[PromptJob], why: str) -> None:
         """Cancel prompts; those that have ended stay so.
 
         Args:
@@ -479,11 +479,11 @@ class ModelWorker:
     def close(self) -> None:
         """End the threads; what is under way is dropped."""
         self._planner.shutdown(wait=False, cancel_futures=True)
-        while (entry := self._unplanned.pop(Counter())) is not None:
+        while (entry := self._unplanned.pop_first(Counter())) is not None:
             entry[1].cancel()
         self._orders.put(None)
 
-    async def closed(self, seconds: float = 10.0) -> None:
+    async def wait_closed(self, seconds: float = 10.0) -> None:
         """Wait, after `close`, until the engine's thread has ended its pass.
 
         Args:
@@ -504,7 +504,7 @@ class ModelWorker:
             self._hand_over()
 
     def _begin(self, going: ReadJob) -> None:
-        going.task = self.engine.read(going.work)
+        going.task = self.engine.run_reading(going.work)
         self._going.append(going)
 
     def _leave(self, going: ReadJob) -> None:
@@ -518,7 +518,7 @@ class ModelWorker:
         for going in [g for g in self._going if g.task is not None and g.task.done]:
             self._going.remove(going)
             with suppress(RuntimeError):  # the loop has been closed
-                self._loop.call_soon_threadsafe(going.settle)
+                self._loop.call_soon_threadsafe(going.settle_pass)
 
     def _obey(self) -> bool:
         """Take the orders there are; wait for one where nothing is under way. False: end."""
@@ -571,7 +571,7 @@ class ModelWorker:
                 out.append((job, self._end(job, ticket, now)))
             # A ticket without a task waits for its turn in the engine.
             waiting += ticket.task is None and not ticket.done
-        self.pace.wrote(wrote)
+        self.pace.note_tokens(wrote)
         self._jobs = [job for job in self._jobs if job.ticket is not None and not job.ticket.done]
         self.metrics.waiting.labels(self.name).set(waiting)
         self.metrics.running.labels(self.name).set(len(self._jobs) - waiting)
@@ -613,7 +613,7 @@ class ModelWorker:
 
     def _news(self, job: PromptJob, ticket: Ticket) -> list[AnswerDelta]:
         by_choice: dict[int, list[Piece]] = {}
-        for piece in ticket.watch.pieces():
+        for piece in ticket.watch.final_pieces():
             by_choice.setdefault(piece.choice, []).append(piece)
         out = list[AnswerDelta]()
         for choice, pieces in by_choice.items():
@@ -638,7 +638,9 @@ class ModelWorker:
                 prompt,
                 thinking=None if thinking is None else thinking.writes_marks,
             )
-            out.append(news if job.steps is None else replace(news, steps=job.steps.take(choice)))
+            out.append(
+                news if job.steps is None else replace(news, steps=job.steps.take_steps(choice))
+            )
         if out and job.passes:  # those of all answers, with the first that has news
             if job.steps is not None:
                 out[0] = replace(out[0], passes=tuple(job.passes))
@@ -648,7 +650,7 @@ class ModelWorker:
     def _note(self, job: PromptJob) -> None:
         """Its passes so far, in the trace where there is one."""
         if job.watched is not None:
-            job.watched.passed(job.passes)
+            job.watched.note_passes(job.passes)
         job.passes.clear()
 
     def _end(self, job: PromptJob, ticket: Ticket, now: float) -> RequestEnd:
@@ -662,9 +664,9 @@ class ModelWorker:
         # A cut answer says nothing of how long answers are.
         if not job.cut:
             for written in job.written.values():
-                self.pace.ended(written, ticket.plan.request.max_tokens)
+                self.pace.note_ended_answer(written, ticket.plan.request.max_tokens)
         try:
-            self.metrics.ended(self.name, ticket)
+            self.metrics.count_ended_request(self.name, ticket)
             return RequestEnd(job.at, None if job.cut else ticket.completion())
         except Exception as error:
             if not isinstance(error, PolydecError):

@@ -9,7 +9,7 @@ from small_artefacts import ALL, SETTINGS
 
 from polydec import load
 from polydec.cli.main import main
-from polydec.lab.bench.searched import audit_search
+from polydec.lab.bench.search_claims import audit_search
 from polydec.lab.train.insertion import train_insertion
 from polydec.lab.train.reasoner import train_reasoner
 from polydec.lab.train.specs.insertion import InsertionSpec
@@ -29,7 +29,7 @@ def small(tmp_path_factory):
 
 
 def audited(lm, method, options=None, **request):
-    asked = {"sampling": lm.sampling(temperature=0.9), "max_tokens": 8, **request}
+    asked = {"sampling": lm.sampling_with(temperature=0.9), "max_tokens": 8, **request}
     return audit_search(lm, [(LONG, True)], method, options or {}, seed=1, **asked)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from polydec import load
-from polydec.lab.bench.drift import measure_cache_drift
+from polydec.lab.bench.cache_drift import measure_cache_drift
 from polydec.models.learned.kinds import joint
 
 ASKED = "shuffle: 504132"
@@ -25,7 +25,7 @@ ASKED = "shuffle: 504132"
 )
 def test_only_what_keeps_something_drifts(method, options, exact):
     lm = load("zoo:diffusion", dtype="float32")
-    d = measure_cache_drift(lm, ASKED, method, options, sampling=lm.sampling(), max_tokens=14)
+    d = measure_cache_drift(lm, ASKED, method, options, sampling=lm.sampling_with(), max_tokens=14)
     assert d.rows >= d.passes > 1 and 0 <= d.moved <= 1 and d.nats <= d.most
     assert d.most < 1e-9 if exact else d.most > 1e-4
 
@@ -35,7 +35,7 @@ def test_a_method_that_reads_states_is_watched_too():
     lm = load("zoo:diffusion", dtype="float32")
     lm = replace(lm, artefacts=joint.examples(lm.checkpoint.lm.vocab, 128, 4)[:1])
     d = measure_cache_drift(
-        lm, ASKED, "adjust", {"count": 2}, sampling=lm.sampling(), max_tokens=14
+        lm, ASKED, "adjust", {"count": 2}, sampling=lm.sampling_with(), max_tokens=14
     )
     assert d.rows >= d.passes > 1 and d.most < 1e-9 and d.stale is None
 

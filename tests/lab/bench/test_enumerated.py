@@ -3,8 +3,8 @@
 import pytest
 
 from polydec.core.types import Draft
-from polydec.lab.bench import enumerated as room
-from polydec.lab.bench.enumerated import enumerate_output_laws
+from polydec.lab.bench import enumerated_laws as room
+from polydec.lab.bench.enumerated_laws import enumerate_output_laws
 from polydec.lab.testing.enumerate import EnumeratingRng
 from polydec.methods.diffusion.loop.types import UnmaskerView
 
@@ -19,25 +19,25 @@ def test_a_method_that_keeps_its_law(method, family):
 
 
 def test_a_verdict_that_accepts_too_much(monkeypatch):
-    monkeypatch.setattr(EnumeratingRng, "bernoulli", lambda self, a: True)
+    monkeypatch.setattr(EnumeratingRng, "draw_bernoulli", lambda self, a: True)
     found = enumerate_output_laws("draft-model", {})
     assert found.verdict == "fault" and found.place.startswith("verdict: toy law 1"), found
     assert "token 0 of the answer: off by" in found.place
 
 
 def test_a_draft_that_says_another_law(monkeypatch):
-    grown = Draft.grown
+    grown = Draft.with_node
 
     def lie(self, token, parent, draw, law_V=None, *more, **named):
         cold_V = None if law_V is None else (law_V * 3.0).log_softmax(-1)
         return grown(self, token, parent, draw, cold_V, *more, **named)
 
-    monkeypatch.setattr(Draft, "grown", lie)
+    monkeypatch.setattr(Draft, "with_node", lie)
     assert enumerate_output_laws("draft-model", {}).place.startswith("draft: toy law")
 
 
 def test_a_canvas_that_is_not_drawn(monkeypatch):
-    monkeypatch.setattr(UnmaskerView, "token", lambda self, i, rng: self.likeliest[i])
+    monkeypatch.setattr(UnmaskerView, "draw_token", lambda self, i, rng: self.likeliest[i])
     found = enumerate_output_laws("mdlm", {}, "diffusion")
     assert found.place.startswith("unmasking: toy law 1"), found
 

@@ -7,7 +7,7 @@ from polydec import load
 from polydec.core.scheduler import run_coroutines
 from polydec.core.trace import EditedEvent, OpenedEvent
 from polydec.core.types import Draft, ScoreRequest, TextEdit
-from polydec.lab.bench import sampled
+from polydec.lab.bench import sampled_laws
 from polydec.lab.bench.certificate import content_digest
 from polydec.lab.bench.chance import (
     as_often,
@@ -18,7 +18,7 @@ from polydec.lab.bench.chance import (
 )
 from polydec.lab.bench.forced import token_fate
 from polydec.lab.bench.places import TokenPlace, TokenPlaceObserver
-from polydec.lab.bench.sampled import (
+from polydec.lab.bench.sampled_laws import (
     ALARM,
     CELLS,
     SampledToken,
@@ -94,7 +94,7 @@ def test_a_token_knows_its_fate():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_draws_of_the_law_raise_no_alarm(seed):
-    assert least(sampled.run_law_tests(drawn(800, seed))) > ALARM
+    assert least(sampled_laws.run_law_tests(drawn(800, seed))) > ALARM
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_draws_of_the_law_raise_no_alarm(seed):
     ids=["too cold", "the likeliest", "two tokens evenly"],
 )
 def test_other_laws_raise_one(draw, name):
-    found = {t.name: t for t in sampled.run_law_tests(drawn(1600, draw=draw))}
+    found = {t.name: t for t in sampled_laws.run_law_tests(drawn(1600, draw=draw))}
     assert found[name].p < ALARM / 10
     assert "place 1 among the tokens of a pass" in found[name].where
 
@@ -132,13 +132,13 @@ def test_a_rare_repetition_is_no_alarm_and_many_are():
             for i, x in enumerate(tokens)
         ]
 
-    assert sampled.shared_randomness_test(texts([5, 5, 7])).p > 1e-3
-    assert sampled.shared_randomness_test(texts([5] * 8)).p < ALARM
-    assert sampled.shared_randomness_test(texts(range(8))).p == pytest.approx(1.0, abs=0.2)
+    assert sampled_laws.shared_randomness_test(texts([5, 5, 7])).p > 1e-3
+    assert sampled_laws.shared_randomness_test(texts([5] * 8)).p < ALARM
+    assert sampled_laws.shared_randomness_test(texts(range(8))).p == pytest.approx(1.0, abs=0.2)
 
 
 def test_texts_that_share_their_randomness_are_twins():
-    found = {t.name: t for t in sampled.run_law_tests(drawn(320, alike=True))}
+    found = {t.name: t for t in sampled_laws.run_law_tests(drawn(320, alike=True))}
     assert found["twins"].p < ALARM and found["twins"].off > 0
 
 
@@ -158,7 +158,7 @@ def test_a_rank_that_comes_twice_is_a_pair():
         )
         for d in some
     ]
-    assert {t.name: t.p for t in sampled.run_law_tests(twice)}["pairs"] < ALARM
+    assert {t.name: t.p for t in sampled_laws.run_law_tests(twice)}["pairs"] < ALARM
 
 
 def test_the_power_is_what_it_says():
@@ -168,7 +168,9 @@ def test_the_power_is_what_it_says():
     assert 0.05 < stated < 0.5
 
     def caught(off):
-        alarms = [sampled.surprise_test(drawn(count, seed, hot(1 + off))).p for seed in range(of)]
+        alarms = [
+            sampled_laws.surprise_test(drawn(count, seed, hot(1 + off))).p for seed in range(of)
+        ]
         return sum(p < ALARM / 5 for p in alarms) / of
 
     assert caught(stated) > 0.75 and caught(stated / 2) < 0.3
@@ -209,7 +211,7 @@ def test_shapes_that_agree_by_chance_are_judged_by_the_places_before():
 def test_a_gap_is_looked_at_where_it_is_and_before():
     lm = load("zoo:tiny", dtype="float32")
     target = lm.checkpoint.lm
-    ids = lm.ids("Once upon a time there was", raw=True)
+    ids = lm.encode_prompt("Once upon a time there was", raw=True)
     for behind in ((), ids[:5]):
         found = measure_candidate_gap(target, ids, behind, 5, 6)
         assert len(found.differences) == len(WIDTHS) + 1
@@ -221,9 +223,11 @@ def test_a_gap_is_looked_at_where_it_is_and_before():
 
 async def _behind(target, text):
     """The log-probabilities of tokens 5 and 6 behind a text."""
-    session = target.open(text)
-    await session.prefill(ScoreRequest())
-    return (await session.score(Draft.chain(text[-1]), ScoreRequest())).logp(0, (5, 6))
+    session = target.open_session(text)
+    await session.prefill_prompt(ScoreRequest())
+    return (await session.score_draft(Draft.chain_draft(text[-1]), ScoreRequest())).token_logprobs(
+        0, (5, 6)
+    )
 
 
 def test_places_of_tokens():
@@ -235,9 +239,11 @@ def test_places_of_tokens():
         EditedEvent(0, TextEdit(), (8,), ("",), 0),
     ):
         watch(event)
-    assert watch.at(0, 1) == TokenPlace(1, 2, True) and watch.at(0, 2) == TokenPlace(1, 3, False)
-    assert watch.at(0, 3) == TokenPlace(2, 1, False) and watch.at(0, 4) is None
-    assert str(watch.at(0, 1)) == "pass 1, place 2 of its tokens (an accepted draft)"
+    assert watch.token_place(0, 1) == TokenPlace(1, 2, True) and watch.token_place(
+        0, 2
+    ) == TokenPlace(1, 3, False)
+    assert watch.token_place(0, 3) == TokenPlace(2, 1, False) and watch.token_place(0, 4) is None
+    assert str(watch.token_place(0, 1)) == "pass 1, place 2 of its tokens (an accepted draft)"
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_what_is_written_is_what_a_request_writes(name, rows):
             options=dict(o.split("=") for o in options),
             max_tokens=6,
             stop=["."],
-            sampling=lm.sampling(temperature=0.0),
+            sampling=lm.sampling_with(temperature=0.0),
         )
         assert found[row["q"]] == direct.text
     assert done["config"]["polydec_method"] == bare

@@ -24,7 +24,7 @@ def toy(seed: int, block: int = 0):
 def test_all_sets_of_gaps_give_the_joint_law(seed, block):
     lm, text = toy(seed, block), (1, 3, 0, 2)
     (found,) = text_likelihoods(lm, [((2, 0), text)])
-    joint = lm.checkpoint.lm.network.joint((2, 0), len(text))[text]
+    joint = lm.checkpoint.lm.network.joint_law((2, 0), len(text))[text]
     assert found.logp == pytest.approx(math.log(joint), abs=1e-9) and found.error == 0.0
 
 
@@ -47,9 +47,9 @@ def test_what_the_surest_gap_writes_is_greedy():
     canvas = [*context, None, None, None]
     while None in canvas:
         gaps = [i for i, x in enumerate(canvas) if x is None]
-        board = law.open(len(canvas), 2)
+        board = law.open_guess(len(canvas), 2)
         logp_RV = normalise_log_weights(
-            run_coroutines([board.score(tuple(canvas), gaps, range(len(canvas)))])[0]
+            run_coroutines([board.score_canvas(tuple(canvas), gaps, range(len(canvas)))])[0]
         )
         board.close()
         at = int(logp_RV.max(-1).values.argmax())
@@ -75,7 +75,7 @@ def test_of_a_model_that_continues_texts():
                 (*context, *rest[:at]),
                 max_tokens=1,
                 logprobs=1,
-                sampling=lm.sampling(temperature=0.0, allowed_token_ids=[token]),
+                sampling=lm.sampling_with(temperature=0.0, allowed_token_ids=[token]),
             )
             chosen = one.choices[0].logprobs[0]
             logp, greedy = logp + chosen.model_logp, greedy and chosen.top[0][0] == token

@@ -12,7 +12,7 @@ import pytest
 from polydec.lab.bench import parallel_texts as texts
 from polydec.lab.bench import parallelbench as pb
 from polydec.lab.bench.intervals import wilson_interval
-from polydec.lab.train import earlier
+from polydec.lab.train import held_out_questions
 
 
 def solved(name, seed=0, number=0):
@@ -243,10 +243,10 @@ def test_an_interval_holds_its_share():
 @pytest.fixture
 def no_stages(monkeypatch):
     """Nothing is known to have been trained: computing what was takes seconds."""
-    monkeypatch.setattr(earlier, "RUNS", ())
-    earlier.embedded_training_questions.cache_clear()
+    monkeypatch.setattr(held_out_questions, "RUNS", ())
+    held_out_questions.embedded_training_questions.cache_clear()
     yield
-    earlier.embedded_training_questions.cache_clear()
+    held_out_questions.embedded_training_questions.cache_clear()
 
 
 def test_the_command(capfd, monkeypatch, no_stages):

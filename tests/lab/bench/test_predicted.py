@@ -5,7 +5,7 @@ import pytest
 from polydec import load
 from polydec.lab.bench import predicted
 from polydec.lab.bench.measure import MethodSetting
-from polydec.lab.bench.told import RecordedAnswer, replay_run
+from polydec.lab.bench.recorded_target import RecordedAnswer, replay_run
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.economics.costs import PassCosts
@@ -38,7 +38,7 @@ def test_a_copy_is_priced_by_its_passes():
 
 def test_passes_of_a_draft_model_are_counted_and_priced():
     lm = load("zoo:tiny", dtype="float32")
-    draft = ShapedTarget(lm.small(), GreedyRule())
+    draft = ShapedTarget(lm.draft_law(), GreedyRule())
     one = RecordedAnswer((5, 6, 7, 8), (9, 10, 11, 12), lm.checkpoint.lm.vocab.size, frozenset())
     again = replay_run(one, "draft-model", {"depth": 2}, draft, COSTS)
     assert again.others >= sum(r.drafted for r in again.rounds) > 0

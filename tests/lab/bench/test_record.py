@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from polydec.base.errors import FileError
-from polydec.lab.bench import answers, energy, measure, record
+from polydec.lab.bench import answers, bench_record, energy, measure
+from polydec.lab.bench.bench_record import BenchCell
 from polydec.lab.bench.measure import BenchRun, BenchTask, MethodSetting
-from polydec.lab.bench.record import BenchCell
 from polydec.laws.shapers.sampling import Sampling
 
 SAID = {"models": ["a"], "versions": {"torch": "2"}, "settings": {}, "prompts": "abc"}
@@ -46,14 +46,14 @@ def go(path, stop=None):
     left = [stop]
 
     def keep(kept, label, run):
-        kept.keep(HERE, label, run)
+        kept.write_run(HERE, label, run)
         if left[0] is not None:
             left[0] -= 1
             if not left[0]:
                 raise KeyboardInterrupt
 
-    with record.open_bench_record(path, SAID) as kept:
-        runs = kept.runs(HERE, [m.label for m in METHODS])
+    with bench_record.open_bench_record(path, SAID) as kept:
+        runs = kept.complete_runs(HERE, [m.label for m in METHODS])
         return measure.measure_methods(
             SimpleNamespace(),
             METHODS,
@@ -106,7 +106,7 @@ def test_unlike_runs_are_not_mixed(tmp_path, calls, change, says):
     before = at.read_bytes()
     with (
         pytest.raises(FileError, match=says),
-        record.open_bench_record(at, {**SAID, **change}),
+        bench_record.open_bench_record(at, {**SAID, **change}),
     ):
         pass
     assert at.read_bytes() == before
@@ -119,7 +119,7 @@ def test_unlike_runs_are_not_mixed(tmp_path, calls, change, says):
 def test_what_is_no_record_is_refused_and_left_alone(tmp_path, line):
     at = tmp_path / "runs.jsonl"
     at.write_text(line + "\n")
-    with pytest.raises(FileError), record.open_bench_record(at, SAID):
+    with pytest.raises(FileError), bench_record.open_bench_record(at, SAID):
         pass
     assert at.read_text() == line + "\n"
 
@@ -146,7 +146,7 @@ def test_a_line_with_other_kinds_of_values_is_refused(tmp_path, calls, field, va
     at.write_text("\n".join([first, json.dumps(line), *rest]))
     with (
         pytest.raises(FileError, match=rf"line 2 of record .*{field}"),
-        record.open_bench_record(at, SAID),
+        bench_record.open_bench_record(at, SAID),
     ):
         pass
 
@@ -154,9 +154,9 @@ def test_a_line_with_other_kinds_of_values_is_refused(tmp_path, calls, field, va
 def test_another_process_is_kept_out(tmp_path):
     at = tmp_path / "runs.jsonl"
     with (
-        record.open_bench_record(at, SAID),
+        bench_record.open_bench_record(at, SAID),
         pytest.raises(FileError, match="another process"),
-        record.open_bench_record(at, SAID),
+        bench_record.open_bench_record(at, SAID),
     ):
         pass
 

@@ -179,7 +179,7 @@ def test_a_head_is_its_part_of_a_pass_wherever_it_is_computed():
     net.forward([Query(1, 10)])
     net.forward([Query(1, 10, (0, 1))])
     net.forward([Query(2, 10, (2, 3), asked=0)])
-    assert net.head([[0.0], [0.0], [0.0]]) == "law"
+    assert net.head_logits([[0.0], [0.0], [0.0]]) == "law"
     done = clock.since(0.0)
     assert done.by_rows == [
         [1, 0.73, 1, 10.0, 1],

@@ -55,7 +55,7 @@ def test_a_known_law_comes_back(factors):
     assert law.factors[: len(factors)] == pytest.approx(factors) and law.explained == pytest.approx(
         1.0
     )
-    assert law.left_out < 1e-9 and law.at(ScalingPoint(32, 8, 0)) == pytest.approx(
+    assert law.left_out < 1e-9 and law.accepted_tokens(ScalingPoint(32, 8, 0)) == pytest.approx(
         factors[0] + 5 * factors[1] + 3 * factors[2] + (15 * factors[3] if len(factors) > 3 else 0)
     )
 
@@ -80,7 +80,7 @@ def test_a_point_left_out_is_one_that_was_never_there():
     for i, p in enumerate(some):
         other = fit_scaling_law([*some[:i], *some[i + 1 :]])
         if other.terms is law.terms is product_terms:
-            off.append((other.at(p) - p.accepted) ** 2)
+            off.append((other.accepted_tokens(p) - p.accepted) ** 2)
     assert len(off) == len(some) and law.left_out == pytest.approx((sum(off) / len(off)) ** 0.5)
 
 

@@ -47,21 +47,24 @@ def test_s5_composes_permutations():
         things, symbols = [*range(5)], random_symbol_word(r, 9)
         for a in symbols:
             things = [things[i] for i in (swap, turn, other)[a]]
-        assert names.setdefault(s5.run(symbols)[-1], tuple(things)) == tuple(things)
+        assert names.setdefault(s5.states_after_word(symbols)[-1], tuple(things)) == tuple(things)
     assert len({*names.values()}) == len(names)
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_law_of_states_is_that_of_all_words(task):
     automaton = TASKS[task]
-    ends = [automaton.run(w)[-1] for w in product(range(3), repeat=4)]
+    ends = [automaton.states_after_word(w)[-1] for w in product(range(3), repeat=4)]
     counted = [ends.count(s) / len(ends) for s in range(len(automaton.table))]
-    assert automaton.law(4) == pytest.approx(counted, abs=1e-12)
-    assert automaton.chance(4) == pytest.approx(max(counted))
+    assert automaton.answer_law(4) == pytest.approx(counted, abs=1e-12)
+    assert automaton.naming_chance(4) == pytest.approx(max(counted))
 
 
 def test_parity_is_that_of_the_first_symbol():
-    assert all(TASKS["parity"].run(w)[-1] == w.count(0) % 2 for w in product(range(3), repeat=5))
+    assert all(
+        TASKS["parity"].states_after_word(w)[-1] == w.count(0) % 2
+        for w in product(range(3), repeat=5)
+    )
 
 
 def test_steps_are_within_their_budget_and_end_with_the_word():
@@ -77,10 +80,10 @@ def test_steps_are_within_their_budget_and_end_with_the_word():
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_a_row_holds_the_word_its_steps_and_the_state(budget):
     writing, symbols = ScratchpadFormat("s5", 12), [0, 1, 2, 1, 0]
-    row = [writing.tokens[i] for i in writing.prompt(symbols, budget)]
+    row = [writing.tokens[i] for i in writing.encode_prompt(symbols, budget)]
     assert row == ["<|begin|>", *"abcba", *[PAD] * 7, f"<{budget}>"]
-    behind = [writing.tokens[i] for i in writing.written(symbols, budget)]
-    states = [f"s{s}" for s in TASKS["s5"].run(symbols)]
+    behind = [writing.tokens[i] for i in writing.encode_answer(symbols, budget)]
+    states = [f"s{s}" for s in TASKS["s5"].states_after_word(symbols)]
     wanted = [states[i - 1] for i in scratchpad_step_ends(5, BUDGETS[budget](5))]
     assert behind == [*wanted, ANSWER, states[-1], END]
     assert len(row) + len(behind) <= writing.positions
@@ -93,10 +96,10 @@ def test_what_is_learned_is_what_stands_behind_the_prompt(tmp_path):
     assert torch.equal(token_BT, draw_scratchpad_batch(spec, writing, 5, 40)[0])
     assert not torch.equal(token_BT, draw_scratchpad_batch(spec, writing, 6, 40)[0])
     for tokens, goals in zip(token_BT.tolist(), goal_BT.tolist()):
-        symbols = [t - writing.id("a") for t in tokens[1:9] if t != writing.id(PAD)]
+        symbols = [t - writing.token_id("a") for t in tokens[1:9] if t != writing.token_id(PAD)]
         budget = writing.tokens[tokens[9]].strip("<>")
         learned = [g for g in goals if g != NOT_LEARNED]
-        assert learned == writing.written(symbols, budget)
+        assert learned == writing.encode_answer(symbols, budget)
         assert tokens[10 : 10 + len(learned) - 1] == learned[:-1]
     text = "a b <pad> <linear> s0 <answer>"
     encoded = build_scratchpad_tokenizer(writing).encode(text)
@@ -110,16 +113,18 @@ def by_hand(writing, *, slip=0, forever=False, ends=False):
         out = []
         for prompt in prompts:
             mark = next(i for i, t in enumerate(prompt) if writing.tokens[t] == "<linear>")
-            symbols = [t - writing.id("a") for t in prompt[1:mark] if t != writing.id(PAD)]
+            symbols = [
+                t - writing.token_id("a") for t in prompt[1:mark] if t != writing.token_id(PAD)
+            ]
             written, state = prompt[mark + 1 :], 0
-            if written[-1:] == [writing.id(ANSWER)]:
+            if written[-1:] == [writing.token_id(ANSWER)]:
                 out.append((written[-2],))
                 continue
             row = list[int]()
             for i, a in enumerate(symbols):
                 state = (writing.automaton.table[state][a] + (i + 1 == slip)) % 5
-                row.append(writing.id("s0") + state)
-            tail = [row[-1]] * 9 if forever else [writing.id(END if ends else ANSWER)]
+                row.append(writing.token_id("s0") + state)
+            tail = [row[-1]] * 9 if forever else [writing.token_id(END if ends else ANSWER)]
             out.append(tuple([*row, *tail][:most]))
         return sum(map(len, out)), out
 
@@ -238,8 +243,8 @@ def test_a_spec_that_cannot_be_is_refused(fields, says):
 
 def test_networks_have_learned_what_they_were_shown_and_nothing_else_is_needed():
     networks = votes.TwoLayerNetworks(4, 1024, 24, seed=1)
-    every, order = votes.every_input(4), networks.permutation()
-    outputs = networks.outputs(every)
+    every, order = votes.every_input(4), networks.learned_permutation()
+    outputs = networks.trained_outputs(every)
     shown = every.sum(1) == 1
     wanted = every[:, order]
     assert outputs[:, shown] == pytest.approx(wanted[shown].expand(24, -1, -1), abs=1e-3)
@@ -254,8 +259,8 @@ def test_networks_have_learned_what_they_were_shown_and_nothing_else_is_needed()
 def test_the_mean_of_many_networks_is_that_of_the_kernel():
     networks = votes.TwoLayerNetworks(4, 1024, 100, seed=0)
     every = votes.every_input(4)
-    mean, spread = (f(networks.outputs(every), 0) for f in (torch.mean, torch.std))
-    for x, row, error in zip(every[:, networks.permutation()], mean, spread / 100**0.5):
+    mean, spread = (f(networks.trained_outputs(every), 0) for f in (torch.mean, torch.std))
+    for x, row, error in zip(every[:, networks.learned_permutation()], mean, spread / 100**0.5):
         levels = votes.mean_output_levels(4, int(x.sum()))
         for bit, value, e in zip(x.tolist(), row.tolist(), error.tolist()):
             assert abs(value - levels[int(bit)]) < 5 * e + 0.02

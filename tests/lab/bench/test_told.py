@@ -7,7 +7,7 @@ import pytest
 
 from polydec import generate, load
 from polydec.core.types import TokenVocabulary
-from polydec.lab.bench.told import (
+from polydec.lab.bench.recorded_target import (
     RecordedAnswer,
     RecordedTarget,
     ReplayRound,
@@ -39,7 +39,9 @@ def live(lm, method, options):
         elif isinstance(event, VerifiedEvent):
             rounds[-1].append(len(event.path))
     vocab = lm.checkpoint.lm.vocab
-    one = RecordedAnswer(lm.ids(PROMPT, raw=True), answer.token_ids, vocab.size, vocab.eos)
+    one = RecordedAnswer(
+        lm.encode_prompt(PROMPT, raw=True), answer.token_ids, vocab.size, vocab.eos
+    )
     return [ReplayRound(*r) for r in rounds], one
 
 
@@ -58,7 +60,7 @@ def test_a_replay_of_any_record_is_the_live_run(lm, method, options):
     """The record is of plain decoding: what is replayed was never run."""
     _, one = live(lm, "plain", {})
     run, same = live(lm, method, options)
-    draft = ShapedTarget(lm.small(), GreedyRule()) if method == "draft-model" else None
+    draft = ShapedTarget(lm.draft_law(), GreedyRule()) if method == "draft-model" else None
     assert same == one, "the methods are lossless"
     assert (
         replay_rounds(one, method, options, draft, lm.costs if method != "draft-model" else None)
@@ -76,8 +78,13 @@ def test_company_is_told_by_position():
     law = RecordedTarget(
         (1, 2, 3, 4, 5, 6), TokenVocabulary(9, frozenset()), company=((2, 3), (4, 1))
     )
-    assert [law.open((1, 2)).peers, law.peers(0), law.peers(2), law.peers(3)] == [3, 1, 3, 1]
-    assert RecordedTarget((1, 2), TokenVocabulary(9, frozenset())).peers(0) == 1
+    assert [law.open_session((1, 2)).peers, law.peers_at(0), law.peers_at(2), law.peers_at(3)] == [
+        3,
+        1,
+        3,
+        1,
+    ]
+    assert RecordedTarget((1, 2), TokenVocabulary(9, frozenset())).peers_at(0) == 1
 
 
 def test_a_table_that_goes_with_the_model_drafts_in_a_replay():
@@ -116,6 +123,6 @@ def test_the_last_drafts_reach_as_far_as_they_did_in_the_record():
 
 def test_a_draft_model_s_passes_are_no_time_of_the_loop(lm):
     _, one = live(lm, "plain", {})
-    draft = ShapedTarget(lm.small(), GreedyRule())
+    draft = ShapedTarget(lm.draft_law(), GreedyRule())
     again = replay_run(one, "draft-model", {"depth": 3}, draft, lm.costs)
     assert again.others > len(again.rounds) > 0 and 0 <= again.seconds < 5

@@ -19,7 +19,7 @@ from polydec.lab.bench.trust import (
     stereotype,
     toxicity,
 )
-from polydec.lab.bench.trust.known import PERSPECTIVES
+from polydec.lab.bench.trust.perspective_names import PERSPECTIVES
 from polydec.lab.bench.trust.protocols import JudgedRow
 
 

@@ -9,12 +9,12 @@ from polydec.core import transcript
 from polydec.core.canvas_law import CanvasSession
 from polydec.core.rng import Rng
 from polydec.core.types import Draft
-from polydec.lab.bench.apart import measure_law_distances
+from polydec.lab.bench.cache_drift import measure_cache_drift
 from polydec.lab.bench.certify import compare_greedy_texts
-from polydec.lab.bench.drift import measure_cache_drift
+from polydec.lab.bench.law_distances import measure_law_distances
 from polydec.lab.bench.masked import judge_constrained
-from polydec.lab.bench.sampled import OTHERS, draw_texts, sample_against_law
-from polydec.lab.bench.searched import audit_search
+from polydec.lab.bench.sampled_laws import OTHERS, draw_texts, sample_against_law
+from polydec.lab.bench.search_claims import audit_search
 from polydec.laws.constraints.regex import Regex
 from polydec.methods.search.loop.ranking import LengthRanking
 from polydec.methods.search.loop.stats import SearchStats
@@ -35,7 +35,7 @@ def lm():
 @pytest.fixture(scope="module")
 def drawing(lm):
     """What every sampled certificate here asks for, plain decoding's side drawn once."""
-    request = {"samples": 24, "max_tokens": 8, "sampling": lm.sampling(temperature=1.0)}
+    request = {"samples": 24, "max_tokens": 8, "sampling": lm.sampling_with(temperature=1.0)}
     return request | {
         "plain": draw_texts(lm, PROMPTS, "plain", {}, seed=OTHERS, told=True, **request)
     }
@@ -50,7 +50,7 @@ def law(lm, drawing, method, options=None, **more):
 
 def accepts_all(patch):
     """Every drafted token is accepted."""
-    patch.setattr(Rng, "bernoulli", lambda self, a: True)
+    patch.setattr(Rng, "draw_bernoulli", lambda self, a: True)
 
 
 def no_residual(patch):
@@ -70,26 +70,31 @@ def residual_turned_round(patch):
 
 def draft_law_of_another_temperature(patch):
     """A draft is drawn from one law and says another: its temperature was left out."""
-    grown = Draft.grown
+    grown = Draft.with_node
 
     def lie(self, token, parent, draw, law_V=None, *more, **named):
         cold_V = None if law_V is None else (law_V * 3.0).log_softmax(-1)
         return grown(self, token, parent, draw, cold_V, *more, **named)
 
-    patch.setattr(Draft, "grown", lie)
+    patch.setattr(Draft, "with_node", lie)
 
 
 def bonus_of_the_row_above(patch):
     """The token behind an accepted path is drawn from the row of the root."""
-    verify = ExactVerifier.verify
+    verify = ExactVerifier.verify_draft
 
     def above(self, draft, scores, rng, position):
         v = verify(self, draft, scores, rng, position)
         if not v.path:
             return v
-        return replace(v, bonus=rng.at("again", position).categorical(scores.row(0).exp().double()))
+        return replace(
+            v,
+            bonus=rng.child_stream("again", position).draw_categorical(
+                scores.logprob_row(0).exp().double()
+            ),
+        )
 
-    patch.setattr(ExactVerifier, "verify", above)
+    patch.setattr(ExactVerifier, "verify_draft", above)
 
 
 def noise_of_the_first_position(patch):
@@ -99,12 +104,12 @@ def noise_of_the_first_position(patch):
         def __init__(self, rng):
             self.rng = rng
 
-        def at(self, *names):
+        def child_stream(self, *names):
             if names[:1] == ("token",) and len(names) == 2:
-                return Rng.of(12).at(*names[:1], names[1] // 2)
-            return self.rng.at(*names)
+                return Rng.of_choice(12).child_stream(*names[:1], names[1] // 2)
+            return self.rng.child_stream(*names)
 
-    verify = CoupledVerifier.verify
+    verify = CoupledVerifier.verify_draft
     patch.setattr(
         CoupledVerifier,
         "verify",
@@ -116,18 +121,18 @@ def noise_of_the_first_position(patch):
 
 def answers_share_a_stream(patch):
     """The number of an answer does not enter its randomness."""
-    of = Rng.of
-    patch.setattr(Rng, "of", staticmethod(lambda seed, choice=0: of(seed)))
+    of = Rng.of_choice
+    patch.setattr(Rng, "of_choice", staticmethod(lambda seed, choice=0: of(seed)))
 
 
 def seeds_do_nothing(patch):
-    of = Rng.of
-    patch.setattr(Rng, "of", staticmethod(lambda seed, choice=0: of(0, choice)))
+    of = Rng.of_choice
+    patch.setattr(Rng, "of_choice", staticmethod(lambda seed, choice=0: of(0, choice)))
 
 
 def likeliest_in_place_of_a_draw(patch):
     """The token after a pass is the likeliest one."""
-    patch.setattr(Rng, "categorical", lambda self, p_V: int(p_V.argmax()))
+    patch.setattr(Rng, "draw_categorical", lambda self, p_V: int(p_V.argmax()))
 
 
 DRAWN = [
@@ -172,36 +177,36 @@ def test_no_alarm_on_twenty_clean_seeds(lm, drawing, seed):
 
 
 def first_draft_is_always_accepted(patch):
-    verify = MatchVerifier.verify
+    verify = MatchVerifier.verify_draft
 
     def trusting(self, draft, scores, rng, position):
         children = draft.children[0]
         if not children:
             return verify(self, draft, scores, rng, position)
-        return Verdict((children[0],), scores.argmax(children[0]))
+        return Verdict((children[0],), scores.likeliest_token(children[0]))
 
-    patch.setattr(MatchVerifier, "verify", trusting)
+    patch.setattr(MatchVerifier, "verify_draft", trusting)
 
 
 def token_after_a_path_is_the_roots(patch):
-    verify = MatchVerifier.verify
+    verify = MatchVerifier.verify_draft
 
     def late(self, draft, scores, rng, position):
         v = verify(self, draft, scores, rng, position)
-        return replace(v, bonus=scores.argmax(0)) if v.path else v
+        return replace(v, bonus=scores.likeliest_token(0)) if v.path else v
 
-    patch.setattr(MatchVerifier, "verify", late)
+    patch.setattr(MatchVerifier, "verify_draft", late)
 
 
 def a_deep_draft_is_not_checked(patch):
-    verify = MatchVerifier.verify
+    verify = MatchVerifier.verify_draft
 
     def long(self, draft, scores, rng, position):
         v = verify(self, draft, scores, rng, position)
         below = draft.children[v.path[-1]] if v.path else ()
-        return Verdict((*v.path, below[0]), scores.argmax(below[0])) if below else v
+        return Verdict((*v.path, below[0]), scores.likeliest_token(below[0])) if below else v
 
-    patch.setattr(MatchVerifier, "verify", long)
+    patch.setattr(MatchVerifier, "verify_draft", long)
 
 
 ASKED = "The old man went"
@@ -221,7 +226,7 @@ ASKED = "The old man went"
     ids=lambda x: getattr(x, "__name__", None),
 )
 def test_a_greedy_fault(lm, monkeypatch, mutant, method, where):
-    request = {"sampling": lm.sampling(), "max_tokens": 64, "raw": True}
+    request = {"sampling": lm.sampling_with(), "max_tokens": 64, "raw": True}
     mutant(monkeypatch)
     found = compare_greedy_texts(lm, ASKED, method, {}, **request)
     monkeypatch.undo()
@@ -233,11 +238,11 @@ def test_a_greedy_fault(lm, monkeypatch, mutant, method, where):
 
 
 def greedily(patch):
-    patch.setattr(Rng, "categorical", lambda self, p_V: int(p_V.argmax()))
+    patch.setattr(Rng, "draw_categorical", lambda self, p_V: int(p_V.argmax()))
 
 
 def test_an_approximate_method_that_leaves_its_own_law(lm, monkeypatch):
-    request = {"samples": 8, "max_tokens": 8, "sampling": lm.sampling(temperature=1.0)}
+    request = {"samples": 8, "max_tokens": 8, "sampling": lm.sampling_with(temperature=1.0)}
     assert (
         measure_law_distances(lm, PROMPTS, "entropy-adaptive", {}, **request).verdict == "measured"
     )
@@ -249,7 +254,7 @@ def test_an_approximate_method_that_leaves_its_own_law(lm, monkeypatch):
 
 def test_a_model_that_never_takes_over_is_further_off(lm):
     """The measured distance moves with what the method does, beyond its intervals."""
-    request = {"samples": 8, "max_tokens": 8, "sampling": lm.sampling(temperature=1.0)}
+    request = {"samples": 8, "max_tokens": 8, "sampling": lm.sampling_with(temperature=1.0)}
     near, far = (
         measure_law_distances(lm, PROMPTS[:1], "entropy-adaptive", {"tau": tau}, **request).all
         for tau in (1.0, "none")
@@ -258,12 +263,14 @@ def test_a_model_that_never_takes_over_is_further_off(lm):
 
 
 def longer_by_one(patch):
-    patch.setattr(LengthRanking, "score", lambda self, total, length: total / (length + 1))
+    patch.setattr(LengthRanking, "ranked_score", lambda self, total, length: total / (length + 1))
 
 
 def tokens_for_nothing(patch):
-    plus = SearchStats.plus
-    patch.setattr(SearchStats, "plus", lambda self, other: replace(plus(self, other), written=0))
+    plus = SearchStats.plus_stats
+    patch.setattr(
+        SearchStats, "plus_stats", lambda self, other: replace(plus(self, other), written=0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -273,7 +280,7 @@ def tokens_for_nothing(patch):
 )
 def test_a_search_that_keeps_false_books(lm, monkeypatch, mutant, where):
     mutant(monkeypatch)
-    found = audit_search(lm, PROMPTS[:1], "beam", {}, sampling=lm.sampling(), max_tokens=8)
+    found = audit_search(lm, PROMPTS[:1], "beam", {}, sampling=lm.sampling_with(), max_tokens=8)
     monkeypatch.undo()
     assert found.verdict == "fault" and where in found.place
 
@@ -286,24 +293,24 @@ def test_log_probabilities_of_other_tokens(lm, monkeypatch):
             replace(t, logp=t.logp - 0.5) for t in told(scores, nodes, tokens, k)
         ],
     )
-    found = audit_search(lm, PROMPTS[:1], "beam", {}, sampling=lm.sampling(), max_tokens=8)
+    found = audit_search(lm, PROMPTS[:1], "beam", {}, sampling=lm.sampling_with(), max_tokens=8)
     assert found.verdict == "fault" and "token 0: its log-probability" in found.place
 
 
 def test_a_grammar_that_is_looser_than_the_pattern(lm, monkeypatch):
     asked = (PROMPTS[:1], "prompt-lookup", {})
-    request = {"samples": 8, "max_tokens": 24, "sampling": lm.sampling(temperature=1.0)}
+    request = {"samples": 8, "max_tokens": 24, "sampling": lm.sampling_with(temperature=1.0)}
     request["constraint"] = Regex("[0-9]{4}")
     assert judge_constrained(lm, *asked, **request).verdict == "keeps it"
-    language, looser = Regex.language, Regex("[a-z]{4}")
-    monkeypatch.setattr(Regex, "language", lambda self, *rest: language(looser, *rest))
+    language, looser = Regex.token_language, Regex("[a-z]{4}")
+    monkeypatch.setattr(Regex, "token_language", lambda self, *rest: language(looser, *rest))
     found = judge_constrained(lm, *asked, **request)
     assert found.verdict == "fault" and "does not allow" in found.place
 
 
 def test_a_cache_that_stays_stale(monkeypatch):
     lm = load("zoo:diffusion", dtype="float32")
-    request = {"sampling": lm.sampling(), "max_tokens": 14}
+    request = {"sampling": lm.sampling_with(), "max_tokens": 14}
     asked = ("shuffle: 504132", "llada", {"block": 4})
     assert measure_cache_drift(lm, *asked, **request).stale is None
     board = next(
@@ -321,6 +328,6 @@ def test_a_cache_that_stays_stale(monkeypatch):
             else got_RV[:] * 0.5
         )
 
-    monkeypatch.setattr(board, "score", stale)
+    monkeypatch.setattr(board, "score_canvas", stale)
     found = measure_cache_drift(lm, *asked, **request)
     assert found.stale == 2

@@ -68,7 +68,7 @@ def test_questions_of_all_suites_in_one_run(folder):
 def test_an_answer_is_judged(folder, name):
     check = check_of(read_suite_rows(name, folder, 1)[0].answer)
     good, bad = RIGHT[name]
-    assert check.right(good) is True and check.right(bad) is False
+    assert check.is_right(good) is True and check.is_right(bad) is False
 
 
 @pytest.mark.parametrize(
@@ -83,25 +83,25 @@ def test_an_answer_is_judged(folder, name):
     ],
 )
 def test_a_program_that_ends_or_breaks_does_not_pass(program):
-    assert UnitTestCheck("assert f(1) == 2").right(f"```python\n{program}\n```") is False
-    assert UnitTestCheck("assert f(1) == 2").right("def f(x):\n    return 2\n") is True
+    assert UnitTestCheck("assert f(1) == 2").is_right(f"```python\n{program}\n```") is False
+    assert UnitTestCheck("assert f(1) == 2").is_right("def f(x):\n    return 2\n") is True
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["while True: pass", "import time\ntime.sleep(60)"])
 def test_a_program_without_end_is_ended(program):
-    assert UnitTestCheck("").right(program) is False
-    assert UnitTestCheck("").right("x = 1") is True
+    assert UnitTestCheck("").is_right(program) is False
+    assert UnitTestCheck("").is_right("x = 1") is True
 
 
 def test_formulas_are_compared_without_what_sets_them():
     assert bare_formula("\\left( 3, \\dfrac12 \\right)") == bare_formula("(3,\\frac{1}{2})")
     assert last_box("a \\boxed{\\frac{1}{2}} b") == "\\frac{1}{2}"
     assert last_box("a \\boxed{1") is None and last_box("a") is None
-    assert BoxedFormulaCheck("1,000").right("it is 1000") and not BoxedFormulaCheck("x").right(
-        "it is x"
-    )
-    assert WordsCheck("4").right("4") and JsonSchemaCheck('{"type": "integer"}').right(
+    assert BoxedFormulaCheck("1,000").is_right("it is 1000") and not BoxedFormulaCheck(
+        "x"
+    ).is_right("it is x")
+    assert WordsCheck("4").is_right("4") and JsonSchemaCheck('{"type": "integer"}').is_right(
         "```json\n3\n```"
     )
 

@@ -8,7 +8,7 @@ import pytest
 from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.lab.testing.check_acceptance import check_acceptance, check_best_tree
 from polydec.lab.testing.examples import example_decoder, example_mechanism
-from polydec.lab.testing.exercised import declared_unexercised
+from polydec.lab.testing.exercised_counts import declared_unexercised
 from polydec.methods.registry import registry
 from polydec.methods.speculative.drafters.model import ModelDrafter, ModelGuess
 from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -66,15 +66,15 @@ def test_coupled_drafts_of_such_a_draft(record_counts, tree):
 class FirstNodes(ModelGuess):
     """Commits the first nodes of a tree in place of the accepted ones."""
 
-    def learn(self, draft, scores, verdict):
-        self.session.commit(draft.token[: 1 + len(verdict.path)])
+    def learn_round(self, draft, scores, verdict):
+        self.session.commit_tokens(draft.token[: 1 + len(verdict.path)])
 
 
 class Forgets(ModelGuess):
     """Commits the root alone."""
 
-    def learn(self, draft, scores, verdict):
-        self.session.commit(draft.token[:1])
+    def learn_round(self, draft, scores, verdict):
+        self.session.commit_tokens(draft.token[:1])
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Committing:
     draft: object
     tree: object
 
-    def open(self, prompt, session):
-        return self.guess(self.tree, self.draft.open(prompt))
+    def open_guess(self, prompt, session):
+        return self.guess(self.tree, self.draft.open_session(prompt))
 
 
 @pytest.mark.parametrize("guess", [FirstNodes, Forgets])
@@ -105,7 +105,7 @@ class OtherNoise:
     tree: object
 
     async def grow(self, session, root, position, budget, rng):
-        return await self.tree.grow(session, root, position + 1, budget, rng)
+        return await self.tree.grow_tree(session, root, position + 1, budget, rng)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ class SameNoise:
     def __init__(self, rng, position):
         self.rng, self.position = rng, position
 
-    def at(self, *names):
-        return self.rng.at("token", self.position)
+    def child_stream(self, *names):
+        return self.rng.child_stream("token", self.position)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class FirstNoise:
     tree: object
 
     async def grow(self, session, root, position, budget, rng):
-        return await self.tree.grow(session, root, position, budget, SameNoise(rng, position))
+        return await self.tree.grow_tree(session, root, position, budget, SameNoise(rng, position))
 
 
 @pytest.mark.parametrize("tree", [CoupledChainTree(), CoupledStaticTree((2, 2))], ids=str)
@@ -160,28 +160,28 @@ class Ordered:
 
     async def grow(self, session, root, position, budget, rng):
         keeps = self.keeps or (lambda path, last: path)
-        fed, tips, found = Draft.chain(root), [((), 1.0, 0)], []
+        fed, tips, found = Draft.chain_draft(root), [((), 1.0, 0)], []
         for _ in range(budget.depth):
             if not tips:
                 break
-            scores, level = await session.score(fed, ScoreRequest(base=RowDetail.ROW)), []
+            scores, level = await session.score_draft(fed, ScoreRequest(base=RowDetail.ROW)), []
             for path, above, at in tips:
-                for token, logp in zip(*scores.topk(at, self.width), strict=True):
+                for token, logp in zip(*scores.likeliest_tokens(at, self.width), strict=True):
                     level.append(((*path, token), above * exp(logp), exp(logp), at))
             level.sort(key=lambda one: -self.value(one[1], one[2]))
             found += level
             tips = []
             for path, p, _, at in level[: self.width]:
                 tips.append((path, p, len(fed)))
-                fed = fed.grown(path[-1], at, DrawKind.CERTAIN, None)
+                fed = fed.with_node(path[-1], at, DrawKind.CERTAIN, None)
         found.sort(key=lambda one: (-keeps(one[1], one[2]), len(one[0])))
-        keep, place, out = {()}, {(): 0}, Draft.chain(root)
+        keep, place, out = {()}, {(): 0}, Draft.chain_draft(root)
         for path, *_ in found:  # a node whose parent was not kept is left out
             if path[:-1] in keep and len(keep) <= budget.nodes:
                 keep.add(path)
         for path in sorted(keep - {()}, key=len):
             place[path] = len(out)
-            out = out.grown(path[-1], place[path[:-1]], DrawKind.CERTAIN, None)
+            out = out.with_node(path[-1], place[path[:-1]], DrawKind.CERTAIN, None)
         return out
 
 

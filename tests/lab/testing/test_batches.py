@@ -78,7 +78,7 @@ def on_a_network(tmp_path, dtype, temperature, draws):
                 method=drawn[i],
                 seed=seed,
                 max_tokens=20,
-                sampling=lm.sampling(temperature=temperature),
+                sampling=lm.sampling_with(temperature=temperature),
             )
 
         alone = []

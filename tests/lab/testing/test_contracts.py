@@ -51,7 +51,9 @@ def test_independent_siblings(record_counts):
 
 
 VOCAB = toy_law(1).vocab
-LANGUAGE = Regex("(babababb|bbabbabb|aabaabaa|babbabaa)(aab|bba){40}").language(VOCAB, VOCAB.eos)
+LANGUAGE = Regex("(babababb|bbabbabb|aabaabaa|babbabaa)(aab|bba){40}").token_language(
+    VOCAB, VOCAB.eos
+)
 """A language of which some tokens follow from those before, over the letters of a toy."""
 
 

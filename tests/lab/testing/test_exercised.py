@@ -7,7 +7,7 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
 from polydec.core.trace import EditedEvent, PrunedEvent
 from polydec.core.types import Draft, TextEdit
-from polydec.lab.testing.exercised import (
+from polydec.lab.testing.exercised_counts import (
     DRAFT_KINDS,
     ExercisedCollector,
     ExercisedCounts,
@@ -82,7 +82,7 @@ def test_what_is_given_up():
 def test_a_round_without_events():
     collector = ExercisedCollector()
     draft = Draft(TREE[0], TREE[1], (None,) * 5, (None,) * 5, (False, False, False, True, False))
-    collector.see(draft, Verdict((1,), 9))
+    collector.count_round(draft, Verdict((1,), 9))
     assert collector.counts == ExercisedCounts(3, 1, 1)
 
 

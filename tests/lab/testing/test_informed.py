@@ -22,7 +22,7 @@ class Oracle:
     width: int = 1
     guess: type = None
 
-    def open(self, prompt, session):
+    def open_guess(self, prompt, session):
         return (self.guess or OracleGuess)(self)
 
 
@@ -37,23 +37,27 @@ class OracleGuess:
         return ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=self.config.prompt)
 
     def read(self, state_H, path):
-        return self.config.law.network.after(state_H, path)
+        return self.config.law.network.oracle_state(state_H, path)
 
-    async def propose(self, root, position, budget, rng):
+    async def propose_draft(self, root, position, budget, rng):
         tree, tips = TreeBuilder(root), {0: (root,)}
         for _ in range(budget.depth if self.state_H is not None else 0):
             below = {}
             for node, path in tips.items():
-                for token in self.read(self.state_H, path).topk(self.config.width).indices.tolist():
+                for token in (
+                    self.read(self.state_H, path)
+                    .likeliest_tokens(self.config.width)
+                    .indices.tolist()
+                ):
                     if len(tree) <= budget.nodes:
-                        below[tree.add(node, token)] = (*path, token)
+                        below[tree.add_node(node, token)] = (*path, token)
             tips = dict(list(below.items())[:1])  # the likeliest path goes on
-        return tree.draft()
+        return tree.built_draft()
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         self.state_H = scores.hidden_NH[verdict.path[-1] if verdict.path else 0].clone()
 
-    def fork(self, session=None, choice=None):
+    def fork_guess(self, session=None, choice=None):
         return type(self)(self.config, self.state_H)
 
     def close(self):
@@ -67,7 +71,7 @@ class Feature:
     law: object
     guess: type = None
 
-    def open(self, prompt, session):
+    def open_guess(self, prompt, session):
         return (self.guess or FeatureGuess)(self.law)
 
 
@@ -77,22 +81,24 @@ class FeatureGuess:
     def __init__(self, law, fed=()):
         self.law, self.fed = law, list(fed)
 
-    async def propose(self, root, position, budget, rng):
+    async def propose_draft(self, root, position, budget, rng):
         tokens = []
         for _ in range(min(budget.depth, budget.nodes) if self.fed else 0):
             state_H, behind = self.fed[-1]
-            tokens.append(int(self.law.network.after(state_H, (behind, *tokens)).argmax()))
-        return Draft.chain(root, tokens)
+            tokens.append(
+                int(self.law.network.oracle_state(state_H, (behind, *tokens)).likeliest_token())
+            )
+        return Draft.chain_draft(root, tokens)
 
     def pairs(self, draft, scores, verdict):
-        return zip(scores.hidden_NH[[0, *verdict.path]], verdict.tokens(draft), strict=True)
+        return zip(scores.hidden_NH[[0, *verdict.path]], verdict.written_tokens(draft), strict=True)
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         self.fed += [
             (state_H.clone(), token) for state_H, token in self.pairs(draft, scores, verdict)
         ]
 
-    def fork(self, session=None, choice=None):
+    def fork_guess(self, session=None, choice=None):
         return type(self)(self.law, self.fed)
 
     def close(self):
@@ -120,28 +126,28 @@ def test_it_is_a_drafter(record_counts, make):
 class RootState(OracleGuess):
     """Reads the root's state in place of the last accepted node's."""
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         self.state_H = scores.hidden_NH[0].clone()
 
 
 class LastNode(OracleGuess):
     """Reads the state of the draft's last node, accepted or not."""
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         self.state_H = scores.hidden_NH[-1].clone()
 
 
 class ByCount(OracleGuess):
     """Reads the state of the node whose number is how many were accepted: right in chains."""
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         self.state_H = scores.hidden_NH[len(verdict.path)].clone()
 
 
 class Constant(OracleGuess):
     """Reads no state."""
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         self.state_H = torch.zeros(4, dtype=torch.float64)
 
 
@@ -150,16 +156,16 @@ class Late(OracleGuess):
 
     before = None
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         self.state_H, self.before = self.before, scores.hidden_NH[[0, *verdict.path][-1]].clone()
 
 
 class First(OracleGuess):
     """Reads one state and keeps it."""
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         if self.state_H is None:
-            super().learn(draft, scores, verdict)
+            super().learn_round(draft, scores, verdict)
 
 
 class RootFilled(OracleGuess):
@@ -179,7 +185,7 @@ class OneShort(OracleGuess):
 class Kin(OracleGuess):
     """A fork that learns what its twin is told."""
 
-    def fork(self, session=None, choice=None):
+    def fork_guess(self, session=None, choice=None):
         return self
 
 
@@ -194,7 +200,9 @@ class Unshifted(FeatureGuess):
     """Pairs every state with its own token, not with the one behind it."""
 
     def pairs(self, draft, scores, verdict):
-        return zip(scores.hidden_NH[[0, *verdict.path]], verdict.committed(draft), strict=True)
+        return zip(
+            scores.hidden_NH[[0, *verdict.path]], verdict.committed_tokens(draft), strict=True
+        )
 
 
 ORACLE = [RootState, LastNode, ByCount, Constant, Late, First, RootFilled, OneShort, Kin]
@@ -215,8 +223,8 @@ def test_wrong_pairs(guess):
 
 def test_who_is_silent_is_not_right():
     class Silent(OracleGuess):
-        async def propose(self, root, position, budget, rng):
-            return Draft.chain(root)
+        async def propose_draft(self, root, position, budget, rng):
+            return Draft.chain_draft(root)
 
     with pytest.raises(AssertionError, match="nothing was drafted"):
         check_informed(lambda law: Oracle(law, guess=Silent))

@@ -55,14 +55,14 @@ class Rejection:
     one_accept: bool = False  # all tests of a position share one draw
     reads_token_first: bool = False  # tests the draft with the randomness that the final draw uses
 
-    def verify(self, draft, scores, rng, position):
+    def verify_draft(self, draft, scores, rng, position):
         node, path = 0, []
         while True:
-            here, down, left = rng.at("token", position + len(path)), None, {}
+            here, down, left = rng.child_stream("token", position + len(path)), None, {}
             probe = draft.probe if draft.probe and not self.probes else (False,) * len(draft)
             children, only = (
                 [c for c, a in enumerate(draft.parent) if a == node and not probe[c]],
-                scores.certain(node),
+                scores.certain_token(node),
             )
             if only is not None:
                 down = next((c for c in children if draft.token[c] == only), None)
@@ -71,22 +71,22 @@ class Rejection:
                 path.append(down)
                 node = down
                 continue
-            p_V = float64_probabilities(scores.row(node))
+            p_V = float64_probabilities(scores.logprob_row(node))
             for k, c in enumerate(children):
                 x, law_V = draft.token[c], draft.law[c]
                 if law_V is None and self.certain_as_drawn:
                     law_V = next((draft.law[i] for i in children if draft.law[i] is not None), None)
                 q_V = left.get(id(law_V), None if law_V is None else float64_probabilities(law_V))
                 if q_V is None or not float(q_V.sum()) > 0:
-                    q_V = float64_probabilities(scores.row(node)) * 0
+                    q_V = float64_probabilities(scores.logprob_row(node)) * 0
                     q_V[x] = 1.0
                 a = min(1.0, float(p_V[x]) / float(q_V[x])) if float(q_V[x]) > 0 else 1.0
                 name = (
                     here
                     if self.reads_token_first
-                    else here.at("accept", 0 if self.one_accept else k)
+                    else here.child_stream("accept", 0 if self.one_accept else k)
                 )
-                if float(p_V[x]) > 0 and name.bernoulli(a):
+                if float(p_V[x]) > 0 and name.draw_bernoulli(a):
                     down = c
                     break
                 p_V = residual_law(p_V, q_V) if self.residual else p_V
@@ -96,8 +96,8 @@ class Rejection:
                 above = draft.parent[node] if self.bonus_above and node else node
                 return Verdict(
                     tuple(path),
-                    here.categorical(
-                        p_V if above == node else float64_probabilities(scores.row(above))
+                    here.draw_categorical(
+                        p_V if above == node else float64_probabilities(scores.logprob_row(above))
                     ),
                 )
             path.append(down)
@@ -123,10 +123,13 @@ class Noisy:
 
     exactness: ClassVar = Exactness.LAW
 
-    def verify(self, draft, scores, rng, position):
-        noise = rng.at("token", position)
+    def verify_draft(self, draft, scores, rng, position):
+        noise = rng.child_stream("token", position)
         return follow_draft_path(
-            draft, lambda node, depth: noise.noise(len(scores.row(node))).argmax(scores.row(node))
+            draft,
+            lambda node, depth: noise.gumbel_noise(len(scores.logprob_row(node))).likeliest_token(
+                scores.logprob_row(node)
+            ),
         )
 
 
@@ -143,7 +146,7 @@ class Remade:
     tree: object = StaticTree((2, 1))
 
     async def grow(self, session, root, position, budget, rng):
-        return self.change(await self.tree.grow(session, root, position, budget, rng))
+        return self.change(await self.tree.grow_tree(session, root, position, budget, rng))
 
 
 def forgotten_flag(draft):
@@ -220,11 +223,11 @@ class WrongNames:
     """Draws keyed by the absolute position: a token that was rejected is drawn again with the same randomness."""
 
     async def grow(self, session, root, position, budget, rng):
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
-            law_V = (await session.score(draft, ScoreRequest())).row(depth - 1)
-            token = rng.at("draft", position + depth).categorical(law_V.exp())
-            draft = draft.grown(token, depth - 1, DrawKind.INDEPENDENT, law_V)
+            law_V = (await session.score_draft(draft, ScoreRequest())).logprob_row(depth - 1)
+            token = rng.child_stream("draft", position + depth).draw_categorical(law_V.exp())
+            draft = draft.with_node(token, depth - 1, DrawKind.INDEPENDENT, law_V)
         return draft
 
 
@@ -240,16 +243,16 @@ def test_draws_named_by_position_alone():
 class LongCommit(TextCache):
     """Keeps one staged entry more than was accepted."""
 
-    def keep(self, path, stay):
+    def keep_path(self, path, stay):
         more = [j for j in range(len(self.parent)) if j not in (*path, *stay)][:1] if path else []
-        super().keep([*path, *more], stay)
+        super().keep_nodes([*path, *more], stay)
 
 
 class LongTruncate(TextCache):
     """Forgets one entry too few."""
 
-    def truncate(self, length):
-        super().truncate(min(length + 1, self.length))
+    def truncate_entries(self, length):
+        super().truncate_entries(min(length + 1, self.length))
 
 
 class SharedFork(TextCache):
@@ -265,8 +268,8 @@ class SharedFork(TextCache):
 class FirstRows(TextCache):
     """Keeps the first staged entries in place of the accepted ones."""
 
-    def keep(self, path, stay):
-        super().keep(range(len(path)), stay)
+    def keep_path(self, path, stay):
+        super().keep_nodes(range(len(path)), stay)
 
 
 @pytest.mark.parametrize("cache", [LongCommit, LongTruncate, SharedFork, FirstRows])
@@ -283,14 +286,14 @@ class Lagging(ShaperStateNode):
 
     __slots__ = ()
 
-    def next(self, token):
+    def next_node(self, token):
         kid = self.kids.get(token)
         if kid is None:
             kid = self.kids[token] = Lagging(self, token)
         return kid
 
-    def look(self, shapers):
-        return ShaperStateNode.look(self.above if self.depth > 0 else self, shapers)
+    def state_of_shapers(self, shapers):
+        return ShaperStateNode.state_of_shapers(self.above if self.depth > 0 else self, shapers)
 
 
 @dataclass(frozen=True)
@@ -302,10 +305,10 @@ class LaggingShaped:
     def vocab(self):
         return self.target.vocab
 
-    def open(self, prompt):
+    def open_session(self, prompt):
         return ShapedSession(
             self.shapers,
-            self.target.open(prompt),
+            self.target.open_session(prompt),
             TextTrail(Lagging(None, None, tuple(prompt[:-1]))),
         )
 
@@ -345,7 +348,7 @@ class EosLeak(Broken):
     async def run(self, request, rng, into):
         ends = request.stop_ids | (frozenset() if request.ignore_eos else self.inner.vocab.eos)
         free = replace(request, ignore_eos=True, stop_ids=frozenset())
-        out = (await self.inner.run(free, rng, Transcript(free, frozenset(), into.on)))[0]
+        out = (await self.inner.write_choices(free, rng, Transcript(free, frozenset(), into.on)))[0]
         stop = next((i for i, x in enumerate(out.token_ids) if x in ends), None)
         return [
             out
@@ -358,7 +361,7 @@ class OneStream(Broken):
     """All choices and seeds draw from one stream."""
 
     def run(self, request, rng, into):
-        return self.inner.run(request, lambda choice: Rng.of(0), into)
+        return self.inner.write_choices(request, lambda choice: Rng.of_choice(0), into)
 
 
 COUNT = defaultdict(int)
@@ -369,8 +372,8 @@ class TakesTurns(Broken):
 
     def run(self, request, rng, into):
         COUNT["requests"] += 1
-        stream = Rng.of(COUNT["requests"])
-        return self.inner.run(request, lambda choice: stream, into)
+        stream = Rng.of_choice(COUNT["requests"])
+        return self.inner.write_choices(request, lambda choice: stream, into)
 
 
 class Mislabelled(Broken):
@@ -388,7 +391,7 @@ class Mislabelled(Broken):
             on(event)
 
         on, into.on = into.on, shifted
-        return self.inner.run(request, rng, into)
+        return self.inner.write_choices(request, rng, into)
 
 
 @pytest.mark.parametrize(
@@ -414,21 +417,21 @@ def test_faulty_decoder(fault, check):
 class ForkShares(LookupGuess):
     """A fork that learns what its twin is told."""
 
-    def fork(self, session=None, choice=None):
+    def fork_guess(self, session=None, choice=None):
         return self
 
 
 @dataclass(frozen=True)
 class Forgetful(LookupDrafter):
-    def open(self, prompt, session):
-        guess = super().open(prompt, session)
+    def open_guess(self, prompt, session):
+        guess = super().open_guess(prompt, session)
         return ForkShares(self, guess.windows, guess.rates)
 
 
 class Deep(NothingDrafter):
     """Drafts past its budget."""
 
-    def open(self, prompt, session):
+    def open_guess(self, prompt, session):
         return DeepGuess()
 
 
@@ -436,12 +439,12 @@ class DeepGuess:
     want = ScoreRequest(law=0)
     price = 0.0
 
-    async def propose(self, root, position, budget, rng):
-        return Draft.chain(root, (0,) * (budget.depth + 1))
+    async def propose_draft(self, root, position, budget, rng):
+        return Draft.chain_draft(root, (0,) * (budget.depth + 1))
 
-    def learn(self, draft, scores, verdict): ...
+    def learn_round(self, draft, scores, verdict): ...
     def close(self): ...
-    def fork(self, session=None, choice=None):
+    def fork_guess(self, session=None, choice=None):
         return self
 
 
@@ -454,9 +457,9 @@ def test_faulty_drafter(drafter):
 class Moody(FixedPolicy):
     """A policy that remembers outside its state."""
 
-    def budget(self, state):
+    def draft_budget(self, state):
         COUNT["policy"] += 1
-        return replace(super().budget(state), depth=COUNT["policy"] % 3)
+        return replace(super().draft_budget(state), depth=COUNT["policy"] % 3)
 
 
 def test_faulty_policy():

@@ -54,7 +54,7 @@ class OneLevel:
 
     async def grow(self, session, root, position, budget, rng):
         some = replace(budget, depth=min(1, budget.depth))
-        return await self.tree.grow(session, root, position, some, rng)
+        return await self.tree.grow_tree(session, root, position, some, rng)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_drafts_that_are_never_accepted(monkeypatch):
     """An empty path below no children counts nothing: the decoder drafts what its verifier does not get to see."""
 
     class Unseen(acceptance.WitnessVerifier):
-        def verify(self, draft, scores, rng, position):
+        def verify_draft(self, draft, scores, rng, position):
             self.seen["drafted"] += 1
-            return self.inner.verify(Draft.chain(draft.token[0]), scores, rng, position)
+            return self.inner.verify_draft(Draft.chain_draft(draft.token[0]), scores, rng, position)
 
     monkeypatch.setattr(acceptance, "WitnessVerifier", Unseen)
     with never("accepted and 0 greedy and 0 sampled"):
@@ -115,17 +115,17 @@ class Ignoring:
     laws: ClassVar[int] = 1
     gated: ClassVar[bool] = False
 
-    def opens(self, logp_V):
+    def opens_contrast(self, logp_V):
         return True
 
-    def mix(self, first_V, others):
+    def mix_laws(self, first_V, others):
         return first_V
 
 
 class Sharpening(Ignoring):
     """Changes the law, whatever the others say."""
 
-    def mix(self, first_V, others):
+    def mix_laws(self, first_V, others):
         return 2 * first_V
 
 
@@ -198,20 +198,20 @@ def test_states_that_tell_no_more_than_the_last_token(monkeypatch):
     class ByToken:
         law: object
 
-        def open(self, prompt, session):
+        def open_guess(self, prompt, session):
             return self
 
-        price, want = 0.0, replace(NothingDrafter().open((0,), None).want, hidden=True)
+        price, want = 0.0, replace(NothingDrafter().open_guess((0,), None).want, hidden=True)
 
-        async def propose(self, root, position, budget, rng):
+        async def propose_draft(self, root, position, budget, rng):
             tokens = [root]
             for _ in range(min(budget.depth, budget.nodes)):
-                tokens.append(int(self.law.network.weight[0, tokens[-1]].argmax()))
-            return Draft.chain(root, tokens[1:])
+                tokens.append(int(self.law.network.weight[0, tokens[-1]].likeliest_token()))
+            return Draft.chain_draft(root, tokens[1:])
 
-        def learn(self, draft, scores, verdict): ...
+        def learn_round(self, draft, scores, verdict): ...
         def close(self): ...
-        def fork(self, session=None, choice=None):
+        def fork_guess(self, session=None, choice=None):
             return self
 
     monkeypatch.setattr(informed, "toy_law", last_token_toy)

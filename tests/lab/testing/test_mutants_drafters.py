@@ -31,17 +31,17 @@ class Wrapped:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def fork(self, session, choice=None):
-        return type(self)(self.inner.fork(session, choice))
+    def fork_guess(self, session, choice=None):
+        return type(self)(self.inner.fork_guess(session, choice))
 
 
 class Untaught(Wrapped):
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         pass
 
 
 class Shallow(Wrapped):
-    def fork(self, session, choice=None):
+    def fork_guess(self, session, choice=None):
         twin = copy.copy(self.inner)
         if hasattr(twin, "session"):
             twin = replace(twin, session=session)
@@ -49,14 +49,14 @@ class Shallow(Wrapped):
 
 
 class AnotherRoot(Wrapped):
-    async def propose(self, root, position, budget, rng):
-        draft = await self.inner.propose(root, position, budget, rng)
+    async def propose_draft(self, root, position, budget, rng):
+        draft = await self.inner.propose_draft(root, position, budget, rng)
         return replace(draft, token=((root + 1) % 3, *draft.token[1:]))
 
 
 class DrawnRoot(Wrapped):
-    async def propose(self, root, position, budget, rng):
-        draft = await self.inner.propose(root, position, budget, rng)
+    async def propose_draft(self, root, position, budget, rng):
+        draft = await self.inner.propose_draft(root, position, budget, rng)
         law_V = OrderTwoNetwork(1).weight[0, 0].log_softmax(-1)
         return replace(
             draft, draw=(DrawKind.INDEPENDENT, *draft.draw[1:]), law=(law_V, *draft.law[1:])
@@ -64,8 +64,8 @@ class DrawnRoot(Wrapped):
 
 
 class ProbedRoot(Wrapped):
-    async def propose(self, root, position, budget, rng):
-        draft = await self.inner.propose(root, position, budget, rng)
+    async def propose_draft(self, root, position, budget, rng):
+        draft = await self.inner.propose_draft(root, position, budget, rng)
         return replace(draft, probe=(True, *[False] * (len(draft) - 1)))
 
 
@@ -76,8 +76,8 @@ class Faulty:
     inner: object
     fault: type
 
-    def open(self, prompt, session):
-        return self.fault(self.inner.open(prompt, session))
+    def open_guess(self, prompt, session):
+        return self.fault(self.inner.open_canvas(prompt, session))
 
 
 @pytest.mark.parametrize("name", LEARNS)
@@ -109,7 +109,7 @@ def test_a_fork_that_shares_the_text_of_a_block_drafter(monkeypatch):
     def fork(self, session, choice=None):
         return BlockFilledGuess(self.config, self.source, self.text, self.beside)
 
-    monkeypatch.setattr(BlockFilledGuess, "fork", fork)
+    monkeypatch.setattr(BlockFilledGuess, "fork_guess", fork)
     with pytest.raises(AssertionError, match="another draft"):
         check_drafter(example_mechanism(DRAFTERS["block_filled"]))
 
@@ -123,20 +123,20 @@ def test_a_broken_root(fault):
 class ByEnding(StateGuess):
     """Takes the state of an earlier text for that of one that ends in the same two tokens; a fork adds to the same notes."""
 
-    def learn(self, draft, scores, verdict):
-        super().learn(draft, scores, verdict)
+    def learn_round(self, draft, scores, verdict):
+        super().learn_round(draft, scores, verdict)
         self.true_H = self.states.setdefault(self.text[-2:], self.true_H)
 
-    def fork(self, session, choice=None):
-        twin = super().fork(session, choice)
+    def fork_guess(self, session, choice=None):
+        twin = super().fork_guess(session, choice)
         twin.states = self.states
         return twin
 
 
 @dataclass(frozen=True)
 class HeadsByEnding(HeadsDrafter):
-    def open(self, prompt, session):
-        guess = super().open(prompt, session)
+    def open_guess(self, prompt, session):
+        guess = super().open_guess(prompt, session)
         twin = ByEnding(guess.drafter, guess.session, guess.cache, bent=guess.bent)
         twin.states = {}
         return twin

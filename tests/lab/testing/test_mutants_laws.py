@@ -41,12 +41,12 @@ class TakesRejected:
     inner: Any
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft, scores, rng, position):
-        verdict = self.inner.verify(draft, scores, rng, position)
+    def verify_draft(self, draft, scores, rng, position):
+        verdict = self.inner.verify_draft(draft, scores, rng, position)
         if verdict.path or not draft.children[0]:
             return verdict
         first = draft.children[0][0]
-        return Verdict((first,), scores.argmax(first))
+        return Verdict((first,), scores.likeliest_token(first))
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class SaysAnotherLaw:
 
     inner: Any
 
-    def open(self, prompt, session):
-        return SaysAnotherLawGuess(self.inner.open(prompt, session))
+    def open_guess(self, prompt, session):
+        return SaysAnotherLawGuess(self.inner.open_canvas(prompt, session))
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class SaysAnotherLawGuess:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    async def propose(self, root, position, budget, rng):
-        draft = await self.inner.propose(root, position, budget, rng)
+    async def propose_draft(self, root, position, budget, rng):
+        draft = await self.inner.propose_draft(root, position, budget, rng)
         laws = tuple(None if row is None else (row * 3.0).log_softmax(-1) for row in draft.law)
         return replace(draft, law=laws)
 
@@ -105,8 +105,8 @@ class Unpromised:
 
     exactness: ClassVar = Exactness.APPROXIMATE
 
-    def verify(self, draft, scores, rng, position):
-        return ExactVerifier().verify(draft, scores, rng, position)
+    def verify_draft(self, draft, scores, rng, position):
+        return ExactVerifier().verify_draft(draft, scores, rng, position)
 
 
 def test_an_approximate_method_that_never_drafts_says_so():

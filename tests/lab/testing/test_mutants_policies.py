@@ -20,13 +20,13 @@ class Still:
 
     inner: object
 
-    def start(self):
-        return self.inner.start()
+    def start_state(self):
+        return self.inner.start_state()
 
-    def budget(self, state):
-        return self.inner.budget(state)
+    def draft_budget(self, state):
+        return self.inner.draft_budget(state)
 
-    def observe(self, state, draft, verdict):
+    def observe_round(self, state, draft, verdict):
         return state
 
 
@@ -34,8 +34,8 @@ class Still:
 class Alone(Still):
     """A policy of batches that never hears of one."""
 
-    def joined(self, state, sequences):
-        return self.inner.joined(state, 1)
+    def joined_width(self, state, sequences):
+        return self.inner.joined_width(state, 1)
 
 
 @pytest.mark.parametrize("name", MOVING)
@@ -43,20 +43,20 @@ def test_a_policy_that_never_moves(name):
     policy = example_mechanism(POLICIES[name])
     check_policy(policy)
     with pytest.raises(AssertionError, match="0 moved"):
-        check_policy((Alone if hasattr(policy, "joined") else Still)(policy))
+        check_policy((Alone if hasattr(policy, "joined_width") else Still)(policy))
 
 
 class WritesToStates(Still):
     """A policy whose states are lists that it writes to."""
 
-    def start(self):
-        return [self.inner.start()]
+    def start_state(self):
+        return [self.inner.start_state()]
 
-    def budget(self, state):
-        return self.inner.budget(state[0])
+    def draft_budget(self, state):
+        return self.inner.draft_budget(state[0])
 
-    def observe(self, state, draft, verdict):
-        state[0] = self.inner.observe(state[0], draft, verdict)
+    def observe_round(self, state, draft, verdict):
+        state[0] = self.inner.observe_round(state[0], draft, verdict)
         return state
 
 
@@ -89,8 +89,8 @@ class AnotherPath:
     def exactness(self):
         return self.inner.exactness
 
-    def verify(self, draft, scores, rng, position):
-        return self.change(self.inner.verify(draft, scores, rng, position), draft)
+    def verify_draft(self, draft, scores, rng, position):
+        return self.change(self.inner.verify_draft(draft, scores, rng, position), draft)
 
 
 @pytest.mark.parametrize("change", [shorter, last_child])

@@ -18,7 +18,7 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.lab.testing import check_rollouts, check_search
 from polydec.lab.testing.toy import toy_law
-from polydec.methods.search.loop.agreed import AnswerAgreement
+from polydec.methods.search.loop.common_statement import AnswerAgreement
 from rewards import ByToken
 from rollouts_reference import PROMPT, plain, speaking, tries, valued
 
@@ -50,7 +50,7 @@ def beam(kind):
     for seed in range(20):
         target, reward = toy_law(seed, 4, sharp=0.7), ByToken(seed)
         size = {"keep": 1 + seed % 3, "width": 1 + seed // 3 % 3, "longest": 1 + seed % 2}
-        text = rollouts_reference.step_beam(target, reward, LENGTH, **size, rng=Rng.of(seed))
+        text = rollouts_reference.step_beam(target, reward, LENGTH, **size, rng=Rng.of_choice(seed))
         got = answer(kind.StepBeamSearch(plain(target), reward, delimiter="|", **size), seed)
         worth = valued(target, reward, text) if got.finish_reason == "stop" else 0.0
         assert got.token_ids == text and got.score == worth
@@ -66,7 +66,7 @@ def tree(kind):
             "most": 1 + seed % 3,
         }
         text, weight = rollouts_reference.thought_tree(
-            toy_law(seed, 5, sharp=0.7), LENGTH, **size, rng=Rng.of(seed)
+            toy_law(seed, 5, sharp=0.7), LENGTH, **size, rng=Rng.of_choice(seed)
         )
         got = answer(kind.ThoughtTreeSearch(plain(toy_law(seed, 5, sharp=0.7)), **size), seed)
         assert got.token_ids == text and got.score is not None and abs(got.score - weight) < 1e-9
@@ -79,7 +79,10 @@ def agreement(kind):
         texts = [r.token_ids for r in drawn if r.finish_reason == "stop"]
         answers = [target.vocab.words.decode(t) for t in texts]
         if texts and any(answers):
-            found, ladders = AnswerAgreement().of(answers), AnswerAgreement().ladders(answers)
+            found, ladders = (
+                AnswerAgreement().of_answers(answers),
+                AnswerAgreement().support_ladders(answers),
+            )
             got = answer(kind.ResponseAggregationSearch(plain(apart), tries=3), seed, 2)
             said, says = (
                 "I don't know" if found is None else found.said,
@@ -131,9 +134,9 @@ class Watched:
             shown,
         )
 
-    def open(self, prompt):
+    def open_session(self, prompt):
         self.shown.append(tuple(prompt))
-        return self.target.open(prompt)
+        return self.target.open_session(prompt)
 
 
 def mixture(kind):
@@ -154,7 +157,7 @@ def mixture(kind):
             rollouts_reference.law(toy_law(seed, 5, sharp=0.3), alone.token_ids[:i])
             for i in range(len(alone.token_ids))
         ]
-        assert alone.token_ids == tuple(int(logp_V.argmax()) for logp_V in law)
+        assert alone.token_ids == tuple(int(logp_V.likeliest_token()) for logp_V in law)
         total = sum(float(logp_V[x]) for logp_V, x in zip(law, alone.token_ids, strict=True))
         assert abs(alone.score - total / len(law)) < 1e-9
 

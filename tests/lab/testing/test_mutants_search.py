@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from polydec.lab.testing.check_search import check_search
-from polydec.laws.targets.searched import drop_greedy_rule
+from polydec.laws.targets.search_target import drop_greedy_rule
 from search_reference import groups_of_texts, ranked
 
 FILES = ("stats", "ranking", "branches", "best", "diverse_beam")

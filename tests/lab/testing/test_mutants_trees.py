@@ -28,7 +28,7 @@ class Likeliest:
     width: int = 2
 
     async def grow(self, session, root, position, budget, rng):
-        draft = await StochasticBeamTree(self.width + 1).grow(
+        draft = await StochasticBeamTree(self.width + 1).grow_tree(
             session, root, position, replace(budget, nodes=64), rng
         )
         keep, kept = [0], {0}
@@ -37,7 +37,7 @@ class Likeliest:
             level = sorted(sorted(level, key=lambda i: -draft.chance[i])[: self.width])
             kept |= set(level[: max(0, budget.nodes + 1 - len(keep))])
             keep += level[: max(0, budget.nodes + 1 - len(keep))]
-        return draft.only(keep)
+        return draft.only_nodes(keep)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class BySize:
     tree: object
 
     async def grow(self, session, root, position, budget, rng):
-        draft = await self.tree.grow(session, root, position, budget, rng)
+        draft = await self.tree.grow_tree(session, root, position, budget, rng)
         chance = draft.chance or (1.0,)
         order = sorted(
             range(len(draft)), key=lambda i: (draft.depth[i], draft.parent[i], -chance[i])
@@ -68,13 +68,13 @@ class DropsLate:
     threshold: float = 0.3
 
     async def grow(self, session, root, position, budget, rng):
-        draft = await GreedyGrowthTree(0.05).grow(session, root, position, budget, rng)
+        draft = await GreedyGrowthTree(0.05).grow_tree(session, root, position, budget, rng)
         value, keep = [1.0], [0]
         for i in range(1, len(draft)):
             value.append(value[draft.parent[i]] * draft.chance[i])
             if value[i] >= self.threshold and draft.parent[i] in keep:
                 keep.append(i)
-        return draft.only(keep if len(keep) > 1 or not budget.nodes else [0, 1])
+        return draft.only_nodes(keep if len(keep) > 1 or not budget.nodes else [0, 1])
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ class Conditional:
     """Children that carry what their siblings left of the row as their law: the verifier takes that out once more."""
 
     async def grow(self, session, root, position, budget, rng):
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         if budget.depth and budget.nodes > 1:
-            law_V = (await session.score(draft, ScoreRequest())).row(0)
+            law_V = (await session.score_draft(draft, ScoreRequest())).logprob_row(0)
             left_V = float64_probabilities(law_V)
             for j in range(2):
-                token = rng.at("draft", position, j).categorical(left_V)
-                draft = draft.grown(token, 0, DrawKind.WITHOUT, (left_V / left_V.sum()).log())
+                token = rng.child_stream("draft", position, j).draw_categorical(left_V)
+                draft = draft.with_node(token, 0, DrawKind.WITHOUT, (left_V / left_V.sum()).log())
                 left_V = left_V.clone()
                 left_V[token] = 0.0
         return draft
@@ -154,12 +154,12 @@ class Deduplicated:
     """Sequences that agree are counted once: what is tried again and again looks as if it had been drawn once."""
 
     async def grow(self, session, root, position, budget, rng):
-        draft = await SequencesTree(2).grow(session, root, position, budget, rng)
-        return draft.only(
+        draft = await SequencesTree(2).grow_tree(session, root, position, budget, rng)
+        return draft.only_nodes(
             [
                 i
                 for i in range(len(draft))
-                if not i or draft.child(draft.parent[i], draft.token[i]) == i
+                if not i or draft.child_of(draft.parent[i], draft.token[i]) == i
             ]
         )
 

@@ -5,7 +5,7 @@ import pytest
 from polydec.lab.testing.check_inserting import check_replay, last_slot_inserter
 from polydec.lab.testing.check_rollouts import RolloutCounts, check_rollouts
 from polydec.lab.testing.check_search import check_search, counted_branches
-from polydec.lab.testing.exercised import require_exercised
+from polydec.lab.testing.exercised_counts import require_exercised
 from polydec.lab.testing.kits import build
 from polydec.methods.search.loop.rollouts import RolloutSearch
 from reasoned import Reasoned
@@ -34,7 +34,7 @@ def test_rollouts_that_try_one_text_say_so():
 class FirstText:
     """Takes the first text, whatever the others are."""
 
-    def pick(self, tries):
+    def pick_text(self, tries):
         return 0
 
 

@@ -50,7 +50,7 @@ def texts(answer):
 
 def coroutine(lm, asked):
     made = plan_request(lm, asked, measure=PassCosts)
-    return made.decoder.run(
+    return made.decoder.write_choices(
         made.request,
         request_streams(made.request),
         Transcript(made.request, made.decoder.vocab.eos),

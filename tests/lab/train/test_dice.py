@@ -5,9 +5,9 @@ from test_train_states import samples
 
 import micro
 from polydec.lab.train import states
-from polydec.lab.train.dice import generator_for
 from polydec.lab.train.kinds import KINDS
 from polydec.lab.train.network import from_weights
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.states import StatesSpec, train_states
 from polydec.lab.train.students import TeacherContext
 from polydec.models.sessions import checkpoint, sources
@@ -75,6 +75,6 @@ def test_what_is_hidden_or_moved_differs_by_seed_and_is_not_the_choice_of_rows(t
         for seed in (0, 1):
             shown = TeacherContext(target, point.lm.vocab, torch.arange(3, 300), 4, seed)
             student = KINDS[kind].start(shown)
-            student.at(5, 10)
+            student.set_step(5, 10)
             drawn |= {student._draw.initial_seed(), generator_for(seed, 5, "rows").initial_seed()}
         assert len({x % (1 << 32) for x in drawn}) == 4

@@ -7,10 +7,10 @@ import torch
 
 from polydec import load
 from polydec.lab.bench import parallelbench
-from polydec.lab.train import earlier, joint
+from polydec.lab.train import held_out_questions, joint
 from polydec.lab.train.data import ASSISTANT, USER, held_out
 from polydec.lab.train.diffusion import DiffusionSpec, DiffusionTaskRows, start_diffusion_student
-from polydec.lab.train.earlier import (
+from polydec.lab.train.held_out_questions import (
     RUNS,
     EarlierTrainingStage,
     embedded_training_questions,
@@ -53,7 +53,7 @@ def of_diffusion(student, varied, monkeypatch):
     return [
         rows
         for step in range(3)
-        for rows in DiffusionTaskRows(student.tokenizer, spec).batch(step)[0]
+        for rows in DiffusionTaskRows(student.tokenizer, spec).batch_rows(step)[0]
     ]
 
 
@@ -140,15 +140,15 @@ def test_the_stages_are_the_questions_that_training_drew():
             tasks = [x for x in run.tasks if not mixed or (x in LONG) == bool(step % 2)]
             for i in range(step * run.rows, (step + 1) * run.rows):
                 want.setdefault(tasks[i % len(tasks)], []).append(i)
-        assert {name: list(run.numbers(name)) for name in want} == want
-        assert not run.numbers("slots")
+        assert {name: list(run.task_numbers(name)) for name in want} == want
+        assert not run.task_numbers("slots")
 
 
 @pytest.fixture
 def few(monkeypatch):
     """Two short stages in place of all."""
     monkeypatch.setattr(
-        earlier,
+        held_out_questions,
         "RUNS",
         (EarlierTrainingStage(0, 40, SHIPPED), EarlierTrainingStage(3, 40, ("copy", "on"))),
     )
@@ -173,7 +173,7 @@ def test_what_is_measured_was_not_trained(few):
 
 def test_a_suite_says_which_of_its_questions_were_trained(monkeypatch):
     every = frozenset(draw_task("fill", 0, i, unseen=True).question for i in range(300))
-    for module in (earlier, parallelbench):
+    for module in (held_out_questions, parallelbench):
         monkeypatch.setattr(
             module,
             "embedded_training_questions",

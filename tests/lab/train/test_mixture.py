@@ -19,11 +19,11 @@ SHAPE = LlamaShape(40, width=32, layers=2, heads=2, kv_heads=1, inner=24, contex
 
 def test_what_is_trained_is_what_decodes():
     network, tokens = TrainableLlama(SHAPE, seed=3), tuple(range(2, 20))
-    config = SHAPE.config()
+    config = SHAPE.config_content()
     assert config["model_type"] == "mixtral" and config["num_local_experts"] == 5
     decoding = LlamaTransformer.build(config, dict(network.state_dict()), dtype="float64")
     cache = decoding.new_cache()
-    cache.stage(range(-1, len(tokens) - 1))
+    cache.stage_slots(range(-1, len(tokens) - 1))
     query = NetworkQuery(cache, 0, tokens, range(len(tokens)), ScoreRequest())
     decoded = decoding.forward([query])[0].logits_RV
     with torch.no_grad():

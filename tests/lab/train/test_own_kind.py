@@ -28,7 +28,7 @@ from polydec.core.types import Exactness, TokenVocabulary
 from polydec.models.learned import artefact
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed
-from polydec.lab.train.dice import generator_for
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.envelope import TrainingRun, run_training, run_identity
 from polydec.lab.train.own_text import TargetTextStates, gather_target_text
 from polydec.lab.train.schedule import TrainingSchedule
@@ -139,7 +139,7 @@ def train(spec):
 def course(spec):
     point = load_autoregressive_model(spec.target)
     samples = gather_target_text(spec, point.lm, point.text, unseen=False)
-    lessons = TargetTextStates.of(point.lm, samples)
+    lessons = TargetTextStates.of_samples(point.lm, samples)
     here = torch.arange(len(lessons.token_N))
     at_N = here[here + 1 < lessons.end_N]
     state_NH, aim_N = lessons.state_NH[at_N], lessons.token_N[at_N + 1]

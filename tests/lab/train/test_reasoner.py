@@ -109,9 +109,9 @@ def test_rows_say_what_is_learned_and_what_is_judged():
         "24",
     ]
     rows = ReasonerRows(tokenizer, ReasonerSpec("x", flawed=0.5))
-    token_BT, next_BT, right_BT = rows.batch(4, 6)
-    assert torch.equal(token_BT, rows.batch(4, 6)[0]) and not torch.equal(
-        token_BT, rows.batch(5, 6)[0]
+    token_BT, next_BT, right_BT = rows.batch_rows(4, 6)
+    assert torch.equal(token_BT, rows.batch_rows(4, 6)[0]) and not torch.equal(
+        token_BT, rows.batch_rows(5, 6)[0]
     )
     learned = next_BT[:, :-1] != NOT_LEARNED
     assert (
@@ -179,7 +179,7 @@ def test_solutions_of_its_own_stand_for_slips():
     drawn = LabelledSolution(problem, (256, 258), (7, 8, 9), (True, False, False))
     token_BT, next_BT, right_BT = ReasonerRows(
         tokenizer, ReasonerSpec("x", flawed=0.99), [drawn]
-    ).batch(0, 4)
+    ).batch_rows(0, 4)
     assert (token_BT[:, :5] == torch.tensor([256, 258, 7, 8, 9])).any() and (
         next_BT[:, :4] == NOT_LEARNED
     ).any()
@@ -246,7 +246,9 @@ def test_both_are_trained_and_used(tmp_path):
             for i in range(count):
                 problem = draw_problem("chain", spec.seed + 1, i, held)
                 said = problem.solution if i % 2 else problem.solution.replace("=", "=1", 1)
-                ids = lm.checkpoint.text.chat([{"role": "user", "content": problem.question}])
+                ids = lm.checkpoint.text.chat_prompt(
+                    [{"role": "user", "content": problem.question}]
+                )
                 f.write(
                     json.dumps(
                         {

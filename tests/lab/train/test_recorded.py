@@ -8,7 +8,7 @@ import torch
 import micro
 from polydec.lab.train import selfplay, texts
 from polydec.lab.train.own_text import read_target_states
-from polydec.lab.train.recorded import (
+from polydec.lab.train.recorded_states import (
     StateFile,
     StatePassRecorder,
     read_states,
@@ -30,7 +30,7 @@ def lm(tmp_path_factory):
 
 
 def file(path, lm, target="a"):
-    return StateFile.beside(path, DEPTHS, lm.network.embed((0,)).shape[1], target)
+    return StateFile.of_text_file(path, DEPTHS, lm.network.embed_tokens((0,)).shape[1], target)
 
 
 def test_what_is_recorded_is_what_is_read(lm, tmp_path):
@@ -39,7 +39,7 @@ def test_what_is_recorded_is_what_is_read(lm, tmp_path):
         path, lm, ASKED, max_tokens=6, live=3, record=StatePassRecorder(lm, file(path, lm))
     )
     samples = selfplay.read_samples(path)
-    kept = file(path, lm).read(samples)
+    kept = file(path, lm).read_samples(samples)
     assert file(path, lm).complete_samples(samples) == 4 and len(kept) == sum(
         map(recorded_position_count, samples)
     )
@@ -66,28 +66,28 @@ def test_an_interruption_loses_no_state_and_doubles_none(lm, tmp_path):
     )
     samples = selfplay.read_samples(path)
     assert samples[:2] == there and len(samples) == 4
-    kept = file(path, lm).read(samples)
+    kept = file(path, lm).read_samples(samples)
     with open(file(path, lm).path, "r+b") as f:
         f.truncate(file(path, lm).row * (recorded_position_count(samples[0]) + 1))
     again = file(path, lm)
     assert again.complete_samples(samples) == 1
-    again.complete(lm, samples)
-    assert again.read(samples).float().allclose(kept.float(), rtol=2e-3, atol=2e-3)
+    again.complete_states(lm, samples)
+    assert again.read_samples(samples).float().allclose(kept.float(), rtol=2e-3, atol=2e-3)
 
 
 def test_a_sample_of_two_tokens_has_no_states(lm, tmp_path):
     samples = [TrainingSample((5,), (6,)), TrainingSample((5, 6), (7,))]
     here = file(tmp_path / "text.jsonl", lm)
-    here.complete(lm, samples)
-    assert here.complete_samples(samples) == 2 and len(here.read(samples)) == 1
+    here.complete_states(lm, samples)
+    assert here.complete_samples(samples) == 2 and len(here.read_samples(samples)) == 1
 
 
 def test_states_of_another_target_are_refused(lm, tmp_path):
     path = tmp_path / "text.jsonl"
     sample = [TrainingSample((5, 6), (7, 8))]
-    file(path, lm).complete(lm, sample)
+    file(path, lm).complete_states(lm, sample)
     with pytest.raises(ValueError, match="holds states of another target"):
-        file(path, lm, "b").complete(lm, sample)
+        file(path, lm, "b").complete_states(lm, sample)
 
 
 def test_no_text_that_is_read_is_a_held_out_prompt(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_no_text_that_is_read_is_a_held_out_prompt(tmp_path, monkeypatch):
         def __init__(self):
             pass
 
-        def chat(self, messages):
+        def chat_prompt(self, messages):
             return tuple(messages[0]["content"].encode())
 
         def encode(self, text, special=True):

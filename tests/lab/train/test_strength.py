@@ -34,7 +34,7 @@ def pairs(lm, mu):
                 method="plain",
                 max_tokens=24,
                 seed=i,
-                sampling=lm.sampling(temperature=1.0),
+                sampling=lm.sampling_with(temperature=1.0),
                 **steer,
             ).text,
         )

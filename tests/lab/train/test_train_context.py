@@ -12,8 +12,8 @@ from polydec.lab.train import graphs, sums
 from polydec.lab.train.context import train_context
 from polydec.lab.train.contexts import continuous_cot, hidden_cot
 from polydec.lab.train.data import held_out
-from polydec.lab.train.extended import feed_continuous_thoughts, forward_with_past
 from polydec.lab.train.network import LlamaShape, TrainableLlama
+from polydec.lab.train.prefix_network import feed_continuous_thoughts, forward_with_past
 from polydec.lab.train.specs.context import KINDS, ContextSpec
 
 SMALL = {"steps": 6, "rows": 4, "width": 32, "layers": 2}
@@ -196,9 +196,9 @@ def test_a_hidden_thought_is_read_as_in_training(tmp_path):
         answering.bridge.bias.copy_(made.bias)
         answering.bridge.scale.copy_(made.scale)
         thinker = hidden_cot.load_directory(f"{spec.out}/thinker")
-        want = answering.logits(rows, hidden_cot.thinker_mark_states(thinker, rows))[:, 0].argmax(
-            -1
-        )
+        want = answering.answer_logits(rows, hidden_cot.thinker_mark_states(thinker, rows))[
+            :, 0
+        ].argmax(-1)
     assert answered(lm, rows, steer="hidden-cot") == want.tolist()
 
 

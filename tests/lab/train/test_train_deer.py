@@ -73,7 +73,7 @@ def test_it_drafts_for_its_target_and_texts_stay(given, made):
                 method="deer",
                 options={"heat": 1.0},
                 max_tokens=24,
-                sampling=lm.sampling(temperature=1.0),
+                sampling=lm.sampling_with(temperature=1.0),
             )
         ]
     )[0]
@@ -94,13 +94,15 @@ def test_the_saved_model_computes_what_was_trained(given, tmp_path, shifted):
     network = start_deer_network(base.config, dict(base.weights.items()), mask, asked)
     network.load_state_dict({n: source.weights[n].float() for n in network.state_dict()})
     lesson, mark = DeerObjective(network, mask, asked), () if shifted else (boundary,)
-    row = lesson.cut(TrainingSample((3, 7), (9, 8, 11, 7)), 1, range(3), 3)
+    row = lesson.cut_sample(TrainingSample((3, 7), (9, 8, 11, 7)), 1, range(3), 3)
     assert row.token == (3, 7, 9, *mark, mask, mask, mask) and row.right == (8, 11, 7)
     canvas = (3, 7, 9, *mark, None, None, None)
     n = len(canvas)
-    logw = run_coroutines([lm.draft.lm.open(n).score(canvas, range(n - 3, n), range(n))])[0]
+    logw = run_coroutines(
+        [lm.draft.lm.open_session(n).score_canvas(canvas, range(n - 3, n), range(n))]
+    )[0]
     other = TrainingSample((3,), (9, 8))  # a shorter row beside it, which padding must not reach
-    together = lesson.logits([row, lesson.cut(other, 1, range(1), 1)])
+    together = lesson.gap_logits([row, lesson.cut_sample(other, 1, range(1), 1)])
     assert torch.allclose(together[:3].double(), logw, atol=0.05)
 
 
@@ -115,7 +117,7 @@ def test_the_rows_of_both_stages(given, tmp_path):
     text = (*sample.prompt_ids, *sample.output_ids)
     whole, counts, cuts = 0, set(), set()
     for _ in range(400):
-        row = lesson.row(sample, False, rng)
+        row = lesson.training_row(sample, False, rng)
         at = row.token.index(size + 1)
         assert n <= at < len(text) and len(row.token) == len(text) + 1
         back = [x for i, x in enumerate(row.token) if i != at]
@@ -124,7 +126,7 @@ def test_the_rows_of_both_stages(given, tmp_path):
             back[i - 1] = x
         assert tuple(back) == text and len(set(row.weight)) == 1
         whole += len(row.gap) == len(text) - at
-        row = lesson.row(sample, True, rng)
+        row = lesson.training_row(sample, True, rng)
         at = row.token.index(size + 1)
         assert row.gap == tuple(range(at + 1, len(row.token))) and 1 <= len(row.gap) <= 5
         assert row.right == text[at : at + len(row.gap)]
@@ -142,13 +144,15 @@ def test_a_weighted_loss_is_that_of_the_formula(given, tmp_path):
     network = start_deer_network(source.config, dict(source.weights.items()), size, asked)
     lesson = DeerObjective(network, size, asked)
     rows = [
-        lesson.cut(TrainingSample((3,), (7, 9, 8)), 0, range(3), 3, 0.5),
-        lesson.cut(TrainingSample((3, 4), (9, 8)), 1, [0], 1),
+        lesson.cut_sample(TrainingSample((3,), (7, 9, 8)), 0, range(3), 3, 0.5),
+        lesson.cut_sample(TrainingSample((3, 4), (9, 8)), 1, [0], 1),
     ]
-    logp = lesson.logits(rows).log_softmax(-1)
+    logp = lesson.gap_logits(rows).log_softmax(-1)
     assert logp.shape == (4, size)
     want = -(4 * logp[0, 7] + 2 * logp[1, 9] + logp[2, 8]) / 7 - logp[3, 8]
-    assert float(lesson.loss(rows).detach()) == pytest.approx(float(want.detach()) / 2, rel=1e-5)
+    assert float(lesson.gap_loss(rows).detach()) == pytest.approx(
+        float(want.detach()) / 2, rel=1e-5
+    )
 
 
 def test_what_is_refused_is_one_sentence(given, tmp_path):

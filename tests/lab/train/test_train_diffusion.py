@@ -90,7 +90,7 @@ def test_the_network_sees_both_ways_and_ours_agrees(trained):
     )
 
     async def go():
-        return await model.open(6).score(canvas, (2, 4), range(6))
+        return await model.open_session(6).score_canvas(canvas, (2, 4), range(6))
 
     got = run_coroutines([go()])[0]
     assert float((got - want)[:, : model.mask].abs().max()) < 1e-3
@@ -234,7 +234,7 @@ def test_every_other_step_has_long_rows_of_tasks_that_go_on(tmp_path):
     spec = DiffusionSpec(str(tmp_path), ("copy", "table"), rows=8, long=120, width=32, layers=1)
     rows, lengths = DiffusionTaskRows(start_diffusion_student(spec).tokenizer, spec), []
     for step in range(12):
-        token_BT, answer_BT = rows.batch(step)
+        token_BT, answer_BT = rows.batch_rows(step)
         ends = (token_BT == 1).sum(1)
         if step % 2:  # the end of the question alone: the answer goes on to the end of the row
             assert (
@@ -277,7 +277,7 @@ def test_a_task_that_does_not_fit_is_said(tmp_path):
     with pytest.raises(
         ValueError, match="shortest is 20: none of 50 tasks of 'slots' fits into 20"
     ):
-        DiffusionTaskRows(train_tokenizer(["a"], 260), spec).batch(0)
+        DiffusionTaskRows(train_tokenizer(["a"], 260), spec).batch_rows(0)
 
 
 def test_a_block_sees_itself_and_what_is_clean_before_it():
@@ -339,7 +339,7 @@ def test_other_kinds_learn_and_load(tmp_path, trained, more):
     assert result["curve"][-1][1] < 8
     model = load(str(tmp_path)).checkpoint.lm
     if more.get("causal"):
-        assert not hasattr(model, "mask") and model.vocab.same(
+        assert not hasattr(model, "mask") and model.vocab.same_tokens(
             load(str(trained[0])).checkpoint.lm.vocab
         )
     else:
@@ -387,7 +387,7 @@ def test_a_filter_learns_from_what_was_right_when(written):
     canvas, rows = [0, 1, 2, *(None,) * 7], []
     for block in (range(3, 7), range(7, 10)):
         while gap := [i for i in block if canvas[i] is None]:
-            law = {i: chain.law(tuple(canvas), i)[:-1].softmax(-1) for i in block}
+            law = {i: chain.position_law(tuple(canvas), i)[:-1].softmax(-1) for i in block}
             seen = block if written else gap
             sure = [float(law[i].max()) if i in seen else 1.0 for i in block]
             right = [float(i not in seen or int(law[i].argmax()) == final[i]) for i in block]
@@ -439,7 +439,7 @@ def test_a_filter_of_before_its_layer_had_a_width_of_its_own_is_read(tmp_path):
     )
     sure_NB = torch.rand(3, 5, generator=torch.Generator().manual_seed(1))
     assert filters.load(tmp_path).size == 5 and torch.equal(
-        filters.load(tmp_path).logits(sure_NB), one.logits(sure_NB)
+        filters.load(tmp_path).filter_logits(sure_NB), one.filter_logits(sure_NB)
     )
 
 
@@ -493,8 +493,8 @@ def test_questions_are_left_out_as_guidance_leaves_them_out():
 
     spec = DiffusionSpec("", ("copy",), start="zoo:diffusion", causal=True, drop=0.4, rows=40)
     tokenizer = start_diffusion_student(spec).tokenizer
-    token_BT, answer_BT = DiffusionTaskRows(tokenizer, spec).batch(0)
-    whole_BT, all_BT = DiffusionTaskRows(tokenizer, replace(spec, drop=0.0)).batch(0)
+    token_BT, answer_BT = DiffusionTaskRows(tokenizer, spec).batch_rows(0)
+    whole_BT, all_BT = DiffusionTaskRows(tokenizer, replace(spec, drop=0.0)).batch_rows(0)
     short = [i for i in range(40) if int(answer_BT[i].sum()) > int(all_BT[i].sum())]
     assert 6 < len(short) < 30
     for i in range(40):
@@ -590,10 +590,12 @@ def test_adapters_are_trained_and_saved_as_one_model(tmp_path, trained):
     )
     assert train_dparallel(spec)["answers"] == 4
     made, old = (load(name, draft=None).checkpoint.lm for name in (spec.out, str(trained[0])))
-    canvas, rows = (*load(spec.out).ids("copy: 1"), *(None,) * 6), None
+    canvas, rows = (*load(spec.out).encode_prompt("copy: 1"), *(None,) * 6), None
     rows = [i for i, x in enumerate(canvas) if x is None]
     a, b = (
-        run_coroutines([m.open(len(canvas)).score(canvas, rows, range(len(canvas)))])[0]
+        run_coroutines(
+            [m.open_session(len(canvas)).score_canvas(canvas, rows, range(len(canvas)))]
+        )[0]
         for m in (made, old)
     )
     finite = a > float("-inf")
@@ -618,13 +620,17 @@ def test_any_checkpoint_learns_from_any_text(elsewhere, tmp_path):
     result = train_dparallel(spec)
     assert 8 <= result["answers"] <= 18  # of ten prompts seven are learned from
     made, old = (load(name, draft=None) for name in (spec.out, model))
-    assert made.ids("Where is fox 3?") == old.ids("Where is fox 3?")
+    assert made.encode_prompt("Where is fox 3?") == old.encode_prompt("Where is fox 3?")
     assert made.checkpoint.lm.mask == old.checkpoint.lm.mask
-    canvas = (*made.ids("Where is fox 3?"), *(None,) * 6)
+    canvas = (*made.encode_prompt("Where is fox 3?"), *(None,) * 6)
     rows = [i for i, x in enumerate(canvas) if x is None]
     after, before = (
         run_coroutines(
-            [lm.checkpoint.lm.open(len(canvas)).score(canvas, rows, range(len(canvas)))]
+            [
+                lm.checkpoint.lm.open_session(len(canvas)).score_canvas(
+                    canvas, rows, range(len(canvas))
+                )
+            ]
         )[0]
         for lm in (made, old)
     )
@@ -695,10 +701,10 @@ def test_certainty_has_a_weight(tmp_path, trained):
         assert model.mask == load(str(trained[0])).checkpoint.lm.mask
         each = list[float]()
         for digits in range(100_000, 1_000_000, 37_037):
-            prompt = lm.ids(f"copy: {digits}")
+            prompt = lm.encode_prompt(f"copy: {digits}")
             canvas, rows = (*prompt, *(None,) * 10), range(len(prompt), len(prompt) + 10)
             (logw_RV,) = run_coroutines(
-                [model.open(len(canvas)).score(canvas, rows, range(len(canvas)))]
+                [model.open_session(len(canvas)).score_canvas(canvas, rows, range(len(canvas)))]
             )
             each.append(float(row_entropy(logw_RV.log_softmax(-1)).mean()))
         nats[beta] = sum(each) / len(each)

@@ -40,7 +40,7 @@ def target(tmp_path_factory):
     save_directory(
         where,
         network,
-        SHAPE.config(bos=0, eos=1),
+        SHAPE.config_content(bos=0, eos=1),
         files=tokenizer_files(tokenizer, 128),
         dtype=torch.float32,
     )
@@ -102,11 +102,13 @@ def test_saved_draft_answers_what_training_computes(target, root, tmp_path, widt
         patch.setattr(module, "save_draft_student", keep)
         train_draft(spec(target, root, tmp_path, width=width))
     ids = (0, 5, 9, 33, 7)
-    session = checkpoint.load_bundle(str(tmp_path), dtype="float32").lm.open(ids)
+    session = checkpoint.load_bundle(str(tmp_path), dtype="float32").lm.open_session(ids)
 
     async def last():
-        await session.prefill(ScoreRequest(prompt=False))
-        return (await session.score(Draft.chain(ids[-1]), ScoreRequest())).row(0)
+        await session.prefill_prompt(ScoreRequest(prompt=False))
+        return (await session.score_draft(Draft.chain_draft(ids[-1]), ScoreRequest())).logprob_row(
+            0
+        )
 
     row = run_coroutines([last()])[0]
     tokens = made[0].tokens.long()
@@ -124,7 +126,7 @@ def test_training_leaves_the_target_alone(target, root, tmp_path):
     train_draft(spec(target, root, tmp_path))
     after = sources.open_source(str(target)).weights
     assert all(torch.equal(before[k], after[k]) for k in before)
-    teacher = TeacherModel.of(sources.open_source(str(target)).config, after, False)
+    teacher = TeacherModel.of_files(sources.open_source(str(target)).config, after, False)
     assert not any(p.requires_grad for p in teacher.network.parameters())
 
 
@@ -142,15 +144,15 @@ def test_a_kind_of_prompt_has_its_own_divergence():
     kinds = ("code", "summary", "code")
 
     class Fixed(DistillationObjective):
-        def rows(self, samples, laws):
+        def token_logprobs(self, samples, laws):
             return p, q, torch.zeros(9)
 
     def of(**more):
         return Fixed(DraftSpec("x", **more), None, None, (), None, False, {}, frozenset())
 
     samples = [TrainingSample((0,), (0,) * n, kind=k) for n, k in zip(sizes, kinds, strict=True)]
-    mixed = of(tasks=(("code", "rkl"),)).divergence(samples, None)
-    one, other = (of(divergence=d).divergence(samples, None) for d in ("fkl", "rkl"))
+    mixed = of(tasks=(("code", "rkl"),)).token_divergence(samples, None)
+    one, other = (of(divergence=d).token_divergence(samples, None) for d in ("fkl", "rkl"))
     assert mixed.equal(torch.cat([other[:3], one[3:5], other[5:]])) and not one.allclose(other)
     assert (of(own=0.25).share, of(policy="mixed").share, of().share) == (0.25, 0.5, 0.0)
 
@@ -158,7 +160,7 @@ def test_a_kind_of_prompt_has_its_own_divergence():
 def test_resumed_draft_equals_an_uninterrupted_one(target, root, tmp_path, monkeypatch):
     whole = train_draft(spec(target, root, tmp_path / "a"))
     text = str(tmp_path / "a" / "text.jsonl")
-    real, calls = module.DistillationObjective.loss, [0]
+    real, calls = module.DistillationObjective.step_loss, [0]
 
     def stops(self, step):
         calls[0] += 1
@@ -167,10 +169,10 @@ def test_resumed_draft_equals_an_uninterrupted_one(target, root, tmp_path, monke
         return real(self, step)
 
     first = train_draft(spec(target, root, tmp_path / "b", text=text))
-    monkeypatch.setattr(module.DistillationObjective, "loss", stops)
+    monkeypatch.setattr(module.DistillationObjective, "step_loss", stops)
     with pytest.raises(KeyboardInterrupt):
         train_draft(spec(target, root, tmp_path / "c", text=text))
-    monkeypatch.setattr(module.DistillationObjective, "loss", real)
+    monkeypatch.setattr(module.DistillationObjective, "step_loss", real)
     second = train_draft(spec(target, root, tmp_path / "c", text=text))
     assert second["curve"] == first["curve"] == whole["curve"]
     files = [(tmp_path / d / "model.safetensors").read_bytes() for d in "bc"]
@@ -182,32 +184,34 @@ def test_logged_acceptance_is_what_exact_verification_accepts(target, root, tmp_
     train_draft(spec(target, root, tmp_path))
     source = sources.open_source(str(target))
     samples = selfplay.read_samples(tmp_path / "text.jsonl")
-    teacher = TeacherModel.of(source.config, source.weights, False)
-    laws = teacher.cached(samples, tmp_path / "text.jsonl", 1.0)
+    teacher = TeacherModel.of_files(source.config, source.weights, False)
+    laws = teacher.stored_laws(samples, tmp_path / "text.jsonl", 1.0)
     s = spec(target, root, tmp_path)
     student = module.build(s, shape_of(s, source.config), teacher, samples)
     lesson = module.DistillationObjective(
         s, student, teacher, samples, laws, False, source.config, source.text.eos
     )
     with torch.no_grad():
-        logp, logq, _ = lesson.rows(samples, lesson.laws_of(range(len(samples))))
+        logp, logq, _ = lesson.token_logprobs(samples, lesson.laws_of(range(len(samples))))
     g = torch.Generator().manual_seed(0)
     drawn = torch.multinomial(logq.exp(), 400, replacement=True, generator=g)
     ratio = (logp - logq).gather(1, drawn).exp().clamp(max=1)
     taken = (torch.rand(ratio.shape, generator=g) < ratio).float()
     error = 4 * float(taken.std()) / taken.numel() ** 0.5
-    assert float(taken.mean()) == pytest.approx(lesson.accepted(range(len(samples))), abs=error)
+    assert float(taken.mean()) == pytest.approx(
+        lesson.acceptance_rate(range(len(samples))), abs=error
+    )
 
 
 def test_cached_laws_equal_fresh_ones_after_the_file_has_grown(target, root, tmp_path):
     train_draft(spec(target, root, tmp_path))
     source, path = sources.open_source(str(target)), tmp_path / "more.jsonl"
     samples = selfplay.read_samples(tmp_path / "text.jsonl")
-    teacher = TeacherModel.of(source.config, source.weights, False)
-    teacher.cached(samples[:2], path, 1.0)
+    teacher = TeacherModel.of_files(source.config, source.weights, False)
+    teacher.stored_laws(samples[:2], path, 1.0)
     with open(path.with_suffix(".hidden"), "ab") as f:
         f.write(b"half a row")
-    grown, fresh = teacher.cached(samples, path, 1.0), teacher.laws(samples, 1.0)
+    grown, fresh = teacher.stored_laws(samples, path, 1.0), teacher.sample_laws(samples, 1.0)
     assert torch.equal(grown.hidden_NH, fresh.hidden_NH) and torch.allclose(
         grown.lse_N, fresh.lse_N, atol=1e-5
     )
@@ -216,7 +220,7 @@ def test_cached_laws_equal_fresh_ones_after_the_file_has_grown(target, root, tmp
 def test_answers_are_those_of_plain_decoding(target):
     """Greedy answers, many at once, against the network by itself."""
     point = checkpoint.load_bundle(str(target), dtype="float32")
-    network = TeacherModel.of(
+    network = TeacherModel.of_files(
         sources.open_source(str(target)).config,
         sources.open_source(str(target)).weights,
         False,
@@ -254,7 +258,7 @@ def test_batches_hold_every_sample_once_a_round():
 
 def test_outputs_are_the_positions_before_each_token(target):
     source = sources.open_source(str(target))
-    network = TeacherModel.of(source.config, source.weights, False).network
+    network = TeacherModel.of_files(source.config, source.weights, False).network
     a, b = TrainingSample((0, 4, 5), (6, 7, 8)), TrainingSample((0, 9), (3, 1, 2, 2))
     both = output_token_states(network, [a, b])
     assert torch.allclose(

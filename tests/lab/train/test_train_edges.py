@@ -131,35 +131,40 @@ def equal(a, b):
 def test_states_of_another_text_are_not_used(tmp_path, teacher):
     """Texts of as many tokens, that differ from the start or later; each is computed again, and said."""
     path, first = tmp_path / "text.jsonl", texts(0, 6)
-    assert equal(teacher.cached(first, path, 1.0), teacher.laws(first, 1.0))
+    assert equal(teacher.stored_laws(first, path, 1.0), teacher.sample_laws(first, 1.0))
     other = [
         TrainingSample(s.prompt_ids, tuple(23 - x for x in s.output_ids)) if i >= 4 else s
         for i, s in enumerate(first)
     ]
     for text in (other, first[::-1], texts(1, 6)):
         with pytest.warns(UserWarning, match="another text"):
-            assert equal(teacher.cached(text, path, 1.0), teacher.laws(text, 1.0))
-        assert equal(teacher.cached(text, path, 0.5), teacher.laws(text, 0.5))
+            assert equal(teacher.stored_laws(text, path, 1.0), teacher.sample_laws(text, 1.0))
+        assert equal(teacher.stored_laws(text, path, 0.5), teacher.sample_laws(text, 0.5))
 
 
 def test_states_of_another_target_are_not_used(tmp_path, teacher):
     path, text = tmp_path / "text.jsonl", texts(0, 4)
-    teacher.cached(text, path, 1.0)
+    teacher.stored_laws(text, path, 1.0)
     other = TeacherModel(TrainableLlama(TINY, seed=2).requires_grad_(False).eval(), False)
     with pytest.warns(UserWarning, match="another text or target"):
-        assert equal(other.cached(text, path, 1.0), other.laws(text, 1.0))
+        assert equal(other.stored_laws(text, path, 1.0), other.sample_laws(text, 1.0))
 
 
 def test_states_grow_and_are_used_again(tmp_path, teacher, monkeypatch):
     path, text = tmp_path / "text.jsonl", texts(0, 6)
-    teacher.cached(text[:4], path, 1.0)
+    teacher.stored_laws(text[:4], path, 1.0)
     asked = []
-    real = TeacherModel.hidden
-    monkeypatch.setattr(TeacherModel, "hidden", lambda self, s: asked.append(s) or real(self, s))
-    assert equal(teacher.cached(text, path, 1.0), teacher.laws(text, 1.0)) and asked[:2] == text[4:]
+    real = TeacherModel.hidden_states
+    monkeypatch.setattr(
+        TeacherModel, "hidden_states", lambda self, s: asked.append(s) or real(self, s)
+    )
+    assert (
+        equal(teacher.stored_laws(text, path, 1.0), teacher.sample_laws(text, 1.0))
+        and asked[:2] == text[4:]
+    )
     asked.clear()
-    teacher.cached(text, path, 1.0)
-    teacher.cached(text[:3], path, 1.0)
+    teacher.stored_laws(text, path, 1.0)
+    teacher.stored_laws(text[:3], path, 1.0)
     assert not asked
 
 
@@ -168,9 +173,9 @@ def test_states_grow_and_are_used_again(tmp_path, teacher, monkeypatch):
 def test_damage_beside_the_states_costs_time_only(tmp_path, teacher, damage):
     path, text = tmp_path / "text.jsonl", texts(0, 4)
     for suffix in (".states", ".hidden"):
-        teacher.cached(text, path, 1.0)
+        teacher.stored_laws(text, path, 1.0)
         path.with_suffix(suffix).write_bytes(damage)
-        assert equal(teacher.cached(text, path, 1.0), teacher.laws(text, 1.0))
+        assert equal(teacher.stored_laws(text, path, 1.0), teacher.sample_laws(text, 1.0))
 
 
 class Line(torch.nn.Module):

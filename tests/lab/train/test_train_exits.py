@@ -19,13 +19,13 @@ BATCH = torch.arange(40).reshape(2, 20) % 50
 def test_weights_of_the_early_exit_loss():
     d = EarlyExitLosses(0.5)
     for step, early in ((0, [2, 4]), (1, [3, 5]), (2, [2, 4])):
-        w = d.weights(6, step)
+        w = d.loss_weights(6, step)
         raw = {k: 0.5 * sum(range(k)) for k in early} | {6: 5 + 0.5 * sum(range(6))}
         assert w == pytest.approx({k: v / sum(raw.values()) for k, v in raw.items()})
-    assert EarlyExitLosses().weights(6, 0) == {6: 1.0}
-    assert EarlyExitLosses(exits=(3, 4, 6)).weights(6, 5) == {3: 1 / 3, 4: 1 / 3, 6: 1 / 3}
+    assert EarlyExitLosses().loss_weights(6, 0) == {6: 1.0}
+    assert EarlyExitLosses(exits=(3, 4, 6)).loss_weights(6, 5) == {3: 1 / 3, 4: 1 / 3, 6: 1 / 3}
     with pytest.raises(ValueError, match="last one must be 6"):
-        EarlyExitLosses(exits=(3, 4)).weights(6, 0)
+        EarlyExitLosses(exits=(3, 4)).loss_weights(6, 0)
 
 
 def test_the_loss_is_the_mean_of_truncated_networks():
@@ -50,7 +50,7 @@ def test_dropout_grows_with_depth_and_keeps_the_first_layer():
         )
     with torch.no_grad():
         for step in range(300):
-            d.hidden(net, BATCH, {6: 1.0}, 0, step)
+            d.hidden_states(net, BATCH, {6: 1.0}, 0, step)
     for i, n in enumerate(calls):
         assert abs(n / 600 - (1 - 0.4 * (math.exp(i * math.log(2) / 5) - 1))) < 0.08
     assert calls[0] == 600
@@ -188,7 +188,7 @@ def test_a_narrow_draft_and_one_of_a_single_depth(root, small, tmp_path):  # noq
     for name, layers, width in (("n", 4, 8), ("d", 3, 16)):
         draft = load_bundle(str(tmp_path / name))
         assert (draft.lm.layers, draft.lm.network.config.width) == (layers, width)
-        assert draft.lm.vocab.same(load_bundle(small).lm.vocab)
+        assert draft.lm.vocab.same_tokens(load_bundle(small).lm.vocab)
     with pytest.raises(ValueError, match=r"exits is \(1, 2\): the last one must be 3"):
         made("x", layers=3, exits=(1, 2))
     with pytest.raises(

@@ -47,8 +47,8 @@ def test_every_field_has_its_flag(name):
     assert set(flags) == set(declared) - left and not set(command.without) - set(declared)
     for field, flag in flags.items():
         option = declared[field]
-        default = command.default(option)
-        assert flag.opts == [command.flag(option)] and option.range in flag.help
+        default = command.option_default(option)
+        assert flag.opts == [command.option_flag(option)] and option.range in flag.help
         assert flag.help.startswith(command.helps.get(field, option.help).removesuffix(")"))
         if default is option.default and flag.required:
             assert not hasattr(command.spec, field), f"{field} has a default: no need to require it"
@@ -66,13 +66,15 @@ def test_every_field_stands_on_the_page_of_training(name):
     section = section.split("\n#")[0]
     assert command.summary in section
     rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)` \| (.+) \|$", section, re.M))
-    assert rows.keys() == {command.flag(o) for o in command.options()}, "run docs/tables.py"
-    for option in command.options():
-        default, said = rows[command.flag(option)].split(" | ", 1)
-        wanted = command.default(option)
+    assert rows.keys() == {command.option_flag(o) for o in command.flag_options()}, (
+        "run docs/tables.py"
+    )
+    for option in command.flag_options():
+        default, said = rows[command.option_flag(option)].split(" | ", 1)
+        wanted = command.option_default(option)
         text = "must be given" if wanted is REQUIRED else f"`{as_text(wanted) or 'none'}`"
         assert default == text, option.name
-        assert said == command.help(option), option.name
+        assert said == command.option_help(option), option.name
 
 
 def test_no_command_of_training_is_written_by_hand():
@@ -128,7 +130,7 @@ def test_without_a_recipe_the_help_lists_all_of_them():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_a_command_changes_is_there_to_change(name):
     command = COMMANDS[name]
-    names = {o.name for o in command.options()}
+    names = {o.name for o in command.flag_options()}
     assert {*command.spelled, *command.defaults, *command.helps, *command.reads} <= names
 
 

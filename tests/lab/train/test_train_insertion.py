@@ -79,13 +79,13 @@ def test_a_slate_that_grew_says_what_the_network_says_of_the_text(trained, dtype
         load_file(str(out / "model.safetensors")),
     )
     network = make_bidirectional(from_weights(config, weights))
-    slate, end = model.open(8), min(model.vocab.eos)
+    slate, end = model.open_session(8), min(model.vocab.eos)
     for text, slots in (
         ((5, 9, end), (1,)),
         ((5, 9, 11, end), (1, 2)),
         ((5, 9, 30, 11, 12, end), (2, 4)),
     ):
-        offer = run_coroutines([slate.score(text, slots)])[0]
+        offer = run_coroutines([slate.score_slots(text, slots)])[0]
         want = network(torch.tensor([[model.mark, *text]]))[0].double()
         legal = [x for x in range(model.vocab.size) if x not in model.barred]
         assert float((offer.logw_SV - want[[s + 1 for s in slots]])[:, legal].abs().max()) < 1e-3
@@ -93,7 +93,7 @@ def test_a_slate_that_grew_says_what_the_network_says_of_the_text(trained, dtype
         assert abs(offer.whole - float(want[0, [model.mark, end]].softmax(0)[1])) < 1e-3
     slate.close()
     with pytest.raises(ValueError, match=f"the text has {model.context + 1} tokens"):
-        model.open(model.context + 1)
+        model.open_session(model.context + 1)
 
 
 def test_answers(engine):
@@ -112,7 +112,7 @@ def test_answers(engine):
                 options={"draw": True},
                 n=3,
                 logprobs=2,
-                sampling=engine.model.sampling(temperature=1.0),
+                sampling=engine.model.sampling_with(temperature=1.0),
             ),
         ]
     )
@@ -130,7 +130,7 @@ def test_gaps_of_unknown_length(engine):
     drawn = {
         "method": "ilm",
         "options": {"draw": True},
-        "sampling": engine.model.sampling(temperature=1.0),
+        "sampling": engine.model.sampling_with(temperature=1.0),
     }
     for seed in range(4):
         text = engine.run(
@@ -152,8 +152,8 @@ def test_what_cannot_be_honoured_is_said(trained, engine):
         "method fast-dllm decodes masked-diffusion models and this is an insertion one",
         method="fast-dllm",
     )
-    refused("sampling rule repetition", sampling=engine.model.sampling(repetition_penalty=1.2))
-    refused("sampling rule min_tokens", sampling=engine.model.sampling(min_tokens=2))
+    refused("sampling rule repetition", sampling=engine.model.sampling_with(repetition_penalty=1.2))
+    refused("sampling rule min_tokens", sampling=engine.model.sampling_with(min_tokens=2))
     refused("prompt_logprobs is 2: an insertion model", prompt_logprobs=2)
     refused(
         "constraint needs a text that is written from left to right, and an insertion model",
@@ -214,7 +214,7 @@ def test_from_the_command_line(trained, tmp_path, capfd, monkeypatch):
 
 def test_examples_hide_any_number_of_any_tokens():
     spec = InsertionSpec("", ("copy", "slots"), rows=40, context=96)
-    student = start_diffusion_student(spec.begin())
+    student = start_diffusion_student(spec.begin_samples())
     some = [e for step in range(25) for e in draw_insertion_examples(spec, student, step)]
     assert some[:40] == draw_insertion_examples(spec, student, 0)
     lengths = {len(e.answer) for e in some}
@@ -230,7 +230,7 @@ def test_examples_hide_any_number_of_any_tokens():
     with pytest.raises(ValueError, match="context is 32: task"):
         draw_insertion_examples(
             InsertionSpec("", ("slots",), context=32),
-            start_diffusion_student(InsertionSpec("", ("copy",)).begin()),
+            start_diffusion_student(InsertionSpec("", ("copy",)).begin_samples()),
             0,
         )
 
@@ -292,7 +292,9 @@ def test_a_damaged_directory_is_refused(trained, tmp_path):
 
 
 def test_marks():
-    student = start_diffusion_student(InsertionSpec("", ("copy",), width=32, layers=1).begin())
+    student = start_diffusion_student(
+        InsertionSpec("", ("copy",), width=32, layers=1).begin_samples()
+    )
     marks = marks_of(student)
     assert marks.mark == student.tokenizer.get_vocab_size() and marks.end == mark_id(
         student.tokenizer, END

@@ -52,7 +52,7 @@ def test_what_is_saved_is_read(trained):
 def test_one_gap_a_pass_is_the_model_itself(trained):
     at, _ = trained
     lm = load(MODEL, trained=(str(at / "layer"),), dtype="float32")
-    engine, hot = Engine(lm), lm.sampling(temperature=1.0)
+    engine, hot = Engine(lm), lm.sampling_with(temperature=1.0)
     asked = [
         engine.submit(f"pick: {i}4{i}150", method=m, options=o, max_tokens=9, seed=i, sampling=hot)
         for i in range(4)
@@ -90,7 +90,7 @@ def test_a_canvas_as_it_was():
     some = AnswerTrajectories(
         torch.tensor([[5, 6, 7, 8]]), torch.tensor([[-1, 2, 0, 1]]), torch.zeros(1, 3)
     )
-    assert [some.canvas(torch.tensor([k]), 9).tolist()[0] for k in range(4)] == [
+    assert [some.canvas_before(torch.tensor([k]), 9).tolist()[0] for k in range(4)] == [
         [5, 9, 9, 9],
         [5, 9, 7, 9],
         [5, 9, 7, 8],

@@ -43,17 +43,17 @@ def test_the_state_after_a_token_judges_it():
     likes = JudgeProbe(
         torch.tensor([1.0, 0, -1.9 / 7, 0]), torch.zeros(()), law.vocab
     )  # token > 1.9, of 0 to 5 beside 7
-    session = law.open((0, 1))
-    draft = Draft.certain((1, 0, 2, 0, 2), (-1, 0, 0, 2, 3))
-    scores = run_coroutines([session.score(draft, ScoreRequest(hidden=True))])[0]
-    true = scores.argmax(0)
-    assert true not in (0, 2) and scores.argmax(3) != 2
-    judged = JudgeVerifier(likes, 0.5).verify(draft, scores, Rng.of(0), 2)
+    session = law.open_session((0, 1))
+    draft = Draft.certain_tree((1, 0, 2, 0, 2), (-1, 0, 0, 2, 3))
+    scores = run_coroutines([session.score_draft(draft, ScoreRequest(hidden=True))])[0]
+    true = scores.likeliest_token(0)
+    assert true not in (0, 2) and scores.likeliest_token(3) != 2
+    judged = JudgeVerifier(likes, 0.5).verify_draft(draft, scores, Rng.of_choice(0), 2)
     assert judged.path[0] == 2 and (4 in judged.path) == (3 in judged.path)
     for strict in (JudgeVerifier(likes, 1.0), JudgeVerifier(likes, 0.5, frozenset({2}))):
-        assert strict.verify(draft, scores, Rng.of(0), 2) == MatchVerifier().verify(
-            draft, scores, Rng.of(0), 2
-        )
+        assert strict.verify_draft(
+            draft, scores, Rng.of_choice(0), 2
+        ) == MatchVerifier().verify_draft(draft, scores, Rng.of_choice(0), 2)
 
 
 def test_at_threshold_1_the_text_is_plain_and_below_it_more_is_accepted():
@@ -86,11 +86,11 @@ def test_what_the_judge_kept_is_counted_apart():
         kit = Kit(law, small, (JudgeProbe(torch.zeros(4), torch.tensor(bias), law.vocab),))
         decoder = registry.build("judge-decoding", kit, {"depth": 4})[0]
         got = run_coroutines([answer_one(decoder, Request((0, 1), 24))])[0]
-        session = law.open((0, 1))
+        session = law.open_session((0, 1))
         scores = run_coroutines(
-            [session.score(Draft.chain(1, got.token_ids[:-1]), ScoreRequest())]
+            [session.score_draft(Draft.chain_draft(1, got.token_ids[:-1]), ScoreRequest())]
         )[0]
-        other = sum(scores.argmax(i) != x for i, x in enumerate(got.token_ids))
+        other = sum(scores.likeliest_token(i) != x for i, x in enumerate(got.token_ids))
         said = got.stats.metrics()
         assert got.stats.judged == other == said.get("judged", 0) and (other > 0) == (bias > 0)
         if other:
@@ -212,7 +212,7 @@ def test_a_checker_labels_what_the_draft_would_put_where_the_target_would_not(mo
     target = checkpoint.load_bundle("zoo:reasoner")
     text, ends = target.text, target.lm.vocab.eos
     problem = problems.ReasoningProblem("chain", "2+7*3", ("2+7=9", "9*3=27"), "27")
-    ids = text.chat([{"role": "user", "content": problem.question}])
+    ids = text.chat_prompt([{"role": "user", "content": problem.question}])
     nine = text.encode("9", special=False)[0]
     row = torch.eye(target.lm.vocab.size)[nine]
     true = training.teacher_forced_laws

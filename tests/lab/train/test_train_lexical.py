@@ -11,7 +11,7 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, DrawKind, ScoreRequest, TokenVocabulary
-from polydec.lab.train import lora, tuned
+from polydec.lab.train import lora, tuned_checkpoint
 from polydec.lab.train.lexical import (
     LexicalUnitModel,
     confident_token_masks,
@@ -22,7 +22,7 @@ from polydec.lab.train.lexical import (
 )
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.lexical_units import LexicalSpec
-from polydec.lab.train.tuned import PaddedTextRows
+from polydec.lab.train.tuned_checkpoint import PaddedTextRows
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
@@ -39,7 +39,7 @@ def base(tmp_path_factory):
 
 def test_pads_are_taught_in_spans_alone():
     """By hand: tokens 4, 5 and 7 of the text belong to the span of the token before them, and token 2 ends the prompt."""
-    rows = PaddedTextRows.of([TrainingSample((9, 9, 9), (9, 9, 9, 9, 9))])
+    rows = PaddedTextRows.of_samples([TrainingSample((9, 9, 9), (9, 9, 9, 9, 9))])
     sure_BT = torch.zeros(1, 8, dtype=torch.bool)
     sure_BT[0, [4, 5, 7]] = True
     one, two, three = pad_target_masks(rows, sure_BT, 3)
@@ -52,7 +52,7 @@ def test_pads_are_taught_in_spans_alone():
 
 @torch.no_grad()
 def test_a_sure_token_is_one_that_the_model_itself_gives(base):
-    network = tuned.start_tuned_checkpoint(base, 2, 0, 64).network
+    network = tuned_checkpoint.start_tuned_checkpoint(base, 2, 0, 64).network
     samples = [TrainingSample((5, 6), (7, 8, 9)), TrainingSample((3,), (4,))]
     sure = confident_token_masks(network, samples, 0.02)
     for sample, flags in zip(samples, sure, strict=True):
@@ -67,14 +67,14 @@ def test_a_sure_token_is_one_that_the_model_itself_gives(base):
 
 def test_training_sees_pads_as_decoding_does(base):
     """The states of text and pads are those that a session gives of probes behind a token, and text never sees a pad."""
-    made = tuned.start_tuned_checkpoint(base, 2, 0, 64)
+    made = tuned_checkpoint.start_tuned_checkpoint(base, 2, 0, 64)
     network, g = made.network, torch.Generator().manual_seed(1)
     for p in network.parameters():
         if p.requires_grad:
             p.data += torch.randn(p.shape, generator=g) / 16
     units = LexicalUnitModel(network, torch.randn(2, 32, generator=g))
     ids = (5, 6, 7, 8)
-    x, *pads = (t.detach()[0] for t in units.states(torch.tensor([ids])))
+    x, *pads = (t.detach()[0] for t in units.text_states(torch.tensor([ids])))
     assert x.allclose(network.model(torch.tensor([ids]))[0], atol=1e-5)
     lora.merge_lora_adapters(network)
     weights = {k: v.detach() for k, v in network.state_dict().items()}
@@ -91,7 +91,9 @@ def test_training_sees_pads_as_decoding_does(base):
             (1.0, 0.0, 0.0),
             (None, *rows),
         )
-        scores = run_coroutines([lm.open(ids[:n]).score(draft, ScoreRequest(hidden=True))])[0]
+        scores = run_coroutines(
+            [lm.open_session(ids[:n]).score_draft(draft, ScoreRequest(hidden=True))]
+        )[0]
         normed = network.model.norm(scores.hidden_NH.float())
         for at, want in zip(normed, (x, *pads), strict=True):
             assert at.allclose(want[n - 1], atol=1e-3)
@@ -99,25 +101,25 @@ def test_training_sees_pads_as_decoding_does(base):
 
 def test_both_the_next_tokens_and_those_of_spans_are_learned(base):
     """The loss falls apart into the two; a pad outside a span weighs nothing."""
-    made = tuned.start_tuned_checkpoint(base, 2, 0, 64)
+    made = tuned_checkpoint.start_tuned_checkpoint(base, 2, 0, 64)
     units = LexicalUnitModel(
         made.network, torch.randn(2, 32, generator=torch.Generator().manual_seed(2))
     )
-    rows = PaddedTextRows.of([TrainingSample((5, 6), (7, 8, 9, 10))])
+    rows = PaddedTextRows.of_samples([TrainingSample((5, 6), (7, 8, 9, 10))])
     none = torch.zeros(1, 6, dtype=torch.bool)
     plain = float(units_loss(units, rows, none).detach())
-    nats = tuned.answer_nats(
+    nats = tuned_checkpoint.answer_nats(
         made.network,
         [TrainingSample((5, 6), (7, 8, 9, 10))],
-        lambda rows: units.states(rows.token_BT)[0],
+        lambda rows: units.text_states(rows.token_BT)[0],
     )
     assert plain == pytest.approx(nats, abs=1e-4)
     units_loss(units, rows, none).backward()
     assert units.pads_PH.grad is None or not units.pads_PH.grad.any()
     more = none.clone()
     more[0, 4] = True
-    _, pad, _ = units.states(rows.token_BT)
-    want = -made.network.logits(pad[0, 2]).log_softmax(-1)[9]
+    _, pad, _ = units.text_states(rows.token_BT)
+    want = -made.network.token_logits(pad[0, 2]).log_softmax(-1)[9]
     both = units_loss(units, rows, more)
     assert float((both - want).detach()) == pytest.approx(plain, abs=1e-3)
 

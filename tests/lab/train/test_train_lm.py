@@ -112,7 +112,7 @@ def test_chat_template_writes_what_training_saw():
     text = Tokenizer(tokenizer, template=CHAT)
     turns = [{"speaker": "USER", "utterance": "hello"}, {"speaker": "SYSTEM", "utterance": "world"}]
     messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "world"}]
-    assert text.render(messages, reply=False) == BEGIN + as_chat(turns)
+    assert text.render_chat(messages, reply=False) == BEGIN + as_chat(turns)
 
 
 def test_split_is_by_hash_and_disjoint(root):
@@ -138,10 +138,12 @@ def test_a_round_of_rows_holds_every_token_once():
     stream = pack_documents([[3, 4, 5], [6, 7], [8, 9, 10, 11]], end=1)
     assert stream.tolist() == [3, 4, 5, 1, 6, 7, 1, 8, 9, 10, 11, 1]
     packed = PackedTokenStream(stream, begin=0, seed=3)
-    rows = [packed.row(i, 4) for i in range(3)]
+    rows = [packed.stream_row(i, 4) for i in range(3)]
     assert all(r[0] == 0 and len(r) == 5 for r in rows)
     assert sorted(np.concatenate([r[1:] for r in rows]).tolist()) == sorted(stream.tolist())
-    orders = {tuple(tuple(packed.row(turn * 3 + i, 4)) for i in range(3)) for turn in range(12)}
+    orders = {
+        tuple(tuple(packed.stream_row(turn * 3 + i, 4)) for i in range(3)) for turn in range(12)
+    }
     assert len(orders) > 1
 
 
@@ -153,18 +155,18 @@ def test_mixture_keeps_the_shares():
 def test_ngram_is_normalised(order):
     rng = np.random.default_rng(order)
     streams = [rng.integers(0, 6, 200), rng.integers(0, 7, 90)]
-    model = NGram.train(streams, 7, order)
+    model = NGram.train_counts(streams, 7, order)
     for context in ([0, 1, 2, 3], [6, 6, 6, 6], list(streams[0][:4])):
-        law = model.law(context)
+        law = model.next_token_law(context)
         assert law.sum() == pytest.approx(1.0, abs=1e-12)
         assert law.min() > 0
 
 
 def test_ngram_by_hand():
     """Bigrams of 0 1 0 2 0 1: counts 01:2 10:1 02:1 20:1; D2 = 3/5. Unigram continuations 0:2 1:1 2:1, D1 = 2/4."""
-    model = NGram.train([np.array([0, 1, 0, 2, 0, 1])], 3, 2)
+    model = NGram.train_counts([np.array([0, 1, 0, 2, 0, 1])], 3, 2)
     low = [(2 - 0.5) / 4 + 1.5 / 4 / 3, 0.5 / 4 + 1.5 / 4 / 3, 0.5 / 4 + 1.5 / 4 / 3]
-    assert model.law([0]) == pytest.approx(
+    assert model.next_token_law([0]) == pytest.approx(
         [1.2 / 3 * low[0], 1.4 / 3 + 1.2 / 3 * low[1], 0.4 / 3 + 1.2 / 3 * low[2]]
     )
 
@@ -172,15 +174,18 @@ def test_ngram_by_hand():
 def test_ngram_beats_a_shorter_one_on_its_own_kind_of_text():
     rng = random.Random(2)
     cycle = np.array([i for _ in range(300) for i in (0, 1, 0, 2, 0, rng.randint(3, 4))])
-    short, long = (NGram.train([cycle[:1500]], 5, n) for n in (1, 5))
-    assert -long.logp(cycle[1500:]).mean() < -short.logp(cycle[1500:]).mean() - 0.5
+    short, long = (NGram.train_counts([cycle[:1500]], 5, n) for n in (1, 5))
+    assert (
+        -long.stream_logprobs(cycle[1500:]).mean()
+        < -short.stream_logprobs(cycle[1500:]).mean() - 0.5
+    )
 
 
 def test_ngram_bad_input():
     with pytest.raises(ValueError, match="order is 9"):
-        NGram.train([np.arange(20)], 4096, 9)
+        NGram.train_counts([np.arange(20)], 4096, 9)
     with pytest.raises(ValueError, match="shorter than order"):
-        NGram.train([np.arange(2)], 10, 5)
+        NGram.train_counts([np.arange(2)], 10, 5)
 
 
 def test_bits_per_byte_of_the_uniform_law():
@@ -210,7 +215,7 @@ def test_windows_give_every_token_half_a_context():
 
 def test_schedule_rises_stays_and_falls():
     s = TrainingSchedule(100, warmup=0.1, decay=0.5)
-    f = [s.factor(i) for i in range(100)]
+    f = [s.rate_factor(i) for i in range(100)]
     assert f[0] < 0.2 and max(f) == 1.0 and f[20] == f[45] == 1.0 and f[99] < 0.02
     assert all(a >= b for a, b in itertools.pairwise(f[50:]))
 

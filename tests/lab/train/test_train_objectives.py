@@ -16,9 +16,9 @@ from polydec.lab.train.lm import LMSpec, lm_step_loss, load_directory, train_lm
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.objectives import cm3, meap, token_unify
 from polydec.lab.train.objectives.cm3 import FILLED, GAPS, CausalMasking
-from polydec.lab.train.objectives.known import KNOWN
 from polydec.lab.train.objectives.meap import MASK, MeapObjective
 from polydec.lab.train.objectives.next_token import NextToken
+from polydec.lab.train.objectives.objective_names import KNOWN
 from polydec.lab.train.objectives.protocols import IGNORED
 from polydec.lab.train.objectives.token_unify import MODE, TokenUnify, offset_weights
 from polydec.lab.train.schedule import TrainingSchedule
@@ -62,7 +62,9 @@ def test_every_name_is_known():
 )
 def test_each_reduces_to_next_tokens_to_the_bit(objective):
     student = TrainableLlama(SHAPE)
-    loss = objective.loss(objective.network(student), batch(0), IDS, np.random.default_rng(0))
+    loss = objective.batch_loss(
+        objective.trained_network(student), batch(0), IDS, np.random.default_rng(0)
+    )
     assert torch.equal(loss, lm_step_loss(student, None, batch(0), False))
 
 
@@ -94,7 +96,7 @@ def test_a_masked_token_reaches_no_later_state_and_is_still_learned():
         )[5]
         == IDS[MASK]
     )
-    MeapObjective().loss(student, row, IDS, np.random.default_rng(hidden)).backward()
+    MeapObjective().batch_loss(student, row, IDS, np.random.default_rng(hidden)).backward()
     assert not student.model.embed_tokens.weight.grad[99].any()
     assert student.model.embed_tokens.weight.grad[IDS[MASK]].any()
     assert student.lm_head.weight.grad[99].norm() > 0.1
@@ -116,7 +118,7 @@ def test_spans_have_the_published_law():
     rng = np.random.default_rng(0)
     sizes = [b - a for _ in range(4000) for a, b in cm3.draw_mask_spans(300, 1, rng)]
     assert np.mean(sizes) == pytest.approx(100, abs=4)
-    rows = [CausalMasking(1.0).row(batch(2)[0].numpy(), IDS, rng) for _ in range(3000)]
+    rows = [CausalMasking(1.0).moved_row(batch(2)[0].numpy(), IDS, rng) for _ in range(3000)]
     whole = np.mean([not np.isin(row, [IDS[m] for m in GAPS]).any() for row in rows])
     assert whole == pytest.approx(math.exp(-1), abs=0.04)
 
@@ -125,7 +127,7 @@ def test_a_row_keeps_its_length_and_no_span_runs_over_the_end_of_a_text():
     marks = [IDS[mark] for mark in (*GAPS, FILLED)]
     for seed in range(300):
         row = batch(3)[0].numpy()
-        out = CausalMasking(3.0).row(row, IDS, np.random.default_rng(seed))
+        out = CausalMasking(3.0).moved_row(row, IDS, np.random.default_rng(seed))
         assert len(out) == len(row) and out[0] == IDS[BEGIN]
         text = spliced(out[1:].tolist(), IDS)
         assert text == row[1 : len(text) + 1].tolist()
@@ -140,7 +142,7 @@ def test_a_row_keeps_its_length_and_no_span_runs_over_the_end_of_a_text():
 def test_numbered_marks_are_no_labels(monkeypatch):
     seen = []
     monkeypatch.setattr(cm3, "cross_entropy", lambda *args: seen.append(args) or torch.zeros(()))
-    CausalMasking(3.0).loss(TrainableLlama(SHAPE), batch(4), IDS, np.random.default_rng(1))
+    CausalMasking(3.0).batch_loss(TrainableLlama(SHAPE), batch(4), IDS, np.random.default_rng(1))
     _, inputs_BT, labels_BT = seen[0]
     marks = torch.tensor([IDS[mark] for mark in GAPS])
     assert torch.isin(inputs_BT, marks).any() and not torch.isin(labels_BT, marks).any()
@@ -150,11 +152,11 @@ def test_numbered_marks_are_no_labels(monkeypatch):
 
 
 def test_drawn_offsets_estimate_the_whole_sum():
-    net = TokenUnify().network(TrainableLlama(SHAPE))
+    net = TokenUnify().trained_network(TrainableLlama(SHAPE))
     torch.nn.init.normal_(net.offsets.bias)
     rows = batch(5)
     net.requires_grad_(False)
-    states = net.student.model.states(rows[:, :-1])
+    states = net.student.model.text_states(rows[:, :-1])
     weights = offset_weights(token_unify.OFFSETS)
     losses = [
         float(
@@ -169,7 +171,7 @@ def test_drawn_offsets_estimate_the_whole_sum():
     whole = float(weights @ np.array(losses))
     spread = float(np.sqrt(weights @ (np.array(losses) - whole) ** 2))
     several = TokenUnify((0, 0, 1), looks=2000)
-    drawn = float(several.loss(net, rows, IDS, np.random.default_rng(0)).detach())
+    drawn = float(several.batch_loss(net, rows, IDS, np.random.default_rng(0)).detach())
     assert spread > 1e-3 and drawn == pytest.approx(whole, abs=4 * spread / 2000**0.5)
 
 
@@ -179,8 +181,8 @@ def test_masked_steps_learn_only_masks_behind_their_own_mark(monkeypatch):
         token_unify, "cross_entropy", lambda *args: seen.append(args) or torch.zeros(())
     )
     objective = TokenUnify((1, 0, 0))
-    objective.loss(
-        objective.network(TrainableLlama(SHAPE)), batch(6), IDS, np.random.default_rng(1)
+    objective.batch_loss(
+        objective.trained_network(TrainableLlama(SHAPE)), batch(6), IDS, np.random.default_rng(1)
     )
     _, inputs_BT, labels_BT = seen[0]
     learned = labels_BT != IGNORED
@@ -241,10 +243,15 @@ def test_marks_are_written_by_no_answer(trained, objective):
     root, make = trained
     make(objective, objective)
     model = load(str(root / objective), ngrams=None)
-    never = set(model.sampling().bad_token_ids)
+    never = set(model.sampling_with().bad_token_ids)
     assert len(never) == len(KNOWN[objective](LMSpec("x")).marks) - (objective == "cm3")
     answer = generate(
-        model, "the", max_tokens=20, n=4, sampling=model.sampling(temperature=3.0), ignore_eos=True
+        model,
+        "the",
+        max_tokens=20,
+        n=4,
+        sampling=model.sampling_with(temperature=3.0),
+        ignore_eos=True,
     )
     assert not never & {x for c in answer.choices for x in c.token_ids}
 
@@ -262,7 +269,7 @@ def greedy(network, words, ids, parts, sizes):
         while len(row) - begun < size and row[-1] != ids[FILLED]:
             logits_V = network(torch.tensor([row]))[0, -1]
             logits_V[never] = -torch.inf
-            row.append(int(logits_V.argmax()))
+            row.append(int(logits_V.likeliest_token()))
         fill = [x for x in row[begun:] if x != ids[FILLED]]
         row = [*row[:begun], *fill, ids[FILLED]]
         text += words.decode(fill) + part

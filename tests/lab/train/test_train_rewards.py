@@ -30,7 +30,7 @@ def test_a_classifier_tells_the_files_apart(even):
     assert judge("2468642") > 1 > -1 > judge("1357713")
     assert judge("2461") > judge("2131") and judge("") == pytest.approx(judge.bias)
     one = reward.NgramTextClassifier(judge.weight_S, judge.bias, 1)
-    assert one("20") == pytest.approx(float(one.shares("20") @ one.weight_S) + one.bias)
+    assert one("20") == pytest.approx(float(one.class_shares("20") @ one.weight_S) + one.bias)
 
 
 def test_what_cannot_be_trained_or_saved_is_said(tmp_path, even):
@@ -65,7 +65,7 @@ def test_a_value_network_foretells_and_leads(tmp_path, even):
                 options=options,
                 max_tokens=7,
                 seed=n,
-                sampling=lm.sampling(temperature=1.0),
+                sampling=lm.sampling_with(temperature=1.0),
             )
             for n in (120456, 981234, 505671, 234561, 871230, 612345)
         ]

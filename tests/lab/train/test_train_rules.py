@@ -35,7 +35,7 @@ def knows(rule):
     weights["lm_head.weight"] = torch.zeros(V, V)
     for x, after in enumerate(rule):
         weights["lm_head.weight"][[y % V for y in after], x] = 3.0
-    return SHAPE.config(tied=False), weights
+    return SHAPE.config_content(tied=False), weights
 
 
 def learned(kind, rule, steps=STEPS):
@@ -57,13 +57,14 @@ def learned(kind, rule, steps=STEPS):
     levels = 3
     student = way.start(TeacherContext(target, lm.vocab, torch.arange(V), levels, 1))
     lessons, held = (
-        TargetTextStates.of(lm, some, way.depths(2)) for some in (samples[:24], samples[24:])
+        TargetTextStates.of_samples(lm, some, way.depths(2))
+        for some in (samples[:24], samples[24:])
     )
-    pieces, spec = lessons.pieces(LENGTH, levels), StatesSpec("", kind, length=LENGTH)
+    pieces, spec = lessons.piece_starts(LENGTH, levels), StatesSpec("", kind, length=LENGTH)
 
     def loss(step):
         g = torch.Generator().manual_seed(step)
-        student.at(step, steps)
+        student.set_step(step, steps)
         return level_divergence(
             student, lessons, pieces[torch.randint(len(pieces), (16,), generator=g)], spec, way
         )[0], 1
@@ -71,7 +72,7 @@ def learned(kind, rule, steps=STEPS):
     fit_network(student, loss, TrainingSchedule(steps, 1e-2, warmup=0.05, decay=1.0))
     return [
         row[0]
-        for row in level_hit_rates(student, held, held.pieces(LENGTH, levels), LENGTH, levels)
+        for row in level_hit_rates(student, held, held.piece_starts(LENGTH, levels), LENGTH, levels)
     ], target
 
 
@@ -120,7 +121,7 @@ def test_further_blocks_change_nothing_before_training_and_learn_then():
     for a, b in zip(*outs, strict=True):
         assert a.allclose(b, atol=1e-6)
     sum((made * made.detach().sign()).sum() for made in outs[1]).backward()
-    model = four.model()
+    model = four.build_artefact()
     assert [len(blocks) for blocks in model.more] == [3, 3, 3]
     assert all(weight.grad.abs().sum() > 0 for blocks in model.more for weight, _ in blocks)
 
@@ -131,7 +132,7 @@ def test_matrices_of_their_own_begin_as_the_targets_and_part_then():
     target = from_weights(config, weights)
     shown = TeacherContext(target, TokenVocabulary(V, frozenset()), torch.arange(V), 3, 1)
     student = KINDS["hydra++-own"].start(shown)
-    own = student.model().own_VH
+    own = student.build_artefact().own_VH
     assert len(own) == 3 and all(torch.equal(t, target.lm_head.weight) for t in own)
     assert all(not any(t is m for m in student.matrices) for t in own)  # Muon leaves them alone
     g = torch.Generator().manual_seed(0)

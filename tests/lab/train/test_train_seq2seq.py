@@ -79,14 +79,15 @@ def test_every_pair_is_in_one_bucket_and_little_is_filled_up():
         for b in some:
             assert b.longest == tuple(max(lengths[i][k] for i in b.chosen) for k in (0, 1))
     share = [
-        pairs.BucketBatchSampler(lengths, 2048, *n).padding(60) for n in ((8, 3), (8, 1), (1, 1))
+        pairs.BucketBatchSampler(lengths, 2048, *n).padding_share(60)
+        for n in ((8, 3), (8, 1), (1, 1))
     ]
     assert share[0] < 0.7 * share[1] and share[1] < 0.7 * share[2]
     steps = pairs.BucketBatchSampler(lengths, 2048)
-    assert steps.of(7) == steps.of(7) != steps.of(8)
+    assert steps.indices_of_step(7) == steps.indices_of_step(7) != steps.indices_of_step(8)
     assert all(
         len(c) * sum(max(lengths[i][k] for i in c) for k in (0, 1)) <= 2048
-        for c in map(steps.of, range(50))
+        for c in map(steps.indices_of_step, range(50))
     )
 
 

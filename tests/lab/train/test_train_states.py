@@ -43,14 +43,14 @@ class Chain:
         self.root, self.tokens, self.rows = root, tokens, None
 
     async def grow(self, session, root, position, budget, rng):
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         if root != self.root:
             return draft
         for depth in range(budget.depth):
-            scores = await session.score(draft, None)
-            draft = Draft.chain(root, self.tokens[: depth + 1])
-        self.rows = [scores.row(i) for i in range(budget.depth)]
-        return Draft.chain(root)
+            scores = await session.score_draft(draft, None)
+            draft = Draft.chain_draft(root, self.tokens[: depth + 1])
+        self.rows = [scores.logprob_row(i) for i in range(budget.depth)]
+        return Draft.chain_draft(root)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -69,7 +69,7 @@ def test_what_is_trained_is_what_drafts(kind, model):
     with torch.no_grad():
         for p in student.parameters():  # as if it had been trained
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())) * 0.05)
-    lessons = TargetTextStates.of(
+    lessons = TargetTextStates.of_samples(
         point.lm, [TrainingSample(TEXT[:4], TEXT[4:])], way.depths(point.lm.network.layers)
     )
     at = torch.arange(known - 1)[None]
@@ -77,19 +77,23 @@ def test_what_is_trained_is_what_drafts(kind, model):
         made = student(lessons.entry_ND[at], lessons.window_NW[None, : known - 1 + levels])
         trained = [logits[0, -1] for _, logits, _ in made]
     tree, before = Chain(TEXT[known - 1], TEXT[known:]), TEXT[: known - 1]
-    drafter = way.drafter(student.model([[0.5]] * levels), tree)
+    drafter = way.drafter(student.build_artefact([[0.5]] * levels), tree)
 
     async def drafted():
-        session = point.lm.open(before)
-        guess = drafter.open(before, session)
+        session = point.lm.open_session(before)
+        guess = drafter.open_guess(before, session)
         await prefill_for_guess(session, guess, before)
-        draft = await guess.propose(before[-1], len(before), DraftBudget(levels, 24), Rng.of(0))
-        scores = await session.score(
+        draft = await guess.propose_draft(
+            before[-1], len(before), DraftBudget(levels, 24), Rng.of_choice(0)
+        )
+        scores = await session.score_draft(
             draft, replace(guess.want, law=RowDetail.ROW, prompt=False, last=False)
         )
-        session.commit(before[-1:])
-        guess.learn(draft, scores, Verdict((), TEXT[known - 1]))
-        await guess.propose(TEXT[known - 1], known, DraftBudget(len(trained), 24), Rng.of(0))
+        session.commit_tokens(before[-1:])
+        guess.learn_round(draft, scores, Verdict((), TEXT[known - 1]))
+        await guess.propose_draft(
+            TEXT[known - 1], known, DraftBudget(len(trained), 24), Rng.of_choice(0)
+        )
 
     run_coroutines([drafted()])
     for row_V, logits in zip(tree.rows, trained, strict=True):
@@ -193,7 +197,7 @@ def test_glancing_ends_with_the_training(model):
     entry, window = torch.randn(2, 12, 32), torch.randint(5, 300, (2, 14, 3))
 
     def laws(step):
-        student.at(step, 10)
+        student.set_step(step, 10)
         return next(iter(student(entry, window)))[1].detach()
 
     with torch.no_grad():
@@ -219,7 +223,7 @@ def test_who_guesses_right_is_shown_nothing(right, model, monkeypatch):
         "logits",
         lambda self, state, some=None: torch.nn.functional.one_hot(said, 320).float(),
     )
-    student.at(0, 10)
+    student.set_step(0, 10)
     assert student._glanced(x_BTS, token_BM).equal(x_BTS) is right
 
 
@@ -238,7 +242,7 @@ def test_places_are_moved_behind_a_few_that_keep_theirs(model):
     student = KINDS["longspec"].start(
         TeacherContext(from_weights(source.config, source.weights), vocab, torch.arange(300), 4, 1)
     )
-    student.at(3, 10)
+    student.set_step(3, 10)
     place_BP = student._places(400, 20)
     step_BP, anchors = place_BP.diff(dim=1), set()
     for place, step in zip(place_BP.tolist(), step_BP.tolist(), strict=True):
@@ -250,7 +254,7 @@ def test_places_are_moved_behind_a_few_that_keep_theirs(model):
         and int(place_BP.max()) <= 255
         and int(place_BP[:, -1].float().std()) > 40
     )
-    student.at(3, 10)
+    student.set_step(3, 10)
     assert student._places(400, 20).equal(place_BP)
     with torch.no_grad():
         assert student._places(2, 5).tolist() == [[0, 1, 2, 3, 4]] * 2
@@ -272,12 +276,12 @@ def test_a_stage_on_long_pieces_begins_with_what_short_ones_made(model, tmp_path
         for t in first.tensors:
             t.add_(0.01)
     about = {"target": str(model), "start": None}
-    KINDS["longspec"].save(tmp_path / "short", first.model(((0.5,),)), about)
+    KINDS["longspec"].save(tmp_path / "short", first.build_artefact(((0.5,),)), about)
     begin = KINDS["longspec"].begins(str(tmp_path / "short"))
     second = KINDS["longspec"].start(replace(shown, begin=begin))
     for a, b in zip(first.tensors, second.tensors, strict=True):
         assert torch.allclose(a, b)
-    second.at(3, 10)
+    second.set_step(3, 10)
     assert second._places(6, 33).equal(torch.arange(33).expand(6, 33)), "256 / 8 is long"
     assert not second._places(6, 32).equal(torch.arange(32).expand(6, 32))
     with pytest.raises(ValueError, match="does nothing with it, leave it out"):
@@ -286,13 +290,13 @@ def test_a_stage_on_long_pieces_begins_with_what_short_ones_made(model, tmp_path
 
 def test_ranks_are_counted_over_the_target_s_answers_alone(model):
     lm = checkpoint.load_bundle(str(model), dtype="float32").lm
-    lessons = TargetTextStates.of(
+    lessons = TargetTextStates.of_samples(
         lm, [TrainingSample(TEXT[:4], TEXT[4:]), TrainingSample(TEXT[:2], TEXT[2:9])]
     )
     assert lessons.token_N.tolist() == [*TEXT[1:], *TEXT[1:9]]
     assert lessons.window_NW[:3].tolist() == [[5, 5, 6], [5, 6, 7], [6, 7, 8]]
     assert lessons.answer_N.tolist() == [*[False] * 3, *[True] * 10, False, *[True] * 7]
-    for row in lessons.pieces(3, 2).tolist():
+    for row in lessons.piece_starts(3, 2).tolist():
         assert lessons.answer_N[row + 2] and row + 5 <= lessons.end_N[row]
 
 

@@ -41,14 +41,18 @@ class Sure:
     def __init__(self, a):
         self.a = a
 
-    def chance(self, hidden_H):
+    def success_chance(self, hidden_H):
         assert hidden_H.shape == (4,)
         return self.a
 
 
 def grow(tree, target, depth, seed=0):
     return run_coroutines(
-        [tree.grow(target.open((0, 1)), 1, 2, DraftBudget(depth, depth), Rng.of(seed))]
+        [
+            tree.grow_tree(
+                target.open_session((0, 1)), 1, 2, DraftBudget(depth, depth), Rng.of_choice(seed)
+            )
+        ]
     )[0]
 
 
@@ -79,7 +83,7 @@ def test_it_reads_the_state_of_the_token_that_was_fed():
     """The state of a toy begins with the token."""
 
     class Reads(Sure):
-        def chance(self, hidden_H):
+        def success_chance(self, hidden_H):
             seen.append(int(hidden_H[0]))
             return 1.0
 
@@ -127,8 +131,10 @@ def test_labels_are_acceptance_probabilities():
     want = 0.0
     for i in range(3):
         p, q = (
-            run_coroutines([m.open((0, 1)).score(Draft.chain(1, text[:i]), ScoreRequest())])[0]
-            .row(i)
+            run_coroutines(
+                [m.open_session((0, 1)).score_draft(Draft.chain_draft(1, text[:i]), ScoreRequest())]
+            )[0]
+            .logprob_row(i)
             .exp()
             for m in (target, draft)
         )
@@ -150,9 +156,9 @@ def test_greedy_labels_say_whether_the_choices_agree():
     want = []
     for i in range(3):
         p, q = (
-            run_coroutines([m.open((0, 1)).score(Draft.chain(1, text[:i]), ScoreRequest())])[
-                0
-            ].argmax(i)
+            run_coroutines(
+                [m.open_session((0, 1)).score_draft(Draft.chain_draft(1, text[:i]), ScoreRequest())]
+            )[0].likeliest_token(i)
             for m in (target, draft)
         )
         want.append(float(p == q))
@@ -178,13 +184,13 @@ def test_a_head_comes_back_as_it_was(tmp_path, tied):
     one = stop_head.StopHead(one.blocks, (torch.randn(2, 8), torch.randn(2)))
     stop_head.save(tmp_path, one, {"target": "x"})
     two, x = stop_head.load(tmp_path), torch.randn(5, 8)
-    assert two.logits(x).equal(one.logits(x)) and len(two.blocks) == 3
+    assert two.stop_logits(x).equal(one.stop_logits(x)) and len(two.blocks) == 3
     config = json.loads((tmp_path / "config.json").read_text())
     assert config == {"polydec": "stop-head", "target": "x", "width": 8, "depth": 3, "tied": tied}
     assert (tmp_path / stop_head.KIND.weights).stat().st_mode & 0o444 == 0o444, (
         "others cannot read it"
     )
-    assert two.logits(3 * x).allclose(two.logits(x), atol=1e-5)
+    assert two.stop_logits(3 * x).allclose(two.stop_logits(x), atol=1e-5)
 
 
 def test_training_tells_tokens_apart(tmp_path):
@@ -196,10 +202,13 @@ def test_training_tells_tokens_apart(tmp_path):
         network = training.trainable_stop_head(stop_head.new_stop_head(6, 2, tied, 0), tied)
         fit_network(
             network,
-            lambda step: (training.weighted_bce(network.probe().logits(x), y, 6.0), 4000),  # noqa: B023
+            lambda step: (
+                training.weighted_bce(network.current_probe().stop_logits(x), y, 6.0),
+                4000,
+            ),
             TrainingSchedule(150, 1e-2, decay=1.0),
         )
-        found = training.measure_stop_head(network.probe(), ProbeExamples(x, y), 6.0)
+        found = training.measure_stop_head(network.current_probe(), ProbeExamples(x, y), 6.0)
         assert found["loss"] < 0.8 * found["loss_of_constant"] and found["ranked"] > 0.9
         assert sum(p.numel() for p in network.parameters()) == (1 if tied else 2) * 42 + 14
 
@@ -244,7 +253,7 @@ def test_wrong_heads_and_specs_are_told_in_one_sentence(tmp_path):
     with pytest.raises(
         ValueError, match="head was trained for states of width 8: this draft's have 4"
     ):
-        stop_head.new_stop_head(8, 1, False, 0).logits(torch.zeros(1, 4))
+        stop_head.new_stop_head(8, 1, False, 0).stop_logits(torch.zeros(1, 4))
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "depth": 2}))
     with pytest.raises(
@@ -283,7 +292,7 @@ def test_a_small_head_for_the_embedded_pair(tmp_path, capsys):
 
     lm = load("zoo:tiny", draft="zoo:tiny-draft", dtype="float32", trained=[str(tmp_path)])
     engine = Engine(lm)
-    ask = {"sampling": lm.sampling(temperature=0.0), "max_tokens": 12}
+    ask = {"sampling": lm.sampling_with(temperature=0.0), "max_tokens": 12}
     plain, ours = engine.run(
         [
             engine.submit("Once upon a time", **ask),

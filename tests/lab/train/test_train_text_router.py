@@ -44,7 +44,9 @@ def plain(law):
 
 
 def fresh(law, text, want):
-    return run_coroutines([law.open(text).score(Draft.chain(text[-1]), want)])[0]
+    return run_coroutines([law.open_session(text).score_draft(Draft.chain_draft(text[-1]), want)])[
+        0
+    ]
 
 
 def reference(target, draft, reader, chance, longest, most, rng):
@@ -60,11 +62,11 @@ def reference(target, draft, reader, chance, longest, most, rng):
                 and not (new and new[-1] in target.vocab.eos)
             ):
                 at, whole = len(PROMPT) + len(text) + len(new), (*PROMPT, *text, *new)
-                row = fresh(law, whole, ScoreRequest()).row(0)
-                new += (stream.at("token", at).categorical(row.exp().double()),)
+                row = fresh(law, whole, ScoreRequest()).logprob_row(0)
+                new += (stream.child_stream("token", at).draw_categorical(row.exp().double()),)
             return new
 
-        drafted = step(draft, rng.at("draft", len(text)))
+        drafted = step(draft, rng.child_stream("draft", len(text)))
         whole = (*PROMPT, *read, 4, *drafted)
         mine = chance(fresh(reader, whole, ScoreRequest(hidden=True)).hidden_NH[0]) >= 0.5
         stands = step(target, rng) if mine else drafted
@@ -95,7 +97,7 @@ def test_it_is_the_loop_of_its_card():
         )
         got = run_coroutines([answer_one(decoder, Request(PROMPT, 9, seed=seed))])[0]
         text, called, routed = reference(
-            target, draft, reader, router.chance, longest, 9, Rng.of(seed)
+            target, draft, reader, router.success_chance, longest, 9, Rng.of_choice(seed)
         )
         assert (got.token_ids, got.stats.called, got.stats.routed) == (text, called, routed)
         assert got.stats.metrics()["tokens_routed"] == routed
@@ -202,13 +204,13 @@ def test_it_is_trained_and_what_it_learns_from_is_kept(tmp_path):
         net.head.load_state_dict(
             dict(zip(net.head.state_dict(), (*made.head.inner, *made.head.out), strict=True))
         )
-        want = net.logits(
+        want = net.step_logits(
             *training.pad_router_texts(
                 [TextRouterExample(text, 0, 0.0, 0.0), TextRouterExample((*text, 3), 0, 0.0, 0.0)]
             )
         )
     state_H = fresh(made.law, text, ScoreRequest(hidden=True)).hidden_NH[0]
-    assert made.chance(state_H) == pytest.approx(float(want[0].sigmoid()), abs=1e-4)
+    assert made.success_chance(state_H) == pytest.approx(float(want[0].sigmoid()), abs=1e-4)
     for bad, message in (
         ({"each": 1, "kinds": ("order",)}, "each is 1: among so many problems"),
         ({"temperature": 0.9}, "gathered for another training"),

@@ -9,7 +9,7 @@ import micro
 from polydec import load
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
-from polydec.lab.train import lora, tuned
+from polydec.lab.train import lora, tuned_checkpoint
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.skipping import (
     SkippingSpec,
@@ -17,7 +17,7 @@ from polydec.lab.train.skipping import (
     layer_skipping_states,
     train_skipping,
 )
-from polydec.lab.train.tuned import PaddedTextRows
+from polydec.lab.train.tuned_checkpoint import PaddedTextRows
 from polydec.laws.targets.skipping import SkippingTarget
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions import sources
@@ -38,7 +38,7 @@ def base(tmp_path_factory):
 
 def moved(base, rank=2):
     """A network whose adapters, or all of whose layers, are no longer what they began as."""
-    made = tuned.start_tuned_checkpoint(base, rank, 0, 64)
+    made = tuned_checkpoint.start_tuned_checkpoint(base, rank, 0, 64)
     g = torch.Generator().manual_seed(1)
     for p in made.network.parameters():
         if p.requires_grad:
@@ -56,11 +56,17 @@ def test_what_is_saved_is_a_model(base, tmp_path, rank):
     for sample in SAMPLES:
         ids = (*sample.prompt_ids, *sample.output_ids)
         scores = run_coroutines(
-            [lm.open(ids[:1]).score(Draft.chain(ids[0], ids[1:]), ScoreRequest())]
+            [
+                lm.open_session(ids[:1]).score_draft(
+                    Draft.chain_draft(ids[0], ids[1:]), ScoreRequest()
+                )
+            ]
         )[0]
         want = made.network(torch.tensor([ids]))[0].log_softmax(-1)
         for i, row in enumerate(want):
-            assert scores.row(i).allclose(row.detach().to(scores.row(i).dtype), atol=1e-4)
+            assert scores.logprob_row(i).allclose(
+                row.detach().to(scores.logprob_row(i).dtype), atol=1e-4
+            )
 
 
 def test_an_adapter_has_the_names_that_peft_gives(base, tmp_path):
@@ -81,7 +87,7 @@ def test_an_adapter_has_the_names_that_peft_gives(base, tmp_path):
 def test_adapters_that_were_not_trained_change_nothing_and_embeddings_never_do(base):
     source = sources.open_source(base)
     for rank in (0, 2):
-        network = tuned.start_tuned_checkpoint(base, rank, 0, 64).network
+        network = tuned_checkpoint.start_tuned_checkpoint(base, rank, 0, 64).network
         assert not network.model.embed_tokens.weight.requires_grad
         name = "model.layers.1.mlp.up_proj.weight"
         assert network.model.layers[1].mlp.up_proj.weight.allclose(source.weights[name].float())
@@ -99,18 +105,18 @@ def test_training_skips_as_decoding_does(base):
         LlamaTransformer.build(made.source.config, weights, dtype="float32"),
         TokenVocabulary(network.s.vocab, frozenset()),
     )
-    rows = PaddedTextRows.of(SAMPLES)
-    logp_BTV = network.logits(layer_skipping_states(network, rows, KEEP)).log_softmax(-1)
-    whole_BTV = network.logits(layer_skipping_states(network, rows, range(4))).log_softmax(-1)
+    rows = PaddedTextRows.of_samples(SAMPLES)
+    logp_BTV = network.token_logits(layer_skipping_states(network, rows, KEEP)).log_softmax(-1)
+    whole_BTV = network.token_logits(layer_skipping_states(network, rows, range(4))).log_softmax(-1)
     for b, sample in enumerate(SAMPLES):
-        session = SkippingTarget(lm, KEEP).open(sample.prompt_ids)
-        draft = Draft.chain(sample.prompt_ids[-1], sample.output_ids[:-1])
+        session = SkippingTarget(lm, KEEP).open_session(sample.prompt_ids)
+        draft = Draft.chain_draft(sample.prompt_ids[-1], sample.output_ids[:-1])
         scores, begin = (
-            run_coroutines([session.score(draft, ScoreRequest())])[0],
+            run_coroutines([session.score_draft(draft, ScoreRequest())])[0],
             len(sample.prompt_ids) - 1,
         )
         for i in range(len(sample.output_ids)):
-            row = scores.row(i).float()
+            row = scores.logprob_row(i).float()
             assert row.allclose(logp_BTV[b, begin + i].detach(), atol=1e-4), (b, i)
             assert i == 0 or not row.allclose(whole_BTV[b, begin + i].detach(), atol=1e-2)
     assert rows.writes_BT.sum(1).tolist() == [4, 2, 1]
@@ -129,7 +135,7 @@ def test_a_model_learns_to_write_with_few_layers(base, tmp_path):
     assert result["layers"] == list(KEEP)
     nats = result["nats"]
     assert nats["tuned"] < nats["untuned"] - 1.0
-    again = tuned.start_tuned_checkpoint(spec.out, 0, 0, 64).network
+    again = tuned_checkpoint.start_tuned_checkpoint(spec.out, 0, 0, 64).network
     unseen = [TrainingSample(tuple(r["prompt_ids"]), tuple(r["output_ids"])) for r in rows[::16]]
     assert layer_skipping_nats(again, unseen, KEEP) == pytest.approx(nats["tuned"], abs=1e-3)
     assert layer_skipping_nats(again, unseen, range(4)) == pytest.approx(

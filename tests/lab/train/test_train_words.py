@@ -20,10 +20,10 @@ from polydec.lab.train.evaluate import bits_per_byte
 from polydec.lab.train.specs.words import UNITS, WordsSpec
 from polydec.lab.train.tokens import train_tokenizer
 from polydec.lab.train.word_kinds import hat, lexinvariant, word_pooled
-from polydec.lab.train.word_kinds.judged import with_slips, words_right
-from polydec.lab.train.word_kinds.known import KINDS
 from polydec.lab.train.word_kinds.positions import by_position
+from polydec.lab.train.word_kinds.word_kind_names import KINDS
 from polydec.lab.train.word_kinds.word_pooled import WordPooled
+from polydec.lab.train.word_kinds.word_quality import with_slips, words_right
 from polydec.lab.train.words import train_words
 from polydec.models.formats import word_config
 from polydec.models.formats.word_config import WordConfig
@@ -56,7 +56,7 @@ def served(network):
 def row(network, tokens):
     """Log-probabilities of what follows each token, by the network of sessions."""
     cache = network.new_cache()
-    cache.stage([i - 1 for i in range(len(tokens))])
+    cache.stage_slots([i - 1 for i in range(len(tokens))])
     (answer,) = network.forward(
         [NetworkQuery(cache, 0, tuple(tokens), range(len(tokens)), ScoreRequest())]
     )
@@ -92,11 +92,11 @@ def test_a_draft_of_a_whole_word_takes_one_pass_and_one_step_of_the_backbone():
     mark = tokens.token_to_id(hat.WORD)
     alone = row(serving, [*text, mark, *word])
     cache = serving.new_cache()
-    cache.stage(range(-1, len(text) - 1))
+    cache.stage_slots(range(-1, len(text) - 1))
     serving.forward([NetworkQuery(cache, 0, tuple(text), (), ScoreRequest())])
-    cache.commit(range(len(text)))
+    cache.commit_path(range(len(text)))
     before = serving.steps
-    cache.stage(range(-1, len(word)))
+    cache.stage_slots(range(-1, len(word)))
     asked = NetworkQuery(cache, len(text), (mark, *word), range(len(word) + 1), ScoreRequest())
     (answer,) = serving.forward([asked])
     assert serving.steps == before + 1
@@ -124,15 +124,17 @@ def test_a_byte_changes_its_own_word_alone():
     word_QL = torch.tensor([[3, 4, 1], [5, 1, -1], [4, 4, 2]])
     other_QL = word_QL.clone()
     other_QL[1, 0] = 6
-    plain, changed = network.pooled(word_QL), network.pooled(other_QL)
+    plain, changed = network.pooled_words(word_QL), network.pooled_words(other_QL)
     assert torch.allclose(plain[[0, 2]], changed[[0, 2]], atol=1e-6)
     assert not torch.allclose(plain[1], changed[1], atol=1e-3)
-    longer = network.pooled(F.pad(word_QL, (0, 2), value=-1))  # what fills a word up is not read
+    longer = network.pooled_words(
+        F.pad(word_QL, (0, 2), value=-1)
+    )  # what fills a word up is not read
     assert torch.allclose(longer, plain, atol=1e-5)
 
 
 def test_words_end_with_what_parts_them_or_at_their_length():
-    word, offset = spoken().places(torch.tensor([[0, 3, 4, 1, 1, 3, 3, 3, 3, 2]]))
+    word, offset = spoken().word_places(torch.tensor([[0, 3, 4, 1, 1, 3, 3, 3, 3, 2]]))
     assert word.tolist() == [[0, 0, 0, 1, 2, 2, 2, 3, 3, 4]]
     assert offset.tolist() == [[0, 1, 2, 0, 0, 1, 2, 0, 1, 0]]
 
@@ -210,7 +212,7 @@ def test_no_mark_of_a_word_is_written_into_a_text(trained):
         max_tokens=200,
         raw=True,
         ignore_eos=True,
-        sampling=lm.sampling(temperature=1.0),
+        sampling=lm.sampling_with(temperature=1.0),
     )
     engine.run([sampled])
     assert mark in sampled.completion().token_ids
@@ -251,7 +253,7 @@ def test_renaming_bytes_and_rows_alike_changes_nothing():
     network, r = lexical(), torch.Generator().manual_seed(3)
     texts = torch.randint(4, 260, (4, 80), generator=r).tolist()
     assert lexinvariant.lexinvariant_figures(network, texts, 64)["renamed_apart"] < 1e-4
-    token_BT, table_BVH = torch.tensor(texts), network.tables(4, 7)
+    token_BT, table_BVH = torch.tensor(texts), network.draw_tables(4, 7)
     turned = table_BVH.roll(1, 1)  # rows renamed, bytes not
     assert not torch.allclose(
         network.by_tables(token_BT, table_BVH), network.by_tables(token_BT, turned), atol=1e-2
@@ -260,10 +262,10 @@ def test_renaming_bytes_and_rows_alike_changes_nothing():
 
 def test_tables_are_drawn_a_text_and_a_step_and_marks_keep_theirs():
     network = lexical()
-    tables = network.tables(3, 5)
+    tables = network.draw_tables(3, 5)
     own = network.network.model.embed_tokens.weight
-    assert torch.equal(tables, network.tables(3, 5))
-    assert not torch.equal(tables, network.tables(3, 6))
+    assert torch.equal(tables, network.draw_tables(3, 5))
+    assert not torch.equal(tables, network.draw_tables(3, 6))
     assert not torch.allclose(tables[0, 100], tables[1, 100])
     assert torch.equal(tables[0, network.fixed], own[network.fixed])
     assert float(tables[:, 10:].detach().square().sum(-1).mean()) == pytest.approx(1.0, abs=0.05)
@@ -278,7 +280,7 @@ def test_tables_are_drawn_a_text_and_a_step_and_marks_keep_theirs():
 def test_bytes_that_were_not_seen_are_alike():
     """In the mean over tables no byte that stands nowhere in the text is likelier than another."""
     network, token_1T = lexical(), torch.tensor([[0, 40, 41, 42, 40, 41]])
-    rows = network.by_tables(token_1T.expand(400, -1), network.tables(400, 11))[:, -1]
+    rows = network.by_tables(token_1T.expand(400, -1), network.draw_tables(400, 11))[:, -1]
     laws = rows.detach().softmax(-1)[:, 50:250]
     mean, error = laws.mean(0), laws.std(0) / 20
     assert float(((mean - mean.mean()).abs() / error).max()) < 5
@@ -393,9 +395,9 @@ def test_weights_of_another_shape_are_refused():
 
 def test_what_reads_states_is_refused(trained):
     lm = api.load(trained["word-pooled"]["at"], threads=1)
-    session = lm.checkpoint.lm.open((0, 40, 41))
+    session = lm.checkpoint.lm.open_session((0, 40, 41))
     with pytest.raises(PolydecError, match="a word-pooled model has none of a byte"):
-        session.embed([40])
+        session.embed_tokens([40])
     with pytest.raises(PolydecError, match="computes in float32"):
         api.load(trained["word-pooled"]["at"], dtype="bfloat16")
 

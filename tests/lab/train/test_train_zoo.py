@@ -52,7 +52,7 @@ def test_reasoner_is_right_about_half_of_the_time_and_its_reward_tells_right_sol
     lm = api.load("zoo:reasoner", trained=["zoo:reasoner-prm"], threads=1)
     assert 5e6 <= sum(p.numel() for p in load_directory("zoo:reasoner").parameters()) <= 10e6
     asked = [draw_problem(kind, 41, i, unseen=True) for kind in PROBLEMS for i in range(24)]
-    engine, greedy = api.Engine(lm, max_running=24), lm.sampling(temperature=0.0)
+    engine, greedy = api.Engine(lm, max_running=24), lm.sampling_with(temperature=0.0)
     tickets = [
         engine.submit(
             p.question, method="best-of-n", options={"tries": 1}, max_tokens=96, sampling=greedy
@@ -88,7 +88,7 @@ def test_tiny_beats_the_5_gram_on_every_kind_of_text():
         k: split_documents(DATA, k, int(mb * 1e6), 60_000) for k, mb in zip(KINDS, spec.train_mb)
     }
     corpus = encode_corpus(tokenizer, parts)
-    baseline = NGram.train([corpus.train[k] for k in KINDS], 4096, 5)
+    baseline = NGram.train_counts([corpus.train[k] for k in KINDS], 4096, 5)
     for kind in KINDS:
         held, size = corpus.unseen[kind], corpus.held_bytes[kind]
         assert bits_per_byte(network, held, size, context=1024) < ngram_bits_per_byte(

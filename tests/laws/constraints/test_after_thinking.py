@@ -60,7 +60,7 @@ WORDS = {
 def language(name, opened=False, budget=None, pattern="a(b|c)*", **more):
     words = WORDS[name]
     vocab = TokenVocabulary(len(words.tokens), frozenset({END}), words=words)
-    inner = None if pattern is None else Regex(pattern).language(vocab, frozenset({END}))
+    inner = None if pattern is None else Regex(pattern).token_language(vocab, frozenset({END}))
     reader = ThinkingReader(BY_NAME[name], opened)
     return after_thinking(
         inner, vocab, frozenset({END}), reader, words.names, budget=budget, **more
@@ -69,20 +69,20 @@ def language(name, opened=False, budget=None, pattern="a(b|c)*", **more):
 
 def walk(made, rng, most=60, lean=0.0):
     """A random text that the language allows, each step of which is looked at; lean: how much sooner it ends."""
-    state, tokens = made.start(), []
+    state, tokens = made.start_state(), []
     for _ in range(most):
-        mask_V = made.mask(state)
+        mask_V = made.token_mask(state)
         allowed = mask_V.nonzero()[:, 0].tolist()
         assert allowed, tokens
         for token in range(len(mask_V)):
-            assert made.allows(state, token) == bool(mask_V[token]), (tokens, token)
+            assert made.allows_token(state, token) == bool(mask_V[token]), (tokens, token)
         if END in allowed and rng.random() < 0.3 + lean:
             return [*tokens, END], True
         token = rng.choice([x for x in allowed if x != END] or [END])
         tokens.append(token)
         if token == END:
             return tokens, True
-        state = made.step(state, token)
+        state = made.next_state(state, token)
     return tokens, False
 
 
@@ -97,7 +97,7 @@ def test_what_is_allowed_is_thinking_and_an_answer(name, opened, budget):
         rng = random.Random(seed)
         tokens, ended = walk(made, rng)
         text = "".join(words.tokens[x] for x in tokens)
-        _, said = reader.parted(text, cut=not ended)
+        _, said = reader.separate_text(text, cut=not ended)
         if budget is not None:
             assert made.thought_tokens(tokens) <= budget
         if ended:
@@ -111,16 +111,16 @@ def test_what_is_allowed_is_thinking_and_an_answer(name, opened, budget):
 def test_a_budget_alone_forbids_nothing_else():
     made, _ = language("think", budget=2, pattern=None)
     close = WORDS["think"].encode("</think>")
-    state = made.start()
-    assert made.mask(state).all()
+    state = made.start_state()
+    assert made.token_mask(state).all()
     for token in WORDS["think"].encode("<think>ab"):
-        assert made.mask(state).all() and made.allows(state, token)
-        state = made.step(state, token)
+        assert made.token_mask(state).all() and made.allows_token(state, token)
+        state = made.next_state(state, token)
     for token in close:
-        assert made.mask(state).nonzero()[:, 0].tolist() == [token]
-        state = made.step(state, token)
+        assert made.token_mask(state).nonzero()[:, 0].tolist() == [token]
+        state = made.next_state(state, token)
     for token in (3, 5, END):
-        assert made.mask(state).all() and made.allows(state, token)
+        assert made.token_mask(state).all() and made.allows_token(state, token)
 
 
 def test_a_mark_that_was_begun_is_gone_on_with():
@@ -128,22 +128,22 @@ def test_a_mark_that_was_begun_is_gone_on_with():
     words = Spelled([*"ab", "<think>", "</", "think>"], frozenset())
     WORDS["split"], BY_NAME["split"] = words, BY_NAME["think"]
     made, _ = language("split", opened=True, budget=2, pattern=None)
-    state = made.start()
+    state = made.start_state()
     for token in words.encode("a</"):
-        state = made.step(state, token)
-    assert made.mask(state).nonzero()[:, 0].tolist() == list(words.encode("think>"))
+        state = made.next_state(state, token)
+    assert made.token_mask(state).nonzero()[:, 0].tolist() == list(words.encode("think>"))
 
 
 def test_tokens_that_hold_a_mark_and_more():
     """A token that ends the thinking and begins an answer at once is not allowed where the answer is bound."""
     pytest.importorskip("llguidance")
     made, _ = language("think", opened=True)
-    state = made.start()
+    state = made.start_state()
     for token in WORDS["think"].encode("a</thi"):
-        state = made.step(state, token)
+        state = made.next_state(state, token)
     tokens = WORDS["think"].tokens
-    assert not made.allows(state, tokens.index("nk>a"))
-    assert made.allows(state, tokens.index("n")) and not made.allows(state, END)
+    assert not made.allows_token(state, tokens.index("nk>a"))
+    assert made.allows_token(state, tokens.index("n")) and not made.allows_token(state, END)
 
 
 def test_tokens_before_an_answer():

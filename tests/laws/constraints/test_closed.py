@@ -27,7 +27,7 @@ VALUES = [
 
 
 def allowed(schema):
-    language = JsonSchema.of(schema).language(VOCAB, VOCAB.eos)
+    language = JsonSchema.of_schema(schema).token_language(VOCAB, VOCAB.eos)
     valid = jsonschema.Draft202012Validator(schema).is_valid
     found = [value for value in VALUES if accepts(language, value)]
     assert all(map(valid, found)), [value for value in found if not valid(value)]
@@ -93,7 +93,7 @@ def test_a_part_of_one_of_stays_open_or_it_would_let_others_in():
     ids=json.dumps,
 )
 def test_an_integer_without_bounds_has_sixteen_digits(schema, fits, too_large):
-    language = JsonSchema.of(schema).language(VOCAB, VOCAB.eos)
+    language = JsonSchema.of_schema(schema).token_language(VOCAB, VOCAB.eos)
     assert accepts(language, fits) and not accepts(language, too_large)
     assert jsonschema.Draft202012Validator(schema).is_valid(too_large), (
         "the schema itself allows it"
@@ -104,10 +104,12 @@ def test_an_integer_without_bounds_has_sixteen_digits(schema, fits, too_large):
     ("kind", "moment"), [("date-time", "2023-01-01T14:32:53{}Z"), ("time", "14:32:53{}+02:00")]
 )
 def test_a_second_has_nine_digits_behind_its_point(kind, moment):
-    language = JsonSchema.of({"type": "string", "format": kind}).language(VOCAB, VOCAB.eos)
+    language = JsonSchema.of_schema({"type": "string", "format": kind}).token_language(
+        VOCAB, VOCAB.eos
+    )
     found = [accepts(language, moment.format(x)) for x in ("", ".5", ".123456789", ".1234567890")]
     assert found == [True, True, True, False] and not accepts(language, "now")
-    own = JsonSchema.of({"type": "string", "format": kind, "pattern": "[.]"}).language(
+    own = JsonSchema.of_schema({"type": "string", "format": kind, "pattern": "[.]"}).token_language(
         VOCAB, VOCAB.eos
     )
     assert accepts(own, moment.format(".1234567890")) and not accepts(own, moment.format(""))
@@ -124,4 +126,4 @@ def test_a_second_has_nine_digits_behind_its_point(kind, moment):
     ids=json.dumps,
 )
 def test_who_speaks_of_large_numbers_gets_them(schema):
-    assert accepts(JsonSchema.of(schema).language(VOCAB, VOCAB.eos), 10**17)
+    assert accepts(JsonSchema.of_schema(schema).token_language(VOCAB, VOCAB.eos), 10**17)

@@ -62,7 +62,7 @@ CONSTRAINTS = {
 def test_the_output_law_is_the_masked_law(constraint, drafter):
     for seed, (target, draft) in enumerate(target_draft_pairs(9)):
         length = 2 if seed else 3
-        language = CONSTRAINTS[constraint].language(target.vocab, target.vocab.eos)
+        language = CONSTRAINTS[constraint].token_language(target.vocab, target.vocab.eos)
         shapers = (
             ConstraintRule(language, tuple(target.vocab.eos)),
             RepetitionPenaltyRule(1.3),
@@ -83,7 +83,7 @@ def test_a_contrast_under_a_grammar_and_rules_has_the_law_of_its_definition(draf
             (toy_law(seed + 50, target.vocab.size),),
             GatedContrast(DifferenceContrast(1.7, 0.7, 0.05), 0.9),
         )
-        language = CONSTRAINTS["grammar"].language(target.vocab, target.vocab.eos)
+        language = CONSTRAINTS["grammar"].token_language(target.vocab, target.vocab.eos)
         shapers = (
             ConstraintRule(language, tuple(target.vocab.eos)),
             RepetitionPenaltyRule(1.3),
@@ -100,7 +100,7 @@ def test_everything_that_is_written_is_in_the_language():
     import re
 
     target, _ = target_draft_pairs(4)[3]
-    language = Regex("(ab|ca)+b").language(target.vocab, target.vocab.eos)
+    language = Regex("(ab|ca)+b").token_language(target.vocab, target.vocab.eos)
     got = target_law(target, PROMPT, 6, (ConstraintRule(language, tuple(target.vocab.eos)),))
     said = {
         target.vocab.words.decode(x for x in text if x not in target.vocab.eos): text
@@ -116,7 +116,7 @@ def test_everything_that_is_written_is_in_the_language():
 def test_greedy_texts_are_those_of_plain_decoding(drafter):
     for seed in range(6):
         target, draft = toy_law(seed, 7, sharp=2.0), toy_law(seed + seed % 2, 7, sharp=2.0)
-        language = Regex("(ab[cd]|e(a|b){2,3})+f?").language(target.vocab, target.vocab.eos)
+        language = Regex("(ab[cd]|e(a|b){2,3})+f?").token_language(target.vocab, target.vocab.eos)
         shapers = (ConstraintRule(language, tuple(target.vocab.eos)), GreedyRule())
         some = SpeculativeDecoder(
             bend_target(target, shapers), *DRAFTERS[drafter](bend_target(draft, shapers), language)
@@ -135,7 +135,7 @@ def lm():
     return load("zoo:tiny")
 
 
-SCHEMA = JsonSchema.of(
+SCHEMA = JsonSchema.of_schema(
     {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
@@ -174,7 +174,7 @@ def test_how_far_the_mask_bends_the_law_is_reported(lm):
         "Tom was",
         constraint=AnyOf((" happy", " sad")),
         logprobs=0,
-        sampling=lm.sampling(temperature=1.0),
+        sampling=lm.sampling_with(temperature=1.0),
     )
     off = sum(
         n.model_logp - n.logp for n in sampled.choices[0].logprobs
@@ -185,22 +185,22 @@ def test_how_far_the_mask_bends_the_law_is_reported(lm):
 
 def test_guard_counts_what_all_rules_leave():
     vocab = toy_law(1, 4).vocab
-    language = AnyOf(("ab",)).language(vocab, vocab.eos)
+    language = AnyOf(("ab",)).token_language(vocab, vocab.eos)
     guard = build_guard(Sampling(bad_token_ids=(1,)), eos=vocab.eos, language=language)
     import torch
 
     row = torch.tensor([0.5, 0.2, 0.2, 0.1]).log()
-    state = guard.start(PROMPT)
-    assert guard.kept(state, row) == pytest.approx(math.log(0.5))
+    state = guard.start_state(PROMPT)
+    assert guard.kept_probability(state, row) == pytest.approx(math.log(0.5))
     with pytest.raises(
         ValueError, match="no token is left that constraint and bad_token_ids allow together"
     ):
-        guard.step(guard.step(state, 0), 1)
+        guard.next_states(guard.next_states(state, 0), 1)
 
 
 def test_the_mask_stands_first_in_vllms_order_and_before_the_temperature_in_all():
     vocab = toy_law(1, 4).vocab
-    language = AnyOf(("ab",)).language(vocab, vocab.eos)
+    language = AnyOf(("ab",)).token_language(vocab, vocab.eos)
     for order in ("vllm", "llamacpp", "transformers"):
         sampling = Sampling(repetition_penalty=1.2, top_p=0.9, temperature=0.5)
         made = [

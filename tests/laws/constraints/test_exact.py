@@ -12,11 +12,11 @@ import pytest
 from polydec.core.types import TokenVocabulary
 from polydec.lab.fuzz.judged_schemas import byte_vocab, judge_schema, some_schema, spelled_orders
 from polydec.lab.testing.toy import ToyWords
+from polydec.laws.constraints.cell_schemas import other_than
 from polydec.laws.constraints.cells import NumberCell, StringCell
 from polydec.laws.constraints.formats import FORMATS
 from polydec.laws.constraints.json_schema import JsonSchema
 from polydec.laws.constraints.patterns import library_pattern
-from polydec.laws.constraints.spelled import other_than
 
 DATA = (
     Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
@@ -127,13 +127,13 @@ KEPT = [
 
 
 def accepts(language, value):
-    state = language.start()
+    state = language.start_state()
     text = value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":")).encode()
     for x in VOCAB.words.encode(text.decode(), special=False):
-        if not language.allows(state, x):
+        if not language.allows_token(state, x):
             return False
-        state = language.step(state, x)
-    return language.allows(state, END)
+        state = language.next_state(state, x)
+    return language.allows_token(state, END)
 
 
 def accepts_some(language, value):
@@ -149,7 +149,7 @@ def validator_of(schema):
 
 
 def language_of(schema):
-    return JsonSchema.of(schema).language(VOCAB, VOCAB.eos)
+    return JsonSchema.of_schema(schema).token_language(VOCAB, VOCAB.eos)
 
 
 @pytest.mark.parametrize("schema", KEPT, ids=json.dumps)
@@ -357,7 +357,7 @@ def test_every_day_is_a_date_or_none():
         for m in range(14)
         for d in range(33)
     ]
-    assert [x for x in days if language.fits(x) != checker.conforms(x, "date")] == []
+    assert [x for x in days if language.fits_text(x) != checker.conforms(x, "date")] == []
 
 
 def test_each_format_of_the_table_is_tried():
@@ -411,7 +411,7 @@ def test_an_expression_of_all_texts_but_some():
     for _ in range(60):
         some = sorted(r.sample(texts, r.randint(1, 5)))
         cell = StringCell(patterns=(other_than(some),))
-        assert [x for x in texts if not cell.fits(x)] == [x for x in texts if x in some]
+        assert [x for x in texts if not cell.fits_text(x)] == [x for x in texts if x in some]
     assert library_pattern(r"a\<[b&]\>") == r"a<[b\&]>"
 
 
@@ -452,11 +452,11 @@ def test_a_bound_that_is_left_out_is_left_out_or_refused(kinds):
 
 
 def test_numbers_that_two_cells_share():
-    cell = NumberCell(low=1, high=9).meet(NumberCell("integer", multiples=(4,)))
+    cell = NumberCell(low=1, high=9).meet_cell(NumberCell("integer", multiples=(4,)))
     assert cell is not None and cell.only == {4, 8}
-    assert NumberCell("fraction", low=1).meet(NumberCell("integer")) is None
-    assert NumberCell("integer", low=1.2, high=1.8).settled() is None
-    assert NumberCell("number", low=2, high=2).meet(NumberCell("fraction")) is None
+    assert NumberCell("fraction", low=1).meet_cell(NumberCell("integer")) is None
+    assert NumberCell("integer", low=1.2, high=1.8).settled_value() is None
+    assert NumberCell("number", low=2, high=2).meet_cell(NumberCell("fraction")) is None
 
 
 def test_properties_come_in_the_order_of_the_schema():
@@ -515,11 +515,11 @@ def test_the_judge_sees_what_is_wrong(monkeypatch):
         "properties": {"a": {"type": "integer"}},
         "additionalProperties": {"type": "string"},
     }
-    looser = JsonSchema.of({"type": "object"})
-    monkeypatch.setattr(judged_schemas.JsonSchema, "of", lambda _: looser)
+    looser = JsonSchema.of_schema({"type": "object"})
+    monkeypatch.setattr(judged_schemas.JsonSchema, "of_schema", lambda _: looser)
     assert judge_schema(schema, random.Random(0), byte_vocab(), looks=30).wrong
     stricter = JsonSchema('{"type": "null"}')
-    monkeypatch.setattr(judged_schemas.JsonSchema, "of", lambda _: stricter)
+    monkeypatch.setattr(judged_schemas.JsonSchema, "of_schema", lambda _: stricter)
     assert any(
         "misses" in x for x in judge_schema(schema, random.Random(0), byte_vocab(), looks=30).wrong
     )
@@ -535,7 +535,7 @@ def test_conformance_tests_that_are_invalid_are_not_allowed():
             if not isinstance(group["schema"], dict):
                 continue
             try:
-                language = JsonSchema.of(group["schema"]).language(VOCAB, VOCAB.eos)
+                language = JsonSchema.of_schema(group["schema"]).token_language(VOCAB, VOCAB.eos)
             except ValueError:
                 continue
             for test in group["tests"]:

@@ -11,13 +11,13 @@ VOCAB = byte_vocab()
 
 
 def accepts(grammar, text):
-    language = LarkGrammar(lark_of(grammar)).language(VOCAB, VOCAB.eos)
-    state = language.start()
+    language = LarkGrammar(lark_of(grammar)).token_language(VOCAB, VOCAB.eos)
+    state = language.start_state()
     for byte in text.encode():
-        if not language.allows(state, byte):
+        if not language.allows_token(state, byte):
             return False
-        state = language.step(state, byte)
-    return language.allows(state, 256)
+        state = language.next_state(state, byte)
+    return language.allows_token(state, 256)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,10 @@ move ::= ([NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8] | ([a-h] "x")? [a-h] [1-8] ("="
     assert accepts(kana, "こんにちは カタ、") and not accepts(kana, "abc")
     assert (
         not LarkGrammar(lark_of(kana))
-        .language(VOCAB, VOCAB.eos)
-        .allows(LarkGrammar(lark_of(kana)).language(VOCAB, VOCAB.eos).start(), ord("a"))
+        .token_language(VOCAB, VOCAB.eos)
+        .allows_token(
+            LarkGrammar(lark_of(kana)).token_language(VOCAB, VOCAB.eos).start_state(), ord("a")
+        )
     )
     with pytest.raises(ValueError, match="no text"):
-        LarkGrammar(lark_of(kana)).language(LETTERS, LETTERS.eos)
+        LarkGrammar(lark_of(kana)).token_language(LETTERS, LETTERS.eos)

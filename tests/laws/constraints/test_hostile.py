@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from polydec.base.apart import SubprocessLimits, SubprocessWorker
+from polydec.base.subprocess_worker import SubprocessLimits, SubprocessWorker
 from polydec.core.types import TokenVocabulary
 from polydec.lab.testing.toy import ToyWords
-from polydec.laws.constraints import asked, guidance, pieces
+from polydec.laws.constraints import constraint_kinds, guidance, pieces
 from polydec.laws.constraints.any_of import AnyOf
 from polydec.laws.constraints.bounded import WIDEST, restrict_number_bounds
 from polydec.laws.constraints.endless import unproductive_rules
@@ -33,18 +33,18 @@ END = len(SIGNS)
 
 
 def accepts(language, text):
-    state = language.start()
+    state = language.start_state()
     for sign in text:
-        if not language.allows(state, SIGNS.index(sign)):
+        if not language.allows_token(state, SIGNS.index(sign)):
             return False
-        state = language.step(state, SIGNS.index(sign))
-    return language.allows(state, END)
+        state = language.next_state(state, SIGNS.index(sign))
+    return language.allows_token(state, END)
 
 
 def refusal(**given):
     """What is said of a constraint that must be refused, which must be a sentence."""
     with pytest.raises(ValueError) as error:
-        asked.constraint_of(given).language(VOCAB, VOCAB.eos)
+        constraint_kinds.constraint_of(given).token_language(VOCAB, VOCAB.eos)
     said = str(error.value)
     assert said.isprintable() and len(said) <= 300
     return said
@@ -106,8 +106,8 @@ def test_numbers_that_would_be_rounded_are_refused(schema):
     [0, 2**53, -(2**53), 2**53 - 1, 10**17, 10**20, 0.1, 1e-7, 9007199254740991.0, 123456789.125],
 )
 def test_numbers_that_are_taken_come_out_as_they_are(value):
-    language = JsonSchema.of({"const": value}).language(VOCAB, VOCAB.eos)
-    written = language.forced(language.start()).decode()
+    language = JsonSchema.of_schema({"const": value}).token_language(VOCAB, VOCAB.eos)
+    written = language.forced_bytes(language.start_state()).decode()
     assert json.loads(written) == value and accepts(language, written)
 
 
@@ -115,7 +115,7 @@ def test_what_stands_for_any_integer_of_64_bits_is_drawn_in():
     wide = {"type": "integer", "minimum": -(2**63), "maximum": 2**64, "default": 2**64}
     assert restrict_number_bounds(wide) == {**wide, "minimum": -WIDEST, "maximum": WIDEST}
     assert restrict_number_bounds({"exclusiveMaximum": 10**17})["exclusiveMaximum"] == 10**17 - 400
-    language = JsonSchema.of(wide).language(VOCAB, VOCAB.eos)
+    language = JsonSchema.of_schema(wide).token_language(VOCAB, VOCAB.eos)
     assert accepts(language, str(WIDEST)) and not accepts(language, str(2**63))
 
 
@@ -177,14 +177,14 @@ BOTH = "start: T\nT: " + " & ".join(f"/([^a]{{{i + 2}}})*/" for i in range(39))
 )  # fmt: skip
 def test_what_would_crash_or_answer_something_else(given, says):
     assert re.search(says, refusal(**given))
-    assert accepts(Regex("a+").language(VOCAB, VOCAB.eos), "aa"), "the next one is compiled"
+    assert accepts(Regex("a+").token_language(VOCAB, VOCAB.eos), "aa"), "the next one is compiled"
 
 
 def test_what_looks_like_a_name_of_a_token_is_text_in_quotes():
     words = ToyWords(("<", "[", "1", "]", "$"), frozenset({4}))
     vocab = TokenVocabulary(5, frozenset({4}), words=words)
-    language = LarkGrammar('start: "<[1]" />/? // <[1]>\n').language(vocab, vocab.eos)
-    assert language.forced(language.start()) == b"<[1]"
+    language = LarkGrammar('start: "<[1]" />/? // <[1]>\n').token_language(vocab, vocab.eos)
+    assert language.forced_bytes(language.start_state()) == b"<[1]"
 
 
 LOOPS = {
@@ -213,7 +213,7 @@ LOOPS = {
 @pytest.mark.parametrize("name", LOOPS)
 def test_what_computes_for_hours_is_given_up(quick, name):
     assert "more than 1 seconds" in refusal(**LOOPS[name]), name
-    assert accepts(Regex("a+").language(VOCAB, VOCAB.eos), "aa")
+    assert accepts(Regex("a+").token_language(VOCAB, VOCAB.eos), "aa")
 
 
 def test_what_takes_gigabytes_is_given_up(monkeypatch):
@@ -229,22 +229,25 @@ def test_what_takes_gigabytes_is_given_up(monkeypatch):
 def test_a_worker_starts_with_the_first_constraint_that_needs_it_and_anew_where_it_was_killed(
     quick,
 ):
-    AnyOf(("ab",)).language(VOCAB, VOCAB.eos)
-    SpanOf("ab").language(VOCAB, VOCAB.eos)
+    AnyOf(("ab",)).token_language(VOCAB, VOCAB.eos)
+    SpanOf("ab").token_language(VOCAB, VOCAB.eos)
     assert quick._process is None
-    Regex("b+").language(VOCAB, VOCAB.eos)
+    Regex("b+").token_language(VOCAB, VOCAB.eos)
     first = quick._process
     os.kill(first.pid, signal.SIGTERM)
     first.wait()
-    assert accepts(Regex("c+").language(VOCAB, VOCAB.eos), "cc") and quick._process.pid != first.pid
+    assert (
+        accepts(Regex("c+").token_language(VOCAB, VOCAB.eos), "cc")
+        and quick._process.pid != first.pid
+    )
 
 
 def test_what_became_of_a_constraint_is_remembered(quick, monkeypatch):
     asked_for = []
     real = quick.ask
-    monkeypatch.setattr(quick, "ask", lambda line: asked_for.append(line) or real(line))
+    monkeypatch.setattr(quick, "ask_worker", lambda line: asked_for.append(line) or real(line))
     for _ in range(3):
-        Regex("d+").language(VOCAB, VOCAB.eos)
+        Regex("d+").token_language(VOCAB, VOCAB.eos)
         refusal(grammar=chain(3000))
         refusal(regex="(")
     assert (
@@ -262,9 +265,9 @@ def test_the_text_of_a_constraint_is_not_kept(quick):
 def test_what_is_remembered_is_bounded(monkeypatch):
     kept = guidance._CompiledConstraintCache()
     for i in range(guidance.KEPT + 9):
-        kept.get(i, lambda: guidance._CompiledConstraint(held=1))
+        kept.find_or_compile(i, lambda: guidance._CompiledConstraint(held=1))
     assert len(kept._known) == guidance.KEPT
-    kept.get("large", lambda: guidance._CompiledConstraint(held=guidance.HELD))
+    kept.find_or_compile("large", lambda: guidance._CompiledConstraint(held=guidance.HELD))
     assert list(kept._known) == ["large"]
 
 
@@ -295,32 +298,32 @@ def test_spans_of_a_long_text_take_a_few_bytes_a_token():
     text = "abcde " * 10_000
     tracemalloc.start()
     try:
-        language = SpanOf(text).language(VOCAB, VOCAB.eos)
-        before, state = tracemalloc.get_traced_memory()[0], language.start()
+        language = SpanOf(text).token_language(VOCAB, VOCAB.eos)
+        before, state = tracemalloc.get_traced_memory()[0], language.start_state()
         for sign in "abc":
-            assert language.mask(state)[SIGNS.index(sign)]
-            state = language.step(state, SIGNS.index(sign))
+            assert language.token_mask(state)[SIGNS.index(sign)]
+            state = language.next_state(state, SIGNS.index(sign))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert before < 40 * len(text) and peak < 100 * len(text)
-    assert language.followers(state) == [SIGNS.index("d")]
+    assert language.allowed_followers(state) == [SIGNS.index("d")]
 
 
 def test_a_span_begins_and_ends_between_characters():
     halves = ("a", b"\xc3", b"\xa9", "b", "$")
     words = _Bytes(tuple(x.encode() if isinstance(x, str) else x for x in halves[:-1]))
     vocab = TokenVocabulary(5, frozenset({4}), words=words)
-    language = SpanOf("aéb").language(vocab, vocab.eos)
-    found, open_ = set(), [((), language.start())]
+    language = SpanOf("aéb").token_language(vocab, vocab.eos)
+    found, open_ = set(), [((), language.start_state())]
     while open_:
         tokens, state = open_.pop()
-        for x in language.mask(state).nonzero()[:, 0].tolist():
-            assert language.allows(state, x)
+        for x in language.token_mask(state).nonzero()[:, 0].tolist():
+            assert language.allows_token(state, x)
             if x == 4:
                 found.add(b"".join(words.pieces[t] for t in tokens).decode())
             else:
-                open_.append(((*tokens, x), language.step(state, x)))
+                open_.append(((*tokens, x), language.next_state(state, x)))
     assert found == {"a", "aé", "aéb", "é", "éb", "b"}
 
 
@@ -343,9 +346,9 @@ def test_long_choices_are_bounded_and_looked_through_once(monkeypatch):
         AnyOf(("a" * 200_001,))
     asked, by_bytes = [], pieces.by_bytes
     monkeypatch.setattr(pieces, "by_bytes", lambda given: asked.append(1) or by_bytes(given))
-    found = AnyOf(tuple("ab" * (1 + i) for i in range(50))).language(VOCAB, VOCAB.eos)
+    found = AnyOf(tuple("ab" * (1 + i) for i in range(50))).token_language(VOCAB, VOCAB.eos)
     assert len(asked) == 1
-    assert next(found._walk(found.start()))[0] == (
+    assert next(found._walk(found.start_state()))[0] == (
         SIGNS.index("a"),
     )  # the shortest first: who needs one looks no further
 
@@ -357,15 +360,15 @@ def test_a_long_choice_takes_about_its_own_bytes(words):
     text = "ab" * 10_000
     tracemalloc.start()
     try:
-        language = AnyOf((text,)).language(vocab, vocab.eos)
-        state = language.start()
+        language = AnyOf((text,)).token_language(vocab, vocab.eos)
+        state = language.start_state()
         for _ in range(100):
-            state = language.step(state, int(language.mask(state).nonzero()[0]))
+            state = language.next_state(state, int(language.token_mask(state).nonzero()[0]))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 10 * len(text)
-    assert len(text) // 2 < len(language.forced(state)) < len(text)
+    assert len(text) // 2 < len(language.forced_bytes(state)) < len(text)
 
 
 def test_choices_are_what_they_are_by_definition():
@@ -379,21 +382,21 @@ def test_choices_are_what_they_are_by_definition():
         texts = {x.encode() for x in texts if spells(words, x.encode())}
         if not texts:
             continue
-        language = AnyOf(tuple(x.decode() for x in texts)).language(vocab, vocab.eos)
-        open_ = [(b"", language.start())]
+        language = AnyOf(tuple(x.decode() for x in texts)).token_language(vocab, vocab.eos)
+        open_ = [(b"", language.start_state())]
         while open_:
             text, state = open_.pop()
             allowed = [
                 any(t.startswith(text + w) and spells(words, t[len(text + w) :]) for t in texts)
                 for w in words
             ]
-            assert language.mask(state).tolist() == [*allowed, text in texts]
+            assert language.token_mask(state).tolist() == [*allowed, text in texts]
             behind = [t[len(text) :] for t in texts if t.startswith(text)]
-            shared = language.forced(state)
+            shared = language.forced_bytes(state)
             assert all(x.startswith(shared) for x in behind)
             assert shared in behind or len({x[: len(shared) + 1] for x in behind}) > 1
             open_ += [
-                (text + w, language.step(state, x)) for x, w in enumerate(words) if allowed[x]
+                (text + w, language.next_state(state, x)) for x, w in enumerate(words) if allowed[x]
             ]
 
 
@@ -414,7 +417,9 @@ def answer(request):
 """)
     worker = SubprocessWorker(script, SubprocessLimits(1 << 30, 20.0), "a test")
     try:
-        began, grown, after = (worker.ask(b'{"pieces": %d}\n' % n)["pages"] for n in (0, 50_000, 0))
+        began, grown, after = (
+            worker.ask_worker(b'{"pieces": %d}\n' % n)["pages"] for n in (0, 50_000, 0)
+        )
     finally:
         worker.stop()
     assert grown - began > 20_000 and after - began < 5_000
@@ -460,11 +465,11 @@ def test_requests_that_share_a_grammar_wait_for_each_other():
     """One grammar is remembered for all: planning one request while another decodes raised "Already borrowed"."""
     root = guidance.GrammarState(OneAtATime())
     asks = [
-        lambda: root.forced() == b"a",
-        lambda: root.mask((1,), 2).tolist() == [True, False],
-        lambda: root.allows(0),
-        lambda: not root.after(0).dead,
-        lambda: not root.complete(),
+        lambda: root.forced_bytes() == b"a",
+        lambda: root.token_mask((1,), 2).tolist() == [True, False],
+        lambda: root.allows_token(0),
+        lambda: not root.state_after(0).dead,
+        lambda: not root.may_end(),
     ]
     with ThreadPoolExecutor(5) as pool:
         for _ in range(10):

@@ -34,20 +34,23 @@ PROMPT = (0, 1, 0)
 def ended(constraint, vocab, most) -> DeadlineLanguage:
     ends = vocab.eos
     return in_time(
-        constraint.language(vocab, ends), most, pieces.token_byte_pieces(vocab, ends), sorted(ends)
+        constraint.token_language(vocab, ends),
+        most,
+        pieces.token_byte_pieces(vocab, ends),
+        sorted(ends),
     )
 
 
 def walked(language, most, rng) -> list[int]:
     """A text of tokens drawn from those that are allowed, up to its end or the last token."""
-    state, out = language.start(), list[int]()
+    state, out = language.start_state(), list[int]()
     while len(out) < most:
-        token = int(rng.choice(language.mask(state).nonzero().flatten().tolist()))
-        assert language.allows(state, token)
+        token = int(rng.choice(language.token_mask(state).nonzero().flatten().tolist()))
+        assert language.allows_token(state, token)
         out.append(token)
         if token in language.ends:
             break
-        state = language.step(state, token)
+        state = language.next_state(state, token)
     return out
 
 
@@ -138,17 +141,19 @@ LISTED = {
 )
 def test_ways_out_are_short(schema, least, vocab):
     """No filler in strings and numbers, no white space; `least`: characters that a value needs, roughly."""
-    inner = JsonSchema.of(schema).language(vocab, vocab.eos)
-    language = ended(JsonSchema.of(schema), vocab, 400)
+    inner = JsonSchema.of_schema(schema).token_language(vocab, vocab.eos)
+    language = ended(JsonSchema.of_schema(schema), vocab, 400)
     text = b"".join(language.ways.pieces[x] or b"" for x in language.whole[:-1]).decode()
     jsonschema.validate(json.loads(text), schema)
-    assert len(text) <= least and inner.allows(language.inner.start(), language.whole[0])
+    assert len(text) <= least and inner.allows_token(
+        language.inner.start_state(), language.whole[0]
+    )
 
 
 def test_a_list_that_grows_by_whole_items_ends_in_time(vocab):
     rng = random.Random(2)
     for _ in range(6):
-        text = walked(ended(JsonSchema.of(LISTED), vocab, 150), 150, rng)
+        text = walked(ended(JsonSchema.of_schema(LISTED), vocab, 150), 150, rng)
         assert text[-1] in vocab.eos
 
 
@@ -156,7 +161,7 @@ def test_a_list_that_grows_by_whole_items_ends_in_time(vocab):
 def test_json_ends_in_time_and_is_valid(schema, vocab):
     rng = random.Random(5)
     for most in (48, 70, 110):
-        language = ended(JsonSchema.of(schema), vocab, most)
+        language = ended(JsonSchema.of_schema(schema), vocab, most)
         for _ in range(3):
             text = walked(language, most, rng)
             assert text[-1] in vocab.eos and len(text) <= most
@@ -167,19 +172,19 @@ def test_json_ends_in_time_and_is_valid(schema, vocab):
 
 def test_with_time_enough_nothing_is_different(vocab):
     """Every mask on the way is the language's own, and so is what is forced."""
-    inner = JsonSchema.of(SCHEMAS[0]).language(vocab, vocab.eos)
-    language, rng = ended(JsonSchema.of(SCHEMAS[0]), vocab, 10_000), random.Random(1)
-    state, plain = language.start(), inner.start()
+    inner = JsonSchema.of_schema(SCHEMAS[0]).token_language(vocab, vocab.eos)
+    language, rng = ended(JsonSchema.of_schema(SCHEMAS[0]), vocab, 10_000), random.Random(1)
+    state, plain = language.start_state(), inner.start_state()
     for _ in range(60):
-        assert torch.equal(language.mask(state), inner.mask(plain)) and language.forced(
-            state
-        ) == inner.forced(plain)
-        allowed = inner.mask(plain)
+        assert torch.equal(
+            language.token_mask(state), inner.token_mask(plain)
+        ) and language.forced_bytes(state) == inner.forced_bytes(plain)
+        allowed = inner.token_mask(plain)
         allowed[list(vocab.eos)] = False
         if not allowed.any():
             break
         token = rng.choice(allowed.nonzero().flatten().tolist())
-        state, plain = language.step(state, token), inner.step(plain, token)
+        state, plain = language.next_state(state, token), inner.next_state(plain, token)
     assert state.out is None
 
 
@@ -189,20 +194,24 @@ def test_with_time_enough_nothing_is_different(vocab):
         Regex("[a-z]{5}[0-9]+"),
         AnyOf(("some words", "some other words here")),
         LarkGrammar('start: "(" start ")" | "x"'),
-        JsonSchema.of(SCHEMAS[2]),
+        JsonSchema.of_schema(SCHEMAS[2]),
     ],
 )
 def test_as_many_tokens_as_the_way_out_takes_leave_no_choice(constraint, vocab):
-    inner = constraint.language(vocab, vocab.eos)
-    way = ended(constraint, vocab, 200).ways.out(inner, inner.start(), sorted(vocab.eos), 200)
+    inner = constraint.token_language(vocab, vocab.eos)
+    way = ended(constraint, vocab, 200).ways.way_out(
+        inner, inner.start_state(), sorted(vocab.eos), 200
+    )
     language, state = ended(constraint, vocab, len(way)), None
     for i, token in enumerate(way):
-        state = language.start() if state is None else language.step(state, way[i - 1])
-        assert language.mask(state).nonzero().flatten().tolist() == [token]
-        assert not language.allows(state, (token + 1) % vocab.size)
-        assert not language.mask(language.step(state, (token + 1) % vocab.size)).any()
-    assert language.steered(way) == len(way)
-    assert language.forced(language.start()) == b"".join(inner.pieces[x] or b"" for x in way)
+        state = language.start_state() if state is None else language.next_state(state, way[i - 1])
+        assert language.token_mask(state).nonzero().flatten().tolist() == [token]
+        assert not language.allows_token(state, (token + 1) % vocab.size)
+        assert not language.token_mask(language.next_state(state, (token + 1) % vocab.size)).any()
+    assert language.count_steered(way) == len(way)
+    assert language.forced_bytes(language.start_state()) == b"".join(
+        inner.pieces[x] or b"" for x in way
+    )
     with pytest.raises(
         ValueError, match=f"max_tokens is {len(way) - 1}: no text of the constraint was found"
     ):
@@ -213,14 +222,14 @@ def test_as_many_tokens_as_the_way_out_takes_leave_no_choice(constraint, vocab):
 def test_known_bugs_are_caught(bug, vocab, monkeypatch):
     """The end takes a token, and a way out leads from where it was found."""
     if bug == "the end is not counted":
-        out = module.LegalEndings.out
+        out = module.LegalEndings.way_out
         monkeypatch.setattr(
             module.LegalEndings,
             "out",
             lambda *given: None if (way := out(*given)) is None else way[:-1],
         )
     else:
-        step = DeadlineLanguage.step
+        step = DeadlineLanguage.next_state
         monkeypatch.setattr(
             DeadlineLanguage,
             "step",
@@ -260,11 +269,11 @@ def test_the_output_law_is_that_of_the_masks(drafter):
         got = law_of(lambda rng, d=decoder, k=most: answer_one(d, Request(PROMPT, k), rng))
         assert text_law_distance(got, target_law(target, PROMPT, most, shapers)) < 1e-9
         assert all(text[-1] in target.vocab.eos for text, p in got.items() if p > 0.0)
-        steered += any(language.steered(text) for text in got)
+        steered += any(language.count_steered(text) for text in got)
     assert steered
 
 
-SCHEMA = JsonSchema.of(SCHEMAS[0])
+SCHEMA = JsonSchema.of_schema(SCHEMAS[0])
 
 
 @pytest.mark.parametrize(
@@ -303,7 +312,7 @@ def test_without_it_the_same_answer_is_cut(lm):
 def test_refused_before_any_pass(lm, fields, says):
     given = {k: v for k, v in fields.items() if k != "min"}
     if "min" in fields:
-        given["sampling"] = lm.sampling(min_tokens=fields["min"])
+        given["sampling"] = lm.sampling_with(min_tokens=fields["min"])
     with pytest.raises(ValueError, match=says):
         generate(lm, "Tom", **given)
 
@@ -314,7 +323,7 @@ def test_where_a_way_out_is_too_complex_to_follow_nothing_is_forced(vocab, monke
     def too_complex(*given):
         raise RequestError("constraint became too complex to follow")
 
-    monkeypatch.setattr(module.LegalEndings, "out", too_complex)
+    monkeypatch.setattr(module.LegalEndings, "way_out", too_complex)
     text = walked(language, 30, random.Random(3))
     assert len(text) == 30 or text[-1] in vocab.eos
     with pytest.raises(ValueError, match="max_tokens is 30: no text of the constraint was found"):
@@ -325,7 +334,7 @@ def test_a_toy_without_a_way_out_is_left_alone():
     """Behind what cannot end in the tokens that are left, the language's own masks stand."""
     vocab = toy_law(1, 4).vocab
     language = ended(Regex("b|a{9}"), vocab, 5)
-    state = language.start()
+    state = language.start_state()
     for _ in range(4):
-        state = language.step(state, 0)
-        assert language.mask(state)[0] and state.out is None
+        state = language.next_state(state, 0)
+        assert language.token_mask(state)[0] and state.out is None

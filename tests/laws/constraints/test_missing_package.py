@@ -35,7 +35,9 @@ def test_a_schema_is_not_said_to_be_wrong_where_the_package_is_missing():
 
 
 def test_a_function_is_not_said_to_be_wrong_where_the_package_is_missing():
-    calls = ToolCalls((ToolFunction("look", JsonSchema.of({"type": "object"})),), ToolCallForm())
+    calls = ToolCalls(
+        (ToolFunction("look", JsonSchema.of_schema({"type": "object"})),), ToolCallForm()
+    )
     law = toy_law(1, 4)
     with pytest.raises(MissingError, match=r"^regex, JSON schema and grammar constraints need"):
-        calls.language(law.vocab, law.vocab.eos)
+        calls.token_language(law.vocab, law.vocab.eos)

@@ -12,11 +12,11 @@ from polydec.laws.constraints.tool_calls import ToolCallForm, ToolCalls, ToolFun
 PIECES = (*map(chr, range(127)), "é", "<tool_call>", '>\n{"', "$")
 EOS = len(PIECES) - 1
 VOCAB = TokenVocabulary(len(PIECES), frozenset({EOS}), words=ToyWords(PIECES, frozenset({EOS})))
-LOOK = JsonSchema.of(
+LOOK = JsonSchema.of_schema(
     {"type": "object", "properties": {"at": {"enum": [3, "<tool_call>"]}}, "required": ["at"]}
 )
 FUNCTIONS = (ToolFunction("look", LOOK), ToolFunction('g"é\\', ANY_OBJECT))
-SAID = JsonSchema.of(
+SAID = JsonSchema.of_schema(
     {"type": "object", "properties": {"name": {"type": "boolean"}}, "required": ["name"]}
 )
 BODY = '{"name": "look", "arguments": {"at": 3}}'
@@ -69,13 +69,13 @@ KINDS = {
 
 def holds(language, text):
     """Whether a text belongs, character by character, and whether every step agrees with its mask."""
-    state = language.start()
+    state = language.start_state()
     for token in map(PIECES.index, text):
-        assert bool(language.mask(state)[token]) == language.allows(state, token)
-        if not language.allows(state, token):
+        assert bool(language.token_mask(state)[token]) == language.allows_token(state, token)
+        if not language.allows_token(state, token):
             return False
-        state = language.step(state, token)
-    return language.allows(state, EOS)
+        state = language.next_state(state, token)
+    return language.allows_token(state, EOS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,32 +83,34 @@ def holds(language, text):
 def test_what_belongs(form, kind):
     if kind == "said" and not form.tags:
         pytest.skip("only tags tell a call from such an answer")
-    language = ToolCalls(FUNCTIONS, form, **KINDS[kind]).language(VOCAB, VOCAB.eos)
+    language = ToolCalls(FUNCTIONS, form, **KINDS[kind]).token_language(VOCAB, VOCAB.eos)
     for text, kinds in (TAGS if form.tags else ALONE).items():
         assert holds(language, text) == (kind in kinds.split()), text
 
 
 def test_tokens_that_reach_over_the_opening_tag():
-    language = ToolCalls(FUNCTIONS, text=True).language(VOCAB, VOCAB.eos)
-    state, over = language.start(), PIECES.index('>\n{"')
-    assert language.allows(state, PIECES.index("<tool_call>"))
+    language = ToolCalls(FUNCTIONS, text=True).token_language(VOCAB, VOCAB.eos)
+    state, over = language.start_state(), PIECES.index('>\n{"')
+    assert language.allows_token(state, PIECES.index("<tool_call>"))
     for token in map(PIECES.index, "a<tool_call"):
-        state = language.step(state, token)
-    assert language.allows(state, over) and language.allows(state, PIECES.index("x"))
-    state = language.step(state, over)
-    assert language.allows(state, PIECES.index("n")) and not language.allows(
+        state = language.next_state(state, token)
+    assert language.allows_token(state, over) and language.allows_token(state, PIECES.index("x"))
+    state = language.next_state(state, over)
+    assert language.allows_token(state, PIECES.index("n")) and not language.allows_token(
         state, PIECES.index("x")
     )
 
 
 def test_what_is_shown_is_forced():
-    language = ToolCalls(FUNCTIONS[:1]).language(VOCAB, VOCAB.eos)
-    assert language.forced(language.start()).startswith(b'<tool_call>\n{"name": "look", "argu')
+    language = ToolCalls(FUNCTIONS[:1]).token_language(VOCAB, VOCAB.eos)
+    assert language.forced_bytes(language.start_state()).startswith(
+        b'<tool_call>\n{"name": "look", "argu'
+    )
 
 
 def test_a_schema_that_cannot_be_kept_is_named():
     wrong = ToolFunction(
-        "go", JsonSchema.of({"type": "object", "properties": {"a": {"type": "x"}}})
+        "go", JsonSchema.of_schema({"type": "object", "properties": {"a": {"type": "x"}}})
     )
     with pytest.raises(ValueError, match=r"function 'go': json_schema at #/properties/a"):
-        ToolCalls((*FUNCTIONS, wrong)).language(VOCAB, VOCAB.eos)
+        ToolCalls((*FUNCTIONS, wrong)).token_language(VOCAB, VOCAB.eos)

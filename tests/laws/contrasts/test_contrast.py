@@ -34,8 +34,8 @@ from polydec.laws.shapers.repetition import RepetitionPenaltyRule
 from polydec.laws.shapers.temperature import TemperatureRule
 from polydec.laws.targets.contrast import ContrastSession, ContrastTarget
 from polydec.laws.targets.layered import LayerContrastTarget
-from polydec.laws.targets.reprompted import SecondPromptTarget
-from polydec.laws.targets.searched import drop_greedy_rule
+from polydec.laws.targets.other_prompt import SecondPromptTarget
+from polydec.laws.targets.search_target import drop_greedy_rule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.laws.targets.switch import SwitchTarget
 from polydec.methods.economics.depth import candidate_exit_depths
@@ -236,8 +236,13 @@ def test_contract_of_a_shaped_contrast():
 
 def row_of(target, text):
     async def score():
-        session = target.open(text)
-        p_V = (await session.score(Draft.chain(text[-1]), ScoreRequest())).row(0).double().exp()
+        session = target.open_session(text)
+        p_V = (
+            (await session.score_draft(Draft.chain_draft(text[-1]), ScoreRequest()))
+            .logprob_row(0)
+            .double()
+            .exp()
+        )
         session.close()
         return dict(enumerate(p_V.tolist()))
 
@@ -263,10 +268,10 @@ def reference(mix, first, other, length, shapers):
                 walk(
                     (*text, x),
                     p * w,
-                    [s.step(state, x) for s, state in zip(shapers, states, strict=True)],
+                    [s.next_state(state, x) for s, state in zip(shapers, states, strict=True)],
                 )
 
-    walk((), 1.0, [s.start(PROMPT) for s in shapers])
+    walk((), 1.0, [s.start_state(PROMPT) for s in shapers])
     return law
 
 
@@ -329,7 +334,7 @@ def test_grammar_and_contrast_and_repetition_and_temperature(drafter):
                 GatedContrast(AdaptiveContrast(0.5), 0.7),
             )[seed % 3],
         )
-        grammar = Regex("(ab|b)*").language(first.vocab, first.vocab.eos)
+        grammar = Regex("(ab|b)*").token_language(first.vocab, first.vocab.eos)
         shapers = (
             ConstraintRule(grammar, tuple(first.vocab.eos)),
             RepetitionPenaltyRule(1.3),
@@ -441,9 +446,11 @@ def test_the_head_is_the_first_laws():
         torch.tensor([0.6, 0.39, 0.01]).log(),
         torch.tensor([0.6, 0.3999, 0.0001]).log(),
     )
-    assert int(DifferenceContrast(2.0, 1.0).mix(first_V, [other_V]).argmax()) == 2
-    assert int(DifferenceContrast(2.0, 1.0, 0.1).mix(first_V, [other_V]).argmax()) != 2
-    assert (DifferenceContrast(2.0, 1.0, 0.1).mix(first_V, [other_V]) == -math.inf).tolist() == [
+    assert int(DifferenceContrast(2.0, 1.0).mix_laws(first_V, [other_V]).argmax()) == 2
+    assert int(DifferenceContrast(2.0, 1.0, 0.1).mix_laws(first_V, [other_V]).argmax()) != 2
+    assert (
+        DifferenceContrast(2.0, 1.0, 0.1).mix_laws(first_V, [other_V]) == -math.inf
+    ).tolist() == [
         False,
         False,
         True,
@@ -513,7 +520,7 @@ def test_the_strength_is_the_best_to_second_order():
 
     def loss(mu):
         return -sum(
-            float(normalise_log_weights(SteeringVectorContrast(mu, 0.0).mix(p, [q]))[x])
+            float(normalise_log_weights(SteeringVectorContrast(mu, 0.0).mix_laws(p, [q]))[x])
             for p, q, x in rows
         )
 
@@ -534,10 +541,15 @@ def test_dola_takes_the_layer_that_differs_most():
     for text in ((0, 1), (0, 1, 2), (1, 0, 2, 2), (2, 1, 0)):
 
         async def score(text=text):
-            return await target.open(text).score(Draft.chain(text[-1]), ScoreRequest(exits=(1, 2)))
+            return await target.open_session(text).score_draft(
+                Draft.chain_draft(text[-1]), ScoreRequest(exits=(1, 2))
+            )
 
         scores = run_coroutines([score()])[0]
-        last_V, early = scores.row(0), [scores.exit(d, [0]).row(0) for d in (1, 2)]
+        last_V, early = (
+            scores.logprob_row(0),
+            [scores.exit_laws(d, [0]).logprob_row(0) for d in (1, 2)],
+        )
         pick = max(range(2), key=lambda i: jensen_shannon_divergence(last_V, early[i]))
         seen.add(pick)
         keep = last_V >= last_V.max() + math.log(0.1)
@@ -572,7 +584,7 @@ def cost(rule, tokens=40, drafter="none"):
     target, other = toy_law(5, 6, sharp=2.0), toy_law(6, 6, cost=0.1)
     scheduler = Scheduler()
     law = ContrastTarget(target, (other,), rule)
-    task = scheduler.submit(
+    task = scheduler.submit_coroutine(
         answer_one(
             SpeculativeDecoder(law, *DRAFTERS[drafter]), Request((0, 1, 0), tokens, ignore_eos=True)
         )
@@ -601,43 +613,49 @@ class Door:
     def __init__(self):
         self.open, self.rule = False, DifferenceContrast(2.0, 1.0)
 
-    def opens(self, logp_V):
+    def opens_contrast(self, logp_V):
         return self.open
 
-    def mix(self, first_V, others):
-        return self.rule.mix(first_V, others)
+    def mix_laws(self, first_V, others):
+        return self.rule.mix_laws(first_V, others)
 
 
 @pytest.mark.parametrize("doors", [(0, 1), (1, 0, 1), (0, 0, 1), (1, 1, 0, 1)], ids=str)
 def test_branches_that_are_kept_behind_a_closed_gate(doors):
     """The others hear of them: where the gate opens later, they know the text."""
     rule, (first, second) = Door(), (toy_law(1, 5), toy_law(2, 5))
-    draft = Draft.certain((0, 3, 4, 2, 1), (-1, 0, 0, 1, 2))
+    draft = Draft.certain_tree((0, 3, 4, 2, 1), (-1, 0, 0, 1, 2))
 
     async def kept():
-        session, text, tree = ContrastTarget(first, (second,), rule).open(PROMPT), [*PROMPT], draft
+        session, text, tree = (
+            ContrastTarget(first, (second,), rule).open_session(PROMPT),
+            [*PROMPT],
+            draft,
+        )
         for rule.open in doors[:-1]:
-            await session.score(tree, ScoreRequest())
-            tree = longer(session.keep((0, 2, 4), 2) if tree is draft else session.keep((0, 1), 1))
+            await session.score_draft(tree, ScoreRequest())
+            tree = longer(
+                session.keep_nodes((0, 2, 4), 2) if tree is draft else session.keep_nodes((0, 1), 1)
+            )
             text.append(tree.token[0])
         rule.open = doors[-1]
-        return text, tree, await session.score(tree, ScoreRequest())
+        return text, tree, await session.score_draft(tree, ScoreRequest())
 
     def longer(tree):
-        return Draft.certain((*tree.token, 3), (*tree.parent, 0))
+        return Draft.certain_tree((*tree.token, 3), (*tree.parent, 0))
 
     text, tree, scores = run_coroutines([kept()])[0]
     rule.open = True
     for i in range(len(tree)):
         path = (*text, *(tree.token[j] for j in tree.path_to(i)))
         want = row_of(ContrastTarget(first, (second,), rule), path)
-        assert scores.row(i).exp().tolist() == pytest.approx(list(want.values()), abs=1e-9)
+        assert scores.logprob_row(i).exp().tolist() == pytest.approx(list(want.values()), abs=1e-9)
 
 
 def test_two_prompts_of_one_model_share_passes():
     target, scheduler = toy_law(5, 6), Scheduler()
     law = ContrastTarget(target, (again(target),), DifferenceContrast(2.0, 1.0))
-    task = scheduler.submit(
+    task = scheduler.submit_coroutine(
         answer_one(SpeculativeDecoder(law, *DRAFTERS["none"]), Request(PROMPT, 30, ignore_eos=True))
     )
     while scheduler.step():
@@ -648,18 +666,18 @@ def test_two_prompts_of_one_model_share_passes():
 class NotInStep(ContrastSession):
     """The others never hear what was written."""
 
-    def commit(self, tokens):
-        self._inner.commit(tokens)
+    def commit_tokens(self, tokens):
+        self._inner.commit_tokens(tokens)
         self._stage(None)
 
 
 class ScoresApart(ContrastSession):
     """A branch that was not taken stays with the others."""
 
-    def keep(self, nodes, root=0):
-        draft, left = self._draft, self._inner.keep(nodes, root)
+    def keep_nodes(self, nodes, root=0):
+        draft, left = self._draft, self._inner.keep_nodes(nodes, root)
         for session in self._others:
-            session.commit(draft.token[:1])
+            session.commit_tokens(draft.token[:1])
         self._draft, self._rows = left, ()
         return left
 
@@ -675,11 +693,11 @@ def test_a_session_out_of_step_is_caught(broken, monkeypatch):
 
 
 def test_a_rewind_into_another_prompt_is_refused():
-    session = again(toy_law(1)).open(PROMPT)
-    session.commit((0, 1))
-    session.rewind(2)
+    session = again(toy_law(1)).open_session(PROMPT)
+    session.commit_tokens((0, 1))
+    session.rewind_tokens(2)
     with pytest.raises(ValueError, match="n is 1: it must lie in 0 to 0"):
-        session.rewind(1)
+        session.rewind_tokens(1)
 
 
 def test_what_a_search_reads_at_temperature_0():
@@ -691,10 +709,10 @@ def test_what_a_search_reads_at_temperature_0():
 
 def test_silence_asks_the_others_nothing():
     async def silent():
-        session = law.open(PROMPT)
-        await session.score(Draft.chain(0, (1,)), ScoreRequest(law=RowDetail.NOTHING))
-        session.commit((0, 1))
-        return (await session.score(Draft.chain(0), ScoreRequest())).row(0)
+        session = law.open_session(PROMPT)
+        await session.score_draft(Draft.chain_draft(0, (1,)), ScoreRequest(law=RowDetail.NOTHING))
+        session.commit_tokens((0, 1))
+        return (await session.score_draft(Draft.chain_draft(0), ScoreRequest())).logprob_row(0)
 
     law = ContrastTarget(toy_law(1), (again(toy_law(1)),), DifferenceContrast(2.0, 1.0))
     assert run_coroutines([silent()])[0].exp().tolist() == pytest.approx(

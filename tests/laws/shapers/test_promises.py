@@ -83,7 +83,7 @@ def legal(option: Option) -> st.SearchStrategy[Any]:
 
     def accepted(x: float) -> bool:
         try:
-            option.convert(x)
+            option.convert_value(x)
         except ValueError:
             return False
         return True
@@ -111,7 +111,7 @@ TEXT = st.lists(st.integers(0, SIZE - 1), max_size=12)
 def _sampling(given_: dict[str, Any]) -> Sampling | None:
     try:
         sampling = Sampling(**given_)
-        sampling.check(SIZE)
+        sampling.check_token_ids(SIZE)
     except ValueError as e:
         assert "bad_token_ids bans" in str(e), "only that is refused within the ranges"
         return None
@@ -133,16 +133,16 @@ def _holds(
     row_V = torch.tensor(row, dtype=kind)
     alive = (row_V > NEG_INF).tolist()
     states, held = (
-        [s.start((1, *prompt)) for s in shapers],
-        guard.start((1, *prompt)) if guard else (),
+        [s.start_state((1, *prompt)) for s in shapers],
+        guard.start_state((1, *prompt)) if guard else (),
     )
     for x in output:
-        states = [s.step(state, x) for s, state in zip(shapers, states)]
+        states = [s.next_state(state, x) for s, state in zip(shapers, states)]
         if guard:
-            held = tuple(s.step(state, x) for (_, s), state in zip(guard.rules, held))
+            held = tuple(s.next_state(state, x) for (_, s), state in zip(guard.rules, held))
     out_V = row_V
     for s, state in zip(shapers, states):
-        out_V = s.shape(state, out_V)
+        out_V = s.shape_law(state, out_V)
         assert (
             not out_V.isnan().any() and (out_V < float("inf")).all() and (out_V > NEG_INF).any()
         ), s
@@ -151,7 +151,7 @@ def _holds(
     free = [
         x
         for x in range(SIZE)
-        if guard is None or not any(s.forbids(h, x) for (_, s), h in zip(guard.rules, held))
+        if guard is None or not any(s.forbids_token(h, x) for (_, s), h in zip(guard.rules, held))
     ]
     law = [x for x in range(SIZE) if float(logp_V[x]) > NEG_INF]
     # where the model and the rules leave something, nothing else is ever drawn; else the guard speaks, whatever is drawn
@@ -159,10 +159,10 @@ def _holds(
         assert set(law) <= set(free), (sampling, law, free)
     for x in law:
         if x in free and guard:
-            guard.step(held, x)
+            guard.next_states(held, x)
         elif x not in free:
             with pytest.raises(ValueError, match=r"no token is left that .* allow"):
-                guard.step(held, x)
+                guard.next_states(held, x)
 
 
 @pytest.mark.parametrize("rule", all_sampling_rules())
@@ -242,9 +242,9 @@ def test_no_method_writes_a_forbidden_token(
             with pytest.raises(ValueError, match="no token is left"):
                 run_coroutines([answer_one(plain, request)])
         return
-    held = guard.start((1, 2)) if guard else ()
+    held = guard.start_state((1, 2)) if guard else ()
     for x in out:
-        held = guard.step(held, x) if guard else ()
+        held = guard.next_states(held, x) if guard else ()
 
 
 @pytest.mark.parametrize(
@@ -327,8 +327,10 @@ def test_another_choice_has_other_coins() -> None:
         (again,) = build_shapers(Sampling(xtc_probability=0.5), seed=3, choice=choice)
         assert of_choice(first, choice) == again
     row_V, xtc = torch.tensor([2.0, 1.0, 0.0]), of_choice(XtcRule(0.5, 0.1, 3), 7)
-    cut = [bool((xtc.shape(n, row_V) == NEG_INF).any()) for n in range(64)]
-    assert cut == [Rng.of(3, 7).at("xtc", n).bernoulli(0.5) for n in range(64)]
+    cut = [bool((xtc.shape_law(n, row_V) == NEG_INF).any()) for n in range(64)]
+    assert cut == [
+        Rng.of_choice(3, 7).child_stream("xtc", n).draw_bernoulli(0.5) for n in range(64)
+    ]
     (plain,) = build_shapers(Sampling(top_p=0.5))
     assert of_choice(plain, 4) is plain
 
@@ -339,7 +341,7 @@ def test_fields_and_their_table() -> None:
         "| `min_p` |" in sampling_fields_table()
         and "a number, in 0 to 1 (0 keeps every token) | 0 |" in sampling_fields_table()
     )
-    assert all(o.schema()["description"] for o in all_sampling_fields().values())
+    assert all(o.json_schema()["description"] for o in all_sampling_fields().values())
     with pytest.raises(
         ValueError, match=r"sampling has no field 'temprature': did you mean temperature\?"
     ):
@@ -349,7 +351,7 @@ def test_fields_and_their_table() -> None:
     assert Sampling(top_k=5.0) == Sampling(top_k=5) != Sampling(top_k=6)
     assert Sampling(
         top_p=0.5, bad_token_ids=[1], min_tokens=2, logit_bias={1: 2}
-    ).anywhere() == Sampling(top_p=0.5)
+    ).without_token_fields() == Sampling(top_p=0.5)
 
 
 NEW = """

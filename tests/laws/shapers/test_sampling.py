@@ -88,7 +88,7 @@ def test_all_tokens_banned() -> None:
     with pytest.raises(ValueError, match="bad_token_ids bans every one"):
         Sampling(allowed_token_ids=(1, 2), bad_token_ids=(2, 1, 0))
     with pytest.raises(ValueError, match="bad_token_ids bans all 3"):
-        Sampling(bad_token_ids=(0, 1, 2)).check(3)
+        Sampling(bad_token_ids=(0, 1, 2)).check_token_ids(3)
 
 
 def test_ids_outside_the_vocabulary() -> None:
@@ -98,9 +98,9 @@ def test_ids_outside_the_vocabulary() -> None:
         {"bad_token_ids": (9,)},
         {"dry_sequence_breakers": (9,)},
     ):
-        Sampling(**fields).check(10)
+        Sampling(**fields).check_token_ids(10)
         with pytest.raises(ValueError, match="has token 9: the vocabulary ends at 8"):
-            Sampling(**fields).check(9)
+            Sampling(**fields).check_token_ids(9)
 
 
 def test_neutral_rules_are_left_out() -> None:
@@ -142,7 +142,7 @@ def test_orders() -> None:
 
 def _kept(order: str, row_V: torch.Tensor, **fields: Any) -> list[int]:
     for s in build_shapers(Sampling(**fields), order=order):
-        row_V = s.shape(s.start((0,)), row_V)
+        row_V = s.shape_law(s.start_state((0,)), row_V)
     return (row_V > NEG_INF).nonzero()[:, 0].tolist()
 
 
@@ -220,7 +220,9 @@ def test_choices_have_their_own_coins() -> None:
     def coins(**how: int) -> list[bool]:
         (xtc,) = build_shapers(Sampling(xtc_probability=0.5), **how)
         return [
-            bool((xtc.shape(n, torch.zeros(3) - torch.tensor([0.0, 1.0, 2.0])) == NEG_INF).any())
+            bool(
+                (xtc.shape_law(n, torch.zeros(3) - torch.tensor([0.0, 1.0, 2.0])) == NEG_INF).any()
+            )
             for n in range(64)
         ]
 

@@ -81,7 +81,9 @@ def _constrained(to: Any = lambda x: x) -> ConstraintRule:
     ids = {to(i): chr(0x61 + i) for i in range(7)}
     end = frozenset({to(6)})
     vocab = TokenVocabulary(7, end, words=ToyWords(tuple(ids[i] for i in range(7)), end))
-    return ConstraintRule(AnyOf(("ab", "aba", "cd", "abcabc")).language(vocab, end), tuple(end))
+    return ConstraintRule(
+        AnyOf(("ab", "aba", "cd", "abcabc")).token_language(vocab, end), tuple(end)
+    )
 
 
 ALL_KEPT = {"changed": "nearly all mass is all tokens"}
@@ -255,9 +257,9 @@ def test_contract(record_counts: Any, shaper: Any, declared: dict[str, Any]) -> 
 def test_total_on_any_row_and_text(name: str, row: list[float], text: list[int], cut: int) -> None:
     row_V = torch.tensor(row)
     for shaper, _ in CASES[name]:
-        state = shaper.start(tuple(text[:cut]))
+        state = shaper.start_state(tuple(text[:cut]))
         for x in text[cut:]:
-            state = shaper.step(state, x)
+            state = shaper.next_state(state, x)
         out_V = shaper.shape(state, row_V)
         assert torch.isfinite(out_V[out_V > NEG_INF]).all() and (out_V > NEG_INF).any()
 
@@ -270,68 +272,68 @@ class Broken:
     reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
-    def start(self, prompt: Any) -> Any:
+    def start_state(self, prompt: Any) -> Any:
         return tuple(prompt)
 
-    def step(self, state: Any, token: int) -> Any:
+    def next_state(self, state: Any, token: int) -> Any:
         return (*state, token)
 
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         return logw_V / 4
 
 
 class WritesRow(Broken):
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         logw_V[0] = 0.0
         return logw_V
 
 
 class WritesState(Broken):
-    def start(self, prompt: Any) -> Any:
+    def start_state(self, prompt: Any) -> Any:
         return list(prompt)
 
-    def step(self, state: Any, token: int) -> Any:
+    def next_state(self, state: Any, token: int) -> Any:
         state.append(token)
         return state
 
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         return logw_V + torch.arange(len(logw_V)) * len(state)
 
 
 class Empties(Broken):
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         return torch.full_like(logw_V, NEG_INF)
 
 
 class OneBehind(Broken):
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         out_V = logw_V.clone()
         out_V[list(state)[-1]] -= 1.0
         return out_V
 
-    def step(self, state: Any, token: int) -> Any:
+    def next_state(self, state: Any, token: int) -> Any:
         return (*state[:-1], token, state[-1])
 
 
 class LooksAtIds(Broken):
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         return logw_V + torch.arange(len(logw_V))
 
 
 class LooksAtSigns(Broken):
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         return torch.where(logw_V > 0, logw_V / 2, logw_V)
 
 
 class Revives(Broken):
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         return logw_V.clamp(min=-1e4)
 
 
 class MovesArgmax(Broken):
     keeps_argmax = True
 
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         return torch.where(logw_V == logw_V.max(), logw_V - 5.0, logw_V)
 
 
@@ -345,7 +347,7 @@ class CountsFromElsewhere(Broken):
 
 
 class Overflows(Broken):
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         return logw_V.exp()
 
 
@@ -354,13 +356,13 @@ class _OneFurther:
 
     reads, keeps_argmax = RowDetail.ROW, False
 
-    def start(self, prompt: Any) -> Any:
+    def start_state(self, prompt: Any) -> Any:
         return (0, *prompt)
 
-    def step(self, state: Any, token: int) -> Any:
+    def next_state(self, state: Any, token: int) -> Any:
         return (*state, token)
 
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         return logw_V / (1 + len(state))
 
 
@@ -377,7 +379,7 @@ def test_a_broken_shaper_is_caught(broken: type[Broken]) -> None:
 class Unmoved(Broken):
     """Leaves every law as it is."""
 
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         return logw_V
 
 

@@ -42,9 +42,9 @@ ROW = (
 def shape(
     shaper: Any, row_V: Tensor = ROW, prompt: tuple[int, ...] = (0,), output: tuple[int, ...] = ()
 ) -> Tensor:
-    state = shaper.start(prompt)
+    state = shaper.start_state(prompt)
     for x in output:
-        state = shaper.step(state, x)
+        state = shaper.next_state(state, x)
     return shaper.shape(state, row_V)
 
 
@@ -333,11 +333,11 @@ def test_what_masks_forbid_is_what_has_no_weight() -> None:
             ((2, 2), (2, 3, 2)),
             ((1,), (1, 1, 4)),
         ):
-            state = shaper.start(prompt)
+            state = shaper.start_state(prompt)
             for x in output:
-                state = shaper.step(state, x)
+                state = shaper.next_state(state, x)
             left = kept(shaper, prompt=prompt, output=output)
-            assert left == [x for x in range(5) if not shaper.forbids(state, x)], shaper
+            assert left == [x for x in range(5) if not shaper.forbids_token(state, x)], shaper
 
 
 @pytest.mark.parametrize(

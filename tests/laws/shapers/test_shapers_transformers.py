@@ -48,9 +48,9 @@ def test_rule(ours: Any, theirs: Any) -> None:
         g = torch.Generator().manual_seed(seed)
         row_V = torch.randn(SIZE, generator=g, dtype=torch.float64) * 3
         text = torch.randint(20, (10 + 2 * seed,), generator=g).tolist()
-        state = ours.start(tuple(text[:10]))
+        state = ours.start_state(tuple(text[:10]))
         for x in text[10:]:
-            state = ours.step(state, x)
+            state = ours.next_state(state, x)
         theirs_V = theirs(torch.tensor([text]), row_V[None].clone())[0]
         assert torch.equal(ours.shape(state, row_V) > NEG_INF, theirs_V > NEG_INF)
         assert torch.allclose(
@@ -95,10 +95,10 @@ def test_chain_in_their_order() -> None:
         text = torch.randint(20, (10 + 2 * seed,), generator=g).tolist()
         ours_V = row_V
         for s in shapers:
-            state = s.start(tuple(text[:10]))
+            state = s.start_state(tuple(text[:10]))
             for x in text[10:]:
-                state = s.step(state, x)
-            ours_V = s.shape(state, ours_V)
+                state = s.next_state(state, x)
+            ours_V = s.shape_law(state, ours_V)
         theirs_V = theirs(torch.tensor([text]), row_V[None].clone())[0]
         assert torch.allclose(
             normalise_log_weights(ours_V).exp(), normalise_log_weights(theirs_V).exp(), atol=1e-12

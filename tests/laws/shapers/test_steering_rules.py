@@ -49,7 +49,7 @@ def places(seed: int = 5, size: int = SIZE) -> EmbeddingGeometry:
 
 
 def kept(shaper: Any, row_V: Tensor) -> list[int]:
-    return (shaper.shape(shaper.start((0,)), row_V) > NEG_INF).nonzero()[:, 0].tolist()
+    return (shaper.shape(shaper.start_state((0,)), row_V) > NEG_INF).nonzero()[:, 0].tolist()
 
 
 # Top-W
@@ -57,7 +57,7 @@ def kept(shaper: Any, row_V: Tensor) -> list[int]:
 
 def test_directions_are_standardised() -> None:
     table = torch.tensor([[1.0, 5.0, 2.0], [3.0, 5.0, 0.0], [9.0, 9.0, 9.0]])
-    got = EmbeddingGeometry(lambda tokens: table[list(tokens)], 2).directions(
+    got = EmbeddingGeometry(lambda tokens: table[list(tokens)], 2).unit_vectors(
         (0, 1)
     )  # id 2 is padding, the second column constant
     assert torch.allclose(
@@ -71,7 +71,7 @@ def test_top_w_is_the_best_of_all_sets(seed: int) -> None:
     geometry, logp_V = places(seed), normalise_log_weights(row(seed))
     shaper = TopWRule(2.8, 2.2, 0.6, SIZE, geometry)
     mine = kept(shaper, logp_V)
-    near = geometry.directions(range(SIZE)) @ geometry.directions(range(SIZE)).T
+    near = geometry.unit_vectors(range(SIZE)) @ geometry.unit_vectors(range(SIZE)).T
     far = [0.0 if i in mine else 1.0 - max(float(near[i, j]) for j in mine) for i in range(SIZE)]
 
     def worth(some: Any) -> float:
@@ -117,17 +117,17 @@ def test_top_w_needs_a_table() -> None:
 
 def test_the_temperature_falls_along_the_answer() -> None:
     rule = AnnealedTemperatureRule(1.2, 0.1, 500.0, 10)
-    assert [rule.temperature(t) for t in (0, 9)] == [1.0, 1.0]
-    after = [rule.temperature(t) for t in range(10, 2000)]
+    assert [rule.temperature_at(t) for t in (0, 9)] == [1.0, 1.0]
+    after = [rule.temperature_at(t) for t in range(10, 2000)]
     assert (
         after == sorted(after, reverse=True)
         and min(after) == 0.1
         and after[0] == pytest.approx(2.2 - math.exp(0.02))
     )
-    assert rule.temperature(round(500 * math.log(1.2))) == pytest.approx(1.0, abs=2e-3)
+    assert rule.temperature_at(round(500 * math.log(1.2))) == pytest.approx(1.0, abs=2e-3)
     floor = 500 * math.log(1 + 1.2 - 0.1)
-    assert rule.temperature(math.ceil(floor)) == 0.1 < rule.temperature(math.floor(floor) - 1)
-    assert rule.temperature(10**9) == 0.1
+    assert rule.temperature_at(math.ceil(floor)) == 0.1 < rule.temperature_at(math.floor(floor) - 1)
+    assert rule.temperature_at(10**9) == 0.1
 
 
 def test_annealing_at_its_limits() -> None:
@@ -136,12 +136,12 @@ def test_annealing_at_its_limits() -> None:
         row_V = row(n)
         for warm in (0.5, 1.0, 1.7):
             rule = AnnealedTemperatureRule(warm, warm, 20.0, 0)
-            state = rule.start((3, 4))
+            state = rule.start_state((3, 4))
             for x in text:
-                state = rule.step(state, x)
+                state = rule.next_state(state, x)
             assert torch.allclose(
-                normalise_log_weights(rule.shape(state, row_V)),
-                normalise_log_weights(TemperatureRule(warm).shape(None, row_V)),
+                normalise_log_weights(rule.shape_law(state, row_V)),
+                normalise_log_weights(TemperatureRule(warm).shape_law(None, row_V)),
             )
 
 
@@ -150,13 +150,13 @@ def test_annealing_at_its_limits() -> None:
 
 def test_the_wave() -> None:
     rule = CyclicReflexRule(5.0, (1,), 1200)
-    assert [rule.bias(n) for n in (0, 300, 600, 900, 1200)] == pytest.approx(
+    assert [rule.token_bias(n) for n in (0, 300, 600, 900, 1200)] == pytest.approx(
         [0.0, 5.0, 0.0, -5.0, 0.0]
     )
-    assert [rule.bias(n) for n in (150, 450, 1050)] == pytest.approx([2.5, 2.5, -2.5])
-    assert sum(rule.bias(n) for n in range(1200)) == pytest.approx(0.0, abs=1e-9)
-    assert CyclicReflexRule(5.0, (1,), 1200, 0.25).bias(0) == pytest.approx(5.0)
-    rising = [CyclicReflexRule(5.0, (1,), 10**6).bias(n) for n in range(0, 8192, 512)]
+    assert [rule.token_bias(n) for n in (150, 450, 1050)] == pytest.approx([2.5, 2.5, -2.5])
+    assert sum(rule.token_bias(n) for n in range(1200)) == pytest.approx(0.0, abs=1e-9)
+    assert CyclicReflexRule(5.0, (1,), 1200, 0.25).token_bias(0) == pytest.approx(5.0)
+    rising = [CyclicReflexRule(5.0, (1,), 10**6).token_bias(n) for n in range(0, 8192, 512)]
     assert rising == sorted(rising) and rising[1] > 0.0
 
 
@@ -164,10 +164,10 @@ def test_the_wave_moves_its_tokens_only_and_only_while_the_model_thinks() -> Non
     rule, row_V = CyclicReflexRule(8.0, (1, 4), 8, until=6, ends=(2,)), row(3)
 
     def change(text: tuple[int, ...]) -> list[float]:
-        state = rule.start((2, 2))  # an end in the prompt ends nothing
+        state = rule.start_state((2, 2))  # an end in the prompt ends nothing
         for x in text:
-            state = rule.step(state, x)
-        return (rule.shape(state, row_V) - row_V).tolist()
+            state = rule.next_state(state, x)
+        return (rule.shape_law(state, row_V) - row_V).tolist()
 
     assert change((0, 0)) == pytest.approx([0, 8.0, 0, 0, 8.0, 0, 0])
     assert change((0, 2)) == [0.0] * 7 and change((0,) * 6) == [0.0] * 7
@@ -244,8 +244,8 @@ def test_resistance() -> None:
     a, b, c, d = range(4)
     rule = MomentumRule()
     assert (
-        rule.resistance(rule.start((a, b, c, d, a, b)), c) == 3
-        and rule.resistance(rule.start((a, b, c)), d) == 0
+        rule.repetition_length(rule.start_state((a, b, c, d, a, b)), c) == 3
+        and rule.repetition_length(rule.start_state((a, b, c)), d) == 0
     )
     dice = torch.Generator().manual_seed(2)
     for _ in range(200):
@@ -255,9 +255,9 @@ def test_resistance() -> None:
             ).tolist()
         )
         for token in range(4):
-            assert MomentumRule(longest=4).resistance(MomentumRule().start(text), token) == naive(
-                text, token, 4
-            ), (text, token)
+            assert MomentumRule(longest=4).repetition_length(
+                MomentumRule().start_state(text), token
+            ) == naive(text, token, 4), (text, token)
 
 
 def test_momentum_takes_what_was_published() -> None:
@@ -267,14 +267,17 @@ def test_momentum_takes_what_was_published() -> None:
             v: float(row_V.softmax(0)[v]) - 0.2 * naive(text, v, 5)
             for v in row_V.topk(5).indices.tolist()
         }
-        out_V = MomentumRule().shape(MomentumRule().start(text), row_V)
+        out_V = MomentumRule().shape_law(MomentumRule().start_state(text), row_V)
         assert int(out_V.argmax()) == max(score, key=score.__getitem__)
 
 
 def test_momentum_leaves_a_loop_and_is_greedy_without_alpha() -> None:
     loop = torch.tensor([0.0, 3.0, 1.0, 0.5, 0.4, 0.3, 0.2])
-    assert int(MomentumRule().shape(MomentumRule().start((0, 1, 0, 1, 0)), loop).argmax()) != 1
-    assert int(MomentumRule().shape(MomentumRule().start((5, 6)), loop).argmax()) == 1
+    assert (
+        int(MomentumRule().shape_law(MomentumRule().start_state((0, 1, 0, 1, 0)), loop).argmax())
+        != 1
+    )
+    assert int(MomentumRule().shape_law(MomentumRule().start_state((5, 6)), loop).argmax()) == 1
     target = toy_law(3, 8, sharp=3.0)
     plain, still = (
         run_coroutines(

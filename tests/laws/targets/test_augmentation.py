@@ -40,7 +40,7 @@ def lm(tmp_path_factory):
         dtype="float32",
     )
     lm = LoadedModel(lm.checkpoint, lm.draft, examples(lm.checkpoint.lm.vocab, 64, 64))
-    lm.artefacts[0].fit(lm.checkpoint.lm, None)
+    lm.artefacts[0].check_fit(lm.checkpoint.lm, None)
     vars(lm)["costs"] = PassCosts()
     return lm
 
@@ -81,18 +81,18 @@ def test_vectors_come_from_the_cache_of_every_layer(lm):
     law, made = lm.checkpoint.lm, lm.artefacts[0]
 
     def memory(prompt):
-        session = law.open((*prompt, 5))
-        run_coroutines([session.score(Draft.chain(5), ScoreRequest())])
-        return [tuple(x.clone() for x in session.memory(at)) for at in range(2)]
+        session = law.open_session((*prompt, 5))
+        run_coroutines([session.score_draft(Draft.chain_draft(5), ScoreRequest())])
+        return [tuple(x.clone() for x in session.layer_memory(at)) for at in range(2)]
 
     kept = memory((7, 8))
     vectors = made.made(kept, 3)
-    thinking = LatentPrefixTarget(law, (7, 8, 9), CacheAugmentationMaker(made, 2, 320, 3)).open(
-        (7, 8, 9)
-    )
-    by_hand = law.open((7, 8, *make_soft_tokens(vectors, 320, 64, "x"), 9))
+    thinking = LatentPrefixTarget(
+        law, (7, 8, 9), CacheAugmentationMaker(made, 2, 320, 3)
+    ).open_session((7, 8, 9))
+    by_hand = law.open_session((7, 8, *make_soft_tokens(vectors, 320, 64, "x"), 9))
     got, want = (
-        run_coroutines([s.score(Draft.chain(9), ScoreRequest())])[0].row(0)
+        run_coroutines([s.score_draft(Draft.chain_draft(9), ScoreRequest())])[0].logprob_row(0)
         for s in (thinking, by_hand)
     )
     torch.testing.assert_close(got, want, atol=1e-4, rtol=0.0)
@@ -142,7 +142,7 @@ def test_what_cannot_be_is_refused(lm):
     with pytest.raises(
         ValueError, match="reads 3 layers of 2 heads of 16 numbers: this target has 2"
     ):
-        replace(made, skeleton=replace(made.skeleton, layers=3)).fit(lm.checkpoint.lm, None)
+        replace(made, skeleton=replace(made.skeleton, layers=3)).check_fit(lm.checkpoint.lm, None)
     for name in ("coprocessor", "2412.17747"):
         assert steer.find_steering(name) == WAY
 
@@ -152,7 +152,7 @@ def test_what_is_kept_is_read(tmp_path, lm):
     coprocessor.save(tmp_path, made, {"target": "x"})
     read = coprocessor.load(tmp_path)
     memory = [(torch.randn(2, 4, 16), torch.randn(2, 4, 16)) for _ in range(2)]
-    assert torch.equal(read.made(memory, 3), made.made(memory, 3))
+    assert torch.equal(read.make_vectors(memory, 3), made.made(memory, 3))
 
 
 # training
@@ -180,22 +180,22 @@ def test_one_pass_over_groups_is_a_pass_for_each(latents, pausing):
     net, token = small(latents=latents, pausing=pausing), rows()
     places = torch.tensor([[3, 9, 20], [4, 5, 17], [2, 11, 12]])
     with torch.no_grad():
-        nats, _ = net.ahead(token, places)
-        swapped, _ = net.ahead(token, places.flip(1))
+        nats, _ = net.predict_ahead(token, places)
+        swapped, _ = net.predict_ahead(token, places.flip(1))
         torch.testing.assert_close(swapped.flip(1), nats, atol=1e-4, rtol=0.0)
         trunk = net.model.model
         for row in range(3):
             for group in range(3):
                 at = int(places[row, group])
                 text = trunk.embed_tokens(token[row : row + 1, : at + 1])
-                past = net.past(token[row : row + 1, : at + 1])
-                made = net.made(torch.tensor([[at]]), past)[0] if latents else text[:, :0]
+                past = net.cache_after(token[row : row + 1, : at + 1])
+                made = net.make_vectors(torch.tensor([[at]]), past)[0] if latents else text[:, :0]
                 rest = token[row : row + 1, at + 1 : at + 1 + training.AHEAD]
                 whole = torch.cat([text, made, trunk.embed_tokens(rest)], dim=1)
-                from polydec.lab.train.extended import forward_with_past
+                from polydec.lab.train.prefix_network import forward_with_past
 
                 state = trunk.norm(forward_with_past(trunk, whole)[0])
-                logits = net.model.logits(state)[0, at + latents : -1]
+                logits = net.model.token_logits(state)[0, at + latents : -1]
                 want = torch.nn.functional.cross_entropy(logits, rest[0], reduction="none")
                 torch.testing.assert_close(nats[row, group], want, atol=1e-4, rtol=0.0)
 
@@ -203,7 +203,7 @@ def test_one_pass_over_groups_is_a_pass_for_each(latents, pausing):
 def test_gradients_reach_the_coprocessor_alone():
     for pausing in (False, True):
         net = small(pausing=pausing)
-        net.ahead(rows(), torch.tensor([[3, 9]] * 3))[0].mean().backward()
+        net.predict_ahead(rows(), torch.tensor([[3, 9]] * 3))[0].mean().backward()
         assert all(p.grad is None for p in net.model.parameters())
         assert bool(net.soft.grad.abs().sum() > 0)
         reads = [p.grad is not None for n, p in net.reads.named_parameters() if "embed" not in n]
@@ -242,13 +242,15 @@ def test_it_is_trained_and_the_engine_reads_as_in_training(tmp_path):
     place = 2 * 2 + 1
     assert token[0, place + 1] == training.IDS["="]
     with torch.no_grad():
-        nats, _ = net.ahead(token, torch.full((3, 1), place))
+        nats, _ = net.predict_ahead(token, torch.full((3, 1), place))
     for row in range(3):
         ids = tuple(token[row, : place + 2].tolist())
         law = LatentPrefixTarget(
             lm.checkpoint.lm, ids, CacheAugmentationMaker(made, 2, training.VOCAB, 3)
-        ).open(ids)
-        got = run_coroutines([law.score(Draft.chain(ids[-1]), ScoreRequest())])[0].row(0)
+        ).open_session(ids)
+        got = run_coroutines([law.score_draft(Draft.chain_draft(ids[-1]), ScoreRequest())])[
+            0
+        ].logprob_row(0)
         assert float(-got[token[row, place + 2]]) == pytest.approx(float(nats[row, 0, 1]), abs=2e-3)
     never = train_context(replace(spec, out=str(tmp_path / "n"), target=spec.out, reasoning="none"))
     assert never["answers_nats_without"] == pytest.approx(result["answers_nats_without"], abs=1e-4)

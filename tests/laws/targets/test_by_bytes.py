@@ -80,9 +80,9 @@ class Brute:
 
     async def _row(self, text):
         if text not in self.known:
-            session = self.lm.open(text)
-            scores = await session.score(Draft.chain(text[-1]), ScoreRequest())
-            self.known[text] = float64_probabilities(scores.row(0)).tolist()
+            session = self.lm.open_session(text)
+            scores = await session.score_draft(Draft.chain_draft(text[-1]), ScoreRequest())
+            self.known[text] = float64_probabilities(scores.logprob_row(0)).tolist()
             session.close()
         return self.known[text]
 
@@ -107,8 +107,8 @@ class Brute:
 
 def row_of(law, prompt):
     async def ask():
-        session = law.open(prompt)
-        scores = await session.score(Draft.chain(prompt[-1]), ScoreRequest())
+        session = law.open_session(prompt)
+        scores = await session.score_draft(Draft.chain_draft(prompt[-1]), ScoreRequest())
         session.close()
         return scores
 
@@ -124,7 +124,7 @@ def test_without_a_limit_rows_are_sums_over_all_sequences(seed):
     lm = tokens(seed)
     law, brute = by_bytes(lm), Brute(lm)
     for text in texts(5):
-        row_V = row_of(law, tuple(text)).row(0).exp()
+        row_V = row_of(law, tuple(text)).logprob_row(0).exp()
         got = [float(row_V[x]) for x in (97, 98, END)]
         far = sum(abs(x - y) for x, y in zip(got, brute.row(text))) / 2
         assert far < 1e-12, text
@@ -135,7 +135,7 @@ def test_weights_are_the_probability_of_the_text_so_far():
     lm = tokens(4)
     law, brute = by_bytes(lm), Brute(lm)
     for text in texts(4):
-        weights_V = row_of(law, tuple(text)).weights(0)
+        weights_V = row_of(law, tuple(text)).log_weights(0)
         for symbol in (97, 98):
             want = math.log(brute.of(text + bytes([symbol])))
             assert float(weights_V[symbol]) == pytest.approx(want, abs=1e-9)
@@ -147,7 +147,7 @@ def test_a_width_leaves_the_tokenizers_own_spelling_and_errs_less_the_wider_it_i
         lm = tokens(seed)
         brute = Brute(lm)
         for text, width in itertools.product(texts(4), far):
-            row_V = row_of(by_bytes(lm, width), tuple(text)).row(0).exp()
+            row_V = row_of(by_bytes(lm, width), tuple(text)).logprob_row(0).exp()
             got = [float(row_V[x]) for x in (97, 98, END)]
             far[width] += sum(abs(x - y) for x, y in zip(got, brute.row(text)))
     assert far[1] > far[2] > far[4] > far[8]
@@ -175,15 +175,15 @@ def test_sessions_whose_root_is_read_as_it_stands_keep_the_contract(width, monke
     rewound and read anew all the same."""
     lm = tokens(3, MANY)
     marked = by_bytes(lm, width, start=(5,))
-    assert marked.begun((0, END))[2] and not marked.begun((0, END, 1))[2]
+    assert marked.prompt_beginning((0, END))[2] and not marked.prompt_beginning((0, END, 1))[2]
     check_target(marked, prompt=(0, END))
-    head = marked.fixed((7, 8))
+    head = marked.fixed_beginning((7, 8))
     monkeypatch.setattr(TargetChecker, "prompt_rows", no_rows)
     check_target(by_bytes(lm, width, start=(5,), instead=((0, 1), head)), prompt=(0, 1))
 
 
 async def row_behind(session, root):
-    return (await session.score(Draft.chain(root), ScoreRequest())).row(0)
+    return (await session.score_draft(Draft.chain_draft(root), ScoreRequest())).logprob_row(0)
 
 
 @pytest.mark.parametrize("prompt", [tuple(b"ab"), (97, END), (END,)])
@@ -192,19 +192,19 @@ def test_twins_that_commit_before_anything_is_scored(prompt):
     law = by_bytes(tokens(3), 2)
 
     async def ask():
-        first = law.open(prompt)
+        first = law.open_session(prompt)
         twins = [first, first.fork(), first.fork()]
         for twin, text in zip(twins, (b"ab", b"", b"bba"), strict=True):
-            twin.commit((prompt[-1], *text))
+            twin.commit_tokens((prompt[-1], *text))
         twins.append(twins[2].fork())
-        twins[2].commit(tuple(b"b"))
+        twins[2].commit_tokens(tuple(b"b"))
         rows = [await row_behind(twin, ord("a")) for twin in twins]
         for twin in twins:
             twin.close()
         return rows
 
     for row_V, text in zip(run_coroutines([ask()])[0], (b"ab", b"", b"bbab", b"bba"), strict=True):
-        want = row_of(law, (*prompt, *text, ord("a"))).row(0)
+        want = row_of(law, (*prompt, *text, ord("a"))).logprob_row(0)
         assert torch.allclose(row_V, want, atol=1e-9), text
 
 
@@ -212,25 +212,25 @@ def test_twins_that_commit_before_anything_is_scored(prompt):
 def test_what_is_kept_below_a_new_root_and_then_left(prompt):
     """The text goes on behind it as if the rest had never been: with the root scored anew, kept again, or unscored."""
     law, root = by_bytes(tokens(3), 2), prompt[-1]
-    bush = Draft.certain((root, 97, 98, 98, 97), (-1, 0, 0, 2, 3))
+    bush = Draft.certain_tree((root, 97, 98, 98, 97), (-1, 0, 0, 2, 3))
 
     def behind(text):
-        return row_of(law, (*prompt, *text)).row(0)
+        return row_of(law, (*prompt, *text)).logprob_row(0)
 
     async def ask(new, text, again):
-        session = law.open(prompt)
-        await session.score(bush, ScoreRequest())
-        left = session.keep(sorted({new, *bush.path_to(4)} - {0} | {0}), new)
+        session = law.open_session(prompt)
+        await session.score_draft(bush, ScoreRequest())
+        left = session.keep_nodes(sorted({new, *bush.path_to(4)} - {0} | {0}), new)
         if again:
-            left = session.keep(range(len(left)), 0)
+            left = session.keep_nodes(range(len(left)), 0)
         twin = session.fork()
         rows = [
             (await row_behind(session, left.token[0]), text),
             (await row_behind(session, 98), (*text[:-1], 98)),
         ]
-        twin.commit((left.token[0], 97))
+        twin.commit_tokens((left.token[0], 97))
         rows.append((await row_behind(twin, 98), (*text, 97, 98)))
-        twin.rewind(1)
+        twin.rewind_tokens(1)
         rows.append((await row_behind(twin, 97), (*text, 97)))
         session.close()
         twin.close()
@@ -262,14 +262,17 @@ def test_a_prompt_is_cut_before_the_white_space_behind_its_last_word():
         (b".a .", 2),
     ):
         assert law._boundary(tuple(text)) == cut, text
-        tokens_, left = law.fixed(tuple(text)).tokens, law.fixed(tuple(text)).left
+        tokens_, left = (
+            law.fixed_beginning(tuple(text)).tokens,
+            law.fixed_beginning(tuple(text)).left,
+        )
         assert left == tuple(text[cut:]), text
         own = b"".join(pieces[x].encode() for x in tokens_)
         assert own == text[:cut] if cut else tokens_ == law.start
     marked = (97, 32, 98, END, 97, 98)
-    assert law.fixed(marked).left == (97, 98)
-    assert law.fixed((*marked, 32, 97)).left == (32, 97)
-    assert law.fixed((*marked[:4], 32, 97)).left == (32, 97)
+    assert law.fixed_beginning(marked).left == (97, 98)
+    assert law.fixed_beginning((*marked, 32, 97)).left == (32, 97)
+    assert law.fixed_beginning((*marked[:4], 32, 97)).left == (32, 97)
     led = by_bytes(tokens(3, pieces), 2, breaks=b" \n", lead=b" ")
     for text, lead in (
         (marked, b" "),  # a text begins behind a mark, and where nothing is read before it
@@ -277,15 +280,19 @@ def test_a_prompt_is_cut_before_the_white_space_behind_its_last_word():
         (tuple(b"ab a"), b""),
         (tuple(b"ab"), b" "),
     ):
-        assert led.fixed(text).lead == lead
-        assert led.tokens_of(text) == len(led.fixed(text).tokens + led.fixed(text).left) + len(lead)
+        assert led.fixed_beginning(text).lead == lead
+        assert led.tokens_of(text) == len(
+            led.fixed_beginning(text).tokens + led.fixed_beginning(text).left
+        ) + len(lead)
     bare = by_bytes(tokens(3), 2, start=())  # nothing is read first: the longest first token is
     for text, token in ((b"abba", "abb"), (b"a", "a"), (b"bab", "ba"), (b"ab", "ab")):
-        head = bare.fixed(tuple(text))
+        head = bare.fixed_beginning(tuple(text))
         assert (head.tokens, head.left) == ((PIECES.index(token),), tuple(text[len(token) :]))
     other = by_bytes(tokens(3, pieces), 2, breaks=b".")
-    assert other.fixed(tuple(b"a b.a b")).left == tuple(b".a b")
-    assert by_bytes(tokens(3, pieces), 2, breaks=b"").fixed(tuple(b"a b.a")).left == tuple(b"a b.a")
+    assert other.fixed_beginning(tuple(b"a b.a b")).left == tuple(b".a b")
+    assert by_bytes(tokens(3, pieces), 2, breaks=b"").fixed_beginning(
+        tuple(b"a b.a")
+    ).left == tuple(b"a b.a")
 
 
 def test_a_mixture_and_a_product_of_two_tokenizers_keep_the_contract():
@@ -330,11 +337,11 @@ def test_a_whole_draft_of_bytes_is_one_pass():
     law, scheduler = by_bytes(tokens(3), 2), Scheduler()
 
     async def ask():
-        session = law.open(tuple(b"ab"))
-        await session.score(Draft.chain(ord("b"), tuple(b"abbaabba")), ScoreRequest())
+        session = law.open_session(tuple(b"ab"))
+        await session.score_draft(Draft.chain_draft(ord("b"), tuple(b"abbaabba")), ScoreRequest())
         session.close()
 
-    task = scheduler.submit(ask())
+    task = scheduler.submit_coroutine(ask())
     while scheduler.step():
         pass
     assert [use.passes for use in task.usage.values()] == [1]
@@ -343,40 +350,40 @@ def test_a_whole_draft_of_bytes_is_one_pass():
 def test_a_prompt_is_fixed_up_to_its_last_word_and_may_end_inside_one():
     lm = tokens(3, ("a", "b", " ", " a", "ab", " ab", "abb"))
     law = by_bytes(lm, 2, breaks=b" \n", start=())
-    head = law.fixed(tuple(b"ab ab"))
+    head = law.fixed_beginning(tuple(b"ab ab"))
     assert (head.tokens, head.left) == ((4,), tuple(b" ab"))
     assert law.tokens_of(tuple(b"ab ab")) == 4
-    row_V = row_of(law, tuple(b"ab ab")).row(0).exp()
+    row_V = row_of(law, tuple(b"ab ab")).logprob_row(0).exp()
     assert float(row_V[ord("b")]) > 0.0  # the token "abb" begins inside of the prompt
 
 
 def test_what_is_no_text_is_followed_byte_by_byte():
     pieces = ("a", " ", "é")
     law = by_bytes(tokens(3, pieces), 2, breaks=b" ")
-    head = law.fixed(tuple(b"a a\xc3 a"))
+    head = law.fixed_beginning(tuple(b"a a\xc3 a"))
     assert (head.tokens, head.left) == ((0,), tuple(b" a\xc3 a"))
     law = by_bytes(tokens(3, (*pieces, "é a")), 2, breaks=b" ")
-    assert law.fixed((0xC3, END, 0xC3)).left == (0xC3, END, 0xC3)
-    row_V = row_of(law, (0xC3, 0xA9, 32)).row(0)
+    assert law.fixed_beginning((0xC3, END, 0xC3)).left == (0xC3, END, 0xC3)
+    row_V = row_of(law, (0xC3, 0xA9, 32)).logprob_row(0)
     assert abs(float(row_V.exp().sum()) - 1.0) < 1e-9
     with pytest.raises(PolydecError, match="prompt begins with bytes that no token"):
-        by_bytes(tokens(3, pieces), 2, start=()).fixed((0xC3, END, 0xC3))
+        by_bytes(tokens(3, pieces), 2, start=()).fixed_beginning((0xC3, END, 0xC3))
 
 
 def test_what_is_no_text_behind_a_mark_is_found_where_it_stands():
     prompt = (97, 32, 97, END, 97, 32, 97, 0xC3, 32, 97)
     law = by_bytes(tokens(3, ("a", " ", "é", "é a")), 2, breaks=b" ")
-    assert law.fixed(prompt).left == prompt[5:]
+    assert law.fixed_beginning(prompt).left == prompt[5:]
     for bad in (257, -1):
         with pytest.raises(PolydecError, match="ids must lie in 0 to 256"):
-            law.fixed((97, bad))
+            law.fixed_beginning((97, bad))
 
 
 def test_what_is_written_before_every_text_is_read_before_its_first_byte():
     lm = tokens(3)
     for text in (b"b", b"ba", b"abb"):
-        got = row_of(by_bytes(lm, 2, lead=b"ab"), tuple(text)).row(0)
-        assert torch.equal(got, row_of(by_bytes(lm, 2), tuple(b"ab" + text)).row(0))
+        got = row_of(by_bytes(lm, 2, lead=b"ab"), tuple(text)).logprob_row(0)
+        assert torch.equal(got, row_of(by_bytes(lm, 2), tuple(b"ab" + text)).logprob_row(0))
 
 
 def test_a_mark_that_a_second_model_has_not_is_written_out():
@@ -384,15 +391,15 @@ def test_a_mark_that_a_second_model_has_not_is_written_out():
     law = ByBytesTarget(
         lm, ((4,), ()), WORDS, frozenset({0}), 2, start=(0,), names=("$", "<x>"), breaks=b""
     )
-    assert law.fixed((257, ord("a"))).left == tuple(b"<x>a")
-    row_V = row_of(law, (ord("a"),)).row(0).exp()
+    assert law.fixed_beginning((257, ord("a"))).left == tuple(b"<x>a")
+    row_V = row_of(law, (ord("a"),)).logprob_row(0).exp()
     assert float(row_V[257]) == 0.0
     assert float(row_V[256]) > 0.0
 
 
 def test_a_second_model_may_read_a_prompt_of_its_own():
     lm = tokens(3)
-    own = by_bytes(lm, 2).fixed(tuple(b"bb"))
+    own = by_bytes(lm, 2).fixed_beginning(tuple(b"bb"))
     law = ByBytesTarget(
         lm,
         ((8,),),
@@ -405,20 +412,24 @@ def test_a_second_model_may_read_a_prompt_of_its_own():
     )
     plain = by_bytes(lm, 2)
     for rest in (b"", b"a", b"ab"):
-        got = row_of(law, tuple(b"aab" + rest)).row(0)
-        assert torch.equal(got, row_of(plain, tuple(b"bb" + rest)).row(0))
+        got = row_of(law, tuple(b"aab" + rest)).logprob_row(0)
+        assert torch.equal(got, row_of(plain, tuple(b"bb" + rest)).logprob_row(0))
 
     async def cut():
-        session = law.open(tuple(b"aab"))
-        await session.score(Draft.chain(ord("b"), tuple(b"ab")), ScoreRequest())
-        session.commit(tuple(b"bab"))
-        session.rewind(2)
-        row_V = (await session.score(Draft.chain(ord("a")), ScoreRequest())).row(0)
-        session.rewind(2)
-        session.commit(tuple(b"ab"))
-        return row_V, (await session.score(Draft.chain(ord("a")), ScoreRequest())).row(0)
+        session = law.open_session(tuple(b"aab"))
+        await session.score_draft(Draft.chain_draft(ord("b"), tuple(b"ab")), ScoreRequest())
+        session.commit_tokens(tuple(b"bab"))
+        session.rewind_tokens(2)
+        row_V = (
+            await session.score_draft(Draft.chain_draft(ord("a")), ScoreRequest())
+        ).logprob_row(0)
+        session.rewind_tokens(2)
+        session.commit_tokens(tuple(b"ab"))
+        return row_V, (
+            await session.score_draft(Draft.chain_draft(ord("a")), ScoreRequest())
+        ).logprob_row(0)
 
-    want = row_of(plain, tuple(b"bba")).row(0)
+    want = row_of(plain, tuple(b"bba")).logprob_row(0)
     for row_V in run_coroutines([cut()])[0]:
         assert torch.allclose(row_V, want)
 
@@ -428,13 +439,15 @@ def test_bytes_that_nothing_spells_are_refused_in_a_prompt_and_worth_nothing_in_
     with pytest.raises(
         PolydecError, match=r"prompt holds byte 122 \(b'z'\): no token of this model"
     ):
-        law.open(tuple(b"az"))
+        law.open_session(tuple(b"az"))
 
     async def ask():
-        session = law.open(tuple(b"a"))
-        scores = await session.score(Draft.chain(ord("a"), tuple(b"zb")), ScoreRequest())
+        session = law.open_session(tuple(b"a"))
+        scores = await session.score_draft(
+            Draft.chain_draft(ord("a"), tuple(b"zb")), ScoreRequest()
+        )
         session.close()
-        return [scores.row(i) for i in range(3)]
+        return [scores.logprob_row(i) for i in range(3)]
 
     rows = run_coroutines([ask()])[0]
     assert float(rows[0].exp()[ord("z")]) == 0.0
@@ -450,7 +463,7 @@ def test_a_spelling_finds_tokens_by_their_beginnings():
     assert spelling.bytes[lo:whole] == [b"a"]
     assert spelling.bytes[whole:hi] == [b"aa", b"ab", b"abb"]
     assert spelling.run(whole, hi, 1).next_R.tolist() == [97, 98, 98]
-    assert spelling.token(b"ab") == PIECES.index("ab")
-    assert spelling.token(b"abba") is None
+    assert spelling.token_of_piece(b"ab") == PIECES.index("ab")
+    assert spelling.token_of_piece(b"abba") is None
     assert spelling.usual(PIECES.index("a"), PIECES.index("a")) is False
     assert spelling.usual(PIECES.index("ab"), PIECES.index("a")) is True

@@ -21,8 +21,10 @@ from polydec.methods.search.loop.contrastive_search import ContrastiveSearch
 
 def states(target, text):
     async def score():
-        session = target.open(text[:1])
-        scores = await session.score(Draft.chain(text[0], text[1:]), ScoreRequest(hidden=True))
+        session = target.open_session(text[:1])
+        scores = await session.score_draft(
+            Draft.chain_draft(text[0], text[1:]), ScoreRequest(hidden=True)
+        )
         return scores, scores.hidden_NH
 
     return run_coroutines([score()])[0]
@@ -32,7 +34,7 @@ def reference(target, prompt, length, k, alpha):
     text = list(prompt)
     for _ in range(length):
         scores, before = states(target, text)
-        tokens, logp = scores.topk(len(text) - 1, k)
+        tokens, logp = scores.likeliest_tokens(len(text) - 1, k)
         worth = []
         for token, p in zip(tokens, logp):
             h = states(target, [*text, token])[1][-1]

@@ -61,13 +61,13 @@ class Always:
     parent: tuple[int, ...] = (0, 1, 1, 2, 0)
     want: ScoreRequest = field(default_factory=lambda: ScoreRequest(law=RowDetail.NOTHING))
 
-    def open(self, prompt: Sequence[int], session: Any) -> Always:
+    def open_guess(self, prompt: Sequence[int], session: Any) -> Always:
         return self
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
-        return Draft.certain((root, *self.token), (-1, *self.parent))
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+        return Draft.certain_tree((root, *self.token), (-1, *self.parent))
 
-    def learn(self, draft: Draft, scores: Any, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: Any, verdict: Verdict) -> None:
         pass
 
     def fork(self) -> Always:
@@ -81,9 +81,11 @@ def row(target: Any, prompt: Sequence[int], output: Sequence[int] = ()) -> Tenso
     """The row after prompt and output, from a fresh session."""
 
     async def go() -> Tensor:
-        session, tokens = target.open(tuple(prompt)), (prompt[-1], *output)
-        session.commit(tokens[:-1])
-        return (await session.score(Draft.chain(tokens[-1]), ScoreRequest())).row(0)
+        session, tokens = target.open_session(tuple(prompt)), (prompt[-1], *output)
+        session.commit_tokens(tokens[:-1])
+        return (
+            await session.score_draft(Draft.chain_draft(tokens[-1]), ScoreRequest())
+        ).logprob_row(0)
 
     return run_coroutines([go()])[0]
 
@@ -205,7 +207,7 @@ def test_nesting_equals_one_list_of_shapers() -> None:
 
 
 def test_a_draw_of_xtc_is_one_law_for_all_who_look() -> None:
-    coins = [(XtcRule(0.5, 0.1, Rng.of(s)),) for s in range(12)]
+    coins = [(XtcRule(0.5, 0.1, Rng.of_choice(s)),) for s in range(12)]
     laws = [target_law(toy_law(2, 4), PROMPT, 2, c) for c in coins]
     assert len({tuple(sorted(x.items())) for x in laws}) > 2  # two coins: up to four laws
     for c, law in zip(coins, laws, strict=True):
@@ -248,35 +250,35 @@ def test_rows_do_not_depend_on_the_way(steps: list[tuple[str, int]], nested: boo
 
     async def go() -> None:
         nonlocal prompt
-        session = whole = target.open(prompt)
+        session = whole = target.open_session(prompt)
         root = prompt[-1]
         left = [*prompt[:-1]]  # committed
 
         async def check(tokens: tuple[int, ...], parent: tuple[int, ...]) -> None:
-            draft = Draft.certain((root, *tokens), (-1, *parent))
-            scores = await session.score(draft, ScoreRequest())
+            draft = Draft.certain_tree((root, *tokens), (-1, *parent))
+            scores = await session.score_draft(draft, ScoreRequest())
             head = prompt if len(left) >= len(prompt) else (*left, root)
             for node in reversed(range(len(draft))):
                 full = (*left, root, *[draft.token[i] for i in draft.path_to(node)])
                 expected_V = row(target, head, full[len(head) :])
-                assert torch.allclose(scores.row(node), expected_V, atol=1e-12)
+                assert torch.allclose(scores.logprob_row(node), expected_V, atol=1e-12)
 
         for what, n in steps:
             tokens = (n % 3, n // 3 % 3, n // 9 % 3)
             if what == "score":
                 await check(tokens, ((0, 1, 1), (0, 0, 2), (0, 1, 2))[n % 3])
             elif what == "commit":  # never scored
-                session.commit((root, *tokens[: n % 3]))
+                session.commit_tokens((root, *tokens[: n % 3]))
                 left += [root, *tokens[: n % 3]]
                 root = n % 4
             elif what == "path":
                 await check(tokens, (0, 1, 2))
-                session.commit((root, tokens[0], tokens[1]))
+                session.commit_tokens((root, tokens[0], tokens[1]))
                 left += [root, tokens[0], tokens[1]]
                 root = (n + 1) % 4
             elif what == "rewind":
                 k = n % (len(left) + 1)
-                session.rewind(k)
+                session.rewind_tokens(k)
                 if k:
                     del left[-k:]
                 if len(left) < len(prompt):
@@ -285,13 +287,13 @@ def test_rows_do_not_depend_on_the_way(steps: list[tuple[str, int]], nested: boo
                     prompt = (*prompt, root)
             elif what == "fork":
                 twin = session.fork()
-                twin.commit((root, 1))
+                twin.commit_tokens((root, 1))
                 if n % 2:
-                    session.commit((root,))
+                    session.commit_tokens((root,))
                     left.append(root)
                     root = n % 3
             else:
-                session = whole.part(range(3)) if session is whole else whole
+                session = whole.open_part(range(3)) if session is whole else whole
             await check((1, 2), (0, 0))
 
     run_coroutines([go()])
@@ -304,19 +306,23 @@ def test_rewinding_past_kept_states() -> None:
     text = torch.randint(3, (3 * KEEP + 7,), generator=torch.Generator().manual_seed(1)).tolist()
 
     async def go() -> None:
-        session, root = target.open((0,)), 0
+        session, root = target.open_session((0,)), 0
         for x in text:
-            (await session.score(Draft.chain(root, (x,)), ScoreRequest())).row(0)
-            session.commit((root,))
+            (await session.score_draft(Draft.chain_draft(root, (x,)), ScoreRequest())).logprob_row(
+                0
+            )
+            session.commit_tokens((root,))
             root = x
         node, states = session._trail.tip, 0
         while node.above is not None:
             states, node = states + (node.states is not None), node.above
         assert states <= len(text) // KEEP + 3
         for back in (1, 5, KEEP, KEEP + 3):
-            session.rewind(back)
+            session.rewind_tokens(back)
             del text[len(text) - back :]
-            row_V = (await session.score(Draft.chain(text[-1]), ScoreRequest())).row(0)
+            row_V = (
+                await session.score_draft(Draft.chain_draft(text[-1]), ScoreRequest())
+            ).logprob_row(0)
             assert torch.equal(row_V, row(target, (0,), text))
 
     run_coroutines([go()])
@@ -330,13 +336,13 @@ class Counting:
     reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         self.calls["start"] += 1
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         self.calls["step"] += 1
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         self.calls["shape"] += 1
         return logw_V
 
@@ -346,18 +352,24 @@ def test_states_are_derived_once_where_somebody_looks() -> None:
     target, calls = ShapedTarget(toy_law(1, 4), count), count.calls
 
     async def go() -> None:
-        session = target.open(PROMPT)
-        draft = Draft.certain((1, 0, 2, 0, 1), (-1, 0, 0, 1, 2))
-        scores = await session.score(draft, ScoreRequest())
+        session = target.open_session(PROMPT)
+        draft = Draft.certain_tree((1, 0, 2, 0, 1), (-1, 0, 0, 1, 2))
+        scores = await session.score_draft(draft, ScoreRequest())
         assert calls == {"start": 0, "step": 0, "shape": 0}
-        scores.row(3), scores.row(3), scores.logp(3, (0, 1)), scores.topk(3, 2), scores.weights(3)
+        (
+            scores.logprob_row(3),
+            scores.logprob_row(3),
+            scores.token_logprobs(3, (0, 1)),
+            scores.likeliest_tokens(3, 2),
+            scores.log_weights(3),
+        )
         assert calls == {"start": 1, "step": 2, "shape": 1}
-        scores.row(1)
+        scores.logprob_row(1)
         assert calls == {"start": 1, "step": 3, "shape": 2}
-        session.commit((1, 0, 0))
-        scores = await session.score(Draft.chain(2), ScoreRequest())
+        session.commit_tokens((1, 0, 0))
+        scores = await session.score_draft(Draft.chain_draft(2), ScoreRequest())
         assert calls == {"start": 1, "step": 3, "shape": 2}
-        scores.row(0)
+        scores.logprob_row(0)
         assert calls == {"start": 1, "step": 4, "shape": 3}
 
     run_coroutines([go()])
@@ -390,8 +402,12 @@ def test_what_the_model_is_asked_for() -> None:
         ((RepetitionPenaltyRule(1.1),), none, topk, topk),
     ]:
         network = Blind(1, 4)
-        session = ShapedTarget(CausalLaw(network, toy_law(1, 4).vocab), *shapers).open(PROMPT)
-        run_coroutines([session.score(Draft.chain(1), ScoreRequest(law=law, base=base))])
+        session = ShapedTarget(CausalLaw(network, toy_law(1, 4).vocab), *shapers).open_session(
+            PROMPT
+        )
+        run_coroutines(
+            [session.score_draft(Draft.chain_draft(1), ScoreRequest(law=law, base=base))]
+        )
         assert network.wanted == [asked]
 
 
@@ -401,30 +417,42 @@ def test_certain_laws_write_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     async def score(*shapers: Any) -> Any:
         return (
             await ShapedTarget(model, *shapers)
-            .open(PROMPT)
-            .score(Draft.certain((1, 0, 3), (-1, 0, 0)), ScoreRequest())
+            .open_session(PROMPT)
+            .score_draft(Draft.certain_tree((1, 0, 3), (-1, 0, 0)), ScoreRequest())
         )
 
     inner = run_coroutines(
-        [model.open(PROMPT).score(Draft.certain((1, 0, 3), (-1, 0, 0)), ScoreRequest())]
+        [
+            model.open_session(PROMPT).score_draft(
+                Draft.certain_tree((1, 0, 3), (-1, 0, 0)), ScoreRequest()
+            )
+        ]
     )[0]
-    best = [inner.argmax(i) for i in range(3)]
+    best = [inner.likeliest_token(i) for i in range(3)]
     lazy, penalised = run_coroutines(
         [
             score(TemperatureRule(0.5), MinPRule(0.1), GreedyRule()),
             score(BannedTokensRule((best[0],)), GreedyRule()),
         ]
     )
-    monkeypatch.setattr(type(inner), "row", lambda self, i: pytest.fail("a row was written"))
-    assert [lazy.certain(i) for i in range(3)] == [lazy.argmax(i) for i in range(3)] == best
-    assert lazy.logp(1, (best[1], (best[1] + 1) % 5)) == (0.0, NEG_INF)
+    monkeypatch.setattr(
+        type(inner), "logprob_row", lambda self, i: pytest.fail("a row was written")
+    )
     assert (
-        penalised.certain(0)
-        == int(inner.weights(0).index_fill(0, torch.tensor([best[0]]), NEG_INF).argmax())
+        [lazy.certain_token(i) for i in range(3)]
+        == [lazy.likeliest_token(i) for i in range(3)]
+        == best
+    )
+    assert lazy.token_logprobs(1, (best[1], (best[1] + 1) % 5)) == (0.0, NEG_INF)
+    assert (
+        penalised.certain_token(0)
+        == int(inner.log_weights(0).index_fill(0, torch.tensor([best[0]]), NEG_INF).argmax())
         != best[0]
     )
-    assert penalised.certain(0) == penalised.argmax(0)
-    assert penalised.row(0).exp().tolist() == [float(x == penalised.certain(0)) for x in range(5)]
+    assert penalised.certain_token(0) == penalised.likeliest_token(0)
+    assert penalised.logprob_row(0).exp().tolist() == [
+        float(x == penalised.certain_token(0)) for x in range(5)
+    ]
 
 
 def test_scores_agree_with_their_rows() -> None:
@@ -439,22 +467,29 @@ def test_scores_agree_with_their_rows() -> None:
         s = run_coroutines(
             [
                 ShapedTarget(toy_law(6, 5), *shapers)
-                .open(PROMPT)
-                .score(Draft.certain((1, 0, 3), (-1, 0, 0)), ScoreRequest(base=RowDetail.ROW))
+                .open_session(PROMPT)
+                .score_draft(
+                    Draft.certain_tree((1, 0, 3), (-1, 0, 0)), ScoreRequest(base=RowDetail.ROW)
+                )
             ]
         )[0]
         for i in range(3):
-            row_V = s.row(i)
+            row_V = s.logprob_row(i)
             assert (
-                torch.allclose(row_V, normalise_log_weights(s.weights(i)))
+                torch.allclose(row_V, normalise_log_weights(s.log_weights(i)))
                 and abs(float(row_V.exp().sum()) - 1) < 1e-12
             )
-            assert s.argmax(i) == int(row_V.argmax())
-            assert s.certain(i) in (None, s.argmax(i))
-            assert s.topk(i, 2)[0][0] == s.argmax(i) and len(s.topk(i, 99)[0]) == 5
-            assert s.topk(i, 2)[1] == s.logp(i, s.topk(i, 2)[0])
-            assert s.topk_rows([i], 1) == [[s.argmax(i)]]
-            assert torch.equal(s.base.row(i), row(toy_law(6, 5), (*PROMPT, *([(), (0,), (3,)][i]))))
+            assert s.likeliest_token(i) == int(row_V.likeliest_token())
+            assert s.certain_token(i) in (None, s.likeliest_token(i))
+            assert (
+                s.likeliest_tokens(i, 2)[0][0] == s.likeliest_token(i)
+                and len(s.likeliest_tokens(i, 99)[0]) == 5
+            )
+            assert s.likeliest_tokens(i, 2)[1] == s.token_logprobs(i, s.likeliest_tokens(i, 2)[0])
+            assert s.topk_rows([i], 1) == [[s.likeliest_token(i)]]
+            assert torch.equal(
+                s.base.logprob_row(i), row(toy_law(6, 5), (*PROMPT, *([(), (0,), (3,)][i])))
+            )
         assert s.hidden_NH is None
 
 
@@ -466,14 +501,14 @@ def test_prompt_rows_are_the_models() -> None:
     scores = run_coroutines(
         [
             ShapedTarget(ShapedTarget(toy_law(2, 4), *PENALISED), GreedyRule())
-            .open(prompt)
-            .prefill(want)
+            .open_session(prompt)
+            .prefill_prompt(want)
         ]
     )[0]
-    plain = run_coroutines([toy_law(2, 4).open(prompt).prefill(replace(want, law=RowDetail.ROW))])[
-        0
-    ]
-    assert all(torch.equal(scores.base.row(i), plain.row(i)) for i in range(4))
+    plain = run_coroutines(
+        [toy_law(2, 4).open_session(prompt).prefill_prompt(replace(want, law=RowDetail.ROW))]
+    )[0]
+    assert all(torch.equal(scores.base.logprob_row(i), plain.logprob_row(i)) for i in range(4))
 
 
 def test_rows_in_half_precision_are_shaped_in_float32() -> None:
@@ -481,11 +516,14 @@ def test_rows_in_half_precision_are_shaped_in_float32() -> None:
         def forward(self, queries: Sequence[Any]) -> Any:
             return [replace(a, logits_RV=a.logits_RV.bfloat16()) for a in super().forward(queries)]
 
-    session = ShapedTarget(CausalLaw(Half(1, 4), toy_law(1, 4).vocab), TemperatureRule(0.7)).open(
-        PROMPT
+    session = ShapedTarget(
+        CausalLaw(Half(1, 4), toy_law(1, 4).vocab), TemperatureRule(0.7)
+    ).open_session(PROMPT)
+    scores = run_coroutines([session.score_draft(Draft.chain_draft(1), ScoreRequest())])[0]
+    assert (
+        scores.logprob_row(0).dtype is torch.float32
+        and scores.log_weights(0).dtype is torch.float32
     )
-    scores = run_coroutines([session.score(Draft.chain(1), ScoreRequest())])[0]
-    assert scores.row(0).dtype is torch.float32 and scores.weights(0).dtype is torch.float32
 
 
 def test_shaped_is_a_value() -> None:
@@ -499,9 +537,9 @@ def test_shaped_is_a_value() -> None:
     with pytest.raises(AttributeError):
         ShapedTarget(model).shapers = ()  # type: ignore[misc]
     with pytest.raises(ValueError, match="n is 9"):
-        ShapedTarget(model, GreedyRule()).open(PROMPT).rewind(9)
+        ShapedTarget(model, GreedyRule()).open_session(PROMPT).rewind_tokens(9)
     with pytest.raises(ValueError, match="layers"):
-        ShapedTarget(model, GreedyRule()).open(PROMPT).part(range(9))
+        ShapedTarget(model, GreedyRule()).open_session(PROMPT).open_part(range(9))
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -515,21 +553,21 @@ def test_rows_after_keep_are_fresh_ones(nested: bool) -> None:
     )
 
     async def check(session: Any, draft: Draft, text: Sequence[int]) -> None:
-        scores = await session.score(draft, ScoreRequest())
+        scores = await session.score_draft(draft, ScoreRequest())
         for node in range(len(draft)):
             path = [draft.token[i] for i in (0, *draft.path_to(node))]
             expected_V = row(target, PROMPT, (*text, *path)[1:])
-            assert torch.allclose(scores.row(node), expected_V, atol=1e-12)
+            assert torch.allclose(scores.logprob_row(node), expected_V, atol=1e-12)
 
     async def go(root: int) -> None:
-        session = target.open(PROMPT)
-        draft = Draft.certain((PROMPT[-1], 0, 2, 1, 2, 0), (-1, 0, 0, 1, 2, 3))
+        session = target.open_session(PROMPT)
+        draft = Draft.certain_tree((PROMPT[-1], 0, 2, 1, 2, 0), (-1, 0, 0, 1, 2, 3))
         await check(session, draft, ())
-        left = session.keep(range(6), root)
+        left = session.keep_nodes(range(6), root)
         text = [draft.token[i] for i in (0, *draft.path_to(root))][:-1]
-        more = Draft.certain((*left.token, 1), (*left.parent, len(left) - 1))
+        more = Draft.certain_tree((*left.token, 1), (*left.parent, len(left) - 1))
         await check(session, more, text)  # what was kept, and one node more
-        session.commit(more.token[:1])
-        await check(session, Draft.certain((2, 0), (-1, 0)), (*text, more.token[0]))
+        session.commit_tokens(more.token[:1])
+        await check(session, Draft.certain_tree((2, 0), (-1, 0)), (*text, more.token[0]))
 
     run_coroutines([go(root) for root in range(6)])

@@ -37,8 +37,8 @@ class Run:
         self.done.append((verb, *given))
         if verb == "score":
             self.draft = given[0]
-            scores = run_coroutines([self.session.score(self.draft, ScoreRequest())])[0]
-            self.rows.append([scores.row(i).tolist() for i in range(len(self.draft))])
+            scores = run_coroutines([self.session.score_draft(self.draft, ScoreRequest())])[0]
+            self.rows.append([scores.logprob_row(i).tolist() for i in range(len(self.draft))])
             return
         left = getattr(self.session, verb)(*given)
         if verb == "keep":
@@ -72,28 +72,28 @@ class Run:
         elif verb == "evict":
             self.step("evict")
         else:
-            draft = draft or Draft.chain(self.root)
+            draft = draft or Draft.chain_draft(self.root)
             tokens, parents = list(draft.token), list(draft.parent)
             for parent in rng.choices(range(len(draft)), k=2):
                 known = {x for x, p in zip(tokens, parents, strict=True) if p == parent}
                 if free := [x for x in range(SIZE) if x not in known]:
                     tokens.append(rng.choice(free))
                     parents.append(parent)
-            self.step("score", Draft.certain(tokens, parents))
+            self.step("score", Draft.certain_tree(tokens, parents))
 
 
 def check_twins(seed):
     """Two twins write texts of their own; each has the rows of a session that was never forked."""
     rng = random.Random(seed)
     target = law(rng.choice([(0, 2), (0, 1, 2), (1,), (0, 1)]), seed % 2 == 0)
-    first = Run(target.open(PROMPT))
+    first = Run(target.open_session(PROMPT))
     for _ in range(rng.randrange(8)):
         first.go_on(rng)
     twins = (first, first.fork())
     for _ in range(16):
         rng.choice(twins).go_on(rng)
     for twin in twins:
-        alone = Run(target.open(PROMPT))
+        alone = Run(target.open_session(PROMPT))
         for verb, *given in twin.done:
             alone.step(verb, *given)
         for got, want in zip(twin.rows[::-1], alone.rows[::-1], strict=False):

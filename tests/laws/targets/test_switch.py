@@ -47,11 +47,11 @@ def models(seed=1, size=3):
 
 def turns(small, big, rule, prompt, text):
     """Whose turn it was before each token of the text and behind it: written with a fresh session for every row."""
-    state, out = rule.start(), []
+    state, out = rule.start_state(), []
     for i in range(len(text) + 1):
-        out.append(rule.large(state))
-        row_V = fresh((small, big)[out[-1]], (*prompt, *text[:i])).base.row(0)
-        state = rule.step(
+        out.append(rule.is_large(state))
+        row_V = fresh((small, big)[out[-1]], (*prompt, *text[:i])).base.logprob_row(0)
+        state = rule.next_state(
             state, -sum(p * math.log2(p) for p in row_V.double().exp().tolist() if p > 0)
         )
     return out
@@ -59,7 +59,9 @@ def turns(small, big, rule, prompt, text):
 
 def fresh(target, text):
     async def score():
-        return await target.open(text).score(Draft.chain(text[-1]), ScoreRequest())
+        return await target.open_session(text).score_draft(
+            Draft.chain_draft(text[-1]), ScoreRequest()
+        )
 
     return run_coroutines([score()])[0]
 
@@ -93,9 +95,9 @@ def test_the_law_is_that_of_whose_turn_it_is(rule, shaping):
 
     def walk(text, p, states):
         turn = turns(*bare, rule, prompt, text)[-1]
-        logw_V = fresh(bare[turn], (*prompt, *text)).weights(0)
+        logw_V = fresh(bare[turn], (*prompt, *text)).log_weights(0)
         for s, state in zip(SHAPERS[shaping], states, strict=True):
-            logw_V = s.shape(state, logw_V)
+            logw_V = s.shape_law(state, logw_V)
         for x, w in enumerate(torch.softmax(logw_V.double(), -1).tolist()):
             if w and (x == 2 or len(text) + 1 == length):
                 law[(*text, x)] = p * w
@@ -103,11 +105,14 @@ def test_the_law_is_that_of_whose_turn_it_is(rule, shaping):
                 walk(
                     (*text, x),
                     p * w,
-                    [s.step(state, x) for s, state in zip(SHAPERS[shaping], states, strict=True)],
+                    [
+                        s.next_state(state, x)
+                        for s, state in zip(SHAPERS[shaping], states, strict=True)
+                    ],
                 )
 
     law = {}
-    walk((), 1.0, [s.start(prompt) for s in SHAPERS[shaping]])
+    walk((), 1.0, [s.start_state(prompt) for s in SHAPERS[shaping]])
     for drafter, verifier in (
         (NothingDrafter(), MatchVerifier()),
         (LookupDrafter(), ExactVerifier()),
@@ -181,7 +186,7 @@ def test_what_it_costs():
     """A switch feeds what was missed, once; every token is fed to the model whose turn it is, in one pass."""
     (small, big), rule = models(3, 6), EntropySwitchRule(1.9, window=2, hold=4)
     scheduler = Scheduler()
-    task = scheduler.submit(
+    task = scheduler.submit_coroutine(
         answer_one(
             SpeculativeDecoder(
                 SwitchTarget(small, big, rule), NothingDrafter(), MatchVerifier(), FixedPolicy(0)
@@ -217,18 +222,18 @@ def test_entropy():
 class NoCatchUp(SwitchSession):
     """The model that waits does not hear what the other one wrote."""
 
-    def commit(self, tokens):
+    def commit_tokens(self, tokens):
         _, scores, states = self._scored
-        turn = self._rule.large(states[0])
+        turn = self._rule.is_large(states[0])
         self._turn([*self._states, self._next(states[0], scores.of[0], 0)])
-        self._both[turn].commit(tokens)
+        self._both[turn].commit_tokens(tokens)
 
 
 class EntropyAfterShaping(SwitchSession):
     """Looks at the row that was drawn from."""
 
     def _next(self, state, scores, node):
-        return self._rule.step(state, law_entropy_bits(scores.row(node)))
+        return self._rule.next_state(state, law_entropy_bits(scores.logprob_row(node)))
 
 
 class Lagging(SwitchSession):
@@ -264,7 +269,7 @@ def test_recipe():
     )
     assert values["window"] == 5
     with pytest.raises(ValueError, match="layers cannot be read where two models take turns"):
-        decoder.target.open((0, 1)).part(range(1))
+        decoder.target.open_session((0, 1)).open_part(range(1))
 
 
 @pytest.mark.parametrize(
@@ -290,5 +295,5 @@ def test_options(make, message):
 def test_rows_are_laws():
     scores = fresh(SwitchTarget(*models(), RandomSwitchRule(0.5, 1)), (0, 1))
     assert scores.hidden_NH is None and float(
-        float64_probabilities(scores.row(0)).sum()
+        float64_probabilities(scores.logprob_row(0)).sum()
     ) == pytest.approx(1.0)

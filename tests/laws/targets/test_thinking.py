@@ -11,8 +11,8 @@ from polydec import Ask, Engine, Sampling, Soft, load
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.testing.check_target import TargetChecker, check_target
-from polydec.laws.targets.compressed import HiddenThoughtMaker
-from polydec.laws.targets.continued import ContinuousThoughtMaker
+from polydec.laws.targets.continuous_thoughts import ContinuousThoughtMaker
+from polydec.laws.targets.hidden_thought import HiddenThoughtMaker
 from polydec.laws.targets.thinking import LatentPrefixTarget
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import steer
@@ -68,9 +68,13 @@ def by_hand(law, prompt, count):
     """What the model reads: the prompt with its thoughts, made by a fresh session for each."""
     text = list(prompt[:-1])
     for _ in range(count):
-        session = law.open((*text, prompt[-1]))  # rows of all before the last token are asked for
-        hidden = run_coroutines([session.prefill(replace(HIDDEN, prompt=True))])[0].hidden_NH[-1:]
-        text += make_soft_tokens(session.normed(hidden), law.vocab.size, 64, "x")
+        session = law.open_session(
+            (*text, prompt[-1])
+        )  # rows of all before the last token are asked for
+        hidden = run_coroutines([session.prefill_prompt(replace(HIDDEN, prompt=True))])[
+            0
+        ].hidden_NH[-1:]
+        text += make_soft_tokens(session.normed_states(hidden), law.vocab.size, 64, "x")
         session.close()
     return (*text, prompt[-1])
 
@@ -85,12 +89,17 @@ def test_a_law_behind_thoughts_is_a_target(lm, monkeypatch, count):
     law = lm.checkpoint.lm
     thinking = LatentPrefixTarget(law, (7, 8, 9), ContinuousThoughtMaker(count, 320))
     check_target(thinking, prompt=(7, 8, 9), tolerance=1e-4)
-    inner = law.open(by_hand(law, (7, 8, 9), count))
-    outer, rows = thinking.open((7, 8, 9, 4)), ScoreRequest(prompt=True)
-    inner.commit((9,))
-    want, got = run_coroutines([inner.prefill(rows)])[0], run_coroutines([outer.prefill(rows)])[0]
+    inner = law.open_session(by_hand(law, (7, 8, 9), count))
+    outer, rows = thinking.open_session((7, 8, 9, 4)), ScoreRequest(prompt=True)
+    inner.commit_tokens((9,))
+    want, got = (
+        run_coroutines([inner.prefill_prompt(rows)])[0],
+        run_coroutines([outer.prefill_prompt(rows)])[0],
+    )
     for here, there in ((0, 0), (1, 1 + count), (2, 2 + count)):
-        torch.testing.assert_close(got.row(here), want.row(there), atol=1e-4, rtol=0.0)
+        torch.testing.assert_close(
+            got.logprob_row(here), want.logprob_row(there), atol=1e-4, rtol=0.0
+        )
 
 
 def test_no_thoughts_are_the_plain_text_and_some_are_another(lm):
@@ -144,7 +153,9 @@ def test_a_thought_takes_a_pass(lm, monkeypatch):
 
 def test_a_pass_that_fails_leaves_no_half_thought(lm, monkeypatch):
     law = lm.checkpoint.lm
-    session = LatentPrefixTarget(law, (7, 8, 9), ContinuousThoughtMaker(3, 320)).open((7, 8, 9))
+    session = LatentPrefixTarget(law, (7, 8, 9), ContinuousThoughtMaker(3, 320)).open_session(
+        (7, 8, 9)
+    )
     forward, left = type(law.network).forward, [2]
 
     def failing(network, queries):
@@ -156,12 +167,16 @@ def test_a_pass_that_fails_leaves_no_half_thought(lm, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(type(law.network), "forward", failing)
         with pytest.raises(RuntimeError, match="no memory"):
-            run_coroutines([session.score(Draft.chain(9), ScoreRequest())])
-    got = run_coroutines([session.score(Draft.chain(9), ScoreRequest())])[0].row(0)
-    whole = LatentPrefixTarget(law, (7, 8, 9), ContinuousThoughtMaker(3, 320)).open((7, 8, 9))
+            run_coroutines([session.score_draft(Draft.chain_draft(9), ScoreRequest())])
+    got = run_coroutines([session.score_draft(Draft.chain_draft(9), ScoreRequest())])[
+        0
+    ].logprob_row(0)
+    whole = LatentPrefixTarget(law, (7, 8, 9), ContinuousThoughtMaker(3, 320)).open_session(
+        (7, 8, 9)
+    )
     torch.testing.assert_close(
         got,
-        run_coroutines([whole.score(Draft.chain(9), ScoreRequest())])[0].row(0),
+        run_coroutines([whole.score_draft(Draft.chain_draft(9), ScoreRequest())])[0].logprob_row(0),
         atol=1e-4,
         rtol=0.0,
     )
@@ -169,25 +184,27 @@ def test_a_pass_that_fails_leaves_no_half_thought(lm, monkeypatch):
 
 def test_a_hidden_thought_is_what_the_second_model_makes_of_the_prompt(lm):
     law, small, (made,) = lm.checkpoint.lm, lm.draft.lm, lm.artefacts
-    session = small.open((7, 8, made.mark))
-    run_coroutines([session.prefill(ScoreRequest(law=RowDetail.NOTHING))])
-    hidden = run_coroutines([session.score(Draft.chain(made.mark), HIDDEN)])[0].hidden_NH
-    vector = made.made(session.normed(hidden)[0])
-    soft = law.open((7, 8, *make_soft_tokens(vector[None], 320, 64, "x"), 9))
-    thinking = LatentPrefixTarget(law, (7, 8, 9), HiddenThoughtMaker(small, made, 320)).open(
-        (7, 8, 9)
-    )
+    session = small.open_session((7, 8, made.mark))
+    run_coroutines([session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))])
+    hidden = run_coroutines([session.score_draft(Draft.chain_draft(made.mark), HIDDEN)])[
+        0
+    ].hidden_NH
+    vector = made.made(session.normed_states(hidden)[0])
+    soft = law.open_session((7, 8, *make_soft_tokens(vector[None], 320, 64, "x"), 9))
+    thinking = LatentPrefixTarget(
+        law, (7, 8, 9), HiddenThoughtMaker(small, made, 320)
+    ).open_session((7, 8, 9))
     want, got = (
-        run_coroutines([s.score(Draft.chain(9), ScoreRequest())])[0].row(0)
+        run_coroutines([s.score_draft(Draft.chain_draft(9), ScoreRequest())])[0].logprob_row(0)
         for s in (soft, thinking)
     )
     torch.testing.assert_close(got, want, atol=1e-5, rtol=0.0)
-    left_out = LatentPrefixTarget(law, (7, 8, 9), HiddenThoughtMaker(small, made, 320, 0)).open(
-        (7, 8, 9)
-    )
-    plain = law.open((7, 8, 9))
+    left_out = LatentPrefixTarget(
+        law, (7, 8, 9), HiddenThoughtMaker(small, made, 320, 0)
+    ).open_session((7, 8, 9))
+    plain = law.open_session((7, 8, 9))
     want, got = (
-        run_coroutines([s.score(Draft.chain(9), ScoreRequest())])[0].row(0)
+        run_coroutines([s.score_draft(Draft.chain_draft(9), ScoreRequest())])[0].logprob_row(0)
         for s in (plain, left_out)
     )
     assert bool((want == got).all())
@@ -230,12 +247,12 @@ def test_thoughts_are_kept_and_damage_is_one_sentence(tmp_path, lm):
     thoughts_file.save(tmp_path, made, {"target": "x"})
     read = thoughts_file.load(tmp_path)
     x = torch.randn(64)
-    assert torch.equal(read.made(x), made.made(x)) and read.mark == made.mark
+    assert torch.equal(read.thought_vector(x), made.made(x)) and read.mark == made.mark
     wide = ThoughtProjection(torch.zeros(32, 64), torch.zeros(32), torch.zeros(32), 0)
     with pytest.raises(ValueError, match="thoughts were trained for states of width 32"):
-        wide.fit(lm.checkpoint.lm, lm.draft.lm)
+        wide.check_fit(lm.checkpoint.lm, lm.draft.lm)
     with pytest.raises(ValueError, match="are read at token 999: this draft has 320 tokens"):
-        replace(made, mark=999).fit(lm.checkpoint.lm, lm.draft.lm)
+        replace(made, mark=999).check_fit(lm.checkpoint.lm, lm.draft.lm)
     (tmp_path / "thought.safetensors").write_bytes(b"x" * 40)
     with pytest.raises(ValueError, match="it is damaged"):
         thoughts_file.load(tmp_path)

@@ -76,7 +76,7 @@ FILTER = filters.examples(ToyDenoiser(MarkovChainNetwork(0)).vocab, 4, 4)[0]
 
 
 def rng():
-    return Rng.of(0)
+    return Rng.of_choice(0)
 
 
 def said(
@@ -149,7 +149,7 @@ def test_one_step_is_one_shot_argmax():
     for seed in range(6):
         chain = MarkovChainNetwork(seed, 6, 2.0)
         canvas = (*PROMPT, *(None,) * 14)
-        want = tuple((i, int(chain.law(canvas, i).argmax())) for i in range(3, 17))
+        want = tuple((i, int(chain.position_law(canvas, i).argmax())) for i in range(3, 17))
         for unmasker in (
             ConfidenceUnmasker(1),
             EntropyUnmasker(1),
@@ -209,8 +209,12 @@ def look(sure, positions=None, block=None, size=5):
 def chosen(unmasker, seen, state=None):
     from polydec.core.rng import Rng
 
-    state = unmasker.enter(unmasker.start(seen.canvas), len(seen.rows)) if state is None else state
-    return {p for p, _ in unmasker.choose(state, seen, Rng.of(0))[0].write}
+    state = (
+        unmasker.enter_block(unmasker.start_state(seen.canvas), len(seen.rows))
+        if state is None
+        else state
+    )
+    return {p for p, _ in unmasker.choose_edit(state, seen, Rng.of_choice(0))[0].write}
 
 
 def test_factor_against_brute_force():
@@ -282,12 +286,12 @@ def test_credit_of_constant_predictions_is_geometric():
     from polydec.core.rng import Rng
 
     rule, q = CreditUnmasker(2.0, alpha=0.7, gamma=0.2, beta=0.8), 0.6
-    seen, state = look([q, 0.9]), rule.enter(rule.start(()), 2)
+    seen, state = look([q, 0.9]), rule.enter_block(rule.start_state(()), 2)
     for n in range(1, 6):
-        edit, state = rule.choose(state, seen, Rng.of(0))
+        edit, state = rule.choose_edit(state, seen, Rng.of_choice(0))
         assert edit.write == ((11, 0),)
         assert state[10] == {0: pytest.approx(q**0.2 * (1 - 0.8**n) / 0.2)}
-    assert rule.enter(state, 3) == {}
+    assert rule.enter_block(state, 3) == {}
 
 
 def test_credit_lets_a_stable_token_through_and_not_a_flickering_one():
@@ -296,13 +300,13 @@ def test_credit_lets_a_stable_token_through_and_not_a_flickering_one():
     rule = CreditUnmasker(0.8, alpha=1.0)
     stable, flicker = look([0.6, 0.95]), look([0.6, 0.95])
     flicker = replace(flicker, logw_RV=flicker.logw_RV.roll(1, 1))
-    state = rule.enter(rule.start(()), 2)
+    state = rule.enter_block(rule.start_state(()), 2)
     for _ in range(4):
-        edit, state = rule.choose(state, stable, Rng.of(0))
+        edit, state = rule.choose_edit(state, stable, Rng.of_choice(0))
     assert {p for p, _ in edit.write} == {10, 11}
-    state = rule.enter(rule.start(()), 2)
+    state = rule.enter_block(rule.start_state(()), 2)
     for i in range(4):
-        edit, state = rule.choose(state, (stable, flicker)[i % 2], Rng.of(0))
+        edit, state = rule.choose_edit(state, (stable, flicker)[i % 2], Rng.of_choice(0))
     assert {p for p, _ in edit.write} == {11}
 
 
@@ -311,7 +315,7 @@ def test_dense_credits_agree():
     from polydec.core.rng import Rng
 
     g, rule = torch.Generator().manual_seed(1), CreditUnmasker(0.5, alpha=0.9, gamma=0.4, beta=0.7)
-    dense, state = torch.zeros(4, 6, dtype=torch.float64), rule.enter(rule.start(()), 4)
+    dense, state = torch.zeros(4, 6, dtype=torch.float64), rule.enter_block(rule.start_state(()), 4)
     for n in range(6):
         logw = torch.randn(4, 6, generator=g, dtype=torch.float64) * 1.5
         seen = UnmaskerView(
@@ -323,7 +327,7 @@ def test_dense_credits_agree():
         dense[torch.arange(4), v] += q**0.4
         c, x = (logw + 0.9 * dense.log1p()).softmax(-1).max(-1)
         want = {i + 1: int(x[i]) for i in range(4) if c[i] >= 0.5 or i == int(c.argmax())}
-        edit, state = rule.choose(state, seen, Rng.of(0))
+        edit, state = rule.choose_edit(state, seen, Rng.of_choice(0))
         assert dict(edit.write) == want
 
 
@@ -386,7 +390,7 @@ def test_parallel_writes_cost_the_total_correlation():
     """Two gaps in one pass draw from the product of their marginals: the law is off by what that is off."""
     for seed in range(4):
         chain = MarkovChainNetwork(seed)
-        joint = chain.joint(PROMPT, 2)
+        joint = chain.joint_law(PROMPT, 2)
         decoder = DenoisingDecoder(ToyDenoiser(chain), AtRandomUnmasker(1), FullRefresh())
         got = law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng))
         marginal = [
@@ -399,7 +403,7 @@ def test_parallel_writes_cost_the_total_correlation():
         assert (
             text_law_distance(
                 law_of(lambda rng, d=decoder: answer_one(d, Request(PROMPT, 2), rng)),
-                free.joint(PROMPT, 2),
+                free.joint_law(PROMPT, 2),
             )
             < 1e-12
         )
@@ -438,7 +442,7 @@ def test_stats_and_events_count_the_same():
     )
     assert [e.step for e in told] == list(range(s.passes)) and told[-1].left == 0
     assert s.metrics()["positions_per_pass"] == s.fed / s.passes
-    assert s.plus(DenoiseStats(2, 1, 3, 4, 1, 99)) == DenoiseStats(
+    assert s.plus_stats(DenoiseStats(2, 1, 3, 4, 1, 99)) == DenoiseStats(
         s.passes + 2, s.first + 1, 17, s.fed + 4, 5, 99
     )
 
@@ -490,14 +494,14 @@ class _Mutant:
     everywhere: ClassVar[bool] = False
     exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
 
-    def start(self, canvas):
+    def start_state(self, canvas):
         return None
 
-    def enter(self, state, count):
+    def enter_block(self, state, count):
         return None
 
-    def choose(self, state, look, rng):
-        return self.edit(look.inside(), rng), None
+    def choose_edit(self, state, look, rng):
+        return self.fill_edit(look.inside_block(), rng), None
 
 
 class Nothing_(_Mutant):
@@ -510,29 +514,29 @@ class Outside(_Mutant):
         return (
             TextEdit(write=((len(look.canvas) - 1, 0),))
             if look.canvas[-1] is None
-            else look.edit([0], look.tokens(rng))
+            else look.fill_edit([0], look.draw_tokens(rng))
         )
 
 
 class Known(_Mutant):
     def edit(self, look, rng):
-        return TextEdit(write=((look.rows[0], look.token(0, rng)), (look.rows[0] - 1, 1)))
+        return TextEdit(write=((look.rows[0], look.draw_token(0, rng)), (look.rows[0] - 1, 1)))
 
 
 class Unlikely(_Mutant):
     def edit(self, look, rng):
-        return look.edit([0], {0: int(look.logw_RV[0, :-1].argmin())})
+        return look.fill_edit([0], {0: int(look.logw_RV[0, :-1].argmin())})
 
 
 class Writes(_Mutant):
     def edit(self, look, rng):
         look.logw_RV.add_(1.0)
-        return look.edit([0], look.tokens(rng))
+        return look.fill_edit([0], look.draw_tokens(rng))
 
 
 class Mask(_Mutant):
     def edit(self, look, rng):
-        return look.edit([0], {0: look.logw_RV.shape[1] - 1})
+        return look.fill_edit([0], {0: look.logw_RV.shape[1] - 1})
 
 
 @dataclass(frozen=True)
@@ -542,9 +546,9 @@ class Surest:
     everywhere: ClassVar[bool] = False
     exactness: ClassVar[Exactness] = Exactness.LAW
     start, enter, choose, steps = (
-        ConfidenceUnmasker.start,
-        ConfidenceUnmasker.enter,
-        ConfidenceUnmasker.choose,
+        ConfidenceUnmasker.start_state,
+        ConfidenceUnmasker.enter_block,
+        ConfidenceUnmasker.choose_edit,
         0,
     )
 
@@ -556,9 +560,9 @@ class Twice:
     everywhere: ClassVar[bool] = False
     exactness: ClassVar[Exactness] = Exactness.LAW
     start, enter, choose, steps = (
-        AtRandomUnmasker.start,
-        AtRandomUnmasker.enter,
-        AtRandomUnmasker.choose,
+        AtRandomUnmasker.start_state,
+        AtRandomUnmasker.enter_block,
+        AtRandomUnmasker.choose_edit,
         2,
     )
 
@@ -568,7 +572,7 @@ class Moody(_Mutant):
 
     def edit(self, look, rng):
         MOOD.append(0)
-        return look.edit([-len(MOOD) % 2 * (len(look.rows) - 1)], look.tokens(rng))
+        return look.fill_edit([-len(MOOD) % 2 * (len(look.rows) - 1)], look.draw_tokens(rng))
 
 
 MOOD = []
@@ -657,9 +661,9 @@ def test_the_loop_is_watched(broken, monkeypatch):
     if broken == "twice":
 
         def token(self, i, rng):
-            return rng.at("token", self.rows[0]).categorical(self.shaped_RV[i].exp())
+            return rng.child_stream("token", self.rows[0]).draw_categorical(self.shaped_RV[i].exp())
 
-        monkeypatch.setattr(UnmaskerView, "token", token)
+        monkeypatch.setattr(UnmaskerView, "draw_token", token)
     else:
         monkeypatch.setattr(ToyBoard, "close", lambda self: None)
     with pytest.raises((AssertionError, RuntimeError), match=A_FAULT):
@@ -751,11 +755,13 @@ def test_free_drafts_against_a_reference(threshold):
         sure = {i: float(p_V.max()) for i, p_V in laws.items() if canvas[i] is None}
         first = max(sure, key=sure.get)
         chosen = {first, *(i for i, c in sure.items() if c >= threshold)}
-        return tuple(int(laws[i].argmax()) if i in chosen else x for i, x in enumerate(canvas))
+        return tuple(
+            int(laws[i].likeliest_token()) if i in chosen else x for i, x in enumerate(canvas)
+        )
 
     def laws_of(chain, canvas):
         return {
-            i: chain.law(canvas, i).exp() / chain.law(canvas, i).exp().sum()
+            i: chain.position_law(canvas, i).exp() / chain.position_law(canvas, i).exp().sum()
             for i in gap_positions(canvas)
         }
 
@@ -806,7 +812,7 @@ def test_a_perfect_adjustment_writes_what_a_pass_for_each_edit_writes(block, own
             canvas = tuple(None if x == chain.size else x for x in tokens)
             out = torch.zeros_like(state_BTH)
             for i in gap_positions(canvas, len(PROMPT)):
-                out[0, i, : chain.size] = chain.law(canvas, i)[:-1].float()
+                out[0, i, : chain.size] = chain.position_law(canvas, i)[:-1].float()
             return out
 
         return adjust
@@ -861,11 +867,11 @@ def test_agreement_and_coherence_want_two_passes():
         (CoherentUnmasker(2, 4, slack=9.0, most=9.0), 4),
         (AgreementUnmasker(0, 5), 2),
     ):
-        state = rule.enter(rule.start(seen.canvas), 5)
-        edit, state = rule.choose(state, seen, rng())
+        state = rule.enter_block(rule.start_state(seen.canvas), 5)
+        edit, state = rule.choose_edit(state, seen, rng())
         assert edit.write == ((14, 0),)
         left = look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13))
-        edit, state = rule.choose(state, left, rng())
+        edit, state = rule.choose_edit(state, left, rng())
         assert len(edit.write) == count
 
 
@@ -876,10 +882,12 @@ def test_what_flickers_waits(rule):
     """Gaps of equal confidence: those that keep their token are written together, those that change it one a pass."""
     sure = [0.99, 0.98, 0.98, 0.98]
     first, rest = look(sure), look(sure[1:], positions=(11, 12, 13))
-    edit, state = rule.choose(rule.enter(rule.start(first.canvas), 4), first, rng())
+    edit, state = rule.choose_edit(
+        rule.enter_block(rule.start_state(first.canvas), 4), first, rng()
+    )
     assert edit.write == ((10, 0),)
     other = replace(rest, logw_RV=rest.logw_RV.roll(1, 1))
-    stays, moves = (rule.choose(state, seen, rng())[0].write for seen in (rest, other))
+    stays, moves = (rule.choose_edit(state, seen, rng())[0].write for seen in (rest, other))
     assert len(stays) > 1 == len(moves)
 
 
@@ -894,13 +902,13 @@ def test_a_fixed_budget_is_what_every_pass_writes(count):
             [],
         )
         rule = CoherentUnmasker(depth, width, count=count)
-        state = rule.enter(rule.start(canvas), 12)
+        state = rule.enter_block(rule.start_state(canvas), 12)
         while rows := [i for i, x in enumerate(canvas) if x is None]:
             seen = UnmaskerView(
                 canvas,
                 range(len(PROMPT), len(canvas)),
                 tuple(rows),
-                torch.stack([chain.law(canvas, r) for r in rows]),
+                torch.stack([chain.position_law(canvas, r) for r in rows]),
                 (GreedyRule(),),
             )
             law = dict(zip(rows, seen.logp_RV.exp()))
@@ -913,7 +921,7 @@ def test_a_fixed_budget_is_what_every_pass_writes(count):
             mean = {r: torch.stack([*(h[r] for h in history), law[r]]).mean(0) for r in known}
             best = sorted(known, key=lambda r: (nats(mean[r]), now.index(r)))[:count]
             want = [*best, *(r for r in now if r not in best)][:count]
-            edit, state = rule.choose(state, seen, rng())
+            edit, state = rule.choose_edit(state, seen, rng())
             assert [p for p, _ in edit.write] == sorted(want), (seed, canvas)
             assert len(edit.write) == min(count, len(rows))
             left = [r for r in now if r not in want][:width]
@@ -932,10 +940,12 @@ def test_options_of_ccd():
     assert unmasker(agree=True, count=3) == AgreementUnmasker(most=5, count=3)
     wide = look([0.9, 0.8, 0.7, 0.6], positions=(10, 11, 12, 13))
     for rule, count in ((AgreementUnmasker(0, 5), 2), (AgreementUnmasker(0, 5, 1), 1)):
-        state = rule.choose(
-            rule.enter(rule.start(wide.canvas), 5), look([0.9, 0.8, 0.7, 0.6, 0.95]), rng()
+        state = rule.choose_edit(
+            rule.enter_block(rule.start_state(wide.canvas), 5),
+            look([0.9, 0.8, 0.7, 0.6, 0.95]),
+            rng(),
         )[1]
-        assert len(rule.choose(state, wide, rng())[0].write) == count
+        assert len(rule.choose_edit(state, wide, rng())[0].write) == count
 
 
 def nats(law_V):
@@ -952,13 +962,13 @@ def test_coherence_against_a_reference(depth):
         0,
     )
     for _ in range(25):
-        rows, state, passes = list(range(1, 10)), rule.enter((), 9), list[dict]()
+        rows, state, passes = list(range(1, 10)), rule.enter_block((), 9), list[dict]()
         base_RV = torch.randn(10, 5, generator=g, dtype=torch.float64) * 2
         while rows:
             logw_RV = base_RV[rows] + torch.randn(len(rows), 5, generator=g, dtype=torch.float64)
             canvas = tuple(None if i in rows else 0 for i in range(10))
             seen = UnmaskerView(canvas, range(1, 10), tuple(rows), logw_RV, (GreedyRule(),))
-            edit, state = rule.choose(state, seen, rng())
+            edit, state = rule.choose_edit(state, seen, rng())
             law = dict(zip(rows, logw_RV.softmax(-1)))
             clearest = sorted(rows, key=lambda r, law=law: nats(law[r]))
             last = passes[-(depth - 1) :] if depth > 1 else []
@@ -1027,7 +1037,7 @@ def test_a_filter_that_asks_sees_what_the_model_says_of_tokens():
     ):
         if not gap_positions(canvas, block.start, block.stop):
             block = range(9, 15)
-        want = [float(chain.law(canvas, i)[:-1].softmax(-1).max()) for i in block]
+        want = [float(chain.position_law(canvas, i)[:-1].softmax(-1).max()) for i in block]
         assert sure_B.tolist() == pytest.approx(want)
         canvas = canvas_with_edit(canvas, edit)
 
@@ -1116,7 +1126,7 @@ def test_fast_dllm_v2_against_a_reference(begin, threshold, handed):
         canvas, stored = [*prompt, *(None,) * 18], 0
 
         def sure(canvas, i, chain=chain):
-            p_V = chain.law(tuple(canvas[: i // own * own + own]), i).softmax(-1)
+            p_V = chain.position_law(tuple(canvas[: i // own * own + own]), i).softmax(-1)
             return float(p_V.max()), int(p_V.argmax())
 
         while None in canvas:
@@ -1162,10 +1172,10 @@ def test_a_kept_prompt_is_fed_once(every):
         kept.exactness is Exactness.APPROXIMATE
         and replace(kept, prompt_kept=False).refresh == plain.refresh
     )
-    spot, before, seen = kept.start(Request(PROMPT, 8), frozenset()), None, 0
+    spot, before, seen = kept.start_state(Request(PROMPT, 8), frozenset()), None, 0
     while spot.block:
-        want = list(plain.feed(spot, before))
-        got = list(kept.feed(spot, before))
+        want = list(plain.fed_positions(spot, before))
+        got = list(kept.fed_positions(spot, before))
         assert got == [p for p in want if before is None or p >= len(PROMPT)]
         seen += len(got) < len(want)
         before, edit = spot.canvas, TextEdit(write=((gap_positions(spot.canvas)[0], 1),))
@@ -1197,12 +1207,12 @@ def test_what_is_fed_by_its_definition(step):
         whole = step < 2 or step % every == 0
 
         now, begin = (canvas, before, block, step), (canvas, None, block, step)
-        assert list(DelayedRefresh(every).feed(*now)) == (
+        assert list(DelayedRefresh(every).fed_positions(*now)) == (
             all_ if whole else sorted({*left, *written})
         )
         turn = gap_positions(canvas, block.start, block.stop)
         near = [i for i in left if i >= block.start][: 1 + width] if turn else []
-        assert list(WindowRefresh(width, every).feed(*now)) == (
+        assert list(WindowRefresh(width, every).fed_positions(*now)) == (
             all_ if whole else sorted({*near, *written})
         )
         late = [i for i in all_[: block.start] if before[i] is None]
@@ -1214,14 +1224,14 @@ def test_what_is_fed_by_its_definition(step):
         ):
             again = rule.every and step % rule.every == 0
             first = min([block.start, *late]) if rule.delay else block.start
-            assert list(rule.feed(*now)) == (all_ if again else all_[first:])
+            assert list(rule.fed_positions(*now)) == (all_ if again else all_[first:])
         for rule in (
             DelayedRefresh(every),
             WindowRefresh(width, every),
             FrozenRefresh(),
             FrozenRefresh(False),
         ):
-            assert list(rule.feed(*begin)) == all_
+            assert list(rule.fed_positions(*begin)) == all_
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -1245,7 +1255,7 @@ def test_a_window_lies_around_the_gaps_whose_turn_comes(count):
                 if side:
                     taken.append(side.pop(0))
             want.update(taken)
-        got = WindowRefresh(width, 99, count, rank).feed(canvas, before, block, 3)
+        got = WindowRefresh(width, 99, count, rank).fed_positions(canvas, before, block, 3)
         assert list(got) == sorted(want)
         assert len(got) <= len(written) + count * (1 + width)
         bound += len(got) == len(written) + count * (1 + width)
@@ -1340,14 +1350,14 @@ def test_an_end_that_is_predicted_cuts_the_canvas():
     assert cut > 5 and spared > 5
     seen = replace(look([0.3, 0.95, 0.4]), ends=frozenset({0}))
     assert (
-        PredictedEnding(0.9).find(seen, TextEdit(write=((10, 1),))) == 11
-        and PredictedEnding(0.99).find(seen, TextEdit()) is not None
+        PredictedEnding(0.9).find_end(seen, TextEdit(write=((10, 1),))) == 11
+        and PredictedEnding(0.99).find_end(seen, TextEdit()) is not None
     )
     unsure = replace(look([0.3, 0.95, 0.4]), ends=frozenset({0}))
     unsure = replace(unsure, logw_RV=torch.cat([unsure.logw_RV[:2], unsure.logw_RV[2:].roll(1, 1)]))
     assert (
-        PredictedEnding(0.99).find(unsure, TextEdit()) is None
-        and PredictedEnding().find(seen, TextEdit(write=((10, 0),))) == 10
+        PredictedEnding(0.99).find_end(unsure, TextEdit()) is None
+        and PredictedEnding().find_end(seen, TextEdit(write=((10, 0),))) == 10
     )
 
 
@@ -1358,7 +1368,7 @@ def test_the_first_of_several_ends_that_are_written_cuts_the_canvas():
         write = tuple((p, dice.randrange(4)) for p in dice.sample(range(10, 16), 5))
         ends = [p for p, x in write if x in (0, 3)]
         if ends:
-            assert PredictedEnding().find(seen, TextEdit(write=write)) == sorted(ends)[0]
+            assert PredictedEnding().find_end(seen, TextEdit(write=write)) == sorted(ends)[0]
     model = ToyDenoiser(MarkovChainNetwork(1, 2, 0.1, free=True), 1)
     cut = DenoisingDecoder(
         model, ThresholdUnmasker(0.0), FullRefresh(), 0, ending=PredictedEnding(1.0)
@@ -1418,13 +1428,15 @@ def test_what_a_guide_accepts_is_as_published(rule, allowed):
         tokens = [dice.randrange(6) for _ in range(5)]
 
         async def scored(guide=guide, tokens=tokens):
-            session = guide.open(PROMPT)
-            return await session.score(Draft.chain(PROMPT[-1], tokens[:-1]), ScoreRequest())
+            session = guide.open_session(PROMPT)
+            return await session.score_draft(
+                Draft.chain_draft(PROMPT[-1], tokens[:-1]), ScoreRequest()
+            )
 
         scores = run_coroutines([scored()])[0]
-        rows = [scores.row(j).exp().tolist() for j in range(5)]
+        rows = [scores.logprob_row(j).exp().tolist() for j in range(5)]
         want = next((j for j, x in enumerate(tokens) if not allowed(rows[j], x)), 5)
-        assert GuidedDenoising(base, guide, **rule).accepted(scores, tokens, rng()) == want
+        assert GuidedDenoising(base, guide, **rule).accepted_count(scores, tokens, rng()) == want
         lengths.add(want)
     assert len(lengths) > 1
 
@@ -1433,7 +1445,9 @@ def test_a_guide_accepts_by_chance_as_often_as_a_token_is_likely():
     guide = toy_law(3, 5, sharp=0.7)
 
     async def scored():
-        return await guide.open(PROMPT).score(Draft.chain(PROMPT[-1], ()), ScoreRequest())
+        return await guide.open_session(PROMPT).score_draft(
+            Draft.chain_draft(PROMPT[-1], ()), ScoreRequest()
+        )
 
     scores = run_coroutines([scored()])[0]
     base = DenoisingDecoder(
@@ -1441,11 +1455,11 @@ def test_a_guide_accepts_by_chance_as_often_as_a_token_is_likely():
     )
     how = GuidedDenoising(base, guide, top=0, chance=True)
     for x in range(5):
-        p = float(scores.row(0)[x].exp())
-        times = sum(how.accepted(scores, [x], Rng.of(seed)) for seed in range(2000))
+        p = float(scores.logprob_row(0)[x].exp())
+        times = sum(how.accepted_count(scores, [x], Rng.of_choice(seed)) for seed in range(2000))
         assert abs(times / 2000 - p) < 4 * (p * (1 - p) / 2000) ** 0.5
     often = replace(how, top=1)  # and among the likeliest, as the other tests
-    assert sum(often.accepted(scores, [x], Rng.of(0)) for x in range(5)) <= 1
+    assert sum(often.accepted_count(scores, [x], Rng.of_choice(0)) for x in range(5)) <= 1
 
 
 @pytest.mark.parametrize("rule", [{"relative": 0.5}, {"chance": True}, {"least": 0.2}], ids=str)
@@ -1472,10 +1486,10 @@ def test_a_guide_reads_the_text_that_stands():
     class Watched:
         vocab, layers = guide.vocab, 0
 
-        def open(self, prompt):
+        def open_session(self, prompt):
             session = plain_open(guide, prompt)
-            commit = session.commit
-            session.commit = lambda tokens: (seen.extend(tokens), commit(tokens))[1]
+            commit = session.commit_tokens
+            session.commit_tokens = lambda tokens: (seen.extend(tokens), commit(tokens))[1]
             return session
 
     base = DenoisingDecoder(
@@ -1494,10 +1508,10 @@ def test_guidance_without_scale_is_the_model_and_with_it_the_prompt_counts_more(
     canvas = (*PROMPT, None, None, None)
 
     def laws(denoiser):
-        board = denoiser.open(6, 3)
+        board = denoiser.open_canvas(6, 3)
 
         async def go():
-            return await board.score(canvas, (3, 4, 5), range(6))
+            return await board.score_canvas(canvas, (3, 4, 5), range(6))
 
         return run_coroutines([go()])[0].log_softmax(-1).exp()
 
@@ -1506,16 +1520,16 @@ def test_guidance_without_scale_is_the_model_and_with_it_the_prompt_counts_more(
 
         family, layers, block, vocab = "diffusion", 0, 0, model.vocab
 
-        def open(self, length, prompt=0):
-            board = model.open(length, prompt)
+        def open_canvas(self, length, prompt=0):
+            board = model.open_canvas(length, prompt)
 
             class Board:
-                async def score(self, canvas, rows, feed):
+                async def score_canvas(self, canvas, rows, feed):
                     if canvas[0] is None:
                         return torch.tensor(
                             [[0.0] * 4 + [float("-inf")]] * len(rows), dtype=torch.float64
                         )
-                    return await board.score(canvas, rows, feed)
+                    return await board.score_canvas(canvas, rows, feed)
 
                 def close(self):
                     board.close()
@@ -1533,7 +1547,7 @@ def test_guidance_without_scale_is_the_model_and_with_it_the_prompt_counts_more(
 def test_what_is_given_stays_and_is_seen():
     for seed in range(3):
         chain, given = MarkovChainNetwork(seed, 4, 2.0), (None, 2, None, None, 1)
-        joint = {t: p for t, p in chain.joint(PROMPT, 5).items() if (t[1], t[4]) == (2, 1)}
+        joint = {t: p for t, p in chain.joint_law(PROMPT, 5).items() if (t[1], t[4]) == (2, 1)}
         total = sum(joint.values())
         decoder = DenoisingDecoder(ToyDenoiser(chain), AtRandomUnmasker(), FullRefresh())
         got = law_of(lambda r, d=decoder, g=given: answer_one(d, Request(PROMPT, 5, given=g), r))

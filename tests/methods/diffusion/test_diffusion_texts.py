@@ -58,7 +58,7 @@ def test_fifty_prompts(model, method, cache, tmp_path):
         lm = load(model, threads=1, draft=autoregressive(model, tmp_path / "ar"))
     elif needs:
         lm = load(model, threads=1, trained=extras(lm, tmp_path))
-    if not registry.can_use_method(method, lm.kit()):
+    if not registry.can_use_method(method, lm.recipe_kit()):
         pytest.skip("it needs another kind of model")
     tasks = [draw_task("slots" if i % 2 else "copy", 99, i) for i in range(50)]
     assert len({t.question for t in tasks}) == 50

@@ -37,7 +37,7 @@ def reference(seed, length, size, steps, again, count, late, eos=-1):
     chain, canvas, passes = MarkovChainNetwork(seed, 5, 2.0), [*PROMPT, *(None,) * length], []
 
     def filled(low, high, number, sure):
-        laws = {i: chain.law(tuple(canvas), i).softmax(-1) for i in range(low, high)}
+        laws = {i: chain.position_law(tuple(canvas), i).softmax(-1) for i in range(low, high)}
         odds = {i: (float(p.max()), int(p.argmax())) for i, p in laws.items() if canvas[i] is None}
         for i in sorted(odds, key=lambda i: (-odds[i][0], i))[:number]:
             sure[i], canvas[i] = odds[i]
@@ -123,7 +123,11 @@ def test_it_mends_what_was_written_at_once():
     def worth(seed, text):
         chain, canvas = MarkovChainNetwork(seed, 5, 2.0), (*PROMPT, *text)
         return sum(
-            float(chain.law((*canvas[:i], None, *canvas[i + 1 :]), i).log_softmax(-1)[canvas[i]])
+            float(
+                chain.position_law((*canvas[:i], None, *canvas[i + 1 :]), i).log_softmax(-1)[
+                    canvas[i]
+                ]
+            )
             for i in range(len(PROMPT), len(canvas))
         )
 

@@ -18,15 +18,15 @@ from polydec.lab.testing.toy import toy_law
 from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.shapers.temperature import TemperatureRule
-from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
-from polydec.methods.diffusion.loop.valued import SoftValueDenoising
-from polydec.methods.diffusion.loop.worths import (
+from polydec.methods.diffusion.loop.canvas_rewards import (
     AnswerTextReward,
     LearnedCanvasValue,
     LikelihoodReward,
     PosteriorMeanValue,
     TargetLengthReward,
 )
+from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+from polydec.methods.diffusion.loop.soft_value import SoftValueDenoising
 from polydec.methods.diffusion.refreshes import exact_refresh
 from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
 from polydec.methods.diffusion.unmaskers.left_to_right import LeftToRightUnmasker
@@ -53,10 +53,12 @@ def worth(judge, tokens):
     async def read():
         total = 0.0
         for i, x in enumerate(tokens):
-            session = judge.open((*PROMPT, *tokens[:i]))
+            session = judge.open_session((*PROMPT, *tokens[:i]))
             total += (
-                await session.score(Draft.chain((*PROMPT, *tokens[:i])[-1]), ScoreRequest())
-            ).logp(0, (x,))[0]
+                await session.score_draft(
+                    Draft.chain_draft((*PROMPT, *tokens[:i])[-1]), ScoreRequest()
+                )
+            ).token_logprobs(0, (x,))[0]
             session.close()
         return total / len(tokens)
 
@@ -179,7 +181,9 @@ def test_more_tries_give_what_the_judge_likes():
 
 
 def test_the_best_is_taken_at_no_heat():
-    assert SoftValueDenoising(None, None, 3).taken(torch.tensor([-2.0, -1.0, -1.0]), None) == 1  # type: ignore
+    assert (
+        SoftValueDenoising(None, None, 3).chosen_edit(torch.tensor([-2.0, -1.0, -1.0]), None) == 1
+    )  # type: ignore
 
 
 def test_a_length_pulls():
@@ -188,9 +192,11 @@ def test_a_length_pulls():
         model = ToyDenoiser(MarkovChainNetwork(2, 4), eos)
 
         async def worths(wanted, model=model):
-            judge = TargetLengthReward(AnswerTextReward(len), wanted, 0.5).open(PROMPT, model.vocab)
-            await judge.ready()
-            return [await judge.worth(x) for x in ((1,), (1, 2, 3), (1, 2, 0))]
+            judge = TargetLengthReward(AnswerTextReward(len), wanted, 0.5).open_judge(
+                PROMPT, model.vocab
+            )
+            await judge.prepare_judgement()
+            return [await judge.answer_worth(x) for x in ((1,), (1, 2, 3), (1, 2, 0))]
 
         plain, near = (run_coroutines([worths(n)])[0] for n in (0, 2))
         assert plain == [1.0, 5.0, 3.0 if eos == 0 else 5.0]  # "1", "1 2 3" and "1 2 0"
@@ -249,6 +255,6 @@ def test_a_value_is_of_gaps_as_of_nothing_and_of_its_own_canvas():
     token_BT = torch.full((3, 5), -1)
     for i, c in enumerate(canvases):
         token_BT[i, : len(c)] = torch.tensor([-1 if x is None else x for x in c])
-    said_B = net.values(token_BT, torch.tensor([4, 3, 5]))
+    said_B = net.canvas_values(token_BT, torch.tensor([4, 3, 5]))
     assert said_B.tolist() == pytest.approx([net(c) for c in canvases], rel=1e-3)
     assert len({round(net(c), 6) for c in (*canvases, (0, 1, 0, 3))}) == 4

@@ -14,31 +14,31 @@ from polydec.methods.speculative.loop.types import Verdict
 
 def test_a_chance_goes_from_its_prior_to_what_was_observed():
     rates = ChanceCalibration(3, weight=4.0)
-    assert rates.chance(1, 0.5) == 0.5
-    rates.observe(1, True)
+    assert rates.cell_chance(1, 0.5) == 0.5
+    rates.add_cases(1, True)
     assert (
-        rates.chance(1, 0.5) == pytest.approx((1 + 4 * 0.5) / 5)
-        and rates.chance(0, 0.25) == rates.chance(2, 0.25) == 0.25
+        rates.cell_chance(1, 0.5) == pytest.approx((1 + 4 * 0.5) / 5)
+        and rates.cell_chance(0, 0.25) == rates.cell_chance(2, 0.25) == 0.25
     )
     for _ in range(10_000):
-        rates.observe(1, False)
-    assert rates.chance(1, 0.5) < 0.001
+        rates.add_cases(1, False)
+    assert rates.cell_chance(1, 0.5) < 0.001
 
 
 def test_counts_are_halved_where_old_ones_fade():
     rates = ChanceCalibration(1, 1.0, forget=8)
     for _ in range(100):
-        rates.observe(0, True)
+        rates.add_cases(0, True)
         assert rates.tried[0] < 8
     for _ in range(16):
-        rates.observe(0, False)
-    assert rates.chance(0, 0.5) < 0.3
+        rates.add_cases(0, False)
+    assert rates.cell_chance(0, 0.5) < 0.3
 
 
 def test_a_copy_learns_alone():
     rates = ChanceCalibration(2, 8.0, 256)
     twin = rates.copy()
-    twin.observe(0, 1.0, 0.5)
+    twin.add_cases(0, 1.0, 0.5)
     assert (rates.tried, twin.tried, twin.right) == (
         [0.0, 0.0],
         [0.5, 0.0],
@@ -68,19 +68,23 @@ def test_a_chain_goes_on_while_it_pays():
 
 def test_a_builder_finds_what_is_there():
     tree = TreeBuilder(7)
-    a = tree.put(0, 1, 0.5)
-    assert tree.put(0, 1, 0.8) == a and tree.put(0, 1, 0.2) == a and tree.chance[a] == 0.8
-    probe = tree.add(a, 2, probe=True)
-    b = tree.put(a, 2, 0.4)
+    a = tree.find_or_add(0, 1, 0.5)
+    assert (
+        tree.find_or_add(0, 1, 0.8) == a
+        and tree.find_or_add(0, 1, 0.2) == a
+        and tree.chance[a] == 0.8
+    )
+    probe = tree.add_node(a, 2, probe=True)
+    b = tree.find_or_add(a, 2, 0.4)
     assert b != probe, "a probe is nobody's to build upon"
-    draft = tree.draft()
+    draft = tree.built_draft()
     assert (draft.token, draft.parent, draft.probe) == (
         (7, 1, 2, 2),
         (-1, 0, 1, 1),
         (False, False, True, False),
     )
     assert draft.chance == (1.0, 0.8, 1.0, 0.4) and tree.depth == [0, 1, 2, 2] == list(draft.depth)
-    assert TreeBuilder(7).draft().chance is None is TreeBuilder(7).draft().probe
+    assert TreeBuilder(7).built_draft().chance is None is TreeBuilder(7).built_draft().probe
 
 
 def test_a_builder_goes_on_with_a_draft():
@@ -91,7 +95,7 @@ def test_a_builder_goes_on_with_a_draft():
         (DrawKind.CERTAIN, DrawKind.INDEPENDENT, DrawKind.INDEPENDENT, DrawKind.CERTAIN),
         (None, law_V, law_V, None),
     )
-    same = TreeBuilder.of(draft).draft()
+    same = TreeBuilder.of_draft(draft).built_draft()
     assert (same.token, same.parent, same.draw, same.law) == (
         draft.token,
         draft.parent,
@@ -99,7 +103,9 @@ def test_a_builder_goes_on_with_a_draft():
         draft.law,
     )
     assert same.chance is None
-    assert TreeBuilder.of(draft).put(0, 1) == 1, "of equal children the first has the tree below"
+    assert TreeBuilder.of_draft(draft).find_or_add(0, 1) == 1, (
+        "of equal children the first has the tree below"
+    )
 
 
 def test_nodes_of_tokens_and_tokens_of_nodes():
@@ -107,14 +113,14 @@ def test_nodes_of_tokens_and_tokens_of_nodes():
     for _ in range(200):
         tree = TreeBuilder(0)
         for _ in range(dice.randrange(8)):
-            tree.put(dice.randrange(len(tree)), dice.randrange(3))
-        draft = tree.draft()
+            tree.find_or_add(dice.randrange(len(tree)), dice.randrange(3))
+        draft = tree.built_draft()
         node = dice.randrange(len(draft))
         verdict = Verdict(draft.path_to(node), 9)
         assert (
-            verdict.tokens(draft) == (*verdict.accepted(draft), 9)
-            and verdict.committed(draft)[0] == 0
+            verdict.written_tokens(draft) == (*verdict.accepted_tokens(draft), 9)
+            and verdict.committed_tokens(draft)[0] == 0
         )
-        assert draft.nodes_of(verdict.committed(draft)) == [0, *verdict.path]
-        assert draft.nodes_of((*verdict.committed(draft), 9)) == [0, *verdict.path]
+        assert draft.nodes_of(verdict.committed_tokens(draft)) == [0, *verdict.path]
+        assert draft.nodes_of((*verdict.committed_tokens(draft), 9)) == [0, *verdict.path]
         assert draft.nodes_of((5, 1)) == draft.nodes_of(()) == []

@@ -22,8 +22,8 @@ def test_rivals_make_a_token_less_likely_and_a_second_voice_more():
 
 
 def test_two_trees_become_one():
-    first = Draft.certain((9, 1, 2, 3), (-1, 0, 1, 0), (1.0, 0.6, 0.9, 0.2))
-    second = Draft.certain((9, 1, 5), (-1, 0, 1), (1.0, 0.7, 0.4))
+    first = Draft.certain_tree((9, 1, 2, 3), (-1, 0, 1, 0), (1.0, 0.6, 0.9, 0.2))
+    second = Draft.certain_tree((9, 1, 5), (-1, 0, 1), (1.0, 0.7, 0.4))
     both = merge_certain_drafts(first, second)
     assert both.token == (9, 1, 2, 3, 5) and both.parent == (-1, 0, 1, 0, 1)
     assert both.chance == pytest.approx(
@@ -35,7 +35,7 @@ def test_two_trees_become_one():
             two_source_chance(0.0, 0.4, 0.9),
         )
     )
-    nobody = merge_certain_drafts(Draft.chain(9), second)
+    nobody = merge_certain_drafts(Draft.chain_draft(9), second)
     assert nobody.chance == pytest.approx(
         (1.0, single_source_chance(0.7, 0.0), single_source_chance(0.4, 0.0))
     )

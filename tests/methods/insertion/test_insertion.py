@@ -67,8 +67,8 @@ def test_mutants_are_found():
             return InsertionScores(offer.logw_SV.flip(0), offer.whole)
 
     class Anywhere(InsertionDecoder):
-        def start(self, request):
-            kept = super().start(request)
+        def start_state(self, request):
+            kept = super().start_state(request)
             return InsertionSheet(kept.token, (0,) * len(kept.behind), (sum(kept.room),))
 
     for mutant in (
@@ -86,11 +86,12 @@ def test_mutants_are_found():
 def test_with_the_last_slot_only_it_is_plain_decoding(seed):
     model = last_slot_inserter(seed, 2)
     assert (
-        text_law_distance(law(model, Request((1,), max_tokens=4)), model.network.law(1, 4)) < 1e-12
+        text_law_distance(law(model, Request((1,), max_tokens=4)), model.network.position_law(1, 4))
+        < 1e-12
     )
     want, at = [], 1
     for _ in range(9):
-        at = int(model.network.step_VV[at, :-1].argmax())
+        at = int(model.network.step_VV[at, :-1].likeliest_token())
         want.append(at)
     assert (
         list(
@@ -109,12 +110,14 @@ def test_what_is_promised():
 
 
 def test_a_sheet_grows_where_its_gaps_are():
-    sheet = InsertionSheet.of((None, None, 7, None))
+    sheet = InsertionSheet.of_answer((None, None, 7, None))
     assert (sheet.token, sheet.slots, sheet.room) == ((7,), (0, 1), (2, 1))
-    sheet = sheet.put(0, 5).put(1, 6)
+    sheet = sheet.with_token(0, 5).with_token(1, 6)
     assert (sheet.token, sheet.slots, sheet.room) == ((5, 6, 7), (3,), (0, 1))
-    assert sheet.put(3, 8) == InsertionSheet((5, 6, 7, 8), (0, 0, 0, 1, 1), (0, 0))
-    assert not InsertionSheet.of((1, 2)).slots and InsertionSheet.of((None,) * 3).room == (3,)
+    assert sheet.with_token(3, 8) == InsertionSheet((5, 6, 7, 8), (0, 0, 0, 1, 1), (0, 0))
+    assert not InsertionSheet.of_answer((1, 2)).slots and InsertionSheet.of_answer(
+        (None,) * 3
+    ).room == (3,)
 
 
 def test_several_tokens_a_pass_go_into_as_many_slots():
@@ -149,7 +152,7 @@ def test_options_are_checked_and_statistics_add_up():
         with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
             InsertionDecoder(last_slot_inserter(0), **options)
     a, b = InsertStats(2, 0, 3, 10), InsertStats(1, 1, 1, 4)
-    assert a.plus(b) == InsertStats(3, 1, 4, 14) and a.metrics() == {
+    assert a.plus_stats(b) == InsertStats(3, 1, 4, 14) and a.metrics() == {
         "inserted_per_pass": 1.5,
         "positions_per_pass": 5.0,
     }

@@ -15,7 +15,9 @@ from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_press import check_press, check_pressing
 from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
 from polydec.lab.testing.toy import toy_law
-from polydec.methods.presses._chosen import (
+from polydec.methods.presses._integers import quantise_to_integers
+from polydec.methods.presses._quantised import QuantisedPress, low_rank_factors
+from polydec.methods.presses._selected_entries import (
     ExpectedAttentionRule,
     H2OPress,
     KeyDiffRule,
@@ -24,8 +26,6 @@ from polydec.methods.presses._chosen import (
     TovaPress,
     WindowPress,
 )
-from polydec.methods.presses._integers import quantise_to_integers
-from polydec.methods.presses._quantised import QuantisedPress, low_rank_factors
 from polydec.methods.speculative.drafters.lookup import LookupDrafter
 from polydec.methods.speculative.drafters.model import ModelDrafter
 from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -62,7 +62,7 @@ KINDS = list(presses(4))
 
 
 def law(press, chunk=7, keep=0):
-    return CausalLaw(NET, TokenVocabulary(50, frozenset({0})), chunk=chunk, keep=keep).pressed(
+    return CausalLaw(NET, TokenVocabulary(50, frozenset({0})), chunk=chunk, keep=keep).pressed_law(
         press
     )
 
@@ -73,10 +73,10 @@ def near(a, b, tolerance=1e-9):
 
 async def by_steps(target, text, first):
     """The law after every token of a text from `first` on, one token a pass."""
-    session, out = target.open(text[: first + 1]), []
+    session, out = target.open_session(text[: first + 1]), []
     for x in text[first:]:
-        out.append((await session.score(Draft.chain(x), ROW)).row(0))
-        session.commit((x,))
+        out.append((await session.score_draft(Draft.chain_draft(x), ROW)).logprob_row(0))
+        session.commit_tokens((x,))
     return torch.stack(out)
 
 
@@ -98,13 +98,13 @@ def test_chunks_of_a_prompt_and_depths_of_drafts_leave_the_law(kind, truth):
     """Also drafts that are deeper than several blocks."""
     want = truth(kind)
     for chunk, depth in ((1, 9), (5, 2), (50, 30)):
-        session, at = law(presses(4)[kind], chunk).open(TEXT[:14]), 13
+        session, at = law(presses(4)[kind], chunk).open_session(TEXT[:14]), 13
         while at < len(TEXT):
             some = TEXT[at : at + depth]
-            scores = go(session.score(Draft.chain(some[0], some[1:]), ROW))
+            scores = go(session.score_draft(Draft.chain_draft(some[0], some[1:]), ROW))
             near(rows(scores, len(some)), want[at : at + len(some)])
             keep = max(1, depth // 2)
-            session.commit(some[:keep])
+            session.commit_tokens(some[:keep])
             at += keep
 
 
@@ -113,32 +113,34 @@ def test_company_forks_eviction_rewinds_and_shared_prefixes_leave_the_law(kind, 
     want, dice = truth(kind), random.Random(5)
     target = law(presses(4)[kind], keep=2)
     plain = target_of_exact()
-    some = [target.open(TEXT[: dice.randrange(36, 50)]) for _ in range(3)]  # they share a prefix
-    others = [plain.open(TEXT[:20]), law(presses(5)["8 bits"]).open(TEXT[:33])]
+    some = [
+        target.open_session(TEXT[: dice.randrange(36, 50)]) for _ in range(3)
+    ]  # they share a prefix
+    others = [plain.open_session(TEXT[:20]), law(presses(5)["8 bits"]).open_session(TEXT[:33])]
     for turn in range(24):
         for at in range(len(some)):
             session = some[at]
             if turn % 6 == 5:
-                session.rewind(dice.choice([1, 3, min(20, len(session.ledger.text) - 1)]))
+                session.rewind_tokens(dice.choice([1, 3, min(20, len(session.ledger.text) - 1)]))
             if turn % 5 == at:
-                session.evict()
+                session.evict_cache()
             if turn == 12 and at == 1:
                 some[at] = session.fork()
                 session.close()
         drafts = []
         for session in some:
             n = len(session.ledger.text)
-            drafts.append(Draft.chain(TEXT[n], TEXT[n + 1 : n + 1 + dice.randrange(4)]))
-        free = [Draft.chain(3, (1, 2)) for _ in others]
+            drafts.append(Draft.chain_draft(TEXT[n], TEXT[n + 1 : n + 1 + dice.randrange(4)]))
+        free = [Draft.chain_draft(3, (1, 2)) for _ in others]
         got = run_coroutines(
-            [s.score(d, ROW) for s, d in zip((*some, *others), (*drafts, *free), strict=True)]
+            [s.score_draft(d, ROW) for s, d in zip((*some, *others), (*drafts, *free), strict=True)]
         )
         for session, draft, scores in zip(some, drafts, got[: len(some)], strict=True):
             n, m = len(session.ledger.text), len(draft)
             near(rows(scores, m), want[n : n + m])
-            session.commit(draft.token[: dice.randrange(1, m + 1)])
+            session.commit_tokens(draft.token[: dice.randrange(1, m + 1)])
             if len(session.ledger.text) > len(TEXT) - 6:
-                session.rewind(20)
+                session.rewind_tokens(20)
     for session in (*some, *others):
         session.close()
     assert not target.live
@@ -177,7 +179,9 @@ TINY = network(dtype="float64", vocab_size=3, hidden_size=16, num_attention_head
 @pytest.mark.parametrize("kind", KINDS)
 def test_output_laws_are_the_pressed_one_enumerated(kind):
     """Of a draft that is another model's, and of one that a lookup finds: boundaries of blocks of 2 lie within the answer."""
-    target = CausalLaw(TINY, TokenVocabulary(3, frozenset({2})), chunk=2).pressed(presses(2)[kind])
+    target = CausalLaw(TINY, TokenVocabulary(3, frozenset({2})), chunk=2).pressed_law(
+        presses(2)[kind]
+    )
     small = toy_law(7)
     prompt, want = (0, 1, 1, 0, 1), None
     for make in (
@@ -194,13 +198,15 @@ def test_output_laws_are_the_pressed_one_enumerated(kind):
 
 def exactly(press, length=60):
     """Whether a press leaves every law as it is without one."""
-    want = rows(go(target_of_exact().open(TEXT[:1]).score(chain(length), ROW)), length)
-    got = rows(go(law(press).open(TEXT[:1]).score(chain(length), ROW)), length)
+    want = rows(
+        go(target_of_exact().open_session(TEXT[:1]).score_draft(chain(length), ROW)), length
+    )
+    got = rows(go(law(press).open_session(TEXT[:1]).score_draft(chain(length), ROW)), length)
     return float((got.exp() - want.exp()).abs().max()) < 1e-12
 
 
 def chain(length):
-    return Draft.chain(TEXT[0], TEXT[1:length])
+    return Draft.chain_draft(TEXT[0], TEXT[1:length])
 
 
 def test_limiting_cases_are_exact_and_others_are_not():
@@ -230,7 +236,7 @@ def test_expected_attention_is_its_definition():
     """Attention to keys of queries that are drawn with mean and covariance of the block behind, over those of other keys."""
     dice = torch.Generator().manual_seed(0)
     kv, behind = torch.randn(2, 2, 6, 4, generator=dice), torch.randn(5, 2, 6, 4, generator=dice)
-    got = ExpectedAttentionRule().worth(kv, behind)
+    got = ExpectedAttentionRule().entry_scores(kv, behind)
     for h in range(2):
         chance = torch.zeros(6)
         for query in behind[2:, h].double():
@@ -243,7 +249,7 @@ def test_expected_attention_is_its_definition():
 def test_keys_apart_from_the_others_stay():
     kv = torch.zeros(2, 1, 4, 3)
     kv[0, 0] = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.1, 0.0], [0.0, 0.0, 5.0], [9.0, 0.0, 0.0]])
-    kept = ScorerPress("a", 4, 2, 0, KeyDiffRule()).pack(1, kv, None, None).kv[0, 0]
+    kept = ScorerPress("a", 4, 2, 0, KeyDiffRule()).pack_block(1, kv, None, None).kv[0, 0]
     assert torch.equal(kept, kv[0, 0, [1, 2]])
 
 
@@ -251,9 +257,9 @@ def test_what_the_last_token_sees_stays_in_all_heads():
     kv, behind = torch.zeros(2, 2, 4, 2), torch.zeros(3, 2, 4, 2)
     kv[0, 0, 1, 0] = kv[0, 1, 3, 0] = kv[1, :, 2] = 5.0
     behind[2, :, -1, 0], behind[2, :, 0, 1] = 3.0, 9.0
-    kept = TovaPress("a", 4, 2).pack(0, kv, behind, None)
+    kept = TovaPress("a", 4, 2).pack_block(0, kv, behind, None)
     assert torch.equal(kept.kv, kv[..., [1, 3], :])
-    far = TovaPress("a", 4, 2).pack(1, kv - 1.0, behind, kept)
+    far = TovaPress("a", 4, 2).pack_block(1, kv - 1.0, behind, kept)
     assert torch.equal(far.kv, kept.kv), "who was kept competes with the new block"
 
 
@@ -268,10 +274,10 @@ def blocks(count, size, head, seed=0):
 
 
 def filled(press, some):
-    packed = [press.pack(k, kv, None, None) for k, kv in enumerate(some)]
+    packed = [press.pack_block(k, kv, None, None) for k, kv in enumerate(some)]
     size = sum(press.size(k) for k in range(len(some)))
     into = some[0].new_empty(*some[0].shape[:2], size, some[0].shape[3])
-    press.fill(packed, into)
+    press.fill_blocks(packed, into)
     return into
 
 
@@ -290,13 +296,14 @@ def test_error_falls_with_outliers_and_with_rank():
 def test_rounding_is_off_by_half_a_step(bits):
     x = torch.randn(3, 5, 21, generator=torch.Generator().manual_seed(bits))
     made = quantise_to_integers(x, bits, 7)
-    off = (made.read() - x).abs().unflatten(-1, (3, 7))
+    off = (made.read_numbers() - x).abs().unflatten(-1, (3, 7))
     assert (off <= made.scale.float() * (0.5 + (1 << bits) / 2048) + 1e-6).all()
     assert torch.equal(
-        quantise_to_integers(torch.full((2, 9), 0.75), bits, 0).read(), torch.full((2, 9), 0.75)
+        quantise_to_integers(torch.full((2, 9), 0.75), bits, 0).read_numbers(),
+        torch.full((2, 9), 0.75),
     )
     assert made.codes.shape[-1] == -(-21 * bits // 8)
-    assert quantise_to_integers(torch.full((1, 4), 1e30), bits, 0).read().isfinite().all()
+    assert quantise_to_integers(torch.full((1, 4), 1e30), bits, 0).read_numbers().isfinite().all()
 
 
 def test_the_low_rank_part_is_a_projection_and_nearly_the_best():
@@ -328,16 +335,20 @@ def test_old_entries_are_given_back():
     text = random.Random(1).choices(range(1, 50), k=500)
     exact, held = target_of_exact(), {}
     for kind, press in presses(16).items():
-        session = CausalLaw(NET, TokenVocabulary(50, frozenset({0}))).pressed(press).open(text)
-        go(session.prefill(SILENT))
-        go(session.score(Draft.chain(text[-1]), ROW))
-        session.commit(text[-1:])
-        go(session.score(Draft.chain(3), ROW))
+        session = (
+            CausalLaw(NET, TokenVocabulary(50, frozenset({0})))
+            .pressed_law(press)
+            .open_session(text)
+        )
+        go(session.prefill_prompt(SILENT))
+        go(session.score_draft(Draft.chain_draft(text[-1]), ROW))
+        session.commit_tokens(text[-1:])
+        go(session.score_draft(Draft.chain_draft(3), ROW))
         held[kind] = total_cache_bytes([session.ledger.cache])
         assert session.ledger.cache.base >= 400, kind
         assert session.ledger.cache.end - session.ledger.cache.base <= 100
-    whole = exact.open(text)
-    go(whole.prefill(SILENT))
+    whole = exact.open_session(text)
+    go(whole.prefill_prompt(SILENT))
     assert all(size < 0.8 * total_cache_bytes([whole.ledger.cache]) for size in held.values()), held
     assert held["window"] < held["8 bits"] and held["hitters"] < held["watched"]
 
@@ -346,13 +357,13 @@ def test_of_kept_texts_the_one_that_can_go_on_is_taken():
     """A longer text that begins alike has given back what rows behind the common part see, and is no use."""
     target = law(presses(4)["8 bits"], keep=2)
     for length in (70, 30):
-        session = target.open(TEXT[:length])
-        go(session.prefill(SILENT))
+        session = target.open_session(TEXT[:length])
+        go(session.prefill_prompt(SILENT))
         session.close()
-    session = target.open(TEXT[:28])
+    session = target.open_session(TEXT[:28])
     assert session.ledger.cache.length == 27
     near(
-        rows(go(session.score(Draft.chain(TEXT[27]), ROW)), 1),
+        rows(go(session.score_draft(Draft.chain_draft(TEXT[27]), ROW)), 1),
         go(by_steps(target, TEXT[:28], 0))[-1:],
     )
 
@@ -368,4 +379,6 @@ def test_windows_and_networks_that_see_what_follows_are_refused():
         config.to_dict(), MistralForCausalLM(config).state_dict(), dtype="float32"
     )
     with pytest.raises(RequestError, match="see a window"):
-        CausalLaw(net, TokenVocabulary(50, frozenset({0}))).pressed(WindowPress("window", 16, 4))
+        CausalLaw(net, TokenVocabulary(50, frozenset({0}))).pressed_law(
+            WindowPress("window", 16, 4)
+        )

@@ -183,5 +183,5 @@ def test_certificates_compare_with_plain_under_the_same_press(lm, monkeypatch, p
 def test_few_presses_keep_texts(lm):
     law = lm.checkpoint.lm
     for block in range(16, 40):
-        law.pressed(press.build("window", {"block": block})[0])
+        law.pressed_law(press.build("window", {"block": block})[0])
     assert len(law._pressed) <= 4

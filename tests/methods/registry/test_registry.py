@@ -270,7 +270,7 @@ def test_an_engine_keeps_and_another_one_does_not(tmp_path):
             max_tokens=30,
             ignore_eos=True,
             raw=True,
-            sampling=lm.sampling(temperature=0.0),
+            sampling=lm.sampling_with(temperature=0.0),
         )
         return engine.run([ticket])[0].metrics["target_passes"]
 

@@ -33,7 +33,9 @@ def search(target, **options):
 
 def row(target, text):
     async def scores():
-        return await target.open(text).score(Draft.chain(text[-1]), ScoreRequest(hidden=True))
+        return await target.open_session(text).score_draft(
+            Draft.chain_draft(text[-1]), ScoreRequest(hidden=True)
+        )
 
     return run_coroutines([scores()])[0]
 
@@ -43,10 +45,13 @@ def reference(target, reward, length, width, longest, budget, toll, rng, again=N
 
     def extend(text, stream, most):
         while len(text) < length and most and (not text or text[-1] not in target.vocab.eos):
-            p_V = row(target, (*PROMPT, *text)).row(0).exp().double()
+            p_V = row(target, (*PROMPT, *text)).logprob_row(0).exp().double()
             steps[text] = p_V
             text, most = (
-                (*text, stream.at("token", len(PROMPT) + len(text)).categorical(p_V)),
+                (
+                    *text,
+                    stream.child_stream("token", len(PROMPT) + len(text)).draw_categorical(p_V),
+                ),
                 most - 1,
             )
         return text
@@ -65,7 +70,7 @@ def reference(target, reward, length, width, longest, budget, toll, rng, again=N
         f, h, depth, number, text, drawn, stream, g, before = best
         seen = list(before)
         for i in range(drawn, drawn + width):
-            mine = stream if i == 0 else stream.at("step", len(text), i)
+            mine = stream if i == 0 else stream.child_stream("step", len(text), i)
             longer = extend(text, mine, longest)
             written += len(longer) - len(text)
             if longer in seen:
@@ -73,7 +78,9 @@ def reference(target, reward, length, width, longest, budget, toll, rng, again=N
             seen.append(longer)
             known = sure is not None and chance(text, longer) >= sure
             value = (
-                1.0 - h if known else reward.chance(row(target, (*PROMPT, *longer)).hidden_NH[0])
+                1.0 - h
+                if known
+                else reward.success_chance(row(target, (*PROMPT, *longer)).hidden_NH[0])
             )
             cut = len(longer) == length and longer[-1] not in target.vocab.eos
             hope, found = 1.0 - (0.0 if cut else value), found + 1
@@ -83,7 +90,7 @@ def reference(target, reward, length, width, longest, budget, toll, rng, again=N
             open_.append((f + again, h, depth, number, text, drawn + width, stream, g, tuple(seen)))
     best = min([n for n in open_ if over(n[4])] or open_)
     text, drawn, stream = best[4:7]
-    return extend(text, stream.at("step", len(text), drawn) if drawn else stream, length)
+    return extend(text, stream.child_stream("step", len(text), drawn) if drawn else stream, length)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +107,14 @@ def test_it_is_the_search_of_its_card(budget, again, sure):
         )
         got = run_coroutines([run_decoder(decoder, Request(PROMPT, 7, seed=seed))])[0][0]
         want = reference(
-            target, reward, 7, **options, budget=budget, rng=Rng.of(seed), again=again, sure=sure
+            target,
+            reward,
+            7,
+            **options,
+            budget=budget,
+            rng=Rng.of_choice(seed),
+            again=again,
+            sure=sure,
         )
         assert got.token_ids == want, f"seed {seed}: {got.token_ids}, by the card {want}"
         texts.add(want)
@@ -135,7 +149,7 @@ def test_sure_steps_are_not_asked_of():
 class Knows:
     """An oracle: only token 1 is right."""
 
-    def chance(self, hidden_H):
+    def success_chance(self, hidden_H):
         return float(hidden_H[0] == 1)
 
 

@@ -51,7 +51,9 @@ def answer(decoder, seed=0, most=9, **fields):
 
 def row(target, text):
     async def scores():
-        return await target.open(text).score(Draft.chain(text[-1]), ScoreRequest(hidden=True))
+        return await target.open_session(text).score_draft(
+            Draft.chain_draft(text[-1]), ScoreRequest(hidden=True)
+        )
 
     return run_coroutines([scores()])[0]
 
@@ -69,8 +71,8 @@ def reference(target, draft, calls, longest, most, rng, judged):
         ):
             at = len(PROMPT) + len(text) + len(new)
             new += (
-                stream.at("token", at).categorical(
-                    row(law, (*PROMPT, *text, *new)).row(0).exp().double()
+                stream.child_stream("token", at).draw_categorical(
+                    row(law, (*PROMPT, *text, *new)).logprob_row(0).exp().double()
                 ),
             )
         return new
@@ -80,8 +82,8 @@ def reference(target, draft, calls, longest, most, rng, judged):
 
     text, called, dropped = (), 0, False
     while len(text) < most and not (text and text[-1] in target.vocab.eos):
-        drafted = step(draft, text, rng.at("draft", len(text)))
-        own = step(target, text, rng.at("own", len(text)) if dropped else rng)
+        drafted = step(draft, text, rng.child_stream("draft", len(text)))
+        own = step(target, text, rng.child_stream("own", len(text)) if dropped else rng)
         mine = calls(
             state(target, text + drafted), state(draft, text + drafted), state(target, text + own)
         )
@@ -98,13 +100,18 @@ def test_it_is_the_loop_of_its_card(which):
         target, draft = pair(seed, eos=-1 if seed % 3 == 0 else 2)
         r = ByToken(seed)
         arbiter, by = {
-            "router": (RouterArbiter(r, 0.5), lambda _, b, __, r=r: r.chance(b) >= 0.5),
-            "value": (ValueArbiter(r, 0.5), lambda a, _, __, r=r: r.chance(a) < 0.5),
-            "advantage": (AdvantageArbiter(r), lambda a, _, c, r=r: r.chance(c) > r.chance(a)),
+            "router": (RouterArbiter(r, 0.5), lambda _, b, __, r=r: r.success_chance(b) >= 0.5),
+            "value": (ValueArbiter(r, 0.5), lambda a, _, __, r=r: r.success_chance(a) < 0.5),
+            "advantage": (
+                AdvantageArbiter(r),
+                lambda a, _, c, r=r: r.success_chance(c) > r.success_chance(a),
+            ),
         }[which]
         longest = 1 + seed % 3
         got = answer(routed(target, draft, arbiter, longest), seed)
-        want, called = reference(target, draft, by, longest, 9, Rng.of(seed), which == "advantage")
+        want, called = reference(
+            target, draft, by, longest, 9, Rng.of_choice(seed), which == "advantage"
+        )
         assert got.token_ids == want and got.stats.called == called
         texts.add(want)
         calls += 0 < called < got.stats.steps
@@ -118,9 +125,9 @@ class Late:
     router: ByToken
     before: torch.Tensor | None = None
 
-    def chance(self, hidden_H):
+    def success_chance(self, hidden_H):
         state, self.before = hidden_H if self.before is None else self.before, hidden_H
-        return self.router.chance(state)
+        return self.router.success_chance(state)
 
 
 def test_a_router_that_reads_too_early_is_told():
@@ -168,7 +175,9 @@ def test_a_router_is_saved_and_fits_the_draft_it_was_made_for(tmp_path):
     made = router.examples(vocab, 8, 4)[0]
     router.save(tmp_path, made, {})
     state_NH = torch.randn(5, 4)
-    assert torch.equal(router.load(tmp_path).head.logit(state_NH), made.head.logit(state_NH))
+    assert torch.equal(
+        router.load(tmp_path).head.step_logits(state_NH), made.head.step_logits(state_NH)
+    )
     with pytest.raises(ValueError, match=r"no prm\.safetensors"):
         step_reward.load(tmp_path)
     with pytest.raises(

@@ -14,9 +14,11 @@ PROMPT = (0, 1, 0)
 
 
 async def fresh(target, text):
-    session = target.open(PROMPT)
-    scores = await session.score(Draft.chain(PROMPT[-1], text), ScoreRequest(base=RowDetail.ROW))
-    return scores.row(len(text)), scores.base.row(len(text))
+    session = target.open_session(PROMPT)
+    scores = await session.score_draft(
+        Draft.chain_draft(PROMPT[-1], text), ScoreRequest(base=RowDetail.ROW)
+    )
+    return scores.logprob_row(len(text)), scores.base.logprob_row(len(text))
 
 
 @pytest.mark.parametrize("evict", [False, True], ids=["kept", "given back"])
@@ -29,22 +31,22 @@ def test_laws_are_those_of_fresh_sessions(seed, shaping, tree, evict):
             bend_target(toy_law(seed, 4, tree=tree), SHAPERS[shaping]),
             random.Random(seed),
         )
-        branches = await BranchTree.open(target, PROMPT, base=RowDetail.ROW)
+        branches = await BranchTree.open_tree(target, PROMPT, base=RowDetail.ROW)
         texts = {0: ()}
         for _ in range(8):
-            scores = await branches.score()
+            scores = await branches.score_texts()
             for node, text in texts.items():
                 row, base = await fresh(target, text)
-                assert scores.row(node).allclose(row, atol=1e-12) and scores.base.row(
-                    node
-                ).allclose(base, atol=1e-12)
+                assert scores.logprob_row(node).allclose(
+                    row, atol=1e-12
+                ) and scores.base.logprob_row(node).allclose(base, atol=1e-12)
             if evict:
-                branches._session.evict()
+                branches._session.evict_cache()
             after = [
                 (node, draw.randrange(4))
                 for node in draw.choices(list(texts), k=draw.randint(1, 4))
             ]
-            nodes = branches.grow(after)
+            nodes = branches.extend_by_one(after)
             assert [nodes[after.index(text)] for text in after] == nodes and len(set(nodes)) == len(
                 set(after)
             )
@@ -58,15 +60,15 @@ def test_laws_are_those_of_fresh_sessions(seed, shaping, tree, evict):
 def test_what_all_texts_begin_with_is_committed():
     async def walk():
         target = toy_law(1, 4)
-        branches = await BranchTree.open(target, PROMPT)
-        await branches.score()
-        nodes = branches.grow([(0, 1), (0, 2)])
-        await branches.score()
-        branches.grow(
+        branches = await BranchTree.open_tree(target, PROMPT)
+        await branches.score_texts()
+        nodes = branches.extend_by_one([(0, 1), (0, 2)])
+        await branches.score_texts()
+        branches.extend_by_one(
             [(nodes[1], 3), (nodes[1], 0)]
         )  # the first text is dropped: one beginning is left
         assert branches._draft.token == (2, 3, 0) and branches._draft.parent == (-1, 0, 0)
-        assert branches.grow([]) == [] and tuple(branches._session.ledger.text) == PROMPT
+        assert branches.extend_by_one([]) == [] and tuple(branches._session.ledger.text) == PROMPT
         branches.close()
 
     run_coroutines([walk()])

@@ -28,10 +28,10 @@ def plain(target):
 def law(target, text):
     async def row():
         return (
-            await target.open((*PROMPT, *text)).score(
-                Draft.chain((*PROMPT, *text)[-1]), ScoreRequest()
+            await target.open_session((*PROMPT, *text)).score_draft(
+                Draft.chain_draft((*PROMPT, *text)[-1]), ScoreRequest()
             )
-        ).row(0)
+        ).logprob_row(0)
 
     return run_coroutines([row()])[0].exp().double()
 
@@ -48,16 +48,16 @@ def reference(target, length, least, most, low, high, longest, rng, letters=("",
         entropy = -sum(p * math.log(p) for p in p_V.tolist() if p)
         count = int(least + (most - least) * min(1, max(0, (entropy - low) / (high - low))))
         if count == 1:
-            text = (*text, rng.at("token", at).categorical(p_V))
+            text = (*text, rng.child_stream("token", at).draw_categorical(p_V))
             continue
         tried = []
         for i in range(count):
-            more, logp, mine = (), 0.0, rng.at("trial", at, i)
+            more, logp, mine = (), 0.0, rng.child_stream("trial", at, i)
             while not more or not (
                 over((*text, *more)) or len(more) == longest or letters[more[-1]] in (",", ".")
             ):
                 q_V = law(target, (*text, *more))
-                x = mine.at("token", at + len(more)).categorical(q_V)
+                x = mine.child_stream("token", at + len(more)).draw_categorical(q_V)
                 more, logp = (*more, x), logp + math.log(q_V[x])
             tried.append((logp / len(more), -i, more))
         text = (*text, *max(tried)[2])
@@ -77,7 +77,7 @@ def test_it_is_the_search_of_its_card():
         got = run_coroutines(
             [run_decoder(CautiousSearch(plain(target), **options), Request(PROMPT, 8, seed=seed))]
         )[0][0]
-        assert got.token_ids == reference(target, 8, **options, rng=Rng.of(seed)), seed
+        assert got.token_ids == reference(target, 8, **options, rng=Rng.of_choice(seed)), seed
 
 
 @pytest.mark.parametrize("options", [{"most": 1}, {"low": 50.0, "high": 60.0}])
@@ -102,7 +102,7 @@ def test_the_law_with_one_trial():
 
 def test_how_many_trials():
     cautious = CautiousSearch(plain(toy_law(1)))
-    assert [cautious.trials(h) for h in (0.0, 0.01, (0.01 + 1.5) / 2, 1.499, 1.5, 9.0)] == [
+    assert [cautious.trial_count(h) for h in (0.0, 0.01, (0.01 + 1.5) / 2, 1.499, 1.5, 9.0)] == [
         1,
         1,
         5,
@@ -133,7 +133,7 @@ def test_punctuation_that_stood_before_a_trial_does_not_end_it():
         )
         got = run_coroutines([run_decoder(cautious, Request(PROMPT, 16, seed=seed))])[0][0]
         assert got.token_ids == reference(
-            target, 16, **options, rng=Rng.of(seed), letters=LETTERS
+            target, 16, **options, rng=Rng.of_choice(seed), letters=LETTERS
         ), seed
 
 

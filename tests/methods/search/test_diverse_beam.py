@@ -18,7 +18,7 @@ from polydec.lab.testing.toy import toy_law
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.shapers.presence import PresencePenaltyRule
 from polydec.laws.shapers.repetition import RepetitionPenaltyRule
-from polydec.laws.targets.searched import drop_greedy_rule
+from polydec.laws.targets.search_target import drop_greedy_rule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch
 from polydec.methods.search.loop.ranking import LengthRanking
@@ -143,7 +143,7 @@ def test_what_is_given_out_early_stands():
 
 def test_passes_are_few_and_prefixes_are_fed_once():
     target, scheduler = toy_law(1, 6, eos=-1), Scheduler()
-    task = scheduler.submit(
+    task = scheduler.submit_coroutine(
         run_decoder(DiverseBeamSearch(target, 6, 3), Request((0, 1, 2, 3, 4), 10))
     )
     while scheduler.step():
@@ -160,7 +160,7 @@ def test_the_answers_share_one_search():
     target = toy_law(1, 6)
     one, three = (found(DiverseBeamSearch(target, 6, 3), 10, n) for n in (1, 3))
     assert [r.stats.passes for r in three] == [one[0].stats.passes] * 3
-    total = three[0].stats.plus(three[1].stats).plus(three[2].stats)
+    total = three[0].stats.plus_stats(three[1].stats).plus_stats(three[2].stats)
     assert replace(total, passes=0, first=0) == replace(one[0].stats, passes=0, first=0)
     assert total.metrics() == {
         "tokens_scored": total.scored,
@@ -193,7 +193,7 @@ def test_texts_and_scores_of_transformers(tiny, dtype, early, theirs, alpha):
     lm = api.load(str(tiny), draft=None, dtype=dtype)
     bias = {1: 6.0}  # ends often enough to matter
     for prompt in ("The grey fox", "nobody asked why the old river"):
-        ids = lm.ids(prompt, raw=True)
+        ids = lm.encode_prompt(prompt, raw=True)
         out = net.generate(
             torch.tensor([ids]),
             num_beams=4,
@@ -220,7 +220,7 @@ def test_texts_and_scores_of_transformers(tiny, dtype, early, theirs, alpha):
             method="beam",
             max_tokens=12,
             n=4,
-            sampling=lm.sampling(temperature=0.0, logit_bias=bias),
+            sampling=lm.sampling_with(temperature=0.0, logit_bias=bias),
             options={"width": 4, "length_penalty": alpha, "early": early},
         ).choices
         assert [c.token_ids for c in got] == [x for x, _ in want]
@@ -236,7 +236,7 @@ def test_a_batch_says_what_singles_say(tiny):
         {"method": "prompt-lookup"},
         {
             "method": "diverse-beam",
-            "sampling": lm.sampling(temperature=0.7, repetition_penalty=1.2),
+            "sampling": lm.sampling_with(temperature=0.7, repetition_penalty=1.2),
             "logprobs": 2,
         },
     ]

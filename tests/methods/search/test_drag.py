@@ -12,7 +12,7 @@ from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
 from polydec.lab.testing.toy import ToyWords, toy_law
 from polydec.laws.shapers.logit_bias import LogitBiasRule
 from polydec.laws.targets.shaped import ShapedTarget
-from polydec.methods.search.loop.agreed import AnswerAgreement, parse_name_hierarchy
+from polydec.methods.search.loop.common_statement import AnswerAgreement, parse_name_hierarchy
 from polydec.methods.search.loop.drag import ResponseAggregationSearch
 from polydec.models.sessions.lm import CausalLaw
 from rollouts_reference import DATES, PROMPT, plain, scored, speaking, tries
@@ -50,13 +50,13 @@ AGREED = (
 @pytest.mark.parametrize(("answers", "said"), AGREED)
 def test_what_answers_agree_in_whatever_their_order(answers, said):
     for order in permutations(answers):
-        found = AnswerAgreement(within=PLACES).of(order)
+        found = AnswerAgreement(within=PLACES).of_answers(order)
         assert (None if found is None else found.said) == said
 
 
 def test_a_higher_share_is_never_more_exact():
     answers = ("4 May 1961", "4 May 1961", "9 May 1961", "1 June 1961", "1965", "1832")
-    found = [AnswerAgreement(share).of(answers) for share in (0.3, 0.5, 0.6, 0.8, 1.0)]
+    found = [AnswerAgreement(share).of_answers(answers) for share in (0.3, 0.5, 0.6, 0.8, 1.0)]
     assert [f and f.said for f in found] == ["4 May 1961", "May 1961", "1961", "1960s", None]
 
 
@@ -85,7 +85,7 @@ def test_it_says_what_its_draws_agree_in():
         answers = [target.vocab.words.decode(t) for t in texts]
         if len(texts) < 3 or not any(answers):
             continue
-        found = AnswerAgreement().of(answers)
+        found = AnswerAgreement().of_answers(answers)
         got = answer(ResponseAggregationSearch(plain(target), tries=3), seed)
         said = "I don't know" if found is None else found.said
         assert (
@@ -93,7 +93,8 @@ def test_it_says_what_its_draws_agree_in():
             and got.finish_reason == "stop"
         )
         assert (
-            got.score == sum(found in ladder for ladder in AnswerAgreement().ladders(answers)) / 3
+            got.score
+            == sum(found in ladder for ladder in AnswerAgreement().support_ladders(answers)) / 3
         )
         seen.add((said, got.token_ids in texts))
     assert len({said for said, _ in seen}) >= 3 and {drawn for _, drawn in seen} == {True, False}
@@ -127,21 +128,23 @@ def test_the_model_itself_may_say_what_they_agree_in():
         if len(texts) < 3 or len({a.lower() for a in answers if a}) < 2:
             continue
         prompt = (*PROMPT, *words.encode("all:\n" + "\n".join(filter(None, answers))))
-        first = int(law_behind(target, prompt).argmax())
-        said = words.decode((first,)) or AnswerAgreement().of(answers)
+        first = int(law_behind(target, prompt).likeliest_token())
+        said = words.decode((first,)) or AnswerAgreement().of_answers(answers)
         said = getattr(said, "said", said) or "I don't know"
         got = answer(ResponseAggregationSearch(plain(target), tries=3, ask="all:\n{answers}"), seed)
         if (
             first in target.vocab.eos
-            or int(law_behind(target, (*prompt, first)).argmax()) in target.vocab.eos
+            or int(law_behind(target, (*prompt, first)).likeliest_token()) in target.vocab.eos
         ):
             assert words.decode(got.token_ids).lower() == said.lower()
-            differs += said != getattr(AnswerAgreement().of(answers), "said", "I don't know")
+            differs += said != getattr(
+                AnswerAgreement().of_answers(answers), "said", "I don't know"
+            )
     assert differs >= 2
 
 
 def law_behind(target, text):
-    return scored(target, text).row(0)
+    return scored(target, text).logprob_row(0)
 
 
 def test_the_model_is_not_asked_where_all_agree_or_there_is_no_room():

@@ -77,25 +77,25 @@ def mode(law, conditional):
         """The session's scores in the place of the toy's."""
 
         def __init__(self, depth):
-            values = dict(zip(order, law.row(depth)))
+            values = dict(zip(order, law.logprob_row(depth)))
             self.logp_V = torch.tensor([values[x] for x in range(3)], dtype=torch.float64).log()
 
-        def row(self, i):
+        def logprob_row(self, i):
             return self.logp_V
 
     class Session:
         depth = 0
 
-        async def prefill(self, want):
+        async def prefill_prompt(self, want):
             return None
 
-        async def score(self, draft, want):
+        async def score_draft(self, draft, want):
             return Row(self.depth)
 
-        def commit(self, tokens):
+        def commit_tokens(self, tokens):
             self.depth += len(tokens)
 
-        def rewind(self, n):
+        def rewind_tokens(self, n):
             self.depth -= n
 
         def close(self):
@@ -104,7 +104,7 @@ def mode(law, conditional):
     class Table:
         vocab, layers = base.vocab, 0
 
-        def open(self, prompt):
+        def open_session(self, prompt):
             return Session()
 
     decoder = ExactModeSearch(Table(), law.length if conditional else 0)

@@ -51,7 +51,11 @@ def spelled(seed, pieces, sharp=1.2):
 @cache
 def row(lm, text):
     async def ask():
-        return (await lm.open(text).score(Draft.chain(text[-1]), ScoreRequest())).row(0).tolist()
+        return (
+            (await lm.open_session(text).score_draft(Draft.chain_draft(text[-1]), ScoreRequest()))
+            .logprob_row(0)
+            .tolist()
+        )
 
     return run_coroutines([ask()])[0]
 
@@ -129,9 +133,11 @@ def test_the_verdict_is_the_sum_over_all_spellings(text):
         known = spelled(seed, KNOWN)
 
         async def asked(covers, known=known):
-            session = read_as_bytes(known, covers, "it").open(EMPTY)
-            await session.score(Draft.chain(EMPTY[0], tuple(text.encode())), ScoreRequest())
-            return session.spelled(len(text))
+            session = read_as_bytes(known, covers, "it").open_session(EMPTY)
+            await session.score_draft(
+                Draft.chain_draft(EMPTY[0], tuple(text.encode())), ScoreRequest()
+            )
+            return session.spelled_logprob(len(text))
 
         total, tokens = read(known, text)
         assert run_coroutines([asked(ALL)])[0] == pytest.approx((total, tokens), abs=1e-12)

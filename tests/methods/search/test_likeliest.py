@@ -30,10 +30,12 @@ def logp(target, text):
     """Of a text behind the prompt, from one session that feeds it as a chain."""
 
     async def scores():
-        return await target.open(PROMPT).score(Draft.chain(PROMPT[-1], text[:-1]), ScoreRequest())
+        return await target.open_session(PROMPT).score_draft(
+            Draft.chain_draft(PROMPT[-1], text[:-1]), ScoreRequest()
+        )
 
     rows = run_coroutines([scores()])[0]
-    return sum(rows.logp(i, (x,))[0] for i, x in enumerate(text))
+    return sum(rows.token_logprobs(i, (x,))[0] for i, x in enumerate(text))
 
 
 def ranked(target, texts):
@@ -49,7 +51,7 @@ def test_spans_equal_brute_force(seed):
     size = 4 + seed % 3
     target, end = toy_law(seed, size, sharp=1.0 + seed % 3), size - 1
     passage = [(seed * 7 + i * i) % (size - 1) for i in range(3 + seed % 7)]
-    language = SpanLanguage.of(passage, None, target.vocab.eos, size)
+    language = SpanLanguage.of_tokens(passage, None, target.vocab.eos, size)
     want = ranked(target, spans(passage, end))[:4]
     got = run_search(LikeliestTextSearch(target, language), Request(PROMPT, 20, n=len(want)))
     for result, (score, text) in zip(got, want, strict=True):
@@ -67,14 +69,14 @@ def test_spans_equal_brute_force(seed):
 def test_texts_of_any_small_constraint(constraint):
     for seed in range(4):
         target = toy_law(seed, 4)
-        language = constraint.language(target.vocab, target.vocab.eos)
+        language = constraint.token_language(target.vocab, target.vocab.eos)
         texts = []
         for n in range(1, 7):
             for text in itertools.product(range(3), repeat=n):
-                state = language.start()
+                state = language.start_state()
                 for x in text:
-                    state = language.step(state, x)
-                if language.allows(state, 3):
+                    state = language.next_state(state, x)
+                if language.allows_token(state, 3):
                     texts.append((*text, 3))
         want = ranked(target, texts)
         got = run_search(LikeliestTextSearch(target, language), Request(PROMPT, 12, n=3))
@@ -89,7 +91,7 @@ def test_passes_grow_with_the_passage_at_most():
     for n in (5, 10, 20, 40):
         passage = [(3 * i + i * i // 5) % 5 for i in range(n)]
         (result,) = run_search(
-            LikeliestTextSearch(target, SpanLanguage.of(passage, None, target.vocab.eos, 6)),
+            LikeliestTextSearch(target, SpanLanguage.of_tokens(passage, None, target.vocab.eos, 6)),
             Request(PROMPT, 64),
         )
         passes.append(result.stats.passes)
@@ -99,7 +101,7 @@ def test_passes_grow_with_the_passage_at_most():
 
 def test_max_tokens_restricts_the_length_and_none_is_an_error():
     target = toy_law(5, 4)
-    language = AnyOf(("abab",)).language(target.vocab, target.vocab.eos)
+    language = AnyOf(("abab",)).token_language(target.vocab, target.vocab.eos)
     assert run_search(LikeliestTextSearch(target, language), Request(PROMPT, 5))[0].token_ids == (
         0,
         1,
@@ -117,7 +119,7 @@ def test_its_session_is_closed_wherever_it_is_cut_off():
     steps, more = 0, True
     while more:
         target, scheduler = CountedTarget(toy_law(4, 6)), Scheduler()
-        task = scheduler.submit(
+        task = scheduler.submit_coroutine(
             run_decoder(LikeliestTextSearch(target), Request((0, 1, 2, 3, 0), 12))
         )
         more = all(scheduler.step() for _ in range(steps))
@@ -136,7 +138,7 @@ def test_the_contract_of_searches():
 def test_a_law_that_leaves_no_text_is_an_error_of_its_own():
     """Every span holds a token that the law never gives."""
     target = toy_law(3, 5)
-    spans_of_two = SpanLanguage.of([1, 2], None, target.vocab.eos, 5)
+    spans_of_two = SpanLanguage.of_tokens([1, 2], None, target.vocab.eos, 5)
     with pytest.raises(ValueError, match="every text of the constraint has probability 0 here"):
         run_search(
             LikeliestTextSearch(ShapedTarget(target, BannedTokensRule((1, 2))), spans_of_two),

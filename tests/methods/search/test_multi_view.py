@@ -146,8 +146,10 @@ def test_if_all_first_tokens_are_answers_their_probabilities_add_up():
 
         async def law(view, lm=lm):
             whole = (0, 1, *lm.vocab.words.encode(view))
-            scores = await lm.open(whole).score(Draft.chain(whole[-1]), ScoreRequest())
-            return scores.row(0).exp().tolist()
+            scores = await lm.open_session(whole).score_draft(
+                Draft.chain_draft(whole[-1]), ScoreRequest()
+            )
+            return scores.logprob_row(0).exp().tolist()
 
         rows = [run_coroutines([law(v)])[0] for v in views]
         total = [
@@ -223,7 +225,7 @@ def test_a_path_without_an_answer_may_count_for_all():
     ],
 )  # fmt: skip
 def test_answers_are_words(said, found):
-    got = plan(model(1), answers=("yes", "no", "New York", "new")).first(said)
+    got = plan(model(1), answers=("yes", "no", "New York", "new")).first_answer(said)
     assert (None if got is None else got[0]) == found
 
 

@@ -65,14 +65,14 @@ def test_the_recursive_estimator_is_unbiased_exactly(good, looks):
 
 def test_without_an_allowed_token_the_weight_is_0():
     for draw in (draw_by_recursive_rejection, draw_by_geometric_rejection):
-        drawn = draw(P_V, *ways(frozenset()), Rng.of(1))
+        drawn = draw(P_V, *ways(frozenset()), Rng.of_choice(1))
         assert drawn.token is None and drawn.weight == 0.0
 
 
 def test_where_all_is_allowed_the_weight_is_1_after_two_looks():
-    drawn = draw_by_recursive_rejection(P_V, *ways(frozenset(range(5))), Rng.of(2))
+    drawn = draw_by_recursive_rejection(P_V, *ways(frozenset(range(5))), Rng.of_choice(2))
     assert (drawn.weight, drawn.checks) == (1.0, 2)
-    drawn = draw_by_geometric_rejection(P_V, *ways(frozenset(range(5))), Rng.of(2))
+    drawn = draw_by_geometric_rejection(P_V, *ways(frozenset(range(5))), Rng.of_choice(2))
     assert drawn.weight == 1.0 and drawn.checks <= 2
 
 
@@ -81,7 +81,7 @@ def test_where_all_is_allowed_the_weight_is_1_after_two_looks():
 def test_the_geometric_estimator_is_unbiased(looks, accepts):
     good, count = frozenset({1, 4}), 8000
     drawn = [
-        draw_by_geometric_rejection(P_V, *ways(good), Rng.of(i), accepts, looks)
+        draw_by_geometric_rejection(P_V, *ways(good), Rng.of_choice(i), accepts, looks)
         for i in range(count)
     ]
     for token in good:
@@ -94,11 +94,11 @@ def allowed_law(target, language, length):
     """The exact law of texts that the language allows, or begins with where they are cut; and the share that it has of all."""
     law = {}
     for text, p in target_law(target, PROMPT, length).items():
-        state = language.start()
+        state = language.start_state()
         for x in text:
-            if not language.allows(state, x):
+            if not language.allows_token(state, x):
                 break
-            state = language.step(state, x)
+            state = language.next_state(state, x)
         else:
             law[text] = p
     share = sum(law.values())
@@ -118,7 +118,7 @@ def test_weights_are_unbiased_for_whole_texts_exactly(constraint, particles, loo
     """With particles drawn anew as well: E[estimate of the normaliser, where the answer is a text] is its probability."""
     for seed in range(laws):
         target = toy_law(seed, 3)
-        language = constraint.language(target.vocab, target.vocab.eos)
+        language = constraint.token_language(target.vocab, target.vocab.eos)
         want, share = allowed_law(target, language, length)
         decoder, got = (
             ParticleSearch(target, language, particles, threshold=0.9, certain=1.0, looks=looks),
@@ -153,7 +153,7 @@ def test_without_a_constraint_it_is_plain_sampling():
 def test_particles_come_nearer_to_the_exact_law_than_the_mask():
     """A beginning that is likely, and hardly ever comes to a legal end: the mask writes it far too often."""
     target = next(t for t in (toy_law(s, 3, sharp=2.0) for s in range(400)) if _trap(t))
-    language = AnyOf(("aab", "b")).language(target.vocab, target.vocab.eos)
+    language = AnyOf(("aab", "b")).token_language(target.vocab, target.vocab.eos)
     want, _ = allowed_law(target, language, 4)
     shapers = (ConstraintRule(language, tuple(target.vocab.eos)),)
     plain = SpeculativeDecoder(
@@ -173,7 +173,7 @@ def test_particles_come_nearer_to_the_exact_law_than_the_mask():
 
 def _trap(target):
     """Whether the mask is far off, and no text so rare under it that a few particles miss it."""
-    language = AnyOf(("aab", "b")).language(target.vocab, target.vocab.eos)
+    language = AnyOf(("aab", "b")).token_language(target.vocab, target.vocab.eos)
     masked = target_law(target, PROMPT, 4, (ConstraintRule(language, tuple(target.vocab.eos)),))
     return (
         len(masked) == 2
@@ -184,8 +184,8 @@ def _trap(target):
 
 def test_dead_ends_end_with_an_error():
     target = toy_law(1, 4)
-    language = Regex("a(z|b)").language(target.vocab, target.vocab.eos)
-    shapers = (ConstraintRule(AnyOf(("c",)).language(target.vocab, target.vocab.eos), (3,)),)
+    language = Regex("a(z|b)").token_language(target.vocab, target.vocab.eos)
+    shapers = (ConstraintRule(AnyOf(("c",)).token_language(target.vocab, target.vocab.eos), (3,)),)
     with pytest.raises(ValueError, match="constraint leaves no token"):
         run_coroutines(
             [
@@ -198,11 +198,11 @@ def test_dead_ends_end_with_an_error():
 
 def test_metrics_of_several_answers():
     target = toy_law(4, 4)
-    language = AnyOf(("ab", "ba")).language(target.vocab, target.vocab.eos)
+    language = AnyOf(("ab", "ba")).token_language(target.vocab, target.vocab.eos)
     from polydec.lab.testing.check_search import run_search
 
     found = run_search(ParticleSearch(target, language, 3), Request(PROMPT, 6, n=2))
-    both = found[0].stats.plus(found[1].stats).metrics()
+    both = found[0].stats.plus_stats(found[1].stats).metrics()
     assert (
         len(both["weights"])
         == len(both["log_normaliser"])
@@ -218,7 +218,7 @@ def test_the_weight_is_never_carried_by_fewer_particles_than_the_threshold(thres
     few = 0
     for seed in range(30):
         target = toy_law(seed, 3)
-        language = AnyOf(("aab", "b", "ba")).language(target.vocab, target.vocab.eos)
+        language = AnyOf(("aab", "b", "ba")).token_language(target.vocab, target.vocab.eos)
         decoder = ParticleSearch(target, language, 4, threshold)
         system = run_coroutines([answer_one(decoder, Request(PROMPT, 4, seed=seed))])[
             0

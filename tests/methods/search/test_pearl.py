@@ -97,8 +97,8 @@ def test_a_draft_that_is_never_right_leaves_it_plain():
 class Watched(CausalLaw):
     """Keeps its sessions for the test to look at."""
 
-    def open(self, prompt):
-        self.session = super().open(prompt)
+    def open_session(self, prompt):
+        self.session = super().open_session(prompt)
         return self.session
 
 
@@ -127,7 +127,7 @@ def test_caches_hold_what_is_committed_and_drafted():
 def test_every_token_of_an_accepted_run_is_fed_to_the_draft_once():
     target, draft = toy_law(3, 5, eos=-1), toy_law(3, 5, eos=-1, cost=0.1)
     scheduler = Scheduler()
-    task = scheduler.submit(
+    task = scheduler.submit_coroutine(
         answer_one(PearlDecoder(target, draft, ExactVerifier(), 4), Request(PROMPT, 60))
     )
     while scheduler.step():
@@ -139,15 +139,15 @@ def test_every_token_of_an_accepted_run_is_fed_to_the_draft_once():
 class Measured(CausalLaw):
     """Notes how long each draft is that is scored."""
 
-    def open(self, prompt):
-        session = super().open(prompt)
-        score, self.lengths = session.score, []
+    def open_session(self, prompt):
+        session = super().open_session(prompt)
+        score, self.lengths = session.score_draft, []
 
         async def noted(draft, want):
             self.lengths.append(len(draft))
             return await score(draft, want)
 
-        session.score = noted
+        session.score_draft = noted
         return session
 
 
@@ -241,7 +241,7 @@ def test_draws_have_names_of_their_own():
                 answer_one(
                     PearlDecoder(target, draft, ExactVerifier(), 3),
                     Request(PROMPT, 40),
-                    StrictRng.of(seed),
+                    StrictRng.of_choice(seed),
                 )
             ]
         )
@@ -250,15 +250,17 @@ def test_draws_have_names_of_their_own():
 class Fault(ExactVerifier):
     """Puts a draw from the row before an accepted last token in its place."""
 
-    def verify(self, draft, scores, rng, position):
-        verdict = super().verify(draft, scores, rng, position)
+    def verify_draft(self, draft, scores, rng, position):
+        verdict = super().verify_draft(draft, scores, rng, position)
         return (
             verdict
             if len(verdict.path) < len(draft) - 1
             else replace(
                 verdict,
                 path=verdict.path[:-1],
-                bonus=rng.at("token", position + 77).categorical(scores.row(len(draft) - 2).exp()),
+                bonus=rng.child_stream("token", position + 77).draw_categorical(
+                    scores.logprob_row(len(draft) - 2).exp()
+                ),
             )
         )
 
@@ -266,8 +268,8 @@ class Fault(ExactVerifier):
 class DraftLaw(ExactVerifier):
     """Tests with the law of the token before."""
 
-    def verify(self, draft, scores, rng, position):
-        return super().verify(
+    def verify_draft(self, draft, scores, rng, position):
+        return super().verify_draft(
             replace(draft, law=(None, *[draft.law[max(1, i - 1)] for i in range(1, len(draft))])),
             scores,
             rng,
@@ -278,8 +280,8 @@ class DraftLaw(ExactVerifier):
 class Late(TruncatedScores):
     """Reads the rows one place too early."""
 
-    def row(self, i):
-        return self.scores.row(max(0, i - 1))
+    def logprob_row(self, i):
+        return self.scores.logprob_row(max(0, i - 1))
 
 
 @pytest.mark.parametrize(
@@ -315,20 +317,30 @@ def test_recipe():
 
 def test_the_view_of_rows_that_are_known():
     async def rows():
-        return await toy_law(1).open(PROMPT).score(Draft.chain(0, (1, 0)), ScoreRequest())
+        return (
+            await toy_law(1)
+            .open_session(PROMPT)
+            .score_draft(Draft.chain_draft(0, (1, 0)), ScoreRequest())
+        )
 
     inner = run_coroutines([rows()])[0]
     view = TruncatedScores(inner, 2)
-    assert view.certain(1) is None and view.certain(2) == 0 and view.argmax(1) == inner.argmax(1)
-    assert view.topk(1, 2) == inner.topk(1, 2) and view.topk_rows((0, 1), 2) == inner.topk_rows(
-        (0, 1), 2
-    )
     assert (
-        view.logp(1, (0, 1)) == inner.logp(1, (0, 1))
+        view.certain_token(1) is None
+        and view.certain_token(2) == 0
+        and view.likeliest_token(1) == inner.likeliest_token(1)
+    )
+    assert view.likeliest_tokens(1, 2) == inner.likeliest_tokens(1, 2) and view.topk_rows(
+        (0, 1), 2
+    ) == inner.topk_rows((0, 1), 2)
+    assert (
+        view.token_logprobs(1, (0, 1)) == inner.token_logprobs(1, (0, 1))
         and view.base is inner
         and view.hidden_NH is None
     )
-    assert torch.equal(view.weights(1), inner.weights(1)) and torch.equal(view.row(1), inner.row(1))
+    assert torch.equal(view.log_weights(1), inner.log_weights(1)) and torch.equal(
+        view.logprob_row(1), inner.logprob_row(1)
+    )
 
 
 def test_an_observer_reads_what_is_proposed():

@@ -55,32 +55,34 @@ def test_an_unsure_pool_of_like_texts_grows_early_and_not_late():
         window([1, 2, 3, 4], unsure=0.3),
     ]
     control = PoolController(alike=1.0)  # worth of growing (1 - p) 0.6, of shrinking 0.4 p
-    assert control.grows(0.0, windows) == 1 and control.grows(0.5, windows) == 1
-    assert control.grows(0.7, windows) is None  # 0.18 against 0.28
-    assert control.grows(0.0, [window([1, 2, 3, 4]), window([5, 6, 7, 8])]) is None  # they differ
-    assert PoolController(alike=1.0, most=3).grows(0.0, windows) is None
-    assert PoolController(alike=1.0, idle=0.61).grows(0.0, windows) is None
+    assert control.text_to_fork(0.0, windows) == 1 and control.text_to_fork(0.5, windows) == 1
+    assert control.text_to_fork(0.7, windows) is None  # 0.18 against 0.28
+    assert (
+        control.text_to_fork(0.0, [window([1, 2, 3, 4]), window([5, 6, 7, 8])]) is None
+    )  # they differ
+    assert PoolController(alike=1.0, most=3).text_to_fork(0.0, windows) is None
+    assert PoolController(alike=1.0, idle=0.61).text_to_fork(0.0, windows) is None
 
 
 def test_a_sure_pool_loses_its_weakest_late():
     windows = [
         window([i] * 4, unsure=0.1, lowest=x) for i, x in enumerate((-1.0, -1.1, -5.0, -0.9, -0.2))
     ]
-    assert PoolController(least=1).drops(0.5, windows) == (2,)  # median -1.0, from it 0.1
-    assert PoolController(least=1).drops(0.05, windows) == ()  # 0.045 is not worth it
-    assert PoolController(least=5).drops(0.5, windows) == ()
+    assert PoolController(least=1).texts_to_drop(0.5, windows) == (2,)  # median -1.0, from it 0.1
+    assert PoolController(least=1).texts_to_drop(0.05, windows) == ()  # 0.045 is not worth it
+    assert PoolController(least=5).texts_to_drop(0.5, windows) == ()
     twins = [window([1, 2, 3, 4], sure=s, unsure=0.0) for s in (-0.3, -0.1, -0.2)]
-    assert set(PoolController(least=1).drops(0.5, twins)) == {0, 2}
-    assert len(PoolController(least=2).drops(0.5, twins)) == 1
+    assert set(PoolController(least=1).texts_to_drop(0.5, twins)) == {0, 2}
+    assert len(PoolController(least=2).texts_to_drop(0.5, twins)) == 1
 
 
 def test_a_vote_weighs_what_is_sure_in_the_end_and_of_a_usual_length():
     some = [[-1.0] * 4, [-9.0, -9.0, -9.0, -0.5], [-1.0] * 8]
-    assert EQUAL.of(some) == [1.0, 1.0, 1.0]
-    assert VoteWeights(2.0, 0.0).of(some) == pytest.approx(
+    assert EQUAL.of_logprobs(some) == [1.0, 1.0, 1.0]
+    assert VoteWeights(2.0, 0.0).of_logprobs(some) == pytest.approx(
         [math.exp(-2), math.exp(-1), math.exp(-2)]
     )
-    assert VoteWeights(0.0, 0.5).of(some) == pytest.approx([1.0, 1.0, math.exp(-4)])
+    assert VoteWeights(0.0, 0.5).of_logprobs(some) == pytest.approx([1.0, 1.0, math.exp(-4)])
 
 
 def test_equal_weights_are_the_majority():
@@ -91,9 +93,9 @@ def test_equal_weights_are_the_majority():
             for _ in range(7)
         ]
         said = said_of(tries, "")
-        assert elect_answer(tries, said, dict.fromkeys(said, 1.0)) == MajorityVotePicker().pick(
-            tries
-        )
+        assert elect_answer(
+            tries, said, dict.fromkeys(said, 1.0)
+        ) == MajorityVotePicker().pick_text(tries)
     tries = [CandidateText(c, (1,), -1.0) for c in "aab"]
     assert elect_answer(tries, said_of(tries, ""), {0: 0.2, 1: 0.2, 2: 0.5}) == 2
 
@@ -106,14 +108,14 @@ def test_a_vote_that_is_called_decided_is_whatever_the_others_say():
         ended = [[-r.random() / 4] * r.randrange(1, 9) for _ in range(r.randrange(2, 6))]
         said = {i: r.choice("aaab") for i in range(len(ended)) if r.random() < 0.9}
         least = [r.randrange(1, 10) for _ in range(r.randrange(1, 3))]
-        bounds = weights.bounds(ended, least, 12)
+        bounds = weights.vote_bounds(ended, least, 12)
         if not (sure := is_vote_decided(said, bounds, len(least))):
             continue
         called += sure
         winners = set()
         for lengths in product(*((None, *range(low, 13)) for low in least)):
             more = [[0.0] * n for n in lengths if n is not None]
-            found = weights.of([*ended, *more])
+            found = weights.of_logprobs([*ended, *more])
             for i, (low, high) in enumerate(bounds):
                 assert low - 1e-9 <= found[i] <= high + 1e-9
             for votes in product("abc", repeat=len(more)):

@@ -43,7 +43,7 @@ class Always:
 
     value: float
 
-    def chance(self, hidden_H):
+    def success_chance(self, hidden_H):
         return self.value
 
 
@@ -132,7 +132,7 @@ def greedy(target, behind, most):
     """What the target says behind PROMPT and these, without an end."""
     text = tuple(behind)
     while len(text) < len(behind) + most:
-        token = int(law(target, text).argmax())
+        token = int(law(target, text).likeliest_token())
         if token in target.vocab.eos:
             break
         text = (*text, token)
@@ -184,9 +184,9 @@ class Watched:
             shown,
         )
 
-    def open(self, prompt):
+    def open_session(self, prompt):
         self.shown.append(tuple(prompt))
-        return self.target.open(prompt)
+        return self.target.open_session(prompt)
 
 
 def test_answers_that_were_seen_are_not_judged_again():
@@ -196,7 +196,7 @@ def test_answers_that_were_seen_are_not_judged_again():
 
 
 def by_text(target, judge):
-    return AttemptTextJudge(TextReward(judge).chance, target.vocab.words)
+    return AttemptTextJudge(TextReward(judge).text_chance, target.vocab.words)
 
 
 def test_any_function_of_texts_may_judge():
@@ -231,9 +231,13 @@ def test_any_function_of_texts_may_judge():
 
 def test_a_classifier_judges_by_its_probability():
     even = TextReward(lambda text: 3.0, True)
-    assert even.chance("x") == pytest.approx(1 / (1 + math.exp(-3.0)))
-    assert TextReward(lambda text: -1e9, True).chance("x") == pytest.approx(0.0)
-    assert [TextReward(lambda text, v=v: v).chance("") for v in (-2, 0.4, 7)] == [0.0, 0.4, 1.0]
+    assert even.text_chance("x") == pytest.approx(1 / (1 + math.exp(-3.0)))
+    assert TextReward(lambda text: -1e9, True).text_chance("x") == pytest.approx(0.0)
+    assert [TextReward(lambda text, v=v: v).text_chance("") for v in (-2, 0.4, 7)] == [
+        0.0,
+        0.4,
+        1.0,
+    ]
     target = toy_law(1, 5)
     kit = (TextReward(lambda text: 0.5), reward(target))
     assert build("iterative-agent-decoding", target, artefacts=kit)[0].reward is None
@@ -289,7 +293,7 @@ class Likes:
 
     of: tuple[float, ...]
 
-    def chance(self, hidden_H):
+    def success_chance(self, hidden_H):
         token, before = int(hidden_H[0]), int(hidden_H[1])
         return self.of[token if token < 10 else before]
 

@@ -39,13 +39,13 @@ class Always:
 
     interval, refine = 1, True
 
-    def drops(self, phase, windows):
+    def texts_to_drop(self, phase, windows):
         return ()
 
-    def grows(self, phase, windows):
+    def text_to_fork(self, phase, windows):
         return None
 
-    def refines(self, phase, windows):
+    def refines_tokens(self, phase, windows):
         return True
 
 
@@ -61,11 +61,13 @@ def pool(target, refining, control=None, **fields):
 
 def law(target, text, by):
     async def row():
-        session = target.open(text[:1])
-        await session.prefill(ScoreRequest())
-        session.commit(text[:-1])
+        session = target.open_session(text[:1])
+        await session.prefill_prompt(ScoreRequest())
+        session.commit_tokens(text[:-1])
         return (
-            (await session.score(Draft.chain(text[-1]), ScoreRequest(routing=by))).row(0).double()
+            (await session.score_draft(Draft.chain_draft(text[-1]), ScoreRequest(routing=by)))
+            .logprob_row(0)
+            .double()
         )
 
     return run_coroutines([row()])[0]
@@ -81,11 +83,13 @@ def reference(target, stream, refining):
         if unsure and at > len(PROMPT):  # the first look comes behind the first pass
             laws = [p_V]
             for way in range(1, refining.ways):
-                noise_V = stream.at("routing", at, way).noise(LAYERS * EXPERTS).gumbel_V
+                noise_V = (
+                    stream.child_stream("routing", at, way).gumbel_noise(LAYERS * EXPERTS).gumbel_V
+                )
                 noise_LE = refining.stir * noise_V.view(LAYERS, EXPERTS)
                 laws.append(law(target, text, tuple(map(tuple, noise_LE.tolist()))).exp())
             p_V, refined = sum(laws) / len(laws), refined + 1
-        text = (*text, stream.at("token", at).categorical(p_V))
+        text = (*text, stream.child_stream("token", at).draw_categorical(p_V))
     return text[len(PROMPT) :], refined
 
 
@@ -98,7 +102,7 @@ def test_it_is_the_loop(heat):
         got = run_coroutines(
             [answer_one(pool(target, refining), Request(PROMPT, LENGTH, seed=seed))]
         )[0]
-        streams = [Rng.of(seed), Rng.of(seed).at("try", 1)]
+        streams = [Rng.of_choice(seed), Rng.of_choice(seed).child_stream("try", 1)]
         texts, counts = zip(*(reference(target, s, refining) for s in streams), strict=True)
         assert got.token_ids in texts and got.stats.refined == sum(counts)
         ways = refining.ways - 1
@@ -163,13 +167,13 @@ def test_the_mean_is_of_probabilities_and_log_probabilities_stay_the_models():
 
 
 def test_routings_are_drawn_by_position_and_way_and_scaled():
-    refining, stream = ExpertRefinement(ROUTES, 4, 0.5, 1.0), Rng.of(3)
-    at_5, at_6 = refining.routings(stream, 5), refining.routings(stream, 6)
+    refining, stream = ExpertRefinement(ROUTES, 4, 0.5, 1.0), Rng.of_choice(3)
+    at_5, at_6 = refining.draw_routings(stream, 5), refining.draw_routings(stream, 6)
     assert len(at_5) == 3 and len(set(at_5 + at_6)) == 6
-    double = ExpertRefinement(ROUTES, 4, 1.0, 1.0).routings(stream, 5)
+    double = ExpertRefinement(ROUTES, 4, 1.0, 1.0).draw_routings(stream, 5)
     assert torch.allclose(2 * torch.tensor(at_5), torch.tensor(double))
     many = torch.tensor(
-        [ExpertRefinement((40, 50), 2, 1.0).routings(Rng.of(i), 0) for i in range(9)]
+        [ExpertRefinement((40, 50), 2, 1.0).draw_routings(Rng.of_choice(i), 0) for i in range(9)]
     )
     assert abs(float(many.mean()) - 0.5772) < 0.03  # Gumbel's
     assert abs(float(many.std()) - math.pi / 6**0.5) < 0.03
@@ -178,14 +182,19 @@ def test_routings_are_drawn_by_position_and_way_and_scaled():
 def test_a_pool_refines_late_while_it_is_unsure_and_only_a_mixture_does():
     windows = [PoolWindow((i, i + 1, i + 2, i + 3), -1.0, 0.8, -1.0) for i in range(0, 30, 10)]
     control = PoolController(refine=True)  # they differ: growing is worth nothing
-    assert [control.refines(p, windows) for p in (0.0, 0.1, 0.2, 0.9)] == [False, False, True, True]
-    assert not control.drops(0.9, windows) and control.grows(0.9, windows) is None
-    assert not PoolController().refines(0.9, windows)
+    assert [control.refines_tokens(p, windows) for p in (0.0, 0.1, 0.2, 0.9)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert not control.texts_to_drop(0.9, windows) and control.text_to_fork(0.9, windows) is None
+    assert not PoolController().refines_tokens(0.9, windows)
     sure = [PoolWindow(w.tokens, -1.0, 0.3, -1.0) for w in windows]
-    assert not control.refines(0.9, sure)  # 0.27 against 0.63
-    assert ExpertRefinement.of(toy_law(0, 5), 4, 0.2, 1.0) is None
-    assert ExpertRefinement.of(mixture(), 1, 0.2, 1.0) is None
-    assert ExpertRefinement.of(
+    assert not control.refines_tokens(0.9, sure)  # 0.27 against 0.63
+    assert ExpertRefinement.of_target(toy_law(0, 5), 4, 0.2, 1.0) is None
+    assert ExpertRefinement.of_target(mixture(), 1, 0.2, 1.0) is None
+    assert ExpertRefinement.of_target(
         ShapedTarget(mixture(), TemperatureRule(0.5)), 4, 0.2, 1.0
     ) == ExpertRefinement(ROUTES)
     for field, value in (("ways", 1), ("stir", -0.1), ("above", math.nan)):

@@ -30,7 +30,7 @@ def test_it_is_the_beam_of_its_description():
         got = run_coroutines(
             [run_decoder(search(target, reward=reward, **options), Request(PROMPT, 7, seed=seed))]
         )[0][0]
-        want = rollouts_reference.step_beam(target, reward, 7, **options, rng=Rng.of(seed))
+        want = rollouts_reference.step_beam(target, reward, 7, **options, rng=Rng.of_choice(seed))
         assert got.token_ids == want, f"seed {seed}: {got.token_ids}, by the description {want}"
         texts.add(want)
     assert len(texts) > 10
@@ -71,7 +71,7 @@ def test_steps_that_are_whole_texts_have_the_law_of_best_of_n():
 class Knows:
     """An oracle: only token 1 is right."""
 
-    def chance(self, hidden_H):
+    def success_chance(self, hidden_H):
         return float(hidden_H[0] == 1)
 
 

@@ -23,7 +23,7 @@ def joint(target, width, length, n):
         request = Request(PROMPT, length, n=n)
         found = run_coroutines(
             [
-                StochasticBeamSearch(target, width).run(
+                StochasticBeamSearch(target, width).write_choices(
                     request, lambda choice: rng, Transcript(request, target.vocab.eos)
                 )
             ]

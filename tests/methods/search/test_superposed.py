@@ -44,7 +44,7 @@ def test_on_a_network(tmp_path):
             "The grey fox",
             max_tokens=12,
             ignore_eos=True,
-            sampling=lm.sampling(temperature=0.0),
+            sampling=lm.sampling_with(temperature=0.0),
             **kind,
         )
         for kind in ({}, {"method": "superposed-decoding", "options": {"width": 1, "alpha": 0.0}})
@@ -65,7 +65,7 @@ def test_passes_do_not_depend_on_how_many_texts_there_are(width):
 
 
 class Table:
-    def after(self, tokens):
+    def followers_of(self, tokens):
         return [(0.5, 1), (0.25, 2)] if tokens[-1] == 0 else []
 
 
@@ -157,7 +157,7 @@ def test_a_text_of_which_nothing_is_known_survives_only_where_none_is():
 
 
 class Known:
-    def levels(self, tokens):
+    def followers_by_level(self, tokens):
         if tokens[-1] != 0:
             return []
         return [[(0.5, 3), (0.25, 2)], [(0.8, 3)]][: len(tokens)]
@@ -165,19 +165,19 @@ class Known:
 
 def test_equal_last_tokens_mix_to_that_token():
     target = toy_law(1, 4)
-    session, text = target.open(PROMPT), _text(target)
-    text.write((2,))
+    session, text = target.open_session(PROMPT), _text(target)
+    text.write_tokens((2,))
     mixture = SuperposedSearch(target, 2)._mixture(
         [SuperposedText(text, -1.0), SuperposedText(text.fork(), -3.0)], session
     )
-    assert torch.allclose(mixture, session.embed((2,))[0].to(mixture))
+    assert torch.allclose(mixture, session.embed_tokens((2,))[0].to(mixture))
     session.close()
 
 
 def _text(target):
     from polydec.core.transcript import Transcript
 
-    return Transcript(Request(PROMPT, 8), target.vocab.eos).hypothesis()
+    return Transcript(Request(PROMPT, 8), target.vocab.eos).open_hypothesis()
 
 
 def test_what_it_refuses():

@@ -56,7 +56,11 @@ def chance(target, text, begin):
 
     async def row(i):
         before = (*PROMPT, *text[:i])
-        return (await target.open(before).score(Draft.chain(before[-1]), ScoreRequest())).row(0)
+        return (
+            await target.open_session(before).score_draft(
+                Draft.chain_draft(before[-1]), ScoreRequest()
+            )
+        ).logprob_row(0)
 
     return sum(float(run_coroutines([row(i)])[0][text[i]]) for i in range(begin, len(text))) / (
         len(text) - begin
@@ -77,7 +81,7 @@ def test_it_is_the_tree_of_its_description():
             },
         )
         got = answer(ThoughtTreeSearch(plain(target), **size), seed)
-        text, weight = rollouts_reference.thought_tree(target, 8, **size, rng=Rng.of(seed))
+        text, weight = rollouts_reference.thought_tree(target, 8, **size, rng=Rng.of_choice(seed))
         assert got.token_ids == text and got.score == pytest.approx(weight), (
             f"seed {seed}: {got}, by the description {text}"
         )
@@ -160,12 +164,15 @@ def test_steps_that_share_most_words_are_alike():
 
 def test_beginnings_are_drawn_in_proportion_to_their_chances():
     some = [ThoughtChain(None, None, p) for p in (0.1, 0.2, 0.3, 0.4)]
-    first = Counter(draw_thoughts(some, 1, Rng.of(i))[0].chance for i in range(4000))
+    first = Counter(draw_thoughts(some, 1, Rng.of_choice(i))[0].chance for i in range(4000))
     off = sum((first[t.chance] - 4000 * t.chance) ** 2 / (4000 * t.chance) for t in some)
     assert off < 11.34  # chi-square, three degrees of freedom, one in a hundred
-    assert {t.chance for t in draw_thoughts(some, 3, Rng.of(1))} < {0.1, 0.2, 0.3, 0.4} and len(
-        draw_thoughts(some, 9, Rng.of(1))
-    ) == 4
+    assert {t.chance for t in draw_thoughts(some, 3, Rng.of_choice(1))} < {
+        0.1,
+        0.2,
+        0.3,
+        0.4,
+    } and len(draw_thoughts(some, 9, Rng.of_choice(1))) == 4
 
 
 def asking(seed):
@@ -222,11 +229,11 @@ def test_passages_are_ranked_by_their_formula():
 
     want = [score(words) for words in told]
     some = PassageRanking(texts)
-    assert some.scores(question) == pytest.approx(want)
+    assert some.passage_scores(question) == pytest.approx(want)
     order = sorted(range(5), key=lambda i: -want[i])
-    assert some.best(question, 9) == [texts[i] for i in order if want[i]] and want[4] == 0
-    assert some.best(question, 2) == [texts[i] for i in order[:2]]
-    assert PassageRanking(()).best(question, 2) == [] == some.best("zebra", 2)
+    assert some.best_passages(question, 9) == [texts[i] for i in order if want[i]] and want[4] == 0
+    assert some.best_passages(question, 2) == [texts[i] for i in order[:2]]
+    assert PassageRanking(()).best_passages(question, 2) == [] == some.best_passages("zebra", 2)
 
 
 def telling(seed):
@@ -255,9 +262,13 @@ def test_a_sub_question_reads_its_passages_and_answers_itself():
         while len(greedy) < 2 and 5 not in greedy:
 
             async def row(text=(*before, *greedy), target=target):
-                return (await target.open(text).score(Draft.chain(text[-1]), ScoreRequest())).row(0)
+                return (
+                    await target.open_session(text).score_draft(
+                        Draft.chain_draft(text[-1]), ScoreRequest()
+                    )
+                ).logprob_row(0)
 
-            greedy.append(int(run_coroutines([row()])[0].argmax()))
+            greedy.append(int(run_coroutines([row()])[0].likeliest_token()))
         assert said[: len(greedy)] == greedy
         own += len(set(greedy))
     assert seen[True] > 3 and seen[False] > 3 and own > 40

@@ -28,7 +28,13 @@ def row(target, text):
     async def ask():
         whole = (*PROMPT, *text)
         return (
-            (await target.open(whole).score(Draft.chain(whole[-1]), ScoreRequest())).row(0).tolist()
+            (
+                await target.open_session(whole).score_draft(
+                    Draft.chain_draft(whole[-1]), ScoreRequest()
+                )
+            )
+            .logprob_row(0)
+            .tolist()
         )
 
     return run_coroutines([ask()])[0]

@@ -23,7 +23,7 @@ from polydec.lab.train.contexts import refrag
 from polydec.lab.train.data import held_out
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.specs.context import ContextSpec
-from polydec.laws.targets.chunked import SELECTORS, ChunkSelectorInput, chunk_prompt_passages
+from polydec.laws.targets.passage_chunks import SELECTORS, ChunkSelectorInput, chunk_prompt_passages
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import steer
 from polydec.methods.steering.refrag import CHOOSERS
@@ -105,9 +105,11 @@ def test_lengths_are_the_card_s_and_chunks_end_with_their_passage(lm):
     want = [(20, 21, 22, 23), (24, 25, 26, 27), (28, 29), (40, 41, 42, 43), (44,)]
     vectors = [state_of(x) for x in shown.instead if state_of(x) is not None]
     for chunk, vector in zip(want, vectors, strict=True):
-        assert torch.equal(made.vector(made.state(chunk)), vector)
+        assert torch.equal(made.decoder_vector(made.chunk_state(chunk)), vector)
     for share, count in ((0.2, 1), (0.39, 1), (0.4, 2), (0.999, 4), (1.0, 5)):
-        order = made.scores([made.state(c) for c in want]).argsort(descending=True).tolist()
+        order = (
+            made.chunk_scores([made.chunk_state(c) for c in want]).argsort(descending=True).tolist()
+        )
         opened = read(lm, share)
         closed = [i for i in range(5) if i not in order[:count]]
         assert len(opened.instead) == len(PROMPT) - sum(len(want[i]) - 1 for i in closed)
@@ -121,11 +123,14 @@ def test_a_law_behind_chunks_is_a_target_and_rows_are_those_of_what_stands_there
     check_target(shown, prompt=PROMPT, tolerance=1e-4)
     law = lm.checkpoint.lm
     rows = ScoreRequest(prompt=True)
-    inner, outer = law.open(shown.instead), shown.open(PROMPT)
-    want, got = run_coroutines([inner.prefill(rows)])[0], run_coroutines([outer.prefill(rows)])[0]
+    inner, outer = law.open_session(shown.instead), shown.open_session(PROMPT)
+    want, got = (
+        run_coroutines([inner.prefill_prompt(rows)])[0],
+        run_coroutines([outer.prefill_prompt(rows)])[0],
+    )
     for at, row in enumerate(shown.rows):
         assert shown.instead[row] == PROMPT[at] or state_of(shown.instead[row]) is not None
-        torch.testing.assert_close(got.row(at), want.row(row), atol=1e-4, rtol=0.0)
+        torch.testing.assert_close(got.logprob_row(at), want.logprob_row(row), atol=1e-4, rtol=0.0)
 
 
 def test_all_expanded_is_the_plain_prompt_to_the_bit(lm):
@@ -142,9 +147,9 @@ def test_all_expanded_is_the_plain_prompt_to_the_bit(lm):
 def test_vectors_depend_on_their_tokens_alone_and_are_kept(lm, monkeypatch):
     made = lm.artefacts[0]
     chunks = [tuple(range(i, i + 4)) for i in range(20, 60)]
-    first = [made.state(c) for c in chunks]
+    first = [made.chunk_state(c) for c in chunks]
     fresh = replace(made)
-    assert all(torch.equal(fresh.state(c), x) for c, x in zip(chunks[::-1], first[::-1]))
+    assert all(torch.equal(fresh.chunk_state(c), x) for c, x in zip(chunks[::-1], first[::-1]))
     swapped = (*PROMPT[:2], *PROMPT[6:10], *PROMPT[2:6], *PROMPT[10:])
     a, b = read(lm, 0.0).instead, read(lm, 0.0, prompt=swapped).instead
     assert b == (*a[:2], a[3], a[2], *a[4:])
@@ -165,7 +170,7 @@ def test_what_fills_a_short_chunk_up_is_not_read(lm):
     table = made.tensors["table"].clone()
     table[made.sizes.vocab] = 9.0
     other = replace(made, tensors={**made.tensors, "table": table})
-    assert torch.equal(other.state((20, 21)), made.state((20, 21)))
+    assert torch.equal(other.chunk_state((20, 21)), made.chunk_state((20, 21)))
 
 
 def test_other_ways_to_choose(lm):
@@ -189,13 +194,13 @@ class OneByOne:
 
     marks, sizes = PassageMarks(1, 2), SimpleNamespace(size=1)
 
-    def state(self, chunk):
+    def chunk_state(self, chunk):
         return torch.full((4,), float(chunk[0]))
 
-    def vector(self, state_W):
+    def decoder_vector(self, state_W):
         return state_W
 
-    def scores(self, states):
+    def chunk_scores(self, states):
         return torch.tensor([float(s[0]) for s in states])
 
 
@@ -227,10 +232,10 @@ def test_what_selectors_score():
     assert SELECTORS["words"](words).tolist() == pytest.approx([4 / 3, 4 / 3, 1 / 3])
     near = OneByOne()
     near.sizes = SimpleNamespace(size=2)
-    near.state = lambda chunk: torch.tensor([float(sum(chunk)), float(len(chunk))])
+    near.chunk_state = lambda chunk: torch.tensor([float(sum(chunk)), float(len(chunk))])
     chunks = [(1, 0), (3, 4), (9, -9)]
     asked = [torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2.0]), torch.tensor([7.0, 1.0])]
-    seen = ChunkSelectorInput(near, chunks, [near.state(c) for c in chunks], (1, 0, 2, -2, 7))
+    seen = ChunkSelectorInput(near, chunks, [near.chunk_state(c) for c in chunks], (1, 0, 2, -2, 7))
     want = [max(float(s @ a / s.norm() / a.norm()) for a in asked) for s in seen.states]
     assert SELECTORS["likeness"](seen).tolist() == pytest.approx(want)
     many = [ChunkSelectorInput(near, [(i, 5), (6, 7)], [], (8,)) for i in range(300)]
@@ -243,7 +248,7 @@ def test_what_selectors_score():
 
 def test_of_equal_scores_the_first_chunks_are_opened():
     equal = OneByOne()
-    equal.scores = lambda states: torch.zeros(len(states))
+    equal.chunk_scores = lambda states: torch.zeros(len(states))
     target = SimpleNamespace(vocab=SimpleNamespace(size=1000))
     got = chunk_prompt_passages(target, (1, *range(10, 50), 2, 9), equal, 0.5, SELECTORS["policy"])
     assert [x for x in got.instead[1:-2] if state_of(x) is None] == list(range(10, 30))
@@ -280,7 +285,7 @@ def test_what_cannot_be_is_refused(lm):
         plan_request(LoadedModel(lm.checkpoint, lm.draft), ask())
     made = lm.artefacts[0]
     with pytest.raises(ValueError, match="chunk vectors were trained for states of width 32"):
-        replace(made, sizes=replace(made.sizes, target=32)).fit(lm.checkpoint.lm, None)
+        replace(made, sizes=replace(made.sizes, target=32)).check_fit(lm.checkpoint.lm, None)
     for name in ("refrag", "2509.01092", "chunk vectors"):
         assert steer.find_steering(name) == "refrag"
 
@@ -311,9 +316,9 @@ def test_pages_hold_what_is_asked():
 def test_open_chunks_are_words_and_all_open_is_the_plain_decoder():
     net, pages = small(), page_reader.draw_pages(0, 0, 3)
     line, token = page_reader.encode_page_lines(pages), page_reader.encode_page_questions(pages)
-    c = net.encoded(line)
+    c = net.encode_lines(line)
     whole = page_reader.page_continuation_logits(
-        net.decoder, net.page(line, c, torch.ones(3, 8, dtype=torch.bool)), token
+        net.decoder, net.lay_out_page(line, c, torch.ones(3, 8, dtype=torch.bool)), token
     )
     ids = [page_reader.IDS[x] for x in ("<|begin|>", page_reader.OPENING)]
     text = torch.cat(
@@ -327,7 +332,7 @@ def test_open_chunks_are_words_and_all_open_is_the_plain_decoder():
     )
     torch.testing.assert_close(whole, net.decoder(text)[:, -token.shape[1] :], atol=1e-4, rtol=0.0)
     at = torch.tensor([[0, 5], [7, 3], [6, 1]])
-    page = net.page(line, c, refrag.open_chunk_mask(at, 8))
+    page = net.lay_out_page(line, c, refrag.open_chunk_mask(at, 8))
     assert page.shape[1] == 2 * 6 + 6
     words = net.decoder.model.embed_tokens(line)
     vector = chunk_encoder.project_chunks(net.t, c.flatten(0, 1)).view(3, 8, -1)
@@ -426,20 +431,22 @@ def test_the_stages_train_their_parts_and_the_engine_reads_as_in_training(tmp_pa
     lm = load(spec.out, draft=None, trained=[f"{spec.out}/chunks"])
     net, pages = kept[3], [facts.draw_fact_page(f"{i}", 8, 3, 3, True) for i in range(6)]
     line, token = page_reader.encode_page_lines(pages), page_reader.encode_page_questions(pages)
-    c = net.encoded(line)
+    c = net.encode_lines(line)
     for count in (0, 2, 8):
         best = chunk_encoder.score_chunks(net.sizes, net.t, c).argsort(-1, descending=True)[
             :, :count
         ]
         with torch.no_grad():
             want = page_reader.page_continuation_logits(
-                net.decoder, net.page(line, c, refrag.open_chunk_mask(best, 8)), token
+                net.decoder, net.lay_out_page(line, c, refrag.open_chunk_mask(best, 8)), token
             )[:, 1].log_softmax(-1)
         for row, page in enumerate(pages):
             prompt = f"{page_reader.OPENING}{page.text}{page_reader.CLOSING}?{page.asked[0][0]}"
-            ids = lm.ids(prompt, raw=True)
-            law = read(lm, count / 8, prompt=ids).open(ids)
-            got = run_coroutines([law.score(Draft.chain(ids[-1]), ScoreRequest())])[0].row(0)
+            ids = lm.encode_prompt(prompt, raw=True)
+            law = read(lm, count / 8, prompt=ids).open_session(ids)
+            got = run_coroutines([law.score_draft(Draft.chain_draft(ids[-1]), ScoreRequest())])[
+                0
+            ].logprob_row(0)
             torch.testing.assert_close(got.float(), want[row], atol=2e-3, rtol=0.0)
     told = json.loads((out / "training.json").read_text())
     assert told["right"] == result["right"]

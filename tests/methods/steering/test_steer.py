@@ -19,7 +19,7 @@ from polydec.laws.contrasts.gated import GatedContrast
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.contrast import ContrastTarget
 from polydec.laws.targets.layered import LayerContrastTarget
-from polydec.laws.targets.reprompted import SecondPromptTarget
+from polydec.laws.targets.other_prompt import SecondPromptTarget
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry, steer
@@ -97,7 +97,7 @@ def test_a_plan_says_how_it_is_steered(lm):
     assert made.method["steering"] == {"name": "cfg", "options": {"scale": 3.0, "head": 0.0}}
     assert "steering" not in plan_request(lm, Ask(PROMPT)).method
     assert plan_request(lm, ask(negative_prompt="")).steering.second == (
-        lm.encoder.encode_empty(raw=True) or lm.ids(PROMPT, raw=True)[-1:]
+        lm.encoder.encode_empty(raw=True) or lm.encode_prompt(PROMPT, raw=True)[-1:]
     )
     assert (
         plan_request(lm, ask(negative_prompt="", raw=False)).steering.second
@@ -145,7 +145,7 @@ def test_every_way_in_the_company_of_others(lm, limits):
             method=methods[i % 6],
             seed=i,
             n=1 + i % 2,
-            sampling=lm.sampling(temperature=0.7 * (i % 2)),
+            sampling=lm.sampling_with(temperature=0.7 * (i % 2)),
             **fields,
         )
         for i, (way, fields) in enumerate(WAYS.items())

@@ -62,9 +62,9 @@ def merged(base, tensors, scale):
 
 def laws(lm):
     async def one():
-        session = lm.open((5, 6, 7))
-        scores = await session.score(Draft.chain(7, (8, 9)), ScoreRequest())
-        return torch.stack([scores.row(i) for i in range(3)])
+        session = lm.open_session((5, 6, 7))
+        scores = await session.score_draft(Draft.chain_draft(7, (8, 9)), ScoreRequest())
+        return torch.stack([scores.logprob_row(i) for i in range(3)])
 
     return run_coroutines([one()])[0]
 

@@ -63,8 +63,8 @@ def theirs(path, config):
 def ours(config, weights):
     net = LlamaTransformer.build(config, weights, dtype="float32")
     cache = net.new_cache()
-    first = cache.stage(range(-1, len(TEXT) - 1))
-    cache.commit(range(len(TEXT)))
+    first = cache.stage_slots(range(-1, len(TEXT) - 1))
+    cache.commit_path(range(len(TEXT)))
     query = NetworkQuery(cache, first, tuple(TEXT), range(len(TEXT)), ScoreRequest())
     return net.forward([query])[0].logits_RV
 

@@ -162,9 +162,11 @@ def test_a_models_weights_and_logits_come_back(name, tmp_path):
     ids = torch.randint(0, 300, (1, 40), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         want = model(input_ids=ids).logits[0, :-1]
-    scores = run_coroutines([got.lm.open(ids[0].tolist()).prefill(ScoreRequest(prompt=True))])[0]
+    scores = run_coroutines(
+        [got.lm.open_session(ids[0].tolist()).prefill_prompt(ScoreRequest(prompt=True))]
+    )[0]
     torch.testing.assert_close(
-        torch.stack([scores.weights(i) for i in range(39)]), want, atol=1e-4, rtol=1e-4
+        torch.stack([scores.log_weights(i) for i in range(39)]), want, atol=1e-4, rtol=1e-4
     )
 
 
@@ -356,7 +358,7 @@ def test_the_tokenizer_of_a_file(small):
     ]  # digits are cut off before the words are
     assert text.decode(text.encode("the <tool>é<|end|>")) == "the <tool>é"
     assert "[PAD0]" in tokens and text.tokenizer.token_to_id("[PAD0]") is None
-    assert len(text.chat([{"role": "user", "content": "in"}])) == 2
+    assert len(text.chat_prompt([{"role": "user", "content": "in"}])) == 2
 
 
 def test_sampling_defaults_of_a_file(tmp_path):
@@ -644,7 +646,7 @@ def test_smollm2_tokenizer_equals_transformers_but_for_digits_after_spaces():
     assert n >= 50
     chat = [{"role": "user", "content": "What is 12 + 30?"}]
     assert (
-        list(text.chat(chat))
+        list(text.chat_prompt(chat))
         == theirs.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
     )
 
@@ -656,7 +658,7 @@ def test_smollm2_header_and_tensors_are_read_as_the_library_does():
         entry = ours.entries[t.name]
         assert (entry.start, entry.stop) == (t.data_offset, t.data_offset + t.n_bytes)
         want = torch.from_numpy(gguf.dequantize(t.data[:64], t.tensor_type))
-        torch.testing.assert_close(ours.tensor(t.name)[:64], want, atol=0, rtol=0)
+        torch.testing.assert_close(ours.stored_tensor(t.name)[:64], want, atol=0, rtol=0)
     assert ours.fields["tokenizer.ggml.tokens"] == theirs.fields["tokenizer.ggml.tokens"].contents()
 
 
@@ -680,7 +682,7 @@ def test_smollm2_writes_what_transformers_writes():
         "Translate to German: the house is green.",
         "Tell me a short story about 3 cats.",
     ):
-        ids = ours.text.chat([{"role": "user", "content": question}])
+        ids = ours.text.chat_prompt([{"role": "user", "content": question}])
         with torch.inference_mode():
             want = theirs(input_ids=torch.tensor([ids])).logits[0, :-1]
             text = theirs.generate(
@@ -690,8 +692,10 @@ def test_smollm2_writes_what_transformers_writes():
                 eos_token_id=2,
                 pad_token_id=2,
             )
-        scores = run_coroutines([ours.lm.open(ids).prefill(ScoreRequest(prompt=True))])[0]
-        got = torch.stack([scores.weights(i) for i in range(len(ids) - 1)])
+        scores = run_coroutines(
+            [ours.lm.open_session(ids).prefill_prompt(ScoreRequest(prompt=True))]
+        )[0]
+        got = torch.stack([scores.log_weights(i) for i in range(len(ids) - 1)])
         torch.testing.assert_close(got, want, atol=2e-3, rtol=1e-4)
         result = run_coroutines([answer_one(target, Request(ids, max_tokens=64))])[0]
         assert list(result.token_ids) == text[0, len(ids) :].tolist()

@@ -8,7 +8,7 @@ from polydec import api
 from polydec.models import native as cpu
 from polydec.models.formats.rows8 import dequantise_rows, quantise_rows
 from polydec.models.formats.tensor_files import SharedEmbeddingWeights
-from polydec.models.native import kept
+from polydec.models.native import stored_matrices
 from polydec.models.sessions import checkpoint
 
 native = pytest.mark.skipif(not cpu.native_step_availability()[0], reason="no compiled step")
@@ -17,7 +17,7 @@ native = pytest.mark.skipif(not cpu.native_step_availability()[0], reason="no co
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return kept.quantised_cache_folder()
+    return stored_matrices.quantised_cache_folder()
 
 
 def made_once(kind="q8_0", source=b"abc", value=3):
@@ -28,7 +28,9 @@ def made_once(kind="q8_0", source=b"abc", value=3):
         made.append(1)
         return np.full((2, 1, 34), value, np.uint8)
 
-    out = kept.cached_quantised_blocks(kind, (np.frombuffer(source, np.uint8),), (2, 1, 34), make)
+    out = stored_matrices.cached_quantised_blocks(
+        kind, (np.frombuffer(source, np.uint8),), (2, 1, 34), make
+    )
     return out, len(made)
 
 
@@ -56,7 +58,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_fault(folder):
 
 
 def test_the_folder_has_an_upper_bound(folder, monkeypatch):
-    monkeypatch.setattr(kept, "ROOM", 150)  # two of them
+    monkeypatch.setattr(stored_matrices, "ROOM", 150)  # two of them
     for i in range(5):
         made_once(source=bytes([i]))
         assert len(list(folder.iterdir())) <= 2
@@ -66,7 +68,7 @@ def test_the_folder_has_an_upper_bound(folder, monkeypatch):
 @native
 def test_a_draft_is_quantised_once_and_computes_the_same(folder, monkeypatch):
     def greedy(small):
-        return [float(x) for x in small.lm.network.embed((1, 2)).flatten()[:8]], small.dtype
+        return [float(x) for x in small.lm.network.embed_tokens((1, 2)).flatten()[:8]], small.dtype
 
     first = greedy(checkpoint.load_draft("zoo:tiny"))
     assert list(folder.iterdir())
@@ -112,8 +114,8 @@ def test_a_draft_that_the_user_names_is_loaded_at_once():
 
 def test_a_draft_that_is_not_loaded_yet_keeps_as_many_texts_when_it_is():
     lm = polydec.load("zoo:tiny")
-    lm.keep(2)
+    lm.keep_texts(2)
     assert lm.checkpoint.lm.keep == 2 and not lm.draft.loaded
     assert lm.draft.lm.keep == 2 and lm.draft.loaded
-    lm.keep(1)
+    lm.keep_texts(1)
     assert lm.checkpoint.lm.keep == lm.draft.lm.keep == 1

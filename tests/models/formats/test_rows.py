@@ -175,7 +175,9 @@ def test_prompts_of_running_text_are_its_paragraphs_or_lines():
 @pytest.mark.parametrize("saved", ["parquet", "stream", "file"])
 def test_data_sets_are_read(tmp_path, saved):
     pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed (polydec[datasets])")
-    table = pa.table({"id": [1, 2], "question": ["Hi", "Bye"], "answer": ["Hello", "Till then"]})
+    table = pa.factor_table(
+        {"id": [1, 2], "question": ["Hi", "Bye"], "answer": ["Hello", "Till then"]}
+    )
     where = tmp_path / "train"
     where.mkdir()
     if saved == "parquet":
@@ -237,7 +239,7 @@ def test_prompts_and_exchanges_of_ones_own_are_split_by_hash(tmp_path):
     class Chat:
         has_chat = True
 
-        def chat(self, messages):
+        def chat_prompt(self, messages):
             return tuple(messages[0]["content"].encode())
 
         def encode(self, text, special=True):

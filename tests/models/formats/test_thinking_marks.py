@@ -74,10 +74,10 @@ CUT = [
 
 
 def in_pieces(reader, text, cut, seed):
-    rng, state, segments, at = random.Random(seed), reader.start(), [], 0
+    rng, state, segments, at = random.Random(seed), reader.start_state(), [], 0
     while at < len(text):
         size = rng.randrange(1, 6)
-        state, more = reader.step(state, text[at : at + size])
+        state, more = reader.read_piece(state, text[at : at + size])
         segments, at = segments + more, at + size
     return segments + reader.end(state, cut)
 
@@ -88,7 +88,7 @@ def in_pieces(reader, text, cut, seed):
 def test_pieces_make_no_difference(case, cut):
     name, opened, text, thought, answered = case
     reader = ThinkingReader(BY_NAME[name], opened)
-    assert reader.parted(text, cut) == (thought, answered)
+    assert reader.separate_text(text, cut) == (thought, answered)
     for seed in range(30):
         segments = in_pieces(reader, text, cut, seed)
         assert "".join(part for _, part in segments) == text
@@ -109,7 +109,7 @@ def test_random_texts_lose_nothing():
             for opened in (False, True):
                 for cut in (False, True):
                     reader = ThinkingReader(marks, opened)
-                    want = reader.parted(text, cut)
+                    want = reader.separate_text(text, cut)
                     segments = in_pieces(reader, text, cut, rng.random())
                     assert "".join(part for _, part in segments) == text
                     got = tuple(

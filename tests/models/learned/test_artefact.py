@@ -159,7 +159,7 @@ OTHERS = {
 
 def normed_toy(norm):
     law = toy_law(1)
-    law.network.normed = norm
+    law.network.normed_states = norm
     return law
 
 

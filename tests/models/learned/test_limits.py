@@ -30,9 +30,9 @@ def rows(n, *more):
 
 def guessed(one, state_NH, embed_NKH):
     """The states that a drafter of heads makes level by level, along one path a row."""
-    carry, out = one.start(state_NH), []
+    carry, out = one.start_levels(state_NH), []
     for k in range(one.depth):
-        carry, made = one.step(k, carry, embed_NKH[:, k])
+        carry, made = one.guess_level(k, carry, embed_NKH[:, k])
         out.append(made)
     return out
 
@@ -76,7 +76,7 @@ def test_chimera_that_reads_the_true_state_alone_says_what_the_target_says():
     shown = replace(one, heads=[torch.cat([torch.eye(H), torch.zeros(H, H)], 1)] * 3)
     true_H, out_NH = rows(1)[0], rows(4)
     for k in range(3):
-        assert shown.read(k, true_H, out_NH)[1].allclose(
+        assert shown.read_states(k, true_H, out_NH)[1].allclose(
             rms_normalised(true_H[None]).expand(4, H), atol=1e-6
         )
 
@@ -86,9 +86,9 @@ def test_chimera_s_codes_see_no_later_token():
     state_NH, embed_NWH = rows(6), rows(6, 3)
 
     def left(embed_NWH):
-        cache, entering = one.network.new_cache(), one.enter(embed_NWH, state_NH)
-        first = cache.stage(range(-1, len(entering) - 1))
-        cache.commit(range(len(entering)))
+        cache, entering = one.network.new_cache(), one.layer_inputs(embed_NWH, state_NH)
+        first = cache.stage_slots(range(-1, len(entering) - 1))
+        cache.commit_path(range(len(entering)))
         query = NetworkQuery(
             cache, first, (), range(len(entering)), ScoreRequest(hidden=True), entering
         )
@@ -106,11 +106,11 @@ def test_a_head_of_some_tokens_is_one_of_all_with_the_others_left_out():
 
     def laws(tokens):
         token_C = torch.tensor(tokens)
-        network = one.layer.network(
+        network = one.layer.layer_network(
             VOCAB.size, DraftVocabularyHead(token_C, table_VH[token_C], torch.ones(H))
         )
         cache = network.new_cache()
-        first = cache.stage(range(-1, 4))
+        first = cache.stage_slots(range(-1, 4))
         return network.forward([NetworkQuery(cache, first, (), range(5), ScoreRequest(), rows_NS)])[
             0
         ].logits_RV
@@ -154,10 +154,10 @@ def test_what_a_lexical_unit_is_learned_from():
         def __call__(self, entry, window, every):
             return ((logits, logits, torch.arange(length)) for logits in leaf)
 
-        def knows(self, token):
+        def knows_tokens(self, token):
             return torch.ones_like(token, dtype=torch.bool)
 
-        def beside(self, made, truth):
+        def extra_loss(self, made, truth):
             return torch.zeros(())
 
     kind = SimpleNamespace(sure=0.9, features=0.0)
@@ -191,13 +191,13 @@ def test_a_level_with_nothing_to_learn_has_its_figure():
         def __call__(self, entry, window, every):
             return ((row[None, None], row[None, None], torch.arange(1)) for row in says)
 
-        def knows(self, token):
+        def knows_tokens(self, token):
             return token != 3
 
-        def named(self, column):
+        def token_ids(self, column):
             return column
 
-        def beside(self, made, truth):
+        def extra_loss(self, made, truth):
             return torch.zeros(())
 
     with torch.no_grad():
@@ -212,11 +212,13 @@ def test_a_judge_adds_to_what_matches():
     g, law = torch.Generator().manual_seed(2), toy_law(3, 6, eos=-1)
     judge = JudgeProbe(torch.randn(4, generator=g), torch.zeros(()), law.vocab)
     for seed in range(30):
-        draft = Draft.chain(1, torch.randint(6, (5,), generator=g).tolist())
-        scores = run_coroutines([law.open((0, 1)).score(draft, ScoreRequest(hidden=True))])[0]
+        draft = Draft.chain_draft(1, torch.randint(6, (5,), generator=g).tolist())
+        scores = run_coroutines(
+            [law.open_session((0, 1)).score_draft(draft, ScoreRequest(hidden=True))]
+        )[0]
         path = {
-            t: JudgeVerifier(judge, t).verify(draft, scores, Rng.of(seed), 2).path
+            t: JudgeVerifier(judge, t).verify_draft(draft, scores, Rng.of_choice(seed), 2).path
             for t in (0.0, 0.5, 1.0)
         }
-        match = MatchVerifier().verify(draft, scores, Rng.of(seed), 2).path
+        match = MatchVerifier().verify_draft(draft, scores, Rng.of_choice(seed), 2).path
         assert path[1.0] == match and len(match) <= len(path[0.5]) <= len(path[0.0]) == 5

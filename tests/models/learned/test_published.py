@@ -131,18 +131,20 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, before, file
         ),
         lm.checkpoint.lm,
     )
-    text = lm.ids("Once upon a time there was a fox who wanted to see the sea and the", raw=True)
-    session = lm.checkpoint.lm.open(text)
-    (known,) = run_coroutines(
-        [session.prefill(ScoreRequest(RowDetail.NOTHING, exits=(1, 3, 4), prompt=True))]
+    text = lm.encode_prompt(
+        "Once upon a time there was a fox who wanted to see the sea and the", raw=True
     )
-    state = torch.cat([known.exit(d, range(len(text) - 1)).hidden_NH for d in (1, 3, 4)], -1)
-    embed = session.embed(text[1:])
+    session = lm.checkpoint.lm.open_session(text)
+    (known,) = run_coroutines(
+        [session.prefill_prompt(ScoreRequest(RowDetail.NOTHING, exits=(1, 3, 4), prompt=True))]
+    )
+    state = torch.cat([known.exit_laws(d, range(len(text) - 1)).hidden_NH for d in (1, 3, 4)], -1)
+    embed = session.embed_tokens(text[1:])
     fused = linear(state.float(), t["fc.weight"])
     out = layer(t, embed.float(), fused, before)
     want = [int(logits(t, out[-1:])[0].argmax())]
     for _ in range(3):  # each level stands on what the layer made above it
-        embed = torch.cat([embed, session.embed(want[-1:])])
+        embed = torch.cat([embed, session.embed_tokens(want[-1:])])
         fused = torch.cat([fused, out[-1:]])
         out = layer(t, embed.float(), fused, before)
         want.append(int(logits(t, out[-1:])[0].argmax()))
@@ -167,7 +169,7 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, before, file
 
 def test_greedy_texts_are_the_models_own(tmp_path, lm):
     given = polydec.load("zoo:tiny", draft=None, ngrams=None, trained=[str(write(tmp_path / "e"))])
-    assert isinstance(given.find(Eagle3Model), Eagle3Model)
+    assert isinstance(given.find_artefact(Eagle3Model), Eagle3Model)
     for prompt in (
         "The old river",
         "Two kings met in a wood",
@@ -201,7 +203,7 @@ def test_it_is_written_as_it_was_read(tmp_path, lm):
     one = artefacts.load_artefact(str(write(tmp_path / "sg", config, t)))
     assert one.eagle.depths == (1, 3, 4)
     named = {k.replace("midlayer.", "layers.0."): v for k, v in t.items()}
-    assert artefacts.load_artefact(str(write(tmp_path / "other", t=named))).bound(
+    assert artefacts.load_artefact(str(write(tmp_path / "other", t=named))).bound_drafter(
         lm.checkpoint.lm
     ).depths == (1, 3, 4)
 
@@ -267,15 +269,15 @@ def test_a_draft_model_is_what_transformers_reads(tmp_path):
         tmp_path / "out", dtype=torch.float32
     )
     small = polydec.load("zoo:tiny-draft", draft=None, ngrams=None, dtype="float32")
-    ids = small.ids("The old river ran to the sea", raw=True)
+    ids = small.encode_prompt("The old river ran to the sea", raw=True)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(
         "The old river ran to the sea"
     ).input_ids == list(ids)
-    session = small.checkpoint.lm.open(ids)
-    (scores,) = run_coroutines([session.score(Draft.chain(ids[-1]), ScoreRequest())])
+    session = small.checkpoint.lm.open_session(ids)
+    (scores,) = run_coroutines([session.score_draft(Draft.chain_draft(ids[-1]), ScoreRequest())])
     with torch.no_grad():
         row = theirs(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
-    assert torch.allclose(scores.row(0), row, atol=1e-4)
+    assert torch.allclose(scores.logprob_row(0), row, atol=1e-4)
     with pytest.raises(ValueError, match="must be a directory that is empty"):
         export_for_engines("zoo:tiny-draft", tmp_path / "out")
     assert "polydec_base" not in json.loads((tmp_path / "out" / "config.json").read_text())

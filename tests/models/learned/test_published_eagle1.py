@@ -127,18 +127,20 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, head, layout
         dtype="float32",
         trained=[write(tmp_path / "e", layout, t)],
     )
-    text = lm.ids("Once upon a time there was a fox who wanted to see the sea and the", raw=True)
-    session = lm.checkpoint.lm.open(text)
+    text = lm.encode_prompt(
+        "Once upon a time there was a fox who wanted to see the sea and the", raw=True
+    )
+    session = lm.checkpoint.lm.open_session(text)
     (known,) = run_coroutines(
-        [session.prefill(ScoreRequest(RowDetail.NOTHING, hidden=True, prompt=True))]
+        [session.prefill_prompt(ScoreRequest(RowDetail.NOTHING, hidden=True, prompt=True))]
     )
     state = norm(known.hidden_NH[: len(text) - 1].float(), head[1])
-    embed = session.embed(text[1:]).float()
+    embed = session.embed_tokens(text[1:]).float()
     want = []
     for _ in range(4):  # each level stands on what the layer made above it
         out = layer(t, embed, state)
         want.append(int(linear(out[-1], head[0]).argmax()))
-        embed = torch.cat([embed, session.embed(want[-1:]).float()])
+        embed = torch.cat([embed, session.embed_tokens(want[-1:]).float()])
         state = torch.cat([state, out[-1:]])
     session.close()
     drafts = []
@@ -150,12 +152,12 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, head, layout
     options = {"width": 1, "nodes": 4, "depth": 4}
     polydec.generate(given, text, method="eagle-2", options=options, max_tokens=6, on=on)
     assert list(drafts[0][1:]) == want
-    assert isinstance(given.find(EagleModel), EagleModel)
+    assert isinstance(given.find_artefact(EagleModel), EagleModel)
     for prompt in ("The old river", "Two kings met in a wood", "A"):
         plain = polydec.generate(lm, prompt, max_tokens=20).token_ids
         for method in ("eagle", "eagle-2"):
             assert polydec.generate(given, prompt, method=method, max_tokens=20).token_ids == plain
-            drawn = {"sampling": lm.sampling(temperature=0.7), "seed": 3, "max_tokens": 12}
+            drawn = {"sampling": lm.sampling_with(temperature=0.7), "seed": 3, "max_tokens": 12}
             assert (
                 polydec.generate(given, prompt, method=method, **drawn).token_ids
                 == polydec.generate(lm, prompt, **drawn).token_ids
@@ -164,9 +166,9 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, head, layout
 
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
 def test_laws_behind_the_norm_are_the_heads_alone(head, dtype):
-    session = polydec.load("zoo:tiny", draft=None, ngrams=None, dtype=dtype).checkpoint.lm.open(
-        (1, 2)
-    )
+    session = polydec.load(
+        "zoo:tiny", draft=None, ngrams=None, dtype=dtype
+    ).checkpoint.lm.open_session((1, 2))
     state = (
         torch.randn(5, H, generator=torch.Generator().manual_seed(1))
         * torch.tensor([0.1, 1, 3, 10, 30])[:, None]
@@ -215,7 +217,7 @@ def test_written_and_read_again_it_drafts_the_same(tmp_path, lm):
     )
     g = torch.Generator().manual_seed(2)
     embed_NWH, state_NH = torch.randn(3, 1, H, generator=g), torch.randn(3, H, generator=g)
-    assert torch.equal(one.enter(embed_NWH, state_NH), two.enter(embed_NWH, state_NH))
+    assert torch.equal(one.layer_inputs(embed_NWH, state_NH), two.layer_inputs(embed_NWH, state_NH))
     plain = export_for_engines(
         write(tmp_path / "p", t=tensors(bias=False)), tmp_path / "out2", target=lm.checkpoint.lm
     )

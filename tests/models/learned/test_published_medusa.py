@@ -78,10 +78,12 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, official, dtype)
         dtype=dtype,
         trained=[write(tmp_path / "m", official, some)],
     )
-    text = given.ids("Once upon a time there was a fox who wanted to see the sea and the", raw=True)
-    session = given.checkpoint.lm.open(text)
+    text = given.encode_prompt(
+        "Once upon a time there was a fox who wanted to see the sea and the", raw=True
+    )
+    session = given.checkpoint.lm.open_session(text)
     (known,) = run_coroutines(
-        [session.prefill(ScoreRequest(RowDetail.NOTHING, hidden=True, prompt=True))]
+        [session.prefill_prompt(ScoreRequest(RowDetail.NOTHING, hidden=True, prompt=True))]
     )
     weight = sources.open_source("zoo:tiny").weights["model.norm.weight"].float()
     state = known.hidden_NH[-1:].float()

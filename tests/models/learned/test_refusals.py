@@ -59,7 +59,7 @@ def written(model, tmp_path_factory):
         from_weights(source.config, source.weights), vocab, torch.arange(3, 300), 3, 1
     )
     for name in OTHERS_LAYOUT:
-        KINDS[name].save(root / name, KINDS[name].start(shown).model([[0.5, 0.2]] * 3), {})
+        KINDS[name].save(root / name, KINDS[name].start(shown).build_artefact([[0.5, 0.2]] * 3), {})
     return root
 
 

@@ -296,13 +296,17 @@ def tried(path: Path) -> tuple[str, str]:
                 warnings.simplefilter("ignore")
                 loaded = checkpoint.load_bundle(str(path), threads=1)
             lm, most = loaded.lm, loaded.lm.vocab.size - 1
-            if hasattr(lm, "open"):
+            if hasattr(lm, "open_session"):
                 ids = [min(i, most) for i in (3, 1, 4, 1, 5)]
                 scores = run_coroutines(
-                    [lm.open(ids[:3]).score(Draft.chain(ids[2], ids[3:]), ScoreRequest())]
+                    [
+                        lm.open_session(ids[:3]).score_draft(
+                            Draft.chain_draft(ids[2], ids[3:]), ScoreRequest()
+                        )
+                    ]
                 )[0]
                 for i in range(3):
-                    if not bool(scores.row(i).exp().sum().isfinite()):
+                    if not bool(scores.logprob_row(i).exp().sum().isfinite()):
                         return "wrong", f"{compute}: a law that is none"
         except ValueError as e:
             said = str(e)

@@ -28,7 +28,7 @@ NARROW = [name for name in CACHES if name != "float32"]
 
 def kept(cache, count):
     """Bytes of the first entries."""
-    return cache.entries()[..., :count, :].contiguous().view(torch.uint8)
+    return cache.all_entries()[..., :count, :].contiguous().view(torch.uint8)
 
 
 @pytest.mark.parametrize("cache_dtype", NARROW)
@@ -95,7 +95,7 @@ def test_what_is_kept():
         }
         ids = list(range(40))
         wide, half, byte = (
-            chain(CpuStep.build(c, w, cache_dtype=x), ids)[1].entries()[0, ..., :40, :]
+            chain(CpuStep.build(c, w, cache_dtype=x), ids)[1].all_entries()[0, ..., :40, :]
             for x in CACHES
         )
         assert half.dtype == torch.float16 and byte.dtype == torch.int8
@@ -118,7 +118,7 @@ def held(values, cache_dtype="float16"):
     for i in range(2):
         w[name.format(i) + "weight"], w[name.format(i) + "bias"] = torch.zeros(64, 64), some
     _, cache = chain(CpuStep.build(c, w, cache_dtype=cache_dtype), [1, 2, 3])
-    return cache.entries()[0, 1, :, :3], some
+    return cache.all_entries()[0, 1, :, :3], some
 
 
 def test_what_lies_between_two_numbers_and_beyond_the_largest():
@@ -174,7 +174,7 @@ def test_texts_that_grew_from_one_another(cache_dtype):
             kept(cache, len(text)), kept(fresh, len(text))
         )
         if len(family) % 2:
-            family[-2].truncate(0)
+            family[-2].truncate_entries(0)
     assert max(len(one.shared) for one in family) >= 3
 
 

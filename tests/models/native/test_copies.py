@@ -22,7 +22,7 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.models.learned.kinds.ngrams import LAST, NGrams, extend_context_key
 
 VOCAB = TokenVocabulary(12, frozenset())
-SESSION = toy_law(1, 12).open((0,))
+SESSION = toy_law(1, 12).open_session((0,))
 
 
 def table(seed: int, order: int, width: int, contexts: int) -> NGrams:
@@ -40,15 +40,15 @@ def table(seed: int, order: int, width: int, contexts: int) -> NGrams:
 
 
 def proposal(guess, root: int, budget: DraftBudget) -> Draft:
-    asked: Coro = guess.propose(root, 0, budget, Rng.of(1))
+    asked: Coro = guess.propose_draft(root, 0, budget, Rng.of_choice(1))
     return run_coroutines([asked])[0]
 
 
 def both(config: CopyNGramMixtureDrafter, prompt: list[int]):
-    compiled = config.open(prompt, SESSION)
+    compiled = config.open_guess(prompt, SESSION)
     if not isinstance(compiled, CompiledGuess):
         pytest.skip("the native step was not built")
-    return compiled, CopyNGramMixtureGuess(config, config.copy.open(prompt, SESSION))
+    return compiled, CopyNGramMixtureGuess(config, config.copy.open_guess(prompt, SESSION))
 
 
 def same(a: Draft, b: Draft) -> None:
@@ -93,18 +93,18 @@ def test_every_proposal_along_a_text(
         a, b = (proposal(g, text[i - 1], DraftBudget(depth, nodes)) for g in some)
         same(a, b)
         if i == len(text) // 2:  # both go on as forks
-            some = tuple(g.fork(SESSION) for g in some)
+            some = tuple(g.fork_guess(SESSION) for g in some)
         for g in some:
-            g.learn(Draft.chain(text[i - 1]), None, Verdict((), text[i]))
+            g.learn_round(Draft.chain_draft(text[i - 1]), None, Verdict((), text[i]))
 
 
 def test_a_fork_goes_its_own_way():
     config = CopyNGramMixtureDrafter(SuffixDrafter(), table(1, 3, 3, 50), 0.01)
     one, _ = both(config, [1, 2, 3, 1, 2, 3, 1])
     before = proposal(one, 1, DraftBudget(4, 9))
-    twin = one.fork(SESSION)
+    twin = one.fork_guess(SESSION)
     for x in (5, 6, 7, 1):
-        twin.learn(Draft.chain(0), None, Verdict((), x))
+        twin.learn_round(Draft.chain_draft(0), None, Verdict((), x))
     same(before, proposal(one, 1, DraftBudget(4, 9)))
     assert proposal(twin, 1, DraftBudget(4, 9)).token != before.token
 
@@ -121,7 +121,7 @@ def test_a_long_text_of_few_words():
         a, b = (proposal(g, text[i - 1], DraftBudget(12, 8 + i % 90)) for g in some)
         same(a, b)
         for g in some:
-            g.learn(Draft.chain(text[i - 1]), None, Verdict((), text[i]))
+            g.learn_round(Draft.chain_draft(text[i - 1]), None, Verdict((), text[i]))
     assert len(text) > 2000 and len(a) > 1
 
 
@@ -129,6 +129,6 @@ def test_a_store_is_read_in_python():
     from polydec.methods.speculative.drafters.automaton import SuffixStore
 
     config = CopyNGramMixtureDrafter(
-        SuffixDrafter(store=SuffixStore.of([[1, 2, 3, 4]])), table(1, 3, 3, 50)
+        SuffixDrafter(store=SuffixStore.of_corpus([[1, 2, 3, 4]])), table(1, 3, 3, 50)
     )
-    assert isinstance(config.open([1, 2], SESSION), CopyNGramMixtureGuess)
+    assert isinstance(config.open_guess([1, 2], SESSION), CopyNGramMixtureGuess)

@@ -50,7 +50,7 @@ def queries(net, rows, alone=False, without=MLPS, routing=None):
     out, want = [], ScoreRequest(routing=routing)
     for some in rows.split(1) if alone else [rows]:
         cache = net.new_cache()
-        cache.stage(range(-1, len(some) - 1))
+        cache.stage_slots(range(-1, len(some) - 1))
         out += net.forward(
             [NetworkQuery(cache, 0, (), range(len(some)), want, embed=some, without=without)]
         )
@@ -141,7 +141,7 @@ def test_only_rows_that_are_answered_are_moved_and_others_in_the_pass_are_not(ki
         (rows[9:], range(3), moved(4, 2.0)),
     ):
         cache = net.new_cache()
-        cache.stage(range(-1, len(some) - 1))
+        cache.stage_slots(range(-1, len(some) - 1))
         asks.append(
             NetworkQuery(
                 cache, 0, (), answered, ScoreRequest(routing=by), embed=some, without=frozenset()
@@ -149,19 +149,19 @@ def test_only_rows_that_are_answered_are_moved_and_others_in_the_pass_are_not(ki
         )
     together = [a.logits_RV for a in net.forward(asks)]
     for q in asks:
-        q.cache.commit(())
-        q.cache.stage(range(-1, len(q) - 1))
+        q.cache.commit_path(())
+        q.cache.stage_slots(range(-1, len(q) - 1))
     alone = [net.forward([q])[0].logits_RV for q in asks]
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(together, alone, strict=True))
     # rows that are not answered leave the entries that they leave anyway
-    entries = asks[0].cache.entries()[..., :3, :].clone()
+    entries = asks[0].cache.all_entries()[..., :3, :].clone()
     cache = net.new_cache()
-    cache.stage(range(-1, 4))
+    cache.stage_slots(range(-1, 4))
     net.forward(
         [NetworkQuery(cache, 0, (), range(5), ScoreRequest(), embed=rows[:5], without=frozenset())]
     )
-    assert torch.allclose(entries, cache.entries()[..., :3, :], atol=1e-6)
-    assert not torch.allclose(asks[0].cache.entries(), cache.entries(), atol=1e-3)
+    assert torch.allclose(entries, cache.all_entries()[..., :3, :], atol=1e-6)
+    assert not torch.allclose(asks[0].cache.all_entries(), cache.all_entries(), atol=1e-3)
 
 
 @pytest.mark.parametrize("compute, quantize", COMPUTED)
@@ -194,9 +194,9 @@ def test_with_attention_a_whole_text_equals_its_steps(compute, quantize):
         cache, out = net.new_cache(), []
         for i in range(0, 30, step):
             part = tuple(ids[i : i + step])
-            first = cache.stage(range(-1, len(part) - 1))
+            first = cache.stage_slots(range(-1, len(part) - 1))
             out += net.forward([NetworkQuery(cache, first, part, range(len(part)), ScoreRequest())])
-            cache.commit(range(len(part)))
+            cache.commit_path(range(len(part)))
         answers.append(torch.cat([a.logits_RV for a in out]))
     assert same(answers[0], answers[1]) and same(answers[0], answers[2])
 

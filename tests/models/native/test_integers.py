@@ -31,7 +31,7 @@ NEAR = {"int16": 3e-4, "int8": 8e-2}  # of logits, relative rms
 
 def feed(net, cache, tokens, parent=None):
     first = cache.end
-    cache.stage(range(-1, len(tokens) - 1) if parent is None else parent)
+    cache.stage_slots(range(-1, len(tokens) - 1) if parent is None else parent)
     return NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ScoreRequest())
 
 
@@ -40,7 +40,7 @@ def chain(net, tokens, step=None, cache=None):
     for i in range(0, len(tokens), step):
         part = tokens[i : i + step]
         out.append(net.forward([feed(net, cache, part)])[0].logits_RV)
-        cache.commit(range(len(part)))
+        cache.commit_path(range(len(part)))
     return torch.cat(out), cache
 
 
@@ -165,7 +165,7 @@ def test_infinite_activations_are_an_error(compute, number):
     net = CpuStep.build(c, weights(c, seed=3), quantize="q8_0", compute=compute)
     with pytest.raises(ValueError, match="NaN or infinite"):
         cache = net.new_cache()
-        cache.stage([-1])
+        cache.stage_slots([-1])
         state = torch.randn(1, 64)
         state[0, 3] = number
         net.forward([NetworkQuery(cache, 0, (), range(1), ScoreRequest(), embed=state)])

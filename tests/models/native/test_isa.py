@@ -24,8 +24,12 @@ def test_the_named_set_runs_and_others_are_refused(monkeypatch):
         )
         rows.append(
             run_coroutines(
-                [lm.checkpoint.lm.open((5, 6)).score(Draft.chain(6, (7, 8)), ScoreRequest())]
-            )[0].row(2)
+                [
+                    lm.checkpoint.lm.open_session((5, 6)).score_draft(
+                        Draft.chain_draft(6, (7, 8)), ScoreRequest()
+                    )
+                ]
+            )[0].logprob_row(2)
         )
     assert all(torch.equal(r, rows[0]) for r in rows)
     monkeypatch.setenv("POLYDEC_ISA", "MMX")

@@ -39,7 +39,7 @@ def built(changes=None, kind="qwen2", **fields):
 
 def answer(net):
     cache = net.new_cache()
-    cache.stage((-1, 0))
+    cache.stage_slots((-1, 0))
     return net.forward([NetworkQuery(cache, 0, (1, 2), range(2), ScoreRequest())])[0]
 
 

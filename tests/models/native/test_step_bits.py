@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 def feed(net, cache, tokens, parent=None, rows=None, want=None, **more):
     """Stage a tree (by default a chain) and answer its rows."""
     first = cache.end
-    cache.stage(range(-1, len(tokens) - 1) if parent is None else parent)
+    cache.stage_slots(range(-1, len(tokens) - 1) if parent is None else parent)
     return NetworkQuery(
         cache,
         first,
@@ -40,7 +40,7 @@ def chain(net, tokens, step=None, cache=None):
     for i in range(0, len(tokens), step):
         part = tokens[i : i + step]
         out.append(net.forward([feed(net, cache, part)])[0].logits_RV)
-        cache.commit(range(len(part)))
+        cache.commit_path(range(len(part)))
     return torch.cat(out), cache
 
 
@@ -145,7 +145,7 @@ def test_halves_that_do_not_run():
                         out += net.forward(
                             [feed(net, cache, some, layers=layers, without=frozenset(without))]
                         )
-                        cache.commit(range(len(some)))
+                        cache.commit_path(range(len(some)))
                     assert same(torch.cat([a.logits_RV for a in out]), truth), (isa, threads, step)
                     for i in range(4):
                         kept = i not in layers or 2 * i in without
@@ -157,7 +157,7 @@ def test_commit_equals_prefill():
     net = CpuStep.build(c, weights(c), threads=2)
     _, cache = chain(net, [1, 2, 3, 4, 5])
     net.forward([feed(net, cache, [6, 7, 8, 9, 10], [-1, 0, 0, 2, 1])])
-    cache.commit([0, 2, 3])  # 6, 8, 9
+    cache.commit_path([0, 2, 3])  # 6, 8, 9
     after, _ = chain(net, [11], cache=cache)
     whole, fresh = chain(net, [1, 2, 3, 4, 5, 6, 8, 9, 11])
     assert same(after, whole[-1:])
@@ -269,4 +269,4 @@ def test_likeliest_tokens_of_rows():
     ties = torch.tensor(
         [[1.0, 3.0, 3.0, 2.0, 3.0], [0.0, float("-inf"), 0.0, float("-inf"), float("-inf")]]
     )
-    assert net.top(ties, 4) == [[1, 2, 4, 3], [0, 2, 1, 3]]
+    assert net.top_tokens(ties, 4) == [[1, 2, 4, 3], [0, 2, 1, 3]]

@@ -47,7 +47,7 @@ SCALINGS = {
 
 def logits(net, ids):
     cache = net.new_cache()
-    cache.stage(range(-1, len(ids) - 1))
+    cache.stage_slots(range(-1, len(ids) - 1))
     return net.forward([NetworkQuery(cache, 0, tuple(ids), range(len(ids)), ScoreRequest())])[
         0
     ].logits_RV
@@ -71,7 +71,7 @@ def test_rows_equal_the_gguf_library_exactly(kind, tmp_path):
     exact = gguf.dequantize(np.array(t.data), t.tensor_type) if kind != "F32" else np.array(t.data)
     for i in range(len(exact)):
         assert np.array_equal(
-            net.embedding(i).numpy().view(np.int32), exact[i].astype(np.float32).view(np.int32)
+            net.embedding_row(i).numpy().view(np.int32), exact[i].astype(np.float32).view(np.int32)
         ), i
 
 
@@ -118,7 +118,7 @@ def test_angles_are_those_of_transformers():
         LlamaConfig(**{**c, "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}})
     )
     cosine, sine = known(torch.zeros(1, 1), torch.arange(4096)[None])
-    ours = rotary_cos_sin(RotaryEmbedding.of(c, 64), 4096)
+    ours = rotary_cos_sin(RotaryEmbedding.of_config(c, 64), 4096)
     assert (ours[0] - cosine[0, :, :32]).abs().max() < 2e-7 and (
         ours[1] - sine[0, :, :32]
     ).abs().max() < 2e-7
@@ -145,7 +145,7 @@ def test_drafts_with_few_answers_and_narrow_embeddings():
     kept = ~near.isneginf()
     assert (near.double()[kept] - exact[kept]).abs().max() < 1e-4
     cache = CpuStep.build(c, w).new_cache()
-    cache.stage([-1])
+    cache.stage_slots([-1])
     (a,) = CpuStep.build(c, w).forward(
         [NetworkQuery(cache, 0, (ids[0],), range(1), ScoreRequest(law=RowDetail.ARGMAX))]
     )
@@ -194,7 +194,7 @@ def test_refusals_are_sentences():
     with pytest.raises(ValueError, match="512"):
         logits(net, [1] * 513)
     cache = net.new_cache()
-    cache.stage([-1])
+    cache.stage_slots([-1])
     for layers, without in (((1, 0), ()), ((2,), ()), ((0, 1), (2, 3))):
         with pytest.raises(ValueError, match="layers outside the network"):
             net.forward(
@@ -259,15 +259,15 @@ def test_a_layer_on_states_is_the_one_of_torch_within_8_bits(wide, headed, monke
         else None
     )
     vocab = 90 if headed else 1
-    native = layer.network(vocab, own)
+    native = layer.layer_network(vocab, own)
     monkeypatch.setattr(state_layer.cpu, "try_native_network", lambda *a, **k: (None, "not asked"))
-    torchs = layer.network(vocab, own)
+    torchs = layer.layer_network(vocab, own)
     assert isinstance(native, CpuStep) and isinstance(torchs, LlamaTransformer)
     x = torch.randn(12, width, generator=torch.Generator().manual_seed(5))
     answers = []
     for net in (native, torchs):
         cache = net.new_cache()
-        cache.stage((-1, 0, 1, 2, 2, 2, 5, 6, 6, 8, 9, 9))  # a tree
+        cache.stage_slots((-1, 0, 1, 2, 2, 2, 5, 6, 6, 8, 9, 9))  # a tree
         answers.append(
             net.forward([NetworkQuery(cache, 0, (), range(12), ScoreRequest(hidden=True), x)])[0]
         )

@@ -12,9 +12,9 @@ from polydec.base.errors import RequestError
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_target import check_target
-from polydec.methods.presses._chosen import WindowPress
 from polydec.methods.presses._integers import PackedIntegers
 from polydec.methods.presses._quantised import QuantisedPress
+from polydec.methods.presses._selected_entries import WindowPress
 from polydec.models.native.library import (
     CacheOf,
     PressOf,
@@ -53,8 +53,8 @@ def laws(network, made, step=50, text=TEXT):
     for i in range(0, len(text), step):
         part = text[i : i + step]
         out.append(network.forward([feed(network, cache, part)])[0].logits_RV)
-        cache.commit(range(len(part)))
-        cache.shed(cache.length)
+        cache.commit_path(range(len(part)))
+        cache.shed_packed(cache.length)
     return torch.cat(out).float()
 
 
@@ -80,7 +80,7 @@ def test_packed_numbers_are_those_of_the_torch_path(bits, group, block, heads, h
     kv[1, :, 5] = 0.3  # equal, and their half lies above them: no scale below zero
     kv[1, :, 6] = 0.001  # equal, and their half lies below them, by less than the least scale
     packed = network.new_cache(made).press
-    got, want = packed.pack(0, kv, None, None), made.pack(0, kv, None, None)
+    got, want = packed.pack_block(0, kv, None, None), made.pack_block(0, kv, None, None)
     by_token, shape = packed.shape.values, packed.shape
     assert shape.keys in (group, block) and by_token in (group, heads * head, 16)
     halves = got.bytes.view(torch.int16)
@@ -223,13 +223,15 @@ def pressed_chain(network, made, tokens, cache=None, step=50):
     cache, out = cache or network.new_cache(made), []
     for i in range(0, len(tokens), step):
         got, _ = chain(network, tokens[i : i + step], cache=cache)
-        cache.shed(cache.length)
+        cache.shed_packed(cache.length)
         out.append(got)
     return torch.cat(out), cache
 
 
 def law(made, chunk=7, keep=0):
-    return CausalLaw(NET, TokenVocabulary(83, frozenset({0})), chunk=chunk, keep=keep).pressed(made)
+    return CausalLaw(NET, TokenVocabulary(83, frozenset({0})), chunk=chunk, keep=keep).pressed_law(
+        made
+    )
 
 
 def go(coro):
@@ -237,7 +239,7 @@ def go(coro):
 
 
 def rows(scores, n):
-    return torch.stack([scores.row(i) for i in range(n)])
+    return torch.stack([scores.logprob_row(i) for i in range(n)])
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -249,39 +251,39 @@ def test_company_eviction_rewinds_and_shared_prefixes_leave_the_bits(bits):
         law(made, keep=2),
         CausalLaw(NET, TokenVocabulary(83, frozenset({0})), chunk=7),
     )
-    some = [target.open(TEXT[: dice.randrange(60, 120)]) for _ in range(3)]
-    other = plain_target.open(TEXT[:20])
+    some = [target.open_session(TEXT[: dice.randrange(60, 120)]) for _ in range(3)]
+    other = plain_target.open_session(TEXT[:20])
     for _ in range(200):
         at = dice.randrange(len(some))
         session = some[at]
         what = dice.randrange(6)
         if what == 0:
-            session.rewind(dice.choice([1, 3, 20, 50]))
+            session.rewind_tokens(dice.choice([1, 3, 20, 50]))
         elif what == 1:
-            session.evict()
+            session.evict_cache()
         elif what == 2:
             some[at] = session.fork()
             session.close()
         elif what == 3:
             session.close()
-            some[at] = target.open(TEXT[: dice.randrange(60, 200)])
+            some[at] = target.open_session(TEXT[: dice.randrange(60, 200)])
         drafts = []
         for session in some:
             n = len(session.ledger.text)
             depth = dice.choice([1, 1, 2, 5, 40])
-            drafts.append(Draft.chain(TEXT[n], TEXT[n + 1 : n + depth]))
+            drafts.append(Draft.chain_draft(TEXT[n], TEXT[n + 1 : n + depth]))
         got = run_coroutines(
             [
-                s.score(d, ROW)
-                for s, d in zip((*some, other), (*drafts, Draft.chain(3, (1,))), strict=True)
+                s.score_draft(d, ROW)
+                for s, d in zip((*some, other), (*drafts, Draft.chain_draft(3, (1,))), strict=True)
             ]
         )
         for session, draft, scores in zip(some, drafts, got[:3], strict=True):
             n, m = len(session.ledger.text), len(draft)
             torch.testing.assert_close(rows(scores, m), truth[n : n + m], atol=1e-6, rtol=0.0)
-            session.commit(draft.token[: dice.randrange(1, m + 1)])
+            session.commit_tokens(draft.token[: dice.randrange(1, m + 1)])
             if len(session.ledger.text) > 240:
-                session.rewind(120)
+                session.rewind_tokens(120)
     for session in (*some, other):
         session.close()
     assert not target.live
@@ -304,8 +306,8 @@ def test_some_layers_alone_and_all_of_them_later():
         assert len(cache.packed[1]) <= len(cache.packed[0])
         again = feed_again(cache, first, hidden)
         got = NET.forward([again])[0].logits_RV
-        cache.commit(range(len(part)))
-        cache.shed(cache.length)
+        cache.commit_path(range(len(part)))
+        cache.shed_packed(cache.length)
         assert same(got, truth[i : i + len(part)])
 
 
@@ -338,13 +340,13 @@ def test_what_cannot_be_packed_is_refused(made, more, kind, sentence):
     c = config(kind, **({"sliding_window": 40} if kind == "mistral" else {}))
     network = CpuStep.build(c, weights(c), **more)
     with pytest.raises(RequestError, match=sentence) as error:
-        CausalLaw(network, TokenVocabulary(83, frozenset({0}))).pressed(made)
+        CausalLaw(network, TokenVocabulary(83, frozenset({0}))).pressed_law(made)
     assert len(str(error.value)) <= 300 and str(error.value).startswith("cache is ")
 
 
 def test_keys_are_not_shown_to_a_drafter():
     with pytest.raises(RequestError, match="not shown to a drafter"):
-        NET.keys(NET.new_cache(press()), 0)
+        NET.read_keys(NET.new_cache(press()), 0)
 
 
 def test_numbers_that_are_none_stay_an_error():
@@ -353,7 +355,7 @@ def test_numbers_that_are_none_stay_an_error():
         kv = torch.zeros(2, 2, 16, 32)
         kv[which, 1, 3, 5] = bad
         with pytest.raises(ValueError, match="NaN or infinite"):
-            NET.new_cache(press()).press.pack(0, kv, None, None)
+            NET.new_cache(press()).press.pack_block(0, kv, None, None)
 
 
 @pytest.mark.parametrize(
@@ -436,7 +438,7 @@ def test_branches_of_a_long_draft_have_packed_blocks_of_their_own():
     _, cache = pressed_chain(NET, made, TEXT[:40])
     arm = 36
     parent = [*range(-1, arm - 1), -1, *range(arm, 2 * arm - 1)]
-    cache.stage(parent)
+    cache.stage_slots(parent)
     position = [*range(40, 40 + arm), *range(40, 40 + arm)]
     seen = visible_chunks(cache, 40, position)
     assert [r for _, rows in seen for r in rows if r < arm] != []

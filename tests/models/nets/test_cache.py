@@ -45,15 +45,15 @@ def prefilled(tokens):
 
 
 def append(cache, tokens):
-    first = cache.stage(range(-1, len(tokens) - 1))
-    cache.commit(range(len(tokens)))
+    first = cache.stage_slots(range(-1, len(tokens) - 1))
+    cache.commit_path(range(len(tokens)))
     return NET.forward([NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
         0
     ].logits_RV
 
 
 def stage(cache, tokens, parent):
-    first = cache.stage(parent)
+    first = cache.stage_slots(parent)
     return NET.forward([NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
         0
     ].logits_RV
@@ -63,7 +63,10 @@ def same(a, b, tolerance=1e-5):
     """Equal contents, compared through the entries and through the next answer."""
     assert a.length == b.length
     torch.testing.assert_close(
-        a.entries()[..., : a.length, :], b.entries()[..., : b.length, :], atol=tolerance, rtol=0.0
+        a.all_entries()[..., : a.length, :],
+        b.all_entries()[..., : b.length, :],
+        atol=tolerance,
+        rtol=0.0,
     )
     x, y = a.fork(), b.fork()
     x_V, y_V = (stage(c, [7], [-1]).log_softmax(-1) for c in (x, y))
@@ -91,7 +94,7 @@ def test_commit_of_a_path_equals_a_fresh_prefill(text, first, second):
     cache, done = prefilled(text), list(text)
     for tokens, parent, path in (first, second):
         stage(cache, tokens, parent)
-        cache.commit(path)
+        cache.commit_path(path)
         done += [tokens[i] for i in path]
         same(cache, prefilled(done))
 
@@ -107,9 +110,9 @@ def test_a_fork_is_a_copy_in_both_directions(text, tree, staged, twin_first):
     one, other = (twin, cache) if twin_first else (cache, twin)
     if not staged:
         stage(one, tokens, parent)
-    one.commit(path)
+    one.commit_path(path)
     append(one, [1, 2, 3])
-    other.commit(path if staged else ())
+    other.commit_path(path if staged else ())
     extra = [tokens[i] for i in path] if staged else []
     same(other, prefilled(text + extra))
     append(other, [4, 5])
@@ -122,8 +125,8 @@ def test_a_fork_is_a_copy_in_both_directions(text, tree, staged, twin_first):
 def test_truncate_forgets_the_rest(text, tree, data):
     cache = prefilled(text)
     stage(cache, *tree[:2])
-    keep = data.draw(st.integers(0, len(text)))
-    cache.truncate(keep)
+    keep = data.draw_outcome(st.integers(0, len(text)))
+    cache.truncate_entries(keep)
     assert cache.parent == [] and cache.end == keep
     append(cache, [9])
     same(cache, prefilled([*text[:keep], 9]))
@@ -143,4 +146,4 @@ def test_truncate_refuses_what_is_not_there():
     cache = KVCache(torch.zeros(1, 2, 1, 4, 2))
     for length in (1, -1):
         with pytest.raises(ValueError, match=f"length is {length}"):
-            cache.truncate(length)
+            cache.truncate_entries(length)

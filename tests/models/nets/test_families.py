@@ -30,8 +30,8 @@ def family(request, tmp_path_factory):
 
 
 def feed(net, cache, tokens):
-    first = cache.stage(range(-1, len(tokens) - 1))
-    cache.commit(range(len(tokens)))
+    first = cache.stage_slots(range(-1, len(tokens) - 1))
+    cache.commit_path(range(len(tokens)))
     return net.forward([NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
         0
     ].logits_RV
@@ -41,9 +41,9 @@ def tree(net, context):
     """Logits of the last token of a text and of a tree behind it, scored in one pass."""
     cache = net.new_cache()
     feed(net, cache, TEXT[: context - 1])
-    first = cache.stage([-1])
-    cache.commit([0])
-    cache.stage(TREE)
+    first = cache.stage_slots([-1])
+    cache.commit_path([0])
+    cache.stage_slots(TREE)
     query = NetworkQuery(
         cache, first, tuple(TEXT[context - 1 : context + len(TREE)]), range(1 + len(TREE)), ROW
     )

@@ -13,24 +13,24 @@ MB = 1 << 20
 
 def test_a_piece_comes_back_and_is_given_out_again():
     pool = MemoryPool(64 * MB)
-    one = pool.take(4 * MB)
+    one = pool.take_bytes(4 * MB)
     place = one.data_ptr()
     del one
     assert pool.nbytes == 4 * MB
-    again = pool.take(3 * MB)
+    again = pool.take_bytes(3 * MB)
     assert again.data_ptr() == place and len(again) == 3 * MB and pool.nbytes == 0
 
 
 def test_what_a_view_reads_stays_its_own():
     """Not only the tensor: whatever was cut from it, on any way."""
     pool = MemoryPool(64 * MB)
-    one = pool.take(4 * MB)
+    one = pool.take_bytes(4 * MB)
     view = one.view(torch.float32).view(4, -1)[2:, 5:].t()
     view.fill_(7.0)
     place = one.data_ptr()
     del one
     gc.collect()
-    other = pool.take(4 * MB)
+    other = pool.take_bytes(4 * MB)
     other.zero_()
     assert other.data_ptr() != place and pool.nbytes == 0 and bool((view == 7.0).all())
     del view
@@ -39,18 +39,18 @@ def test_what_a_view_reads_stays_its_own():
 
 def test_pieces_that_are_far_too_large_are_left_for_others():
     pool = MemoryPool(64 * MB)
-    some = [pool.take(n * MB) for n in (10, 4, 6)]
+    some = [pool.take_bytes(n * MB) for n in (10, 4, 6)]
     places = {len(t) // MB: t.data_ptr() for t in some}
     del some[:]
-    assert pool.take(3 * MB).data_ptr() == places[4]
-    assert pool.take(5 * MB).data_ptr() == places[6]
-    small = pool.take(2 * MB)  # of 4 MB and more: nothing is kept for it but the one of 4
+    assert pool.take_bytes(3 * MB).data_ptr() == places[4]
+    assert pool.take_bytes(5 * MB).data_ptr() == places[6]
+    small = pool.take_bytes(2 * MB)  # of 4 MB and more: nothing is kept for it but the one of 4
     assert small.data_ptr() == places[4]
 
 
 def test_no_more_waits_than_was_said():
     pool = MemoryPool(10 * MB)
-    some = [pool.take(4 * MB) for _ in range(5)]
+    some = [pool.take_bytes(4 * MB) for _ in range(5)]
     while some:
         some.pop()
         assert pool.nbytes <= 10 * MB
@@ -62,7 +62,7 @@ def test_threads_never_share_a_piece():
 
     def work(mark: int) -> None:
         for _ in range(150):
-            mine = pool.take(MB)
+            mine = pool.take_bytes(MB)
             mine[::4096] = mark
             if not bool((mine[::4096] == mark).all()):
                 wrong.append(mark)
@@ -85,11 +85,11 @@ def test_small_pieces_are_torch_s_own():
 
 def test_a_text_of_known_length_does_not_move():
     cache = KVCache(torch.empty(2, 2, 1, 16, 8))
-    cache.reserve(700)
+    cache.reserve_slots(700)
     place, room = cache.kv.data_ptr(), cache.capacity
     for n in (256, 256, 188):
-        cache.stage(range(-1, n - 1))
-        cache.commit(range(n))
+        cache.stage_slots(range(-1, n - 1))
+        cache.commit_path(range(n))
     assert cache.kv.data_ptr() == place and cache.capacity == room >= 700
-    cache.reserve(300)
+    cache.reserve_slots(300)
     assert cache.kv.data_ptr() == place

@@ -25,13 +25,13 @@ def job(net, seed, length, parent, rows=None, want=ROW):
     """A query over a committed text of this length with a staged tree."""
     cache, text = net.new_cache(), draw(seed, length)
     if length:
-        cache.stage(range(-1, length - 1))
-        cache.commit(range(length))
+        cache.stage_slots(range(-1, length - 1))
+        cache.commit_path(range(length))
         net.forward([NetworkQuery(cache, 0, tuple(text), (), want)])
     tokens = draw(seed + 1000, len(parent))
     return NetworkQuery(
         cache,
-        cache.stage(parent),
+        cache.stage_slots(parent),
         tuple(tokens),
         range(len(parent)) if rows is None else rows,
         want,
@@ -81,19 +81,19 @@ def test_a_tree_gives_the_rows_of_plain_decoding_to_the_bit(dtype):
     net, text, new = network(3, dtype), draw(0, 30), draw(1, 12)
     plain, tree = net.new_cache(), net.new_cache()
     for cache in (plain, tree):
-        cache.stage(range(-1, 29))
-        cache.commit(range(30))
+        cache.stage_slots(range(-1, 29))
+        cache.commit_path(range(30))
         net.forward([NetworkQuery(cache, 0, tuple(text), (), ROW)])
     for at in range(0, 12, 3):  # three tokens a pass, each with a sibling that is dropped
         tokens, first = (
             [x for t in new[at : at + 3] for x in (7, t)],
-            tree.stage([-1, -1, 1, 1, 3, 3]),
+            tree.stage_slots([-1, -1, 1, 1, 3, 3]),
         )
         rows = net.forward([NetworkQuery(tree, first, tuple(tokens), range(6), ROW)])[0].logits_RV
-        tree.commit([1, 3, 5])
+        tree.commit_tokens([1, 3, 5])
         for i, x in enumerate(new[at : at + 3]):
-            first = plain.stage([-1])
-            plain.commit([0])
+            first = plain.stage_slots([-1])
+            plain.commit_tokens([0])
             equal(
                 net.forward([NetworkQuery(plain, first, (x,), (0,), ROW)])[0].logits_RV[0],
                 rows[2 * i + 1],

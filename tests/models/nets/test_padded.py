@@ -35,7 +35,7 @@ def test_rows_of_a_padded_pass_are_those_of_each_alone(name):
     if name not in FAMILIES:
         pytest.skip(f"{name} is no family here")
     net = network(name)
-    laid = net.padded()
+    laid = net.padded_model()
     alone = [answers(net, [one])[1][0] for one in TREES[:1]]
     made, rows = answers(laid, TREES)
     plain, want = answers(net, TREES)
@@ -43,7 +43,7 @@ def test_rows_of_a_padded_pass_are_those_of_each_alone(name):
     for a, b in zip(rows, want, strict=True):
         near(a, b)
     for a, b in zip(made, plain, strict=True):  # what was cached is that of a ragged pass
-        near(a.cache.entries(), b.cache.entries())
+        near(a.cache.all_entries(), b.cache.all_entries())
 
 
 def test_long_rows_and_shared_caches():
@@ -54,7 +54,7 @@ def test_long_rows_and_shared_caches():
     for net in (NET, laid):
         first = job(net, 3, 150, (-1,))
         fork = first.cache.fork(140)
-        fork.stage((-1, 0))
+        fork.stage_slots((-1, 0))
         pair = [first, NetworkQuery(fork, 140, (4, 5), (0, 1), ROW)]
         twins.append([a.logits_RV for a in net.forward(pair)])
     for a, b in zip(*twins, strict=True):
@@ -64,7 +64,7 @@ def test_long_rows_and_shared_caches():
 def test_what_lies_in_padding_is_seen_by_nobody(monkeypatch):
     """Slots that no token fills hold something large, and no row changes."""
     net = network("llama3")
-    want = answers(net.padded(), TREES)[1]
+    want = answers(net.padded_model(), TREES)[1]
     right = padded.PaddedAttention.__call__
 
     def poisoned(self, at):
@@ -73,7 +73,7 @@ def test_what_lies_in_padding_is_seen_by_nobody(monkeypatch):
         right(self, at)
 
     monkeypatch.setattr(padded.PaddedAttention, "__call__", poisoned)
-    for a, b in zip(answers(net.padded(), TREES)[1], want, strict=True):
+    for a, b in zip(answers(net.padded_model(), TREES)[1], want, strict=True):
         near(a, b)
 
 
@@ -93,7 +93,7 @@ def test_a_batch_that_is_not_realigned_shows(monkeypatch):
     )  # a mask that hides no padding
     far = max(
         float((a - b).abs().max())
-        for a, b in zip(answers(net.padded(), TREES)[1], want, strict=True)
+        for a, b in zip(answers(net.padded_model(), TREES)[1], want, strict=True)
     )
     assert far > 1e-3
 
@@ -120,4 +120,4 @@ def test_a_canvas_is_not_laid_out():
     net = LlamaTransformer.__new__(LlamaTransformer)
     net.config = type("Config", (), {"causal": False})
     with pytest.raises(RequestError, match="masked-diffusion"):
-        net.padded()
+        net.padded_model()

@@ -7,9 +7,9 @@ from polydec.models.nets.query import NetworkAnswer
 from polydec.models.nets.scores import LogitScores
 
 READ = {
-    "weights": lambda scores: scores.weights(1),
-    "argmax": lambda scores: scores.argmax(1),
-    "topk": lambda scores: scores.topk(1, 2),
+    "weights": lambda scores: scores.log_weights(1),
+    "argmax": lambda scores: scores.likeliest_token(1),
+    "topk": lambda scores: scores.likeliest_tokens(1, 2),
     "some rows": lambda scores: scores.topk_rows((1,), 2),
     "all rows": lambda scores: scores.topk_rows(range(3), 2),
 }

@@ -114,8 +114,8 @@ def text(n, seed=0, size=97):
 
 def feed(net, cache, tokens, rows=None, want=ROW, **more):
     """Commit these tokens and answer some of them (default: all)."""
-    first = cache.stage(range(-1, len(tokens) - 1))
-    cache.commit(range(len(tokens)))
+    first = cache.stage_slots(range(-1, len(tokens) - 1))
+    cache.commit_path(range(len(tokens)))
     return net.forward(
         [
             NetworkQuery(
@@ -193,8 +193,8 @@ def test_partial_rotary_leaves_the_other_dimensions_alone():
         "rope_theta": 1e4,
         "partial_rotary_factor": 0.5,
     }
-    rope = RotaryEmbedding.of(config, 16)
-    assert rope.dim == 8 and rope.table(0, 5).shape == (5, 4)
+    rope = RotaryEmbedding.of_config(config, 16)
+    assert rope.dim == 8 and rope.factor_table(0, 5).shape == (5, 4)
     assert _pairs(16, 8, torch.device("cpu")).tolist() == [0, 4, 1, 5, 2, 6, 3, 7, *range(8, 16)]
     theirs = theirs_of(FAMILIES["llama, wide heads"])
     ours, state = (
@@ -225,8 +225,8 @@ class _Half:
     def __init__(self, whole, half):
         self.dim, self.context, self._half = whole.dim, whole.context, half
 
-    def table(self, start, stop):
-        turn = self._half.table(start, stop)
+    def factor_table(self, start, stop):
+        turn = self._half.factor_table(start, stop)
         return torch.cat([turn, torch.ones_like(turn)], -1)
 
 
@@ -242,9 +242,9 @@ def test_every_node_of_a_tree_is_scored_as_its_path(name, context):
     cache = ours.new_cache()
     if context > 1:
         feed(ours, cache, left[:-1])
-    first = cache.stage([-1])  # the last token of the text and the tree ride in one query
-    cache.commit([0])
-    cache.stage(TREE)
+    first = cache.stage_slots([-1])  # the last token of the text and the tree ride in one query
+    cache.commit_path([0])
+    cache.stage_slots(TREE)
     got = ours.forward(
         [NetworkQuery(cache, first, (left[-1], *nodes), range(1, 1 + len(TREE)), ROW)]
     )[0].logits_RV
@@ -265,12 +265,12 @@ def test_a_staged_tree_grows_node_by_node(name):
     whole, grown = ours.new_cache(), ours.new_cache()
     for cache in (whole, grown):
         feed(ours, cache, left)
-    first = whole.stage(TREE)
+    first = whole.stage_slots(TREE)
     truth = ours.forward([NetworkQuery(whole, first, tuple(nodes), range(len(TREE)), ROW)])[
         0
     ].logits_RV
     for a, b in ((0, 1), (1, 3), (3, 8), (8, 9)):
-        first = grown.stage(TREE[a:b])
+        first = grown.stage_slots(TREE[a:b])
         got = ours.forward([NetworkQuery(grown, first, tuple(nodes[a:b]), range(b - a), ROW)])[
             0
         ].logits_RV
@@ -288,8 +288,8 @@ def test_layers_embeddings_and_hidden_states():
     torch.testing.assert_close(low.hidden_RH, hidden[2][0], atol=1e-4, rtol=1e-4)
     close(low.logits_RV, theirs.lm_head(theirs.model.norm(hidden[2]))[0])
     cache = ours.new_cache()
-    first = cache.stage(range(-1, 16))
-    cache.commit(range(17))
+    first = cache.stage_slots(range(-1, 16))
+    cache.commit_path(range(17))
     for layers, token, embed in (((0, 1), tuple(tokens), None), ((2,), (), low.hidden_RH)):
         a = ours.forward([NetworkQuery(cache, first, token, range(17), want, embed, layers)])[0]
     close(a.logits_RV, out.logits[0])
@@ -299,8 +299,8 @@ def test_layers_embeddings_and_hidden_states():
     )
     torch.testing.assert_close(theirs.model.norm(a.hidden_RH), hidden[3][0], atol=1e-4, rtol=1e-4)
     embedded = ours.new_cache()
-    first = embedded.stage(range(-1, 16))
-    embedded.commit(range(17))
+    first = embedded.stage_slots(range(-1, 16))
+    embedded.commit_path(range(17))
     e = theirs.get_input_embeddings()(torch.tensor(tokens))
     close(
         ours.forward([NetworkQuery(embedded, first, (), range(17), ROW, e)])[0].logits_RV,
@@ -334,7 +334,7 @@ def test_a_bidirectional_network_sees_the_whole_canvas():
     truth = theirs(torch.tensor([tokens]), attention_mask=open_mask).logits[0]
     close(feed(ours, ours.new_cache(), tokens).logits_RV, truth)
     cache = ours.new_cache()
-    cache.stage(range(-1, 9))
+    cache.stage_slots(range(-1, 9))
     short = ours.forward([NetworkQuery(cache, 0, tuple(tokens[:10]), range(10), ROW)])[0].logits_RV
     close(
         short,

@@ -62,9 +62,9 @@ def text_of():
 
 
 def row_of(point, ids):
-    return run_coroutines([point.lm.open(ids).score(Draft.chain(ids[-1]), ScoreRequest())])[
-        0
-    ].weights(0)
+    return run_coroutines(
+        [point.lm.open_session(ids).score_draft(Draft.chain_draft(ids[-1]), ScoreRequest())]
+    )[0].log_weights(0)
 
 
 @torch.inference_mode()
@@ -102,7 +102,7 @@ def test_what_we_save_both_read(saved):
     torch.testing.assert_close(their_row(theirs, IDS), their_row(model, IDS), atol=0, rtol=0)
     assert words.encode("hé </s>x") == list(got.text.encode("hé </s>x"))
     chat = [{"role": "user", "content": "hi"}]
-    assert list(got.text.chat(chat)) == words.apply_chat_template(chat)["input_ids"]
+    assert list(got.text.chat_prompt(chat)) == words.apply_chat_template(chat)["input_ids"]
 
 
 def test_saving_replaces_and_needs_a_tokenizer(saved):
@@ -207,7 +207,11 @@ def test_a_published_model_writes_what_it_should():
         row = json.loads(line)
         ids = got.text.encode(row["prompt"])
         result = run_coroutines(
-            [answer_one(decoder, Request(ids, max_tokens=200, writer=got.text.writer(after=ids)))]
+            [
+                answer_one(
+                    decoder, Request(ids, max_tokens=200, writer=got.text.text_writers(after=ids))
+                )
+            ]
         )[0]
         made = [x for x in result.token_ids if x not in got.text.eos]
         assert made == row["greedy_ids"][: len(made)] and len(made) == len(row["greedy_ids"])
@@ -229,7 +233,7 @@ def test_a_continued_text_keeps_its_space():
         prompt = " ".join(whole.split(" ")[:words])
         got = polydec.generate(lm, prompt, max_tokens=8)
         assert got.text[0] == " " and whole.startswith(prompt + got.text)
-        assert polydec.generate(lm, lm.ids(prompt), max_tokens=8).text == got.text
+        assert polydec.generate(lm, lm.encode_prompt(prompt), max_tokens=8).text == got.text
 
 
 @pytest.mark.skipif(
@@ -355,8 +359,8 @@ def test_text_without_a_tokenizer(tmp_path):
         got = checkpoint.load_bundle(str(tmp_path), dtype="float32")
     assert not got.text.has_chat and got.text.eos == {2}
     assert got.text.encode("<7> <259>") == (7, 259) and got.text.decode([7, 259]) == "<7> <259>"
-    writer = got.text.writer()()
-    assert [writer.push(7), writer.push(8), writer.end()] == ["<7>", " <8>", ""]
+    writer = got.text.text_writers()()
+    assert [writer.push_token(7), writer.push_token(8), writer.end_text()] == ["<7>", " <8>", ""]
     with pytest.raises(ValueError, match="'hello' cannot be encoded"):
         got.text.encode("hello")
 

@@ -80,7 +80,7 @@ def reference(t, ids, theta=10000.0, eps=1e-5, block=0):
         return x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * weight
 
     def turn(x):
-        a, b = x.chunk(2, -1)
+        a, b = x.packed_chunk(2, -1)
         return x * angle.cos() + torch.cat([-b, a], -1) * angle.sin()
 
     def mlp(h, at, one=""):
@@ -105,7 +105,7 @@ def reference(t, ids, theta=10000.0, eps=1e-5, block=0):
         x = x + y @ t[f"{i}.o"].T
         h = norm(x, t[f"{i}.n2"])
         if f"{i}.router" in t:
-            share, used = (h @ t[f"{i}.router"].T).softmax(-1).topk(USED)
+            share, used = (h @ t[f"{i}.router"].T).softmax(-1).likeliest_tokens(USED)
             x = x + sum(
                 (used == e).double().mul(share).sum(-1, keepdim=True) * mlp(h, f"{i}.", str(e))
                 for e in range(EXPERTS)
@@ -246,12 +246,12 @@ ROWS = [i for i, x in enumerate(CANVAS) if x is None]
 
 
 def scored(model, canvas=CANVAS, rows=tuple(ROWS), feeds=None):
-    board = model.open(len(canvas))
+    board = model.open_session(len(canvas))
 
     async def go():
         out = None
         for feed, seen in feeds or [(range(len(canvas)), canvas)]:
-            out = await board.score(seen, [r for r in rows if r in feed], feed)
+            out = await board.score_canvas(seen, [r for r in rows if r in feed], feed)
         return out
 
     return run_coroutines([go()])[0]
@@ -302,14 +302,17 @@ def test_feeding_a_part_keeps_the_rest(tmp_path, dtype, shifted):
         again = scored(
             model,
             rows=inside,
-            feeds=[(range(n), CANVAS), (refresh.feed(CANVAS, CANVAS, block, 1), CANVAS)],
+            feeds=[(range(n), CANVAS), (refresh.fed_positions(CANVAS, CANVAS, block, 1), CANVAS)],
         )
         assert float((again - first)[:, :MASK].abs().max()) < 1e-4
     new = (*CANVAS[:5], 9, *CANVAS[6:])
     rows = (7,)
     whole = scored(model, new, rows)
     part = scored(
-        model, new, rows, [(range(n), CANVAS), (DualRefresh().feed(CANVAS, CANVAS, block, 1), new)]
+        model,
+        new,
+        rows,
+        [(range(n), CANVAS), (DualRefresh().fed_positions(CANVAS, CANVAS, block, 1), new)],
     )
     full = scored(model, new, rows, [(range(n), CANVAS), (range(n), new)])
     assert (
@@ -368,11 +371,12 @@ def test_a_block_causal_model_sees_no_further_than_its_block(tmp_path, layout, d
     whole = scored(model, rows=tuple(ROWS))
     assert float((whole - want)[:, :MASK].abs().max()) < (2e-4 if dtype == "float32" else 3e-2)
     feeds = [(range(4), CANVAS[:4]), (range(4, 8), CANVAS[:8]), (range(8, 10), CANVAS)]
-    board = model.open(10)
+    board = model.open_session(10)
 
     async def go():
         return [
-            await board.score(seen, [r for r in ROWS if r in feed], feed) for feed, seen in feeds
+            await board.score_canvas(seen, [r for r in ROWS if r in feed], feed)
+            for feed, seen in feeds
         ]
 
     assert float((torch.cat(run_coroutines([go()])[0]) - whole)[:, :MASK].abs().max()) < 1e-4
@@ -394,7 +398,7 @@ def test_the_first_pass_feeds_all(tmp_path):
     with pytest.raises(
         ValueError, match="the canvas has 97 positions: the model's context holds 96"
     ):
-        model.open(97)
+        model.open_session(97)
 
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
@@ -458,7 +462,7 @@ def test_unequal_canvases_in_one_batch(lm, temperature, cache):
             seed=i,
             raw=True,
             n=1 + i % 2,
-            sampling=lm.sampling(temperature=temperature),
+            sampling=lm.sampling_with(temperature=temperature),
         )
 
     alone = []
@@ -512,7 +516,7 @@ def test_feeding_all_is_no_cache_and_a_model_of_one_block_needs_none(lm):
 def test_refusals(lm, fields, message):
     fields = dict(fields)
     if fields.pop("presence", None):
-        fields["sampling"] = lm.sampling(presence_penalty=1.0)
+        fields["sampling"] = lm.sampling_with(presence_penalty=1.0)
     with pytest.raises(ValueError) as error:
         Engine(lm).submit("The fox", **fields)
     assert message in str(error.value) and len(str(error.value)) <= 300
@@ -575,14 +579,15 @@ def test_twins_of_a_board_go_their_own_ways(name, dtype):
         return [i for i in feed if canvas[i] is None]
 
     async def forked():
-        board = model.open(160, 150)
-        await board.score(start, rows(start), range(160))
+        board = model.open_canvas(160, 150)
+        await board.score_canvas(start, rows(start), range(160))
         boards = [board, *(board.fork() for _ in canvases[1:])]
         pairs = [*zip(boards, canvases)]
         out = {
-            i: await pairs[i][0].score(c, rows(c), feed) for i, c in [*enumerate(canvases)][::-1]
+            i: await pairs[i][0].score_canvas(c, rows(c), feed)
+            for i, c in [*enumerate(canvases)][::-1]
         }
-        again = [await b.score(c, rows(c), feed) for b, c in pairs]
+        again = [await b.score_canvas(c, rows(c), feed) for b, c in pairs]
         for b in boards:
             b.close()
         return [out[i] for i in range(4)], again
@@ -590,9 +595,9 @@ def test_twins_of_a_board_go_their_own_ways(name, dtype):
     async def alone():
         out = []
         for canvas in canvases:
-            board = model.open(160, 150)
-            await board.score(start, rows(start), range(160))
-            out.append(await board.score(canvas, rows(canvas), feed))
+            board = model.open_canvas(160, 150)
+            await board.score_canvas(start, rows(start), range(160))
+            out.append(await board.score_canvas(canvas, rows(canvas), feed))
             board.close()
         return out
 
@@ -621,7 +626,7 @@ def test_a_text_with_gaps_keeps_what_is_given(lm, tmp_path, method):
                     infill=given,
                     seed=seed,
                     logprobs=1,
-                    sampling=lm.sampling(temperature=0.9),
+                    sampling=lm.sampling_with(temperature=0.9),
                 )
             ]
         )[0]
@@ -664,7 +669,7 @@ def test_no_end_stands_before_min_tokens(lm):
                         max_tokens=12,
                         seed=seed,
                         stop_token_ids=tuple(range(40)),
-                        sampling=lm.sampling(temperature=1.5, min_tokens=least),
+                        sampling=lm.sampling_with(temperature=1.5, min_tokens=least),
                     )
                 ]
             )[0]
@@ -696,7 +701,7 @@ def test_states_have_the_laws_of_a_score(tmp_path, kind, dtype):
     second: tuple = (5, 9, 7, 8, None, 11, None, None)
 
     async def laws(target, read):
-        board, out = target.open(8, 3), []
+        board, out = target.open_guess(8, 3), []
         for canvas, feed in (
             (first, range(8)),
             (second, range(0 if "polydec_shifted" in kind else 3, 8)),
@@ -704,9 +709,9 @@ def test_states_have_the_laws_of_a_score(tmp_path, kind, dtype):
             rows = [p for p in feed if canvas[p] is None]
             if read:
                 states = await board.read(canvas, feed)
-                out.append(target.laws(states[[p - feed[0] for p in rows]], rows))
+                out.append(target.laws_of_states(states[[p - feed[0] for p in rows]], rows))
             else:
-                out.append(await board.score(canvas, rows, feed))
+                out.append(await board.score_canvas(canvas, rows, feed))
         board.close()
         return torch.cat(out).log_softmax(-1)
 

@@ -9,7 +9,7 @@ from test_session import go, rows
 
 from polydec.base.errors import RequestError
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
-from polydec.models.nets.turned import why_still
+from polydec.models.nets.moved_keys import why_still
 from polydec.models.sessions import reuse
 from polydec.models.sessions.lm import CausalLaw
 from polydec.models.sessions.reuse import (
@@ -52,9 +52,11 @@ def edited(text, edits):
 
 def visit(law, text, then=(7, 8)):
     """Read a text, look at the law behind it, and leave it to whoever comes next."""
-    session = law.open(text)
-    go(session.prefill(SILENT))
-    seen = rows(go(session.score(Draft.chain(text[-1], then), ScoreRequest())), len(then) + 1)
+    session = law.open_session(text)
+    go(session.prefill_prompt(SILENT))
+    seen = rows(
+        go(session.score_draft(Draft.chain_draft(text[-1], then), ScoreRequest())), len(then) + 1
+    )
     session.close()
     return torch.stack(list(seen))
 
@@ -69,8 +71,8 @@ def test_one_layer_is_exact(name, rope):
     """The keys and values of the first layer depend on nothing but token and position."""
     more = {} if rope is None else {"rope_parameters": {**rope, "rope_theta": 10000.0}}
     target, new = lm(**more), edited(TEXT, EDITS[name])
-    visit(target.reusing("", True), TEXT)
-    view = target.reusing("", True)
+    visit(target.reusing_view("", True), TEXT)
+    view = target.reusing_view("", True)
     assert kl(visit(lm(**more), new), visit(view, new)) < 1e-12
     told = view.within[1]
     fed = sum(len(x) + AGAIN for _, _, x in EDITS[name])
@@ -81,26 +83,26 @@ def test_one_layer_is_exact(name, rope):
 def test_without_turning_one_layer_is_not_exact(monkeypatch):
     """What makes the test above worth something: the naive splice is far off."""
     target, new = lm(), edited(TEXT, EDITS["insert"])
-    monkeypatch.setattr(target.network, "turned", lambda kv, first, by: kv.clone())
-    visit(target.reusing("", True), TEXT)
-    assert kl(visit(lm(), new), visit(target.reusing("", True), new)) > 1e-9
+    monkeypatch.setattr(target.network, "turn_entries", lambda kv, first, by: kv.clone())
+    visit(target.reusing_view("", True), TEXT)
+    assert kl(visit(lm(), new), visit(target.reusing_view("", True), new)) > 1e-9
 
 
 def test_the_first_of_many_layers_is_exact_and_values_stay():
     target, new = lm(layers=3), edited(TEXT, EDITS["several"])
-    visit(target.reusing("", True), TEXT)
-    visit(target.reusing("", True), new)
-    visit(target.reusing("whole", True), new)
-    got, want = (target.texts.take(key).cache.entries() for key in ("", "whole"))
+    visit(target.reusing_view("", True), TEXT)
+    visit(target.reusing_view("", True), new)
+    visit(target.reusing_view("whole", True), new)
+    got, want = (target.texts.take_text(key).cache.all_entries() for key in ("", "whole"))
     torch.testing.assert_close(got[0], want[0], atol=1e-12, rtol=0.0)
     assert (got[1] - want[1]).abs().max() > 1e-6
 
 
 def test_an_edit_that_is_taken_back_restores_the_entries():
     target, new = lm(layers=2), edited(TEXT, EDITS["insert"])
-    before = visit(target.reusing("", True), TEXT)
-    visit(target.reusing("", True), new)
-    assert kl(before, visit(target.reusing("", True), TEXT)) < 1e-12
+    before = visit(target.reusing_view("", True), TEXT)
+    visit(target.reusing_view("", True), new)
+    assert kl(before, visit(target.reusing_view("", True), TEXT)) < 1e-12
 
 
 def test_twenty_edits_in_a_row_are_exact_in_one_layer():
@@ -108,15 +110,15 @@ def test_twenty_edits_in_a_row_are_exact_in_one_layer():
     for turn in range(20):
         at = 20 + 11 * turn
         text = edited(text, [(at, at + turn % 3, NEW[: turn % 5])])
-        got = visit(target.reusing("", True), text)
+        got = visit(target.reusing_view("", True), text)
     assert kl(visit(lm(), text), got) < 1e-12
 
 
 def test_a_prefix_is_exact_in_any_number_of_layers():
     target, new = lm(layers=3), edited(TEXT, EDITS["replace"])
-    visit(target.reusing("", True), TEXT)
-    visit(target.reusing("", True), new)
-    view = target.reusing("", False)
+    visit(target.reusing_view("", True), TEXT)
+    visit(target.reusing_view("", True), new)
+    view = target.reusing_view("", False)
     again = edited(new, [(200, 201, NEW)])
     torch.testing.assert_close(visit(view, again), visit(lm(layers=3), again), atol=1e-10, rtol=0)
     assert view.within[1].told == {
@@ -130,27 +132,27 @@ def test_a_prefix_is_exact_in_any_number_of_layers():
 def test_nobody_else_is_given_what_was_edited():
     target, new = lm(layers=2), edited(TEXT, EDITS["insert"])
     target.keep = 4
-    visit(target.reusing("", True), TEXT)
-    view = target.reusing("", True)
-    session = view.open(new)
-    go(session.prefill(SILENT))
-    other = target.open(new)
+    visit(target.reusing_view("", True), TEXT)
+    view = target.reusing_view("", True)
+    session = view.open_session(new)
+    go(session.prefill_prompt(SILENT))
+    other = target.open_session(new)
     assert not other.ledger.cache.length
     session.close()
-    assert not target.open(new).ledger.cache.length
+    assert not target.open_session(new).ledger.cache.length
 
 
 def test_nothing_gives_back_what_could_not_be_fed_again():
     target, new = lm(layers=2), edited(TEXT, EDITS["insert"])
-    visit(target.reusing("", True), TEXT)
-    session = target.reusing("", True).open(new)
-    go(session.prefill(SILENT))
-    before = rows(go(session.score(Draft.chain(new[-1], (7,)), ScoreRequest())), 2)
+    visit(target.reusing_view("", True), TEXT)
+    session = target.reusing_view("", True).open_session(new)
+    go(session.prefill_prompt(SILENT))
+    before = rows(go(session.score_draft(Draft.chain_draft(new[-1], (7,)), ScoreRequest())), 2)
     twin = session.fork()
     for one in (session, twin):
-        one.evict()
+        one.evict_cache()
         assert one.ledger.cache.length == len(new) - 1
-        seen = rows(go(one.score(Draft.chain(new[-1], (7,)), ScoreRequest())), 2)
+        seen = rows(go(one.score_draft(Draft.chain_draft(new[-1], (7,)), ScoreRequest())), 2)
         torch.testing.assert_close(torch.stack(list(seen)), torch.stack(list(before)))
     session.close()
     twin.close()
@@ -158,33 +160,33 @@ def test_nothing_gives_back_what_could_not_be_fed_again():
 
 def test_a_rewind_over_the_edit_makes_the_law_exact_again():
     target, new = lm(layers=2), edited(TEXT, EDITS["insert"])
-    visit(target.reusing("", True), TEXT)
-    session = target.reusing("", True).open(new)
-    go(session.prefill(SILENT))
+    visit(target.reusing_view("", True), TEXT)
+    session = target.reusing_view("", True).open_session(new)
+    go(session.prefill_prompt(SILENT))
     assert session.ledger.edited == 83 + AGAIN
-    session.rewind(len(new) - 1 - 80)
+    session.rewind_tokens(len(new) - 1 - 80)
     assert session.ledger.edited is None
-    session.commit(new[80:-1])
-    seen = rows(go(session.score(Draft.chain(new[-1], (7, 8)), ScoreRequest())), 3)
+    session.commit_tokens(new[80:-1])
+    seen = rows(go(session.score_draft(Draft.chain_draft(new[-1], (7, 8)), ScoreRequest())), 3)
     torch.testing.assert_close(torch.stack(list(seen)), visit(lm(layers=2), new))
 
 
 def test_a_rewind_to_where_edited_entries_begin_leaves_none():
     target, new = lm(layers=2), edited(TEXT, EDITS["insert"])
-    visit(target.reusing("", True), TEXT)
-    session = target.reusing("", True).open(new)
-    go(session.prefill(SILENT))
-    session.rewind(len(new) - 1 - session.ledger.edited)
+    visit(target.reusing_view("", True), TEXT)
+    session = target.reusing_view("", True).open_session(new)
+    go(session.prefill_prompt(SILENT))
+    session.rewind_tokens(len(new) - 1 - session.ledger.edited)
     assert session.ledger.edited is None
     session.close()
-    assert target.texts.take("").edited is None
+    assert target.texts.take_text("").edited is None
 
 
 def test_edited_entries_begin_where_the_first_part_does():
     target, new = lm(layers=2), edited(TEXT, EDITS["several"])
-    visit(target.reusing("", True), TEXT)
-    visit(target.reusing("", True), new)
-    assert target.texts.take("").edited == 40 + len(NEW) + AGAIN
+    visit(target.reusing_view("", True), TEXT)
+    visit(target.reusing_view("", True), new)
+    assert target.texts.take_text("").edited == 40 + len(NEW) + AGAIN
 
 
 def test_chunks_do_not_change_an_edited_law():
@@ -192,8 +194,8 @@ def test_chunks_do_not_change_an_edited_law():
     seen = list[torch.Tensor]()
     for chunk in (5, 64, 256):
         target = lm(layers=2, chunk=chunk)
-        visit(target.reusing("", True), TEXT)
-        seen.append(visit(target.reusing("", True), new))
+        visit(target.reusing_view("", True), TEXT)
+        seen.append(visit(target.reusing_view("", True), new))
     torch.testing.assert_close(seen[0], seen[1])
     torch.testing.assert_close(seen[0], seen[2])
 
@@ -202,8 +204,8 @@ def test_chunks_do_not_change_an_edited_law():
 def test_keys_turn_there_and_back(by):
     net = lm().network
     kv = torch.randn(1, 2, net.config.kv_heads, 20, net.config.head, dtype=torch.float64)
-    there = net.turned(kv, 70, by)
-    torch.testing.assert_close(net.turned(there, 70 + by, -by), kv, atol=1e-12, rtol=0)
+    there = net.turn_entries(kv, 70, by)
+    torch.testing.assert_close(net.turn_entries(there, 70 + by, -by), kv, atol=1e-12, rtol=0)
     assert torch.equal(there[:, 1], kv[:, 1]) and torch.equal(there, kv) == (by == 0)
 
 
@@ -211,8 +213,8 @@ def test_what_cannot_turn_says_so():
     dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     target = lm(rope_parameters=dynamic)
     with pytest.raises(RequestError, match="reuse is 'edited': rope_type 'dynamic' turns by other"):
-        target.reusing("", True)
-    assert target.reusing("", False).within
+        target.reusing_view("", True)
+    assert target.reusing_view("", False).within
     assert "transformers" in why_still(object())
 
 
@@ -269,52 +271,52 @@ def test_keys_in_use_keep_their_texts():
     texts = KeyedTextCache(lambda: now[0])
     cache = lm().network.new_cache()
     for i in range(reuse.KEYS + 3):
-        texts.put(str(i), (1, 2), cache, None)
-    assert texts.take("0") and not texts.take(str(reuse.KEYS))
+        texts.store_text(str(i), (1, 2), cache, None)
+    assert texts.take_text("0") and not texts.take_text(str(reuse.KEYS))
     now[0] = reuse.IDLE + 1
-    texts.put("0", (1, 2, 3), cache, None)
-    texts.put("late", (1, 2), cache, None)
-    assert texts.take("late") and texts.take("0") and not texts.take("1")
+    texts.store_text("0", (1, 2, 3), cache, None)
+    texts.store_text("late", (1, 2), cache, None)
+    assert texts.take_text("late") and texts.take_text("0") and not texts.take_text("1")
     assert len(texts.caches) == reuse.KEYS
-    texts.forget("late")
-    texts.forget("nobody's")
-    assert not texts.take("late")
+    texts.forget_text("late")
+    texts.forget_text("nobody's")
+    assert not texts.take_text("late")
 
 
 def test_another_request_of_the_key_waits():
     target = lm()
-    session = target.reusing("a", True).open(TEXT)
+    session = target.reusing_view("a", True).open_session(TEXT)
     with pytest.raises(RequestError, match="reuse_key is 'a': another request of this key"):
-        target.reusing("a", True).open(TEXT)
-    target.reusing("b", True).open(TEXT).close()
-    target.reusing("a", False).open(TEXT).close()
+        target.reusing_view("a", True).open_session(TEXT)
+    target.reusing_view("b", True).open_session(TEXT).close()
+    target.reusing_view("a", False).open_session(TEXT).close()
     session.close()
-    target.reusing("a", True).open(TEXT).close()
+    target.reusing_view("a", True).open_session(TEXT).close()
 
 
 def test_memory_does_not_grow_from_edit_to_edit():
     target, sizes = lm(layers=2), list[int]()
     for turn in range(12):
-        visit(target.reusing("", True), edited(TEXT, [(90, 95, (turn, 49 - turn, 3, 4, 5))]))
+        visit(target.reusing_view("", True), edited(TEXT, [(90, 95, (turn, 49 - turn, 3, 4, 5))]))
         sizes.append(target.nbytes)
     assert sizes[-1] == sizes[1] and len(target.texts.caches) == 1
 
 
 def test_rows_of_the_whole_prompt_are_refused_before_a_pass():
     target = lm()
-    visit(target.reusing("", True), TEXT)
-    session = target.reusing("", True).open(edited(TEXT, EDITS["insert"]))
+    visit(target.reusing_view("", True), TEXT)
+    session = target.reusing_view("", True).open_session(edited(TEXT, EDITS["insert"]))
     with pytest.raises(RequestError, match="reads rows of the whole prompt"):
-        go(session.prefill(ScoreRequest(prompt=True)))
-    go(session.prefill(SILENT))
+        go(session.prefill_prompt(ScoreRequest(prompt=True)))
+    go(session.prefill_prompt(SILENT))
     with pytest.raises(RequestError, match="reads rows of the whole prompt"):
-        go(session.prefill(ScoreRequest(prompt=True)))
+        go(session.prefill_prompt(ScoreRequest(prompt=True)))
 
 
 def test_what_was_taken_is_counted():
     told = CacheReuse(KeyedTextCache(), "", True)
-    told.took(10, (reuse.CacheGraft(12, None, 11, 50),), None)
+    told.note_reuse(10, (reuse.CacheGraft(12, None, 11, 50),), None)
     assert (told.positions, told.turned, told.approximate) == (49, 39, True)
     assert told.told["name"] == "edited"
-    told.took(10, (), 8)
+    told.note_reuse(10, (), 8)
     assert told.approximate, "of what an earlier edit left behind"

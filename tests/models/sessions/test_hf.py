@@ -126,26 +126,26 @@ def test_what_it_declares(pair):
 def test_prompt_rows_past_the_window(pair):
     _, theirs, net = pair
     ids = text(40)
-    session = lm_of(net, chunk=7).open(ids)
-    scores = run_coroutines([session.prefill(ScoreRequest(prompt=True))])[0]
-    got = torch.stack([scores.weights(i) for i in range(39)])
+    session = lm_of(net, chunk=7).open_session(ids)
+    scores = run_coroutines([session.prefill_prompt(ScoreRequest(prompt=True))])[0]
+    got = torch.stack([scores.log_weights(i) for i in range(39)])
     torch.testing.assert_close(got, plain_rows(theirs, ids)[:-1], atol=1e-4, rtol=1e-4)
 
 
 def test_trees_past_the_window(pair):
     _, theirs, net = pair
-    ids, draft = text(23), Draft.certain((0, 5, 6, 7, 8, 9, 10), (-1, 0, 0, 1, 2, 4, 2))
-    draft = Draft.certain((ids[-1], *draft.token[1:]), draft.parent)
-    session = lm_of(net, chunk=8).open(ids)
+    ids, draft = text(23), Draft.certain_tree((0, 5, 6, 7, 8, 9, 10), (-1, 0, 0, 1, 2, 4, 2))
+    draft = Draft.certain_tree((ids[-1], *draft.token[1:]), draft.parent)
+    session = lm_of(net, chunk=8).open_session(ids)
     for round in range(3):
-        scores = run_coroutines([session.score(draft, ScoreRequest())])[0]
+        scores = run_coroutines([session.score_draft(draft, ScoreRequest())])[0]
         for i in range(len(draft)):
             want = plain_rows(theirs, [*ids, *(draft.token[j] for j in draft.path_to(i))])[-1]
-            torch.testing.assert_close(scores.weights(i), want, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(scores.log_weights(i), want, atol=1e-4, rtol=1e-4)
         path = [draft.token[i] for i in ((2, 4, 5), (1,), ())[round]]
-        session.commit((ids[-1], *path))
+        session.commit_tokens((ids[-1], *path))
         ids = [*ids, *path, 11 + round]
-        draft = Draft.certain((ids[-1], *draft.token[1:]), draft.parent)
+        draft = Draft.certain_tree((ids[-1], *draft.token[1:]), draft.parent)
 
 
 def test_contract_of_targets(pair):
@@ -156,21 +156,27 @@ def test_contract_of_targets(pair):
 def test_forks_rewinds_and_kept_texts(pair):
     _, theirs, net = pair
     lm, ids = lm_of(net, keep=1), text(17)
-    session = lm.open(ids)
-    run_coroutines([session.score(Draft.chain(ids[-1], (9, 8, 7)), ScoreRequest())])
+    session = lm.open_session(ids)
+    run_coroutines([session.score_draft(Draft.chain_draft(ids[-1], (9, 8, 7)), ScoreRequest())])
     twin = session.fork()
-    session.commit((ids[-1], 9))
-    twin.commit((ids[-1],))
+    session.commit_tokens((ids[-1], 9))
+    twin.commit_tokens((ids[-1],))
     for s, more in ((session, (9, 30)), (twin, (31,))):
-        row = run_coroutines([s.score(Draft.chain(more[-1]), ScoreRequest())])[0].weights(0)
+        row = run_coroutines([s.score_draft(Draft.chain_draft(more[-1]), ScoreRequest())])[
+            0
+        ].log_weights(0)
         torch.testing.assert_close(row, plain_rows(theirs, [*ids, *more])[-1], atol=1e-4, rtol=1e-4)
-    session.rewind(6)
-    row = run_coroutines([session.score(Draft.chain(40), ScoreRequest())])[0].weights(0)
+    session.rewind_tokens(6)
+    row = run_coroutines([session.score_draft(Draft.chain_draft(40), ScoreRequest())])[
+        0
+    ].log_weights(0)
     torch.testing.assert_close(row, plain_rows(theirs, [*ids[:12], 40])[-1], atol=1e-4, rtol=1e-4)
     session.close()
-    again = lm.open([*ids[:9], 50, 51])  # begins like the text just closed
+    again = lm.open_session([*ids[:9], 50, 51])  # begins like the text just closed
     assert net.rollback == (again.ledger.cache.length == 9)
-    row = run_coroutines([again.score(Draft.chain(51), ScoreRequest())])[0].weights(0)
+    row = run_coroutines([again.score_draft(Draft.chain_draft(51), ScoreRequest())])[0].log_weights(
+        0
+    )
     torch.testing.assert_close(
         row, plain_rows(theirs, [*ids[:9], 50, 51])[-1], atol=1e-4, rtol=1e-4
     )
@@ -180,8 +186,8 @@ def test_embeddings_in_place_of_ids(pair):
     _, theirs, net = pair
     ids = text(9)
     cache = net.new_cache()
-    cache.stage(range(-1, 8))
-    cache.commit(range(9))
+    cache.stage_slots(range(-1, 8))
+    cache.commit_path(range(9))
     embed = theirs.get_input_embeddings()(torch.tensor(ids)).detach()
     got = net.forward([NetworkQuery(cache, 0, (), range(9), ScoreRequest(), embed=embed)])[
         0
@@ -198,8 +204,8 @@ def test_hidden_states_are_those_before_the_final_norm(pair):
     plain_rows(theirs, ids)
     handle.remove()
     cache = net.new_cache()
-    cache.stage(range(-1, 8))
-    cache.commit(range(9))
+    cache.stage_slots(range(-1, 8))
+    cache.commit_path(range(9))
     answer = net.forward(
         [
             NetworkQuery(
@@ -245,8 +251,12 @@ def test_a_saved_directory(name, tmp_path):
         got = checkpoint.load_bundle(str(tmp_path), dtype="float32")
     assert got.lm.vocab.size == 61 and got.lm.vocab.eos == {2} and got.dtype == "float32"
     ids = text(15)
-    scores = run_coroutines([got.lm.open(ids).score(Draft.chain(ids[-1]), ScoreRequest())])[0]
-    torch.testing.assert_close(scores.weights(0), plain_rows(theirs, ids)[-1], atol=1e-4, rtol=1e-4)
+    scores = run_coroutines(
+        [got.lm.open_session(ids).score_draft(Draft.chain_draft(ids[-1]), ScoreRequest())]
+    )[0]
+    torch.testing.assert_close(
+        scores.log_weights(0), plain_rows(theirs, ids)[-1], atol=1e-4, rtol=1e-4
+    )
 
 
 def test_half_precision_is_tried_in_full():
@@ -254,8 +264,12 @@ def test_half_precision_is_tried_in_full():
     net = HFNetwork(theirs)
     assert net.tree and net.dtype == "bfloat16" and theirs.dtype == torch.bfloat16
     ids = text(15)
-    scores = run_coroutines([lm_of(net).open(ids).score(Draft.chain(ids[-1]), ScoreRequest())])[0]
-    torch.testing.assert_close(scores.weights(0), plain_rows(theirs, ids)[-1], atol=0.2, rtol=0.1)
+    scores = run_coroutines(
+        [lm_of(net).open_session(ids).score_draft(Draft.chain_draft(ids[-1]), ScoreRequest())]
+    )[0]
+    torch.testing.assert_close(
+        scores.log_weights(0), plain_rows(theirs, ids)[-1], atol=0.2, rtol=0.1
+    )
 
 
 def test_a_model_that_ignores_our_mask_is_found_out():
@@ -277,17 +291,17 @@ def test_a_model_that_ignores_our_mask_is_found_out():
 def test_bad_input(tmp_path):
     net = HFNetwork(theirs_of("gpt2"))
     cache = net.new_cache()
-    cache.stage((-1, 0))
+    cache.stage_slots((-1, 0))
     with pytest.raises(ValueError, match="layers is \\(0,\\)"):
         net.forward([NetworkQuery(cache, 0, (3, 4), (0,), ScoreRequest(), layers=(0,))])
     with pytest.raises(ValueError, match="first is 1"):
         net.forward([NetworkQuery(cache, 1, (3,), (0,), ScoreRequest())])
     with pytest.raises(RequestError, match="length is 1"):
-        cache.truncate(1)
+        cache.truncate_entries(1)
     with pytest.raises(ValueError, match="prompt has 96 tokens"):
-        lm_of(net).open(text(96))
+        lm_of(net).open_session(text(96))
     with pytest.raises(ValueError, match="whole network only"):
-        lm_of(net).open(text(5)).part(range(1))
+        lm_of(net).open_session(text(5)).open_part(range(1))
     theirs_of("gpt2").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="dtype is 'int8'"):
         checkpoint.load_bundle(str(tmp_path), dtype="int8")
@@ -300,10 +314,10 @@ def test_bytes_of_a_cache():
     net = HFNetwork(theirs_of("gpt2"))
     cache = net.new_cache()
     assert isinstance(cache, HFCache) and cache.nbytes == 0
-    cache.stage(range(-1, 3))
+    cache.stage_slots(range(-1, 3))
     net.forward([NetworkQuery(cache, 0, (3, 4, 5, 6), (3,), ScoreRequest())])
     assert cache.nbytes == 2 * 2 * 4 * 32 * 4  # layers, keys and values, entries, width, bytes
-    cache.commit((0, 1))
+    cache.commit_path((0, 1))
     assert cache.nbytes == 2 * 2 * 2 * 32 * 4
     recurrent = HFNetwork(theirs_of("mamba")).new_cache()
     assert recurrent.nbytes == 0

@@ -69,36 +69,36 @@ def made(request):
 
 async def story(session, text, depths, drop):
     """A prompt in chunks, trees, parts, commits of scored and unscored tokens: everything that runs a pass."""
-    await session.prefill(SILENT)
+    await session.prefill_prompt(SILENT)
     a, b, c = text[0], text[1], text[2]
-    tree = Draft.certain((text[-1], a, b, c), (-1, 0, 0, 1))
+    tree = Draft.certain_tree((text[-1], a, b, c), (-1, 0, 0, 1))
     if depths:
-        await session.part(range(1)).score(tree, ROW)
-        await session.part(range(2)).score(tree, ScoreRequest(exits=(1,)))
-    await session.score(tree, ROW)
-    session.commit((text[-1], a))
+        await session.open_part(range(1)).score_draft(tree, ROW)
+        await session.open_part(range(2)).score_draft(tree, ScoreRequest(exits=(1,)))
+    await session.score_draft(tree, ROW)
+    session.commit_tokens((text[-1], a))
     if depths:
-        part = session.part((0, depths - 1))
-        await part.score(Draft.chain(b, (c,)), ROW)
-        part.commit((b, c))
-        await part.score(Draft.chain(a, (b,)), ROW)
-        session.commit((a, c, a))
+        part = session.open_part((0, depths - 1))
+        await part.score_draft(Draft.chain_draft(b, (c,)), ROW)
+        part.commit_tokens((b, c))
+        await part.score_draft(Draft.chain_draft(a, (b,)), ROW)
+        session.commit_tokens((a, c, a))
     else:
-        session.commit((b, c, a, c, a))
-    await session.score(Draft.certain((c, a, b), (-1, 0, 0)), ROW)
-    left = session.keep((0, 1), 0)
-    await session.score(
-        Draft.certain((*left.token, b), (*left.parent, 1)), ScoreRequest(hidden=not drop)
+        session.commit_tokens((b, c, a, c, a))
+    await session.score_draft(Draft.certain_tree((c, a, b), (-1, 0, 0)), ROW)
+    left = session.keep_nodes((0, 1), 0)
+    await session.score_draft(
+        Draft.certain_tree((*left.token, b), (*left.parent, 1)), ScoreRequest(hidden=not drop)
     )
-    session.commit((c,))
+    session.commit_tokens((c,))
 
 
 def law(lm, text):
     """The law after each of the last tokens, as a session says that may find a kept text."""
-    session = lm.open(text[:-2])
-    scores = run_coroutines([session.score(Draft.chain(text[-3], text[-2:]), ROW)])[0]
+    session = lm.open_session(text[:-2])
+    scores = run_coroutines([session.score_draft(Draft.chain_draft(text[-3], text[-2:]), ROW)])[0]
     session.close()
-    return torch.stack([scores.row(i) for i in range(3)])
+    return torch.stack([scores.logprob_row(i) for i in range(3)])
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -111,14 +111,14 @@ def test_every_pass_may_fail(made, error, late, then):
         TokenVocabulary(inner.size, frozenset()),
         inner.layers if inner.partial and inner.tree else 0,
     )
-    session = CausalLaw(net, vocab, chunk=4).open(text)
+    session = CausalLaw(net, vocab, chunk=4).open_session(text)
     run_coroutines([story(session, text, depths, late)])
     total, more = net.passes, [text[4], text[5], text[3]]
     assert total >= 4
     net.error, net.late = error, late
     for k in range(total):
         lm = CausalLaw(net, vocab, chunk=4, keep=2)
-        session, net.passes, net.k = lm.open(text), 0, k
+        session, net.passes, net.k = lm.open_session(text), 0, k
         coroutine = story(session, text, depths, late)
         with pytest.raises(error):
             run_coroutines([coroutine])
@@ -126,17 +126,21 @@ def test_every_pass_may_fail(made, error, late, then):
         net.k = None
         if then == "score":  # goes on in the same session
             root = (*session.ledger.text, *more)[len(session.ledger.text)]
-            got = run_coroutines([session.score(Draft.chain(root, more[1:]), ROW)])[0]
+            got = run_coroutines([session.score_draft(Draft.chain_draft(root, more[1:]), ROW)])[0]
             want = run_coroutines(
                 [
                     CausalLaw(inner, vocab)
-                    .open([*session.ledger.text, root])
-                    .score(Draft.chain(root, more[1:]), ROW)
+                    .open_session([*session.ledger.text, root])
+                    .score_draft(Draft.chain_draft(root, more[1:]), ROW)
                 ]
             )[0]
             for i in range(3):
                 torch.testing.assert_close(
-                    got.row(i), want.row(i), atol=1e-4, rtol=0.0, msg=f"pass {k}, row {i}"
+                    got.logprob_row(i),
+                    want.logprob_row(i),
+                    atol=1e-4,
+                    rtol=0.0,
+                    msg=f"pass {k}, row {i}",
                 )
         told = [*session.ledger.text, *more]
         session.close()

@@ -53,8 +53,8 @@ def published(path, ids, number=-1):
 
 
 def shown(session):
-    run_coroutines([session.prefill(ScoreRequest(law=RowDetail.NOTHING, last=True))])
-    return session.memory()
+    run_coroutines([session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING, last=True))])
+    return session.check_memory()
 
 
 @pytest.mark.parametrize(
@@ -70,14 +70,16 @@ def shown(session):
 def test_they_are_the_published_ones(options, off, path):
     """Of caches in fewer bits approximately."""
     lm = opened(path, options)
-    for got, want in zip(shown(lm.open((*TEXT, 3))), published(path, TEXT), strict=True):
+    for got, want in zip(shown(lm.open_session((*TEXT, 3))), published(path, TEXT), strict=True):
         assert got.shape == want.shape == (2, len(TEXT), 16)
         assert float((got.double() - want.double()).abs().max()) < off * float(want.abs().max())
-    session = lm.open((*TEXT, 3))
+    session = lm.open_session((*TEXT, 3))
     shown(session)
-    for got, want in zip(session.memory(0), published(path, TEXT, 0), strict=True):
+    for got, want in zip(session.layer_memory(0), published(path, TEXT, 0), strict=True):
         assert float((got.double() - want.double()).abs().max()) < off * float(want.abs().max())
-    for one, same in zip(session.memory(), session.memory(lm.network.layers - 1), strict=True):
+    for one, same in zip(
+        session.check_memory(), session.layer_memory(lm.network.layers - 1), strict=True
+    ):
         assert torch.equal(one, same)
 
 
@@ -85,28 +87,28 @@ def test_they_are_the_published_ones(options, off, path):
 def test_shared_entries_are_shown_to_all_who_share(options, path):
     """Of a fork and of a session that begins with the same text, also where they have gone different ways since."""
     lm, long = opened(path, options), tuple(5 + i % 200 for i in range(170))
-    first = lm.open((*long, 3))
+    first = lm.open_session((*long, 3))
     shown(first)
-    twin, late = first.fork(), lm.open((*long[:150], 9, 4, 3))
+    twin, late = first.fork(), lm.open_session((*long[:150], 9, 4, 3))
     shown(late)
     for session, root in ((first, 3), (twin, 8)):
-        run_coroutines([session.score(Draft.chain(root), ScoreRequest())])
-        session.commit((root,))
+        run_coroutines([session.score_draft(Draft.chain_draft(root), ScoreRequest())])
+        session.commit_tokens((root,))
     for session, text in ((first, (*long, 3)), (twin, (*long, 8)), (late, (*long[:150], 9, 4))):
-        for got, want in zip(session.memory(), published(path, text), strict=True):
+        for got, want in zip(session.check_memory(), published(path, text), strict=True):
             assert got.double().allclose(want.double(), atol=1e-4)
 
 
 def test_entries_that_have_not_passed_every_layer_are_not_shown(path):
-    session = checkpoint.load_bundle(path, dtype="float32").lm.open((5, 6, 7, 8))
+    session = checkpoint.load_bundle(path, dtype="float32").lm.open_session((5, 6, 7, 8))
     keys, _ = shown(session)
     assert keys.shape[1] == 3
-    part = session.part((0,))
-    run_coroutines([part.score(Draft.chain(8, (9,)), ScoreRequest())])
-    part.commit((8,))
-    assert session.memory()[0].shape[1] == part.memory()[0].shape[1] == 3
-    run_coroutines([session.score(Draft.chain(9), ScoreRequest())])
-    assert session.memory()[0].shape[1] == 4
+    part = session.open_part((0,))
+    run_coroutines([part.score_draft(Draft.chain_draft(8, (9,)), ScoreRequest())])
+    part.commit_tokens((8,))
+    assert session.check_memory()[0].shape[1] == part.check_memory()[0].shape[1] == 3
+    run_coroutines([session.score_draft(Draft.chain_draft(9), ScoreRequest())])
+    assert session.check_memory()[0].shape[1] == 4
 
 
 def test_who_has_none_says_so(path):
@@ -125,21 +127,21 @@ def test_who_has_none_says_so(path):
         (turns, "keys cannot be read where two models take"),
     ):
         with pytest.raises(ValueError, match=said):
-            target.open((5, 6)).memory()
-    assert ShapedTarget(lm, GreedyRule()).open((5, 6)).memory()[0].shape == (2, 0, 16)
+            target.open_session((5, 6)).layer_memory()
+    assert ShapedTarget(lm, GreedyRule()).open_session((5, 6)).layer_memory()[0].shape == (2, 0, 16)
 
 
 @pytest.mark.parametrize("fault", ["late", "staged"])
 def test_wrong_keys_are_found(fault, monkeypatch):
     """check_target tells keys of other entries from the text's."""
     target = toy_law(3)
-    true = target.network.keys
+    true = target.network.read_keys
     wrong = {
         "late": lambda cache, stop, layer: true(cache, max(0, stop - 1)),
         "staged": lambda cache, stop, layer: true(
             cache, len([e for e in cache.text if e is not None and e[1][-1] >= 0])
         ),
     }
-    monkeypatch.setattr(target.network, "keys", wrong[fault])
+    monkeypatch.setattr(target.network, "read_keys", wrong[fault])
     with pytest.raises(AssertionError, match="keys are shown"):
         check_target(target, tolerance=1e-12)

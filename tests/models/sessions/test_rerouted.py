@@ -24,21 +24,21 @@ def routing(seed, scale=2.0):
 
 
 def law(session, root, by=None):
-    return session.score(Draft.chain(root), ScoreRequest(routing=by))
+    return session.score_draft(Draft.chain_draft(root), ScoreRequest(routing=by))
 
 
 async def text_of(target, prompt, asked):
     """Rows of a text that is written token by token; asked: looks under other routings on the way."""
-    session, rows = target.open(prompt), []
-    await session.prefill(ScoreRequest())
+    session, rows = target.open_session(prompt), []
+    await session.prefill_prompt(ScoreRequest())
     root = prompt[-1]
     for i, x in enumerate((8, 3, 9, 2)):
         if asked and i % 2:
-            rows.append((await law(session, root, routing(i))).row(0))
-        rows.append((await law(session, root)).row(0))
+            rows.append((await law(session, root, routing(i))).logprob_row(0))
+        rows.append((await law(session, root)).logprob_row(0))
         if asked:
-            rows.append((await law(session, root, routing(7 + i))).row(0))
-        session.commit((root,))
+            rows.append((await law(session, root, routing(7 + i))).logprob_row(0))
+        session.commit_tokens((root,))
         root = x
     session.close()
     return rows
@@ -60,19 +60,19 @@ def test_the_law_is_that_of_a_text_whose_last_row_alone_is_moved():
 
     async def fresh(prompt):
         """The text is read first, then the root."""
-        session = target.open(prompt)
-        await session.prefill(ScoreRequest(last=True))
+        session = target.open_session(prompt)
+        await session.prefill_prompt(ScoreRequest(last=True))
         await law(session, prompt[-1])
-        return (await law(session, prompt[-1], by)).row(0)
+        return (await law(session, prompt[-1], by)).logprob_row(0)
 
     async def unread(prompt):
-        return (await law(target.open(prompt), prompt[-1], by)).row(0)
+        return (await law(target.open_session(prompt), prompt[-1], by)).logprob_row(0)
 
     async def committed(prompt):
-        session = target.open(prompt[:3])
-        await session.prefill(ScoreRequest())
-        session.commit(prompt[2:-1])
-        return (await law(session, prompt[-1], by)).row(0)
+        session = target.open_session(prompt[:3])
+        await session.prefill_prompt(ScoreRequest())
+        session.commit_tokens(prompt[2:-1])
+        return (await law(session, prompt[-1], by)).logprob_row(0)
 
     found = run_coroutines([f(PROMPT) for f in (fresh, unread, committed)])
     assert all(torch.allclose(found[0], x, atol=1e-12) for x in found[1:])
@@ -84,13 +84,13 @@ def test_several_looks_are_one_pass():
     target.network.forward = lambda queries: ran.append(len(queries)) or forward(queries)
 
     async def looks(count):
-        session = target.open(PROMPT)
-        await session.prefill(ScoreRequest(last=True))
+        session = target.open_session(PROMPT)
+        await session.prefill_prompt(ScoreRequest(last=True))
         ran.clear()
         found = await gather_coroutines(
             *(law(session, PROMPT[-1], routing(i)) for i in range(count))
         )
-        return [s.row(0) for s in found]
+        return [s.logprob_row(0) for s in found]
 
     many = run_coroutines([looks(5)])[0]
     assert ran == [5]
@@ -102,9 +102,9 @@ def test_shapers_bend_the_moved_law_as_they_bend_the_own_one():
     target, by = mixture(3), routing(1)
 
     async def rows(law_of):
-        session = law_of.open(PROMPT)
-        await session.prefill(ScoreRequest())
-        return (await law(session, PROMPT[-1], by)).row(0)
+        session = law_of.open_session(PROMPT)
+        await session.prefill_prompt(ScoreRequest())
+        return (await law(session, PROMPT[-1], by)).logprob_row(0)
 
     bare, bent = run_coroutines([rows(target), rows(ShapedTarget(target, TemperatureRule(0.5)))])
     assert torch.allclose(torch.log_softmax(bare / 0.5, -1), bent, atol=1e-9)
@@ -115,10 +115,10 @@ def test_the_compiled_step_says_the_same():
     slow, quick = mixture(4), mixture(4, build=lambda c, w: CpuStep.build(c, w, threads=1))
 
     async def rows(target):
-        session = target.open(PROMPT)
-        await session.prefill(ScoreRequest())
+        session = target.open_session(PROMPT)
+        await session.prefill_prompt(ScoreRequest())
         return [
-            (await law(session, PROMPT[-1], by)).row(0)
+            (await law(session, PROMPT[-1], by)).logprob_row(0)
             for by in (None, routing(2), routing(3, 0.2))
         ]
 
@@ -128,14 +128,18 @@ def test_the_compiled_step_says_the_same():
 
 def test_what_cannot_be_moved_is_refused():
     async def ask(target, by, draft=None, **want):
-        session = target.open(PROMPT)
-        await session.prefill(ScoreRequest())
-        await session.score(draft or Draft.chain(PROMPT[-1]), ScoreRequest(routing=by, **want))
+        session = target.open_session(PROMPT)
+        await session.prefill_prompt(ScoreRequest())
+        await session.score_draft(
+            draft or Draft.chain_draft(PROMPT[-1]), ScoreRequest(routing=by, **want)
+        )
 
     async def part(target):
-        session = target.open(PROMPT)
-        await session.prefill(ScoreRequest())
-        await session.part((0,)).score(Draft.chain(PROMPT[-1]), ScoreRequest(routing=routing(1)))
+        session = target.open_session(PROMPT)
+        await session.prefill_prompt(ScoreRequest())
+        await session.open_part((0,)).score_draft(
+            Draft.chain_draft(PROMPT[-1]), ScoreRequest(routing=routing(1))
+        )
 
     with pytest.raises(ValueError, match="no router of experts"):
         run_coroutines([ask(toy_law(0, SIZE), routing(1))])

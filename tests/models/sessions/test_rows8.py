@@ -46,7 +46,7 @@ def test_numbers_come_back_to_half_a_step():
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
 def test_a_directory_of_bytes_is_the_model_of_its_numbers(tmp_path):
     network = TrainableLlama(SHAPE, seed=1)
-    config = SHAPE.config(bos=0, eos=1)
+    config = SHAPE.config_content(bos=0, eos=1)
     save_directory(tmp_path / "bytes", network, config, files={}, dtype=torch.int8)
     numbers = rows8.dequantise_rows(load_file(tmp_path / "bytes" / "model.safetensors"))
     save_directory(
@@ -66,12 +66,16 @@ def test_a_directory_of_bytes_is_the_model_of_its_numbers(tmp_path):
 def _row(path):
     lm = checkpoint.load_bundle(str(path), dtype="float32").lm
     return (
-        run_coroutines([lm.open((3, 5, 7)).score(Draft.chain(7), ScoreRequest())])[0].row(0).float()
+        run_coroutines(
+            [lm.open_session((3, 5, 7)).score_draft(Draft.chain_draft(7), ScoreRequest())]
+        )[0]
+        .logprob_row(0)
+        .float()
     )
 
 
 def test_scales_that_do_not_fit_are_refused_in_a_sentence(tmp_path):
-    network, config = TrainableLlama(SHAPE, seed=1), SHAPE.config(bos=0, eos=1)
+    network, config = TrainableLlama(SHAPE, seed=1), SHAPE.config_content(bos=0, eos=1)
     save_directory(tmp_path, network, config, files={}, dtype=torch.int8)
     stored = load_file(tmp_path / "model.safetensors")
     name = "model.layers.0.mlp.up_proj.weight"

@@ -47,28 +47,30 @@ def near(net, a, b):
 
 def truth(net, text, n):
     """The law after the last n tokens, of a session that shares nothing."""
-    session = lm(net=net, chunk=64).open(text[: -n + 1 or None])
-    return rows(go(session.score(Draft.chain(text[-n], text[len(text) - n + 1 :]), ROW)), n)
+    session = lm(net=net, chunk=64).open_session(text[: -n + 1 or None])
+    return rows(
+        go(session.score_draft(Draft.chain_draft(text[-n], text[len(text) - n + 1 :]), ROW)), n
+    )
 
 
 def test_forks_read_one_text(net):
     target = lm(net=net, chunk=64)
-    session = target.open(TEXT[:330])
-    go(session.prefill(SILENT))
-    go(session.score(Draft.chain(TEXT[329], (1, 2)), ROW))
+    session = target.open_session(TEXT[:330])
+    go(session.prefill_prompt(SILENT))
+    go(session.score_draft(Draft.chain_draft(TEXT[329], (1, 2)), ROW))
     alone = target.nbytes
     assert alone == session.ledger.cache.nbytes > 0
     twins = [session.fork() for _ in range(4)]
     assert target.nbytes == alone and session.peers == 5, "a fork copies nothing, and counts"
     for k, s in enumerate([session, *twins]):
-        s.commit((TEXT[329], 1, 2)[: 1 + k % 3])
+        s.commit_tokens((TEXT[329], 1, 2)[: 1 + k % 3])
         text = [*TEXT[:330], 1, 2][: 330 + k % 3]
         for step in range(3):
-            tree = Draft.certain((k, 5, 6, step), (-1, 0, 0, 1))
-            got = rows(go(s.score(tree, ROW)), 4)
+            tree = Draft.certain_tree((k, 5, 6, step), (-1, 0, 0, 1))
+            got = rows(go(s.score_draft(tree, ROW)), 4)
             near(net, got[[0, 1, 3]], truth(net, [*text, k, 5, step], 3))
             near(net, got[[0, 2]], truth(net, [*text, k, 6], 2))
-            s.commit((k, 6))
+            s.commit_tokens((k, 6))
             text += [k, 6]
     each = alone / session.ledger.cache.capacity * BLOCK
     assert target.nbytes <= alone + 4 * each, "a fork holds more than a block of its own"
@@ -79,69 +81,78 @@ def test_forks_read_one_text(net):
 
 def test_live_sessions_lend_their_text(net):
     target = lm(net=net, chunk=64)
-    first = target.open(TEXT[:300])
-    go(first.score(Draft.chain(TEXT[299]), ROW))
+    first = target.open_session(TEXT[:300])
+    go(first.score_draft(Draft.chain_draft(TEXT[299]), ROW))
     net.fed.clear()
-    second = target.open([*TEXT[:200], 3, 4, 5])
-    got = rows(go(second.score(Draft.chain(5, (6,)), ROW)), 2)
+    second = target.open_session([*TEXT[:200], 3, 4, 5])
+    got = rows(go(second.score_draft(Draft.chain_draft(5, (6,)), ROW)), 2)
     assert sum(net.fed) == 4, "what a live session holds was computed again"
     near(net, got, truth(net, [*TEXT[:200], 3, 4, 5, 6], 2))
-    first.rewind(200)  # and writes other tokens where the second one reads
-    near(
-        net, rows(go(first.score(Draft.chain(9, (8,)), ROW)), 2), truth(net, [*TEXT[:99], 9, 8], 2)
-    )
-    second.commit((5,))
+    first.rewind_tokens(200)  # and writes other tokens where the second one reads
     near(
         net,
-        rows(go(second.score(Draft.chain(7), ROW)), 1),
+        rows(go(first.score_draft(Draft.chain_draft(9, (8,)), ROW)), 2),
+        truth(net, [*TEXT[:99], 9, 8], 2),
+    )
+    second.commit_path((5,))
+    near(
+        net,
+        rows(go(second.score_draft(Draft.chain_draft(7), ROW)), 1),
         truth(net, [*TEXT[:200], 3, 4, 5, 7], 1),
     )
     first.close()
-    second.commit((7,))
+    second.commit_path((7,))
     near(
         net,
-        rows(go(second.score(Draft.chain(2), ROW)), 1),
+        rows(go(second.score_draft(Draft.chain_draft(2), ROW)), 1),
         truth(net, [*TEXT[:200], 3, 4, 5, 7, 2], 1),
     )
 
 
 def test_nothing_is_lent_before_it_is_there(net):
     target = lm(net=net, chunk=64)
-    first, second = target.open(TEXT[:100]), target.open(TEXT[:100])
+    first, second = target.open_session(TEXT[:100]), target.open_session(TEXT[:100])
     assert first.ledger.filled == second.ledger.filled == 0
     alone = rows(
-        run_coroutines([s.score(Draft.chain(TEXT[99]), ROW) for s in (first, second)])[1], 1
+        run_coroutines([s.score_draft(Draft.chain_draft(TEXT[99]), ROW) for s in (first, second)])[
+            1
+        ],
+        1,
     )
     near(net, alone, truth(net, TEXT[:100], 1))
 
 
 def test_the_last_row_keeps_a_prefix(net):
     target = lm(net=net, chunk=64)
-    first = target.open(TEXT[:200])
+    first = target.open_session(TEXT[:200])
     want = ScoreRequest(hidden=True, last=True)
-    one = go(first.prefill(want))
+    one = go(first.prefill_prompt(want))
     near(net, rows(one, 1), truth(net, TEXT[:199], 1))
     net.fed.clear()
-    again = go(target.open(TEXT[:200]).prefill(want))
+    again = go(target.open_session(TEXT[:200]).prefill_prompt(want))
     assert sum(net.fed) == 1 and again.hidden_NH.shape == one.hidden_NH.shape == (
         1,
         len(one.hidden_NH[0]),
     )
     near(net, again.hidden_NH, one.hidden_NH)
-    assert go(target.open([5]).prefill(want)).hidden_NH is None
+    assert go(target.open_session([5]).prefill_prompt(want)).hidden_NH is None
 
 
 def test_a_kept_text_goes_over_whole(net):
     target = lm(net=net, chunk=64, keep=1)
-    session = target.open(TEXT[:200])
-    go(session.score(Draft.chain(TEXT[199]), ROW))
-    session.commit((TEXT[199],))
+    session = target.open_session(TEXT[:200])
+    go(session.score_draft(Draft.chain_draft(TEXT[199]), ROW))
+    session.commit_tokens((TEXT[199],))
     cache = session.ledger.cache
     session.close()
     assert session.ledger.cache.nbytes == 0 and target.nbytes > 0
-    more = target.open([*TEXT[:200], 3, 4])
+    more = target.open_session([*TEXT[:200], 3, 4])
     assert more.ledger.cache is cache and not target._kept
-    near(net, rows(go(more.score(Draft.chain(4), ROW)), 1), truth(net, [*TEXT[:200], 3, 4], 1))
+    near(
+        net,
+        rows(go(more.score_draft(Draft.chain_draft(4), ROW)), 1),
+        truth(net, [*TEXT[:200], 3, 4], 1),
+    )
     more.close()
     target.keep = 0
     target._kept.clear()
@@ -156,7 +167,7 @@ def test_any_family_of_caches(net, seed):
     def feed(cache, tokens, parent):
         from polydec.models.nets.query import NetworkQuery
 
-        first = cache.stage(parent)
+        first = cache.stage_slots(parent)
         return net.forward([NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
             0
         ].logits_RV
@@ -167,7 +178,7 @@ def test_any_family_of_caches(net, seed):
         if verb == "chain" and len(text) < 350:
             new = [dice.randrange(50) for _ in range(dice.choice((1, 3, 60, 128)))]
             feed(cache, new, range(-1, len(new) - 1))
-            cache.commit(range(len(new)))
+            cache.commit_path(range(len(new)))
             text += new
         elif verb in ("tree", "keep") and len(text) < 400:
             new, parent = [dice.randrange(50) for _ in range(6)], [-1, 0, 0, 1, 2, 4]
@@ -175,21 +186,21 @@ def test_any_family_of_caches(net, seed):
             if verb == "tree":
                 path = dice.choice(((), (0, 2, 4, 5), (0, 1), (0, 2)))
                 twin = cache.fork() if dice.random() < 0.5 else None
-                cache.commit(path)
+                cache.commit_path(path)
                 if twin is not None:
-                    twin.commit((0, 1, 3))
+                    twin.commit_tokens((0, 1, 3))
                     family.append((twin, [*text, *(new[i] for i in (0, 1, 3))]))
                 text += [new[i] for i in path]
             else:
-                cache.keep((0,), (2, 4))
+                cache.keep_path((0,), (2, 4))
                 feed(cache, [7], [1])
-                cache.commit((0, 1, 2))
+                cache.commit_path((0, 1, 2))
                 text += [new[0], new[2], new[4], 7]
         elif verb == "fork" and len(family) < 8:
             n = dice.choice((None, dice.randint(0, len(text))))
             family.append((cache.fork(n), text[:n]))
         elif verb == "cut":
-            cache.truncate(len(text) - dice.randint(0, min(len(text), 150)))
+            cache.truncate_entries(len(text) - dice.randint(0, min(len(text), 150)))
             del text[cache.length :]
         elif verb == "close" and len(family) > 1:
             family.remove((cache, text))
@@ -198,19 +209,19 @@ def test_any_family_of_caches(net, seed):
         fresh = net.new_cache()
         if text:
             feed(fresh, text, range(-1, len(text) - 1))
-            fresh.commit(range(len(text)))
+            fresh.commit_tokens(range(len(text)))
         assert cache.length == len(text)
-        near(net, cache.entries(), fresh.entries())
+        near(net, cache.all_entries(), fresh.all_entries())
         near(net, feed(cache, [1, 2, 3], (-1, 0, 0)), feed(fresh, [1, 2, 3], (-1, 0, 0)))
 
 
 def test_growth_by_quarters_and_release():
     cache = KVCache(torch.zeros(2, 2, 1, 256, 16))
     for need in (256, 257, 600, 2000):
-        cache.stage(range(-1, need - cache.length - 1))
-        cache.commit(range(need - cache.length))
+        cache.stage_slots(range(-1, need - cache.length - 1))
+        cache.commit_path(range(need - cache.length))
         assert need <= cache.capacity <= max(256, 1.5 * need + 256)
-    cache.truncate(0)
+    cache.truncate_entries(0)
     assert cache.nbytes == 0 and cache.capacity == 0
 
 
@@ -228,25 +239,32 @@ def test_many_prompts_go_in_bounded_passes(net, monkeypatch):
     monkeypatch.setattr(net, "_step", step)
     target = lm(net=net, chunk=256)
     prompts = [TEXT[k : k + 190] for k in range(12)]
-    many = run_coroutines([target.open(p).score(Draft.chain(p[-1]), ROW) for p in prompts])
+    many = run_coroutines(
+        [target.open_session(p).score_draft(Draft.chain_draft(p[-1]), ROW) for p in prompts]
+    )
     assert max(sizes) <= LIMIT and sum(sizes) == 12 * 190
     sizes.clear()
-    session = lm(net=net).open(TEXT[:1])
+    session = lm(net=net).open_session(TEXT[:1])
     long = [*TEXT, *TEXT[:150]]
-    session.commit(long[:-1])  # one query of more than a pass takes
-    near(net, rows(go(session.score(Draft.chain(long[-1]), ROW)), 1), truth(net, long, 1))
+    session.commit_tokens(long[:-1])  # one query of more than a pass takes
+    near(
+        net, rows(go(session.score_draft(Draft.chain_draft(long[-1]), ROW)), 1), truth(net, long, 1)
+    )
     assert max(sizes) <= LIMIT
     for p, scores in zip(prompts[:3], many):
         near(net, rows(scores, 1), truth(net, p, 1))
     joined = go(
         lm(net=net)
-        .open([1])
-        .score(
-            Draft.chain(1, long[:560]), ScoreRequest(hidden=True, law=RowDetail.ARGMAX, exits=(2,))
+        .open_session([1])
+        .score_draft(
+            Draft.chain_draft(1, long[:560]),
+            ScoreRequest(hidden=True, law=RowDetail.ARGMAX, exits=(2,)),
         )
     )
-    assert joined.hidden_NH.shape[0] == 561 and joined.exit(2, (0, 560)).row(1).shape == (50,)
-    near(net, joined.row(560), truth(net, [1, *long[:560]], 1)[0])
+    assert joined.hidden_NH.shape[0] == 561 and joined.exit_laws(2, (0, 560)).logprob_row(
+        1
+    ).shape == (50,)
+    near(net, joined.logprob_row(560), truth(net, [1, *long[:560]], 1)[0])
 
 
 def probing(real, state, enter=0):
@@ -265,21 +283,21 @@ def probing(real, state, enter=0):
 
 @pytest.mark.parametrize("enter", [0, 1, 2, (0, 1, 2), (1, 1, 2)])
 def test_probes_move_no_real_row(net, enter):
-    width = net.embed((1,)).shape[1]
+    width = net.embed_tokens((1,)).shape[1]
     state = torch.randn(3, width, generator=torch.Generator().manual_seed(3))
-    real = Draft.certain((TEXT[140], 5, 6), (-1, 0, 1))
+    real = Draft.certain_tree((TEXT[140], 5, 6), (-1, 0, 1))
 
     async def rows_of(draft, more):
-        session = lm(net=net).open(TEXT[:141])
-        scores = await session.score(draft, ROW)
+        session = lm(net=net).open_session(TEXT[:141])
+        scores = await session.score_draft(draft, ROW)
         got = rows(scores, len(draft))
         longer = (
-            await session.score(Draft.certain(draft.token[:3], draft.parent[:3]), ROW)
+            await session.score_draft(Draft.certain_tree(draft.token[:3], draft.parent[:3]), ROW)
             if more
             else None
         )
-        session.commit(draft.token[:2])
-        after = (await session.score(Draft.chain(9), ROW)).row(0)
+        session.commit_tokens(draft.token[:2])
+        after = (await session.score_draft(Draft.chain_draft(9), ROW)).logprob_row(0)
         session.close()
         return got, after, None if longer is None else rows(longer, 3)
 
@@ -300,16 +318,18 @@ def test_probes_move_no_real_row(net, enter):
 
 @pytest.mark.parametrize("enter", [0, 1, 2])
 def test_a_probe_with_a_tokens_state_is_the_token(net, enter):
-    tree = Draft.certain((TEXT[140], 5, 6, 7), (-1, 0, 0, 1))
-    session = lm(net=net).open(TEXT[:141])
+    tree = Draft.certain_tree((TEXT[140], 5, 6, 7), (-1, 0, 0, 1))
+    session = lm(net=net).open_session(TEXT[:141])
     state = (
-        net.embed((6, 7))
+        net.embed_tokens((6, 7))
         if not enter
         else go(
-            session.part(range(enter)).score(tree, ScoreRequest(law=RowDetail.NOTHING, hidden=True))
+            session.open_part(range(enter)).score_draft(
+                tree, ScoreRequest(law=RowDetail.NOTHING, hidden=True)
+            )
         ).hidden_NH[2:]
     )
-    truth_ = rows(go(lm(net=net).open(TEXT[:141]).score(tree, ROW)), 4)
+    truth_ = rows(go(lm(net=net).open_session(TEXT[:141]).score_draft(tree, ROW)), 4)
     draft = Draft(
         (TEXT[140], 5, 0, 0),
         tree.parent,
@@ -320,23 +340,25 @@ def test_a_probe_with_a_tokens_state_is_the_token(net, enter):
         (None, None, *state),
         (0, 0, enter, enter),
     )
-    near(net, rows(go(lm(net=net).open(TEXT[:141]).score(draft, ROW)), 4), truth_)
+    near(net, rows(go(lm(net=net).open_session(TEXT[:141]).score_draft(draft, ROW)), 4), truth_)
 
 
 def test_states_of_a_draft_scored_without_them(net):
-    short, long = Draft.chain(TEXT[60], (1, 0)), Draft.chain(TEXT[60], (1, 0, 1))
-    whole = go(lm(net=net).open(TEXT[:61]).score(long, ScoreRequest(hidden=True)))
-    session = lm(net=net).open(TEXT[:61])
-    go(session.score(short, ROW))
-    got = go(session.score(long, ScoreRequest(hidden=True)))
+    short, long = Draft.chain_draft(TEXT[60], (1, 0)), Draft.chain_draft(TEXT[60], (1, 0, 1))
+    whole = go(lm(net=net).open_session(TEXT[:61]).score_draft(long, ScoreRequest(hidden=True)))
+    session = lm(net=net).open_session(TEXT[:61])
+    go(session.score_draft(short, ROW))
+    got = go(session.score_draft(long, ScoreRequest(hidden=True)))
     near(net, got.hidden_NH, whole.hidden_NH)
-    near(net, rows(session.states(got.hidden_NH), 4), rows(whole, 4))
-    skip = lm(net=net).open(TEXT[:61])
-    go(skip.score(short, SILENT))
-    assert len(go(skip.part((0, 2)).score(long, ScoreRequest(hidden=True))).hidden_NH) == 4
-    assert go(session.score(Draft.chain(TEXT[60], (1, 0, 1, 4)), ROW)).hidden_NH is None, (
-        "states of some nodes only"
+    near(net, rows(session.score_states(got.hidden_NH), 4), rows(whole, 4))
+    skip = lm(net=net).open_session(TEXT[:61])
+    go(skip.score_draft(short, SILENT))
+    assert (
+        len(go(skip.open_part((0, 2)).score_draft(long, ScoreRequest(hidden=True))).hidden_NH) == 4
     )
+    assert (
+        go(session.score_draft(Draft.chain_draft(TEXT[60], (1, 0, 1, 4)), ROW)).hidden_NH is None
+    ), "states of some nodes only"
 
 
 @pytest.mark.parametrize(
@@ -358,20 +380,24 @@ def test_states_that_cannot_be(net, change, message):
         (None,) * 3,
         (False, True, True),
         None,
-        (None, net.embed((1,))[0], None),
+        (None, net.embed_tokens((1,))[0], None),
     )
-    session = lm(net=net).open([1])
+    session = lm(net=net).open_session([1])
     net.fed.clear()
     with pytest.raises(ValueError, match=message):
-        go(session.score(replace(draft, **change), ROW))
+        go(session.score_draft(replace(draft, **change), ROW))
     with pytest.raises(
         ValueError, match="nodes that enter above the first layer must stand behind all others"
     ):
-        go(session.score(replace(draft, enter=(0, 1, 0)), ROW))
+        go(session.score_draft(replace(draft, enter=(0, 1, 0)), ROW))
     assert not net.fed
 
 
 def test_depths_that_are_not_there(net):
     for exits in ((0,), (4,)):
         with pytest.raises(ValueError, match=f"exits has {exits[0]}: depths must lie in 1 to 3"):
-            go(lm(net=net).open([1]).score(Draft.chain(1), ScoreRequest(exits=exits)))
+            go(
+                lm(net=net)
+                .open_session([1])
+                .score_draft(Draft.chain_draft(1), ScoreRequest(exits=exits))
+            )

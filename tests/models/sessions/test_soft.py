@@ -13,7 +13,7 @@ from polydec import Ask, Engine, Sampling, Soft, generate
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_target import TargetChecker, check_target
-from polydec.laws.targets.softened import SoftPromptTarget
+from polydec.laws.targets.soft_prompt import SoftPromptTarget
 from polydec.models.sessions.soft import make_soft_tokens, soft_prompt_surplus
 from polydec.request.ask import plan_request
 
@@ -31,9 +31,9 @@ def lm(tmp_path_factory):
 
 def embedded(lm, first=2, stop=9, words=True):
     """The text's ids, of which some are given as their embeddings."""
-    ids = lm.ids(TEXT, raw=True)
+    ids = lm.encode_prompt(TEXT, raw=True)
     some = ids[first:stop]
-    return [*ids[:first], Soft(lm.network.embed(some), some if words else None), *ids[stop:]]
+    return [*ids[:first], Soft(lm.network.embed_tokens(some), some if words else None), *ids[stop:]]
 
 
 def ask(prompt, **more):
@@ -49,7 +49,7 @@ def texts(lm, asks):
 
 
 def test_embeddings_of_tokens_give_the_text_of_the_tokens(lm):
-    ids = lm.ids(TEXT, raw=True)
+    ids = lm.encode_prompt(TEXT, raw=True)
     (want,) = texts(lm, [ask(ids)])
     for words in (True, False):
         soft = embedded(lm, words=words)
@@ -58,7 +58,7 @@ def test_embeddings_of_tokens_give_the_text_of_the_tokens(lm):
 
 
 def test_constraints_steering_sampling_choices_and_presses_go_with_vectors(lm):
-    ids, soft = lm.ids(TEXT, raw=True), embedded(lm)
+    ids, soft = lm.encode_prompt(TEXT, raw=True), embedded(lm)
     for more in (
         {"sampling": Sampling(temperature=1.0), "seed": 5},
         {"sampling": Sampling(temperature=0.0, repetition_penalty=1.4)},
@@ -72,7 +72,7 @@ def test_constraints_steering_sampling_choices_and_presses_go_with_vectors(lm):
 
 def test_random_vectors_are_one_law_for_all_methods(lm):
     dice = torch.Generator().manual_seed(3)
-    ids = lm.ids(TEXT, raw=True)
+    ids = lm.encode_prompt(TEXT, raw=True)
     soft = Soft(torch.randn(5, 64, generator=dice), ids[:3])
     other = Soft(torch.randn(5, 64, generator=dice), ids[:3])
     some = texts(lm, [ask([soft, *ids[3:]], method=m) for m in METHODS])
@@ -81,12 +81,12 @@ def test_random_vectors_are_one_law_for_all_methods(lm):
 
 
 def test_who_knows_words_sees_what_vectors_stand_for(lm):
-    ids = lm.ids(TEXT, raw=True)
+    ids = lm.encode_prompt(TEXT, raw=True)
     assert plan_request(lm, ask(embedded(lm))).request.prompt == ids
     assert plan_request(lm, ask(embedded(lm, words=False))).request.prompt == (*ids[:2], *ids[9:])
     prompt = [1, Soft(torch.zeros(2, 64), [5, 6, 7, 8]), Soft(torch.ones(3, 64), [9]), 4, 3]
-    vectors = lm.encoder.encode_vectors(prompt, lm.ids(prompt), 64)
-    law = vectors.law(lm.checkpoint.lm)
+    vectors = lm.encoder.encode_vectors(prompt, lm.encode_prompt(prompt), 64)
+    law = vectors.prompted_law(lm.checkpoint.lm)
     assert law.prompt == (1, 5, 6, 7, 8, 9, 4, 3) and len(law.instead) == 8
     assert law.rows == (0, 1, 1, 2, 2, 5, 6)[: len(law.rows)]
 
@@ -104,21 +104,25 @@ def test_a_softened_law_is_a_target_and_shares_what_was_computed(lm, monkeypatch
     prompt, instead = (7, 8, 9), (7, *vectors, 8, 9)
     soft = SoftPromptTarget(law, prompt, instead, (0, 5))
     check_target(soft, prompt=prompt, tolerance=1e-4)
-    rows, inner = ScoreRequest(prompt=True, hidden=True), law.open(instead)
-    got = run_coroutines([soft.open((*prompt, 4)).prefill(rows)])[0]
-    want = run_coroutines([inner.prefill(rows)])[0]
+    rows, inner = ScoreRequest(prompt=True, hidden=True), law.open_session(instead)
+    got = run_coroutines([soft.open_session((*prompt, 4)).prefill_prompt(rows)])[0]
+    want = run_coroutines([inner.prefill_prompt(rows)])[0]
     for here, there in ((0, 0), (1, 5)):
-        torch.testing.assert_close(got.row(here), want.row(there), atol=1e-4, rtol=0.0)
+        torch.testing.assert_close(
+            got.logprob_row(here), want.logprob_row(there), atol=1e-4, rtol=0.0
+        )
     assert got.hidden_NH.shape == (3, 64) and got.topk_rows([1], 2) == want.topk_rows([5], 2)
     inner.close()
     long = (*vectors, *range(20, 60))
-    a, b = law.open(long), law.open(long[:-1])
-    run_coroutines([a.score(Draft.chain(long[-1]), ScoreRequest())])
-    twin = law.open((*long, 5))
+    a, b = law.open_session(long), law.open_session(long[:-1])
+    run_coroutines([a.score_draft(Draft.chain_draft(long[-1]), ScoreRequest())])
+    twin = law.open_session((*long, 5))
     assert twin.ledger.cache.length >= 40
-    want = run_coroutines([twin.score(Draft.chain(5), ScoreRequest())])[0].row(0)
-    twin.evict()
-    got = run_coroutines([twin.score(Draft.chain(5), ScoreRequest())])[0].row(0)
+    want = run_coroutines([twin.score_draft(Draft.chain_draft(5), ScoreRequest())])[0].logprob_row(
+        0
+    )
+    twin.evict_cache()
+    got = run_coroutines([twin.score_draft(Draft.chain_draft(5), ScoreRequest())])[0].logprob_row(0)
     torch.testing.assert_close(got, want, atol=1e-4, rtol=0.0)
     for session in (a, b, twin):
         session.close()
@@ -200,7 +204,7 @@ def over_http(lm, prompt):
 
 
 def test_over_http_they_come_as_safetensors(lm):
-    ids, soft = lm.ids(TEXT, raw=True), embedded(lm)
+    ids, soft = lm.encode_prompt(TEXT, raw=True), embedded(lm)
     sent = [
         {"vectors": packed(x.vectors_KD), "stands_for": list(x.stands_for)}
         if isinstance(x, Soft)

@@ -26,7 +26,7 @@ from polydec.lab.testing.check_target import check_target
 from polydec.methods.economics.costs import PassCosts
 from polydec.models.formats import seq2seq
 from polydec.models.nets.seq2seq import build
-from polydec.models.sessions.sourced import EncoderDecoderModel
+from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.request import profile
 from polydec.request.ask import plan_request
 from polydec.request.explain import explain_request
@@ -166,10 +166,10 @@ def test_logits_are_those_of_transformers(both):
     law = lm.checkpoint.lm
 
     async def rows(source, text):
-        session = law.given(source).open(text[:1])
-        scores = await session.score(Draft.chain(text[0], text[1:]), ScoreRequest())
+        session = law.score_given_tokens(source).open_session(text[:1])
+        scores = await session.score_draft(Draft.chain_draft(text[0], text[1:]), ScoreRequest())
         session.close()
-        return torch.stack([scores.weights(i) for i in range(len(text))])
+        return torch.stack([scores.log_weights(i) for i in range(len(text))])
 
     text = (PAD, *sources(1, seed=5)[0])
     got = run_coroutines([rows(source, text) for source in sources(4)])
@@ -182,7 +182,7 @@ def test_logits_are_those_of_transformers(both):
 
 
 def test_sessions_keep_the_contract(both):
-    check_target(both[0].checkpoint.lm.given((5, 6, 7, END)), prompt=(2, 3))
+    check_target(both[0].checkpoint.lm.score_given_tokens((5, 6, 7, END)), prompt=(2, 3))
 
 
 def test_greedy_and_beam_texts_are_those_of_generate(both):
@@ -227,7 +227,7 @@ def test_copying_drafters_see_the_source(lm):
     )
     drafter = made.decoder.drafter
     assert drafter.source == (5, 6, 7, END)
-    guess = drafter.open((PAD, 5), None)
+    guess = drafter.open_guess((PAD, 5), None)
     draft = run_coroutines([_proposed(guess)])[0]
     assert draft.token[:3] == (5, 6, 7)
 
@@ -236,7 +236,7 @@ async def _proposed(guess):
     from polydec.core.rng import Rng
     from polydec.methods.speculative.loop.types import DraftBudget
 
-    return await guess.propose(5, 1, DraftBudget(4, 4), Rng(0))
+    return await guess.propose_draft(5, 1, DraftBudget(4, 4), Rng(0))
 
 
 def test_equal_sources_are_read_once_and_given_back(lm):
@@ -258,15 +258,17 @@ def test_equal_sources_are_read_once_and_given_back(lm):
 
 
 def test_what_was_given_back_is_read_again(lm):
-    law = lm.checkpoint.lm.given((9, 8, END))
+    law = lm.checkpoint.lm.score_given_tokens((9, 8, END))
 
     async def twice():
-        session = law.open((PAD, 4))
-        first = (await session.score(Draft.chain(4), ScoreRequest())).row(0)
+        session = law.open_session((PAD, 4))
+        first = (await session.score_draft(Draft.chain_draft(4), ScoreRequest())).logprob_row(0)
         held = law.beside.nbytes
-        session.evict()
+        session.evict_cache()
         assert held and not law.beside.nbytes
-        again = (await session.score(Draft.chain(4, (5,)), ScoreRequest())).row(0)
+        again = (await session.score_draft(Draft.chain_draft(4, (5,)), ScoreRequest())).logprob_row(
+            0
+        )
         session.close()
         return first, again
 
@@ -342,12 +344,12 @@ def test_a_source_for_a_model_without_one(tmp_path):
 
 def test_how_many_texts_are_kept_reaches_laws_that_are_open(lm):
     model = lm.checkpoint.lm
-    law = model.given((5, 6, END))
+    law = model.score_given_tokens((5, 6, END))
     model.keep = 2
     try:
-        assert law.keep == 2 and model.given((7, END)).keep == 2
-        session = law.open((2, 3))
-        run_coroutines([session.score(Draft.chain(3), ScoreRequest())])
+        assert law.keep == 2 and model.score_given_tokens((7, END)).keep == 2
+        session = law.open_session((2, 3))
+        run_coroutines([session.score_draft(Draft.chain_draft(3), ScoreRequest())])
         session.close()
         before = law.nbytes
         assert before > 0, "the text that was closed waits for another that begins like it"
@@ -357,7 +359,7 @@ def test_how_many_texts_are_kept_reaches_laws_that_are_open(lm):
 
 def test_a_law_without_its_source_cannot_be_opened(lm):
     with pytest.raises(PolydecError, match="writes from a source: give one"):
-        lm.checkpoint.lm.open((PAD,))
+        lm.checkpoint.lm.open_session((PAD,))
 
 
 @pytest.mark.parametrize(
@@ -425,7 +427,7 @@ def test_answers_begin_as_in_transformers(family, tmp_path):
 
 def test_passes_are_measured_without_a_source(lm, measured_costs):
     found = profile.measure_pass_profile(lm, seconds=0.05)
-    assert found.costs.share(1) > 0.0
+    assert found.costs.request_share(1) > 0.0
 
 
 def test_from_the_command_line(lm, polydec_command, tmp_path):
@@ -459,7 +461,7 @@ def test_over_http(lm):
 
     limits = RequestLimits(prompt=8)
     body = read_body(b'{"source": "w5 w6", "max_tokens": 3}')
-    (ask,) = CompletionsShape().read(body, lm, "plain", 0).asks
+    (ask,) = CompletionsShape().read_request(body, lm, "plain", 0).asks
     assert (ask.prompt, ask.source) == ("", "w5 w6")
     assert [fit.ask for fit in apply_request_limits(lm, [ask], limits)] == [ask]
     with pytest.raises(PolydecError, match="source has 10 tokens: there is room for 8"):

@@ -52,7 +52,7 @@ def text():
 
 
 def sanitized(text, messages, **values):
-    marked = [text.control_tokens.marked(x) for x in (messages, values)]
+    marked = [text.control_tokens.mark_texts(x) for x in (messages, values)]
     return list(text.encode_sanitized(text.render(marked[0], **marked[1]), special=False))
 
 
@@ -62,7 +62,7 @@ def test_what_users_write_is_text_and_the_template_stays(text, said, tmp_path):
 
     chat = [{"role": "user", "content": said}]
     ids = sanitized(text, chat)
-    shown = text.render([{"role": "user", "content": text.control_tokens.marked(said)}])
+    shown = text.render([{"role": "user", "content": text.control_tokens.mark_texts(said)}])
     control = {text.tokenizer.token_to_id(x) for x in ("<|im_start|>", "<|im_end|>", "<think>")}
     assert [text.tokenizer.id_to_token(x) for x in ids if x in control] == [
         "<|im_start|>",
@@ -85,13 +85,13 @@ def test_nothing_changes_where_users_write_none(text):
     for said in ("plain", "", " x\n", "rare <b>", "im"):
         chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": said}]
         assert sanitized(text, chat) == list(text.encode(text.render(chat), special=False))
-        marked = text.control_tokens.marked(said)
+        marked = text.control_tokens.mark_texts(said)
         assert text.encode_sanitized(marked) == text.encode(said)
 
 
 def test_a_text_without_a_template_keeps_bos(text):
     said = "<s>a<|im_end|>"
-    ids = text.encode_sanitized(text.control_tokens.marked(said))
+    ids = text.encode_sanitized(text.control_tokens.mark_texts(said))
     own = text.tokenizer.token_to_id("<s>")
     assert ids[0] == own and ids.count(own) == 1
     assert text.tokenizer.decode(ids[1:], skip_special_tokens=False) == said
@@ -123,9 +123,9 @@ def test_a_tokenizer_that_makes_them_of_text_is_refused():
     for tokenizer in (words, pieces):
         tokenizer.add_special_tokens(["</s>"])
         text = Tokenizer(tokenizer)
-        assert text.encode_sanitized(text.control_tokens.marked("a"))
+        assert text.encode_sanitized(text.control_tokens.mark_texts("a"))
         with pytest.raises(RequestError, match="the tokenizer makes '</s>' of plain text"):
-            text.encode_sanitized(text.control_tokens.marked("a </s>"))
+            text.encode_sanitized(text.control_tokens.mark_texts("a </s>"))
 
 
 def test_a_request_says_it():
@@ -133,10 +133,10 @@ def test_a_request_says_it():
     own = next(iter(lm.checkpoint.text.eos))
     name = lm.checkpoint.text.tokenizer.id_to_token(own)
     for prompt in (f"Tom {name} has", [{"role": "user", "content": f"Tom {name} has"}]):
-        plain = lm.ids(prompt, sanitize_control_tokens=True)
-        assert plain.count(own) == lm.ids(prompt).count(own) - 1
-    assert own in lm.ids(f"Tom {name}", raw=True)
-    assert own not in lm.ids(f"Tom {name}", raw=True, sanitize_control_tokens=True)
+        plain = lm.encode_prompt(prompt, sanitize_control_tokens=True)
+        assert plain.count(own) == lm.encode_prompt(prompt).count(own) - 1
+    assert own in lm.encode_prompt(f"Tom {name}", raw=True)
+    assert own not in lm.encode_prompt(f"Tom {name}", raw=True, sanitize_control_tokens=True)
     lengths = [
         len(plan_request(lm, Ask(f"Tom {name} has", sanitize_control_tokens=flag)).request.prompt)
         for flag in (False, True)
@@ -146,6 +146,6 @@ def test_a_request_says_it():
 
 def test_values_that_are_no_texts_stay(text):
     value = {"role": "<s>", "n": [1, None, True, 2.5], "type": "<s>", "x": ("<s>",)}
-    marked = text.control_tokens.marked(value)
+    marked = text.control_tokens.mark_texts(value)
     assert marked["role"] == marked["type"] == "<s>" and marked["n"] == [1, None, True, 2.5]
     assert json.dumps(marked["x"]) != json.dumps(["<s>"])

@@ -74,7 +74,7 @@ def test_a_template_that_walks_over_parts_gets_parts(name):
     template = PART_TEMPLATES[name]
     text = text_of(template)
     turns = [SYSTEM, USER, {"role": "assistant", "content": "Here."}, USER]
-    shown = text.render(turns)
+    shown = text.render_chat(turns)
     assert (
         shown == expected(template, [in_parts(m) for m in turns])
         and shown.count("Where is it?") == 2
@@ -83,7 +83,7 @@ def test_a_template_that_walks_over_parts_gets_parts(name):
         "role": "user",
         "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
     }
-    assert text.render([two]) == expected(template, [two])
+    assert text.render_chat([two]) == expected(template, [two])
 
 
 TEXT_TEMPLATES = {
@@ -111,17 +111,24 @@ def test_a_template_that_shows_texts_gets_texts(name):
         [SYSTEM, USER, {"role": "assistant", "content": "<é> & it"}],
     )
     text = text_of(template)
-    assert text.render(turns) == expected(template, turns)
-    assert text.render(turns, reply=False) == expected(template, turns, add_generation_prompt=False)
-    assert text.render(turns, documents=DOCUMENTS) == expected(template, turns, documents=DOCUMENTS)
-    assert text.render([in_parts(m) for m in turns]) == expected(template, turns)
+    assert text.render_chat(turns) == expected(template, turns)
+    assert text.render_chat(turns, reply=False) == expected(
+        template, turns, add_generation_prompt=False
+    )
+    assert text.render_chat(turns, documents=DOCUMENTS) == expected(
+        template, turns, documents=DOCUMENTS
+    )
+    assert text.render_chat([in_parts(m) for m in turns]) == expected(template, turns)
 
 
 def test_one_role_may_be_shown_in_parts_and_another_as_a_text():
     parts = "{% for c in m.content %}{{ c.text }}{% endfor %}"
     template = loop("{% if m.role == 'user' %}" + parts + "{% else %}{{ m.content }}{% endif %}")
     turns = [SYSTEM, USER, {"role": "assistant", "content": "Here."}]
-    assert text_of(template).render(turns) == "<system>Be brief.<user>Where is it?<assistant>Here."
+    assert (
+        text_of(template).render_chat(turns)
+        == "<system>Be brief.<user>Where is it?<assistant>Here."
+    )
 
 
 NEEDS_TOOLS = "{% for t in tools %}[{{ t.function.name }}]{% endfor %}" + loop("{{ m.content }}")
@@ -132,11 +139,11 @@ PARTS_AND_TOOLS = "{% for t in tools %}[{{ t.function.name }}]{% endfor %}" + PA
 def test_a_template_that_needs_tools_shows_them(template):
     text = text_of(template)
     assert text.shows_tools
-    assert text.render([USER], tools=TOOLS) == "[look]<user>Where is it?"
+    assert text.render_chat([USER], tools=TOOLS) == "[look]<user>Where is it?"
     with pytest.raises(
         RequestError, match="refuses these messages: 'NoneType' object is not iterable"
     ):
-        text.render([USER])
+        text.render_chat([USER])
 
 
 def test_a_template_without_a_place_for_tools_that_walks_over_parts():
@@ -174,14 +181,16 @@ def test_arguments_are_objects_or_texts(name):
     template = loop("{{ m.content }}{% for c in m.tool_calls or [] %}" + shown + "{% endfor %}")
     call = {"id": "x", "type": "function", "function": {"name": "look", "arguments": {"at": "é"}}}
     calling = {"role": "assistant", "content": "", "tool_calls": [call]}
-    assert text_of(template).render([USER, calling], tools=TOOLS).endswith("<assistant>" + want)
+    assert (
+        text_of(template).render_chat([USER, calling], tools=TOOLS).endswith("<assistant>" + want)
+    )
     assert call["function"]["arguments"] == {"at": "é"}
     texts = {
         **calling,
         "tool_calls": [{**call, "function": {"name": "look", "arguments": '{"at": "é"}'}}],
     }
     if name in ("joined", "printed", "either"):
-        assert text_of(template).render([USER, texts], tools=TOOLS) == expected(
+        assert text_of(template).render_chat([USER, texts], tools=TOOLS) == expected(
             template, [USER, texts], TOOLS
         )
 
@@ -194,14 +203,14 @@ def test_several_templates_are_known_by_name(tmp_path):
     ):
         text = text_of(named)
         assert text.has_chat and text.shows_tools
-        assert text.render([USER], tools=TOOLS) == "<user>look:Where is it?"
+        assert text.render_chat([USER], tools=TOOLS) == "<user>look:Where is it?"
         if "default" in named:
-            assert text.render([USER]) == "<user>Where is it?"
+            assert text.render_chat([USER]) == "<user>Where is it?"
         else:
             with pytest.raises(
                 RequestError, match="'tool_use', 'rag' and none of the name 'default'"
             ):
-                text.render([USER])
+                text.render_chat([USER])
     listed = [{"name": n, "template": t} for n, t in (("default", usual), ("tool_use", tooled))]
     config = json.dumps({"chat_template": listed})
     (tmp_path / "tokenizer_config.json").write_text(config)
@@ -217,5 +226,5 @@ def test_forms_are_tried_once():
     message_forms.takes_parts.cache_clear()
     text = text_of(PART_TEMPLATES["loop"])
     for _ in range(3):
-        text.render([USER])
+        text.render_chat([USER])
     assert message_forms.takes_parts.cache_info().misses == 1

@@ -128,13 +128,13 @@ KINDS = {
 
 
 def streamed(text: Tokenizer, ids, **options) -> tuple[str, list[str]]:
-    writer = text.writer(**options)()
+    writer = text.text_writers(**options)()
     pieces = []
     for i in ids:
-        pieces.append(writer.push(i))
+        pieces.append(writer.push_token(i))
         if writer.stopped:
             break
-    pieces.append(writer.end())
+    pieces.append(writer.end_text())
     return "".join(pieces), pieces
 
 
@@ -152,7 +152,7 @@ def first_stop(whole: str, stop: list[str], include: bool) -> str:
 @given(data=st.data())
 def test_pieces_join_to_the_whole(kind, data):
     text = KINDS[kind]()
-    ids = data.draw(st.lists(st.integers(0, text.size - 1), max_size=30))
+    ids = data.draw_outcome(st.lists(st.integers(0, text.size - 1), max_size=30))
     assert streamed(text, ids)[0] == text.decode(ids)
 
 
@@ -169,7 +169,7 @@ def test_byte_level_decoding_is_the_librarys(ids):
 def test_whole_characters_decode_as_the_library_does(kind, data):
     text = KINDS[kind]()
     whole = [i for i in range(text.size) if not text.tokenizer.id_to_token(i).startswith("<0x")]
-    ids = data.draw(st.lists(st.sampled_from(whole), max_size=20))
+    ids = data.draw_outcome(st.lists(st.sampled_from(whole), max_size=20))
     assert text.decode(ids) == text.tokenizer.decode(ids)
 
 
@@ -236,12 +236,12 @@ def test_stop_strings(kind, whole, stop, include):
 
 def test_a_stop_string_is_held_back_only_while_it_may_complete():
     text = KINDS["byte-level"]()
-    writer = text.writer(["aab"])()
-    assert [writer.push(text.encode(c)[0]) for c in "xaaac"] == ["x", "", "", "a", "aac"]
-    assert not writer.stopped and writer.end() == ""
-    writer = text.writer(["aab"])()
-    assert [writer.push(text.encode(c)[0]) for c in "aaab"] == ["", "", "a", ""]
-    assert writer.stopped and writer.push(5) == "" and writer.end() == ""
+    writer = text.text_writers(["aab"])()
+    assert [writer.push_token(text.encode(c)[0]) for c in "xaaac"] == ["x", "", "", "a", "aac"]
+    assert not writer.stopped and writer.end_text() == ""
+    writer = text.text_writers(["aab"])()
+    assert [writer.push_token(text.encode(c)[0]) for c in "aaab"] == ["", "", "a", ""]
+    assert writer.stopped and writer.push_token(5) == "" and writer.end_text() == ""
 
 
 def test_a_stop_string_may_be_begun_by_the_last_token():
@@ -251,7 +251,7 @@ def test_a_stop_string_may_be_begun_by_the_last_token():
 
 def test_empty_stop_is_refused():
     with pytest.raises(ValueError, match="stop has ''"):
-        KINDS["byte-level"]().writer([""])
+        KINDS["byte-level"]().text_writers([""])
 
 
 def test_byte_alphabet_covers_every_byte():
@@ -281,13 +281,16 @@ def test_chat_template():
     text = Tokenizer(byte_level().tokenizer, template=CHAT, names={"eos_token": "<eos>"})
     assert text.has_chat
     chat = [{"role": "user", "content": " <b>hé "}]
-    assert text.render(chat) == "<eos>user: <b>hé\nassistant:"
-    assert text.render(chat, reply=False) == "<eos>user: <b>hé\n"
+    assert text.render_chat(chat) == "<eos>user: <b>hé\nassistant:"
+    assert text.render_chat(chat, reply=False) == "<eos>user: <b>hé\n"
     assert (
-        text.render([{**chat[0], "data": {"a": "<é>"}}])
+        text.render_chat([{**chat[0], "data": {"a": "<é>"}}])
         == '<eos>user: <b>hé{"a": "<é>"}\nassistant:'
     )
-    assert text.chat(chat)[0] == 0 and text.decode(text.chat(chat)) == "user: <b>hé\nassistant:"
+    assert (
+        text.chat_prompt(chat)[0] == 0
+        and text.decode(text.chat_prompt(chat)) == "user: <b>hé\nassistant:"
+    )
 
 
 def test_chat_template_equals_transformers():
@@ -298,11 +301,11 @@ def test_chat_template_equals_transformers():
         tokenizer_object=byte_level().tokenizer, eos_token="<eos>", chat_template=CHAT
     )
     chat = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
-    assert text.render(chat) == theirs.apply_chat_template(
+    assert text.render_chat(chat) == theirs.apply_chat_template(
         chat, tokenize=False, add_generation_prompt=True
     )
     assert (
-        list(text.chat(chat))
+        list(text.chat_prompt(chat))
         == theirs.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
     )
 
@@ -310,20 +313,20 @@ def test_chat_template_equals_transformers():
 def test_templates_refuse_in_one_sentence():
     text = Tokenizer(byte_level().tokenizer, template=CHAT, names={"eos_token": "<eos>"})
     with pytest.raises(ValueError, match="unknown role boss"):
-        text.chat([{"role": "boss", "content": "x"}])
+        text.chat_prompt([{"role": "boss", "content": "x"}])
     with pytest.raises(ValueError, match=r"messages\[0\] is .*role and content"):
-        text.chat([{"content": "x"}])
+        text.chat_prompt([{"content": "x"}])
     with pytest.raises(ValueError, match="messages is empty"):
-        text.chat([])
+        text.chat_prompt([])
     with pytest.raises(ValueError, match="no chat template"):
-        byte_level().chat([{"role": "user", "content": "x"}])
+        byte_level().chat_prompt([{"role": "user", "content": "x"}])
     for broken in (
         "{% if %}",
         "{{ messages[0].content.nothing.at.all }}",
         "{{ ''.__class__.__mro__ }}",
     ):
         with pytest.raises(ValueError, match="chat template refuses"):
-            Tokenizer(byte_level().tokenizer, template=broken).chat(
+            Tokenizer(byte_level().tokenizer, template=broken).chat_prompt(
                 [{"role": "user", "content": "x"}]
             )
 
@@ -391,8 +394,8 @@ def test_pieces():
 
 def pushed(text, tokens, **options):
     """What a writer writes of tokens, its pieces apart, and whether a stop string ended it."""
-    writer = text.writer(**options)()
-    pieces = [writer.push(x) for x in tokens]
+    writer = text.text_writers(**options)()
+    pieces = [writer.push_token(x) for x in tokens]
     return [*pieces, writer.end()], writer.stopped
 
 
@@ -409,11 +412,11 @@ def test_a_stop_string_counts_behind_the_first_tokens(cut):
     end = next(ends, None)
     assert stopped == (end is not None)
     assert "".join(pieces) == (said if end is None else said[: end - 3])
-    later = text.writer(["aab"], min_tokens=cut)()
+    later = text.text_writers(["aab"], min_tokens=cut)()
     for x in tokens[:4]:
-        later.push(x)
+        later.push_token(x)
     twin = later.fork()
     for x in tokens[4:]:
-        later.push(x)
-        twin.push(x)
+        later.push_token(x)
+        twin.push_token(x)
     assert twin.stopped == later.stopped == (cut < 8)

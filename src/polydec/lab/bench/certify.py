@@ -12,7 +12,7 @@ from polydec.core.trace import TraceEvent
 from polydec.lab.bench.certificate import content_digest
 from polydec.lab.bench.places import TokenPlaceObserver
 from polydec.lab.bench.shapes import measure_candidate_gap, target_before_argmax
-from polydec.lab.testing.exercised import DRAFT_KINDS, ExercisedCollector
+from polydec.lab.testing.exercised_counts import DRAFT_KINDS, ExercisedCollector
 from polydec.laws.shapers.sampling import Sampling
 from polydec.request.ask import plan_request
 
@@ -90,13 +90,13 @@ def compare_greedy_texts(
     common: dict[str, Any] = {"sampling": sampling, "max_tokens": max_tokens, "raw": raw, **more}
     watch, collector = TokenPlaceObserver(), ExercisedCollector()
 
-    def on(event: TraceEvent) -> None:
+    def on_event(event: TraceEvent) -> None:
         watch(event)
         collector(event)
 
     # Plain decoding first: it is the reference, and needs no observer.
     plain = generate(lm, prompt, method="plain", **common).token_ids
-    ours = generate(lm, prompt, method=method, options=options, on=on, **common).token_ids
+    ours = generate(lm, prompt, method=method, options=options, on=on_event, **common).token_ids
     counts = collector.counts
     exercised = {name: getattr(counts, name) for name in DRAFT_KINDS}
     if plain == ours:
@@ -106,7 +106,7 @@ def compare_greedy_texts(
         (i for i, (a, b) in enumerate(zip(plain, ours)) if a != b), min(len(plain), len(ours))
     )
     a, b = (ids[at] if at < len(ids) else None for ids in (plain, ours))
-    place = str(watch.at(0, at) or "")
+    place = str(watch.token_place(0, at) or "")
     # One text ended: there are no two candidates whose gap could be measured.
     if a is None or b is None:
         return GreedyComparison(

@@ -81,13 +81,13 @@ def chi_square_noncentrality(alpha: float, power: float, degrees: float) -> floa
     """
     bound = chi_square_critical_value(alpha, degrees)
 
-    def missing(more: float) -> float:
+    def missing_mass(more: float) -> float:
         # Patnaik: a non-central variable is near a scaled central one of other degrees.
         scale = (degrees + 2.0 * more) / (degrees + more)
         freedom = (degrees + more) ** 2 / (degrees + 2.0 * more)
         return chi_square_tail(bound / scale, freedom) - power
 
-    return _root(missing, 0.0, 10.0 * bound + 100.0)
+    return _root(missing_mass, 0.0, 10.0 * bound + 100.0)
 
 
 def _root(rising: Callable[[float], float], low: float, high: float) -> float:

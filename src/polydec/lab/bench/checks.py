@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from polydec.base.answer_check import AnswerCheck
-from polydec.base.apart import SubprocessLimits, SubprocessWorker, WorkerEndedError
+from polydec.base.subprocess_worker import SubprocessLimits, SubprocessWorker, WorkerEndedError
 from polydec.lab.bench import answers
 
 
@@ -23,7 +23,7 @@ class WordsCheck:
 
     words: str
 
-    def right(self, text: str) -> bool:
+    def is_right(self, text: str) -> bool:
         return answers.has_right_answer(self.words, text)
 
 
@@ -40,7 +40,7 @@ class BoxedFormulaCheck:
 
     formula: str
 
-    def right(self, text: str) -> bool:
+    def is_right(self, text: str) -> bool:
         boxed = last_box(text)
         # Only a plain number can be recognised outside a box.
         if boxed is None:
@@ -67,14 +67,14 @@ class UnitTestCheck:
     begin: str = ""
     name: str = ""
 
-    def right(self, text: str) -> bool:
+    def is_right(self, text: str) -> bool:
         code = last_code(text)
         # Models answer with the whole function, or with its body alone.
         if self.name and not re.search(rf"^def {re.escape(self.name)}\b", code, re.MULTILINE):
             code = self.begin + code
         asked = json.dumps({"program": code, "tests": self.tests}).encode() + b"\n"
         try:
-            return bool(_worker().ask(asked).get("passed"))
+            return bool(_worker().ask_worker(asked).get("passed"))
         except WorkerEndedError:
             return False
 
@@ -89,7 +89,7 @@ class JsonSchemaCheck:
 
     schema: str
 
-    def right(self, text: str) -> bool | None:
+    def is_right(self, text: str) -> bool | None:
         from polydec.lab.bench.valid import is_valid_text
         from polydec.laws.constraints.json_schema import JsonSchema
 

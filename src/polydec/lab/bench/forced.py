@@ -120,7 +120,7 @@ def answer_token_fates(
     # The rules are applied here, not by the sessions of the shaped law.
     parts = [split_request_rules(law) for law in (target, beside) if law is not None]
 
-    async def force(sessions: Sequence[Session], choice: int, tokens: Sequence[int]) -> None:
+    async def force_answer(sessions: Sequence[Session], choice: int, tokens: Sequence[int]) -> None:
         """Score one answer under every law and close its sessions.
 
         Args:
@@ -130,8 +130,8 @@ def answer_token_fates(
         """
         try:
             # The answer as one draft: row i is the law before token i.
-            draft = Draft.chain(prompt[-1], tokens[:-1])
-            scores = [await session.score(draft, want) for session in sessions]
+            draft = Draft.chain_draft(prompt[-1], tokens[:-1])
+            scores = [await session.score_draft(draft, want) for session in sessions]
             # A random place within the token's own weight makes ranks of discrete laws exactly
             # even.
             within = rng.random(len(tokens))
@@ -147,7 +147,7 @@ def answer_token_fates(
             if own:
                 base = scores[0].base
                 mine = [
-                    replace(f, own=base.logp(i, (x,))[0])
+                    replace(f, own=base.token_logprobs(i, (x,))[0])
                     for i, (f, x) in enumerate(zip(mine, tokens))
                 ]
             out[choice] = mine
@@ -155,18 +155,18 @@ def answer_token_fates(
             for session in sessions:
                 session.close()
 
-    async def every() -> None:
+    async def every_token() -> None:
         # The prompt is fed once for each law; answers fork from there.
-        bases = [inner.open(prompt) for inner, _ in parts]
+        bases = [inner.open_session(prompt) for inner, _ in parts]
         try:
             for base in bases:
-                await base.prefill(ScoreRequest())
+                await base.prefill_prompt(ScoreRequest())
             written = [(choice, tokens) for choice, tokens in texts.items() if tokens]
             # Some texts at a time, as each holds a cache.
             for at in range(0, len(written), TOGETHER):
                 await gather_coroutines(
                     *(
-                        force([base.fork(c) for base in bases], c, tokens)
+                        force_answer([base.fork(c) for base in bases], c, tokens)
                         for c, tokens in written[at : at + TOGETHER]
                     )
                 )
@@ -174,7 +174,7 @@ def answer_token_fates(
             for base in bases:
                 base.close()
 
-    run_coroutines([every()])
+    run_coroutines([every_token()])
     return {choice: out.get(choice, []) for choice in texts}
 
 
@@ -202,10 +202,10 @@ def told_by_hand(
     Yields:
         Probabilities, float64, shape ``[V]``, one row a token.
     """
-    states = [rule.start(tuple(prompt)) for rule in rules]
+    states = [rule.start_state(tuple(prompt)) for rule in rules]
     for i, token in enumerate(tokens):
         yield shaped_row_probabilities(scores, i, rules, states)
-        states = [rule.step(state, token) for rule, state in zip(rules, states, strict=True)]
+        states = [rule.next_state(state, token) for rule, state in zip(rules, states, strict=True)]
 
 
 def shaped_row_probabilities(
@@ -223,13 +223,13 @@ def shaped_row_probabilities(
         Probabilities, float64, shape ``[V]``.
     """
     if not rules:
-        return float64_probabilities(scores.row(i)).cpu().numpy()
+        return float64_probabilities(scores.logprob_row(i)).cpu().numpy()
     # Rules are defined on the model's log-weights, not on normalised ones.
-    logw_V = scores.weights(i)
+    logw_V = scores.log_weights(i)
     if logw_V.dtype != torch.float64:
         logw_V = logw_V.float()
     for rule, state in zip(rules, states, strict=True):
-        logw_V = rule.shape(state, logw_V)
+        logw_V = rule.shape_law(state, logw_V)
     return float64_probabilities(normalise_log_weights(logw_V)).cpu().numpy()
 
 
@@ -249,17 +249,17 @@ def is_possible_token(
         True where its probability is above 0.
     """
     text, (inner, rules) = (*prompt, *before), split_request_rules(target)
-    states = [rule.start(tuple(prompt)) for rule in rules]
+    states = [rule.start_state(tuple(prompt)) for rule in rules]
     for x in before:
-        states = [rule.step(state, x) for rule, state in zip(rules, states, strict=True)]
+        states = [rule.next_state(state, x) for rule, state in zip(rules, states, strict=True)]
 
-    async def ask() -> float:
-        session = inner.open(text)
+    async def ask_once() -> float:
+        session = inner.open_session(text)
         try:
-            await session.prefill(ScoreRequest())
-            scores = await session.score(Draft.chain(text[-1]), ScoreRequest())
+            await session.prefill_prompt(ScoreRequest())
+            scores = await session.score_draft(Draft.chain_draft(text[-1]), ScoreRequest())
             return float(shaped_row_probabilities(scores, 0, rules, states)[token])
         finally:
             session.close()
 
-    return run_coroutines([ask()])[0] > 0.0
+    return run_coroutines([ask_once()])[0] > 0.0

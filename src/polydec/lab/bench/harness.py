@@ -104,7 +104,7 @@ class HarnessModel(TemplateLM):
             raise RequestError(f"batch_size is {batch_size}: it must be at least 1")
         self.lm: LoadedModel = load(model, **loading)
         # Refused now, not in the middle of a task.
-        self.lm.check(self.method, self.options)
+        self.lm.check_method(self.method, self.options)
         context = int(self.lm.checkpoint.lm.context)
         if max_length is not None and not 2 <= max_length <= context:
             raise RequestError(f"max_length is {max_length}: it must lie in 2 to {context}")
@@ -171,7 +171,7 @@ class HarnessModel(TemplateLM):
         Returns:
             The text.
         """
-        return self.lm.checkpoint.text.render(chat_history, reply=add_generation_prompt)
+        return self.lm.checkpoint.text.render_chat(chat_history, reply=add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The source of the chat template, for the harness's log; None where it asks for none.
@@ -299,7 +299,7 @@ class HarnessModel(TemplateLM):
             "prompt": ids[-(self.max_length - most) :],
             "method": self.method,
             "options": self.options,
-            "sampling": self.lm.sampling(**sampled),
+            "sampling": self.lm.sampling_with(**sampled),
             "max_tokens": most,
             "stop": stop,
             "seed": int(settings.get("seed", self.seed)),

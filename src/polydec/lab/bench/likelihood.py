@@ -93,7 +93,10 @@ def text_likelihoods(
     if family.continues_text:
         return _continued(lm, cut, at_once)
     # The draws depend on context and text alone, so the likelihood is the same in any batch.
-    named = [Rng.of(seed).at("likelihood", *context, "then", *text) for context, text in cut]
+    named = [
+        Rng.of_choice(seed).child_stream("likelihood", *context, "then", *text)
+        for context, text in cut
+    ]
     return [
         run_coroutines([_masked(law, context, text, draws, at_once, rng)])[0]
         for (context, text), rng in zip(cut, named, strict=True)
@@ -147,7 +150,9 @@ async def _masked(
             sets = list(_all_sets(places))
         else:
             sets = None
-        chosen = sets or [_drawn(places, rng.at("set", number, draw)) for draw in range(draws)]
+        chosen = sets or [
+            _drawn(places, rng.child_stream("set", number, draw)) for draw in range(draws)
+        ]
         # Each value estimates the log-probability of all positions of this block.
         values: list[float] = []
         for at in range(0, len(chosen), at_once):
@@ -187,8 +192,8 @@ def _all_sets(places: range) -> Iterator[tuple[int, ...]]:
 
 def _drawn(places: range, rng: Rng) -> tuple[int, ...]:
     """Some of the places: how many is drawn first, each number as likely as the others."""
-    count = 1 + int(rng.uniform() * len(places))
-    order = sorted(places, key=lambda p: rng.at("place", p).uniform())
+    count = 1 + int(rng.draw_uniform() * len(places))
+    order = sorted(places, key=lambda p: rng.child_stream("place", p).draw_uniform())
     return tuple(sorted(order[:count]))
 
 
@@ -196,9 +201,9 @@ async def _laws(law: Any, whole: tuple[int, ...], stop: int, gaps: tuple[int, ..
     """Log-probabilities at these gaps, where the text up to `stop` is known but for them, RV."""
     hidden = frozenset(gaps)
     canvas = tuple(None if i in hidden else x for i, x in enumerate(whole[:stop]))
-    board = law.open(stop, 0)
+    board = law.open_canvas(stop, 0)
     try:
-        return normalise_log_weights(await board.score(canvas, gaps, range(stop)))
+        return normalise_log_weights(await board.score_canvas(canvas, gaps, range(stop)))
     finally:
         board.close()
 

@@ -123,7 +123,7 @@ def judge_constrained(
                 furthest = max(furthest, gap)
                 outside = max(outside, more)
                 if (gap > CLOSE or more > 0.0) and not place:
-                    where = watch.at(0, i)
+                    where = watch.token_place(0, i)
                     place = f"prompt {at + 1}, token {i}: the masked law is {gap:.1e} nats off" + (
                         "" if where is None else f", {where}"
                     )
@@ -171,34 +171,34 @@ def _again(
         eos = frozenset[int]()
     else:
         eos = lm.checkpoint.lm.vocab.eos
-    language = request["constraint"].language(vocab, eos | made.request.stop_ids)
+    language = request["constraint"].token_language(vocab, eos | made.request.stop_ids)
 
-    async def ask() -> list[tuple[float, float]]:
+    async def ask_once() -> list[tuple[float, float]]:
         # The whole answer as one draft: row i is the law of token i.
-        session = decoder.target.open(made.request.prompt)
+        session = decoder.target.open_session(made.request.prompt)
         try:
             # The text is fed once more, to compare the law with the mask of each state.
-            await session.prefill(ScoreRequest())
-            draft = Draft.chain(made.request.prompt[-1], tokens[:-1])
-            scores = await session.score(draft, ScoreRequest(base=ScoreRequest().law))
+            await session.prefill_prompt(ScoreRequest())
+            draft = Draft.chain_draft(made.request.prompt[-1], tokens[:-1])
+            scores = await session.score_draft(draft, ScoreRequest(base=ScoreRequest().law))
             out = list[tuple[float, float]]()
-            state = language.start()
+            state = language.start_state()
             for i, x in enumerate(tokens):
-                mask_V = language.mask(state)
-                own_V = scores.base.weights(i).double().cpu() / warm.temperature
+                mask_V = language.token_mask(state)
+                own_V = scores.base.log_weights(i).double().cpu() / warm.temperature
                 want_V = normalise_log_weights(
                     own_V.masked_fill(~mask_V[: len(own_V)].cpu(), float("-inf"))
                 ).numpy()
-                got_V = normalise_log_weights(scores.weights(i).double().cpu()).numpy()
+                got_V = normalise_log_weights(scores.log_weights(i).double().cpu()).numpy()
                 # Very small probabilities differ by rounding alone: they are left out of the
                 # comparison.
                 live = np.isfinite(want_V) & (want_V > -30.0)
                 # Weight on tokens that the mask forbids; it must be 0.
                 stray = float(np.exp(got_V[~np.isfinite(want_V)]).sum())
                 out.append((float(np.abs(got_V[live] - want_V[live]).max()), stray))
-                state = language.step(state, x)
+                state = language.next_state(state, x)
             return out
         finally:
             session.close()
 
-    return run_coroutines([ask()])[0]
+    return run_coroutines([ask_once()])[0]

@@ -258,7 +258,7 @@ def summarise_run(
         counted = DraftStats()
     # Counts of all requests together; methods without drafts have none.
     for further in drafted[1:]:
-        counted = counted.plus(further)
+        counted = counted.plus_stats(further)
     return BenchRun(
         at,
         repeat,
@@ -283,7 +283,7 @@ def summarise_run(
         joules=joules,
         # Of problems without a known answer nothing can be said.
         right=tuple(
-            None if want is None else want.right(a.text)
+            None if want is None else want.is_right(a.text)
             for want, a in zip(wanted, answers, strict=False)
         ),
     )

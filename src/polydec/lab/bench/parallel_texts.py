@@ -67,16 +67,16 @@ def words_to_sentence(level: str, seed: int, number: int) -> BenchProblem:
     ]
     r.shuffle(words)
 
-    def right(answer: str) -> bool:
+    def is_right(answer: str) -> bool:
         words_used = lower_case_words(answer)
         return all(w in words_used for w in words)
 
     return BenchProblem(
         f"words_to_sentence_{level}",
         f"Write one sentence with these words: {', '.join(words)}.",
-        right,
+        is_right,
         # As asked: the answer ends like a sentence.
-        lambda answer: right(answer) and answer.strip().endswith("."),
+        lambda answer: is_right(answer) and answer.strip().endswith("."),
     )
 
 
@@ -98,7 +98,7 @@ def paraphrase_problem(seed: int, number: int) -> BenchProblem:
     a, b, c, d, e, f = (words[0] for words in meanings)
     source = f"The {a} {b} {c} the {d} {e} {f}."
 
-    def right(answer: str) -> float:
+    def is_right(answer: str) -> float:
         # Spaces on both sides, so that a meaning of several words matches at word boundaries only.
         spaced = f" {' '.join(lower_case_words(answer))} "
         # A meaning counts once, by any of its words.
@@ -112,8 +112,8 @@ def paraphrase_problem(seed: int, number: int) -> BenchProblem:
     return BenchProblem(
         "paraphrase",
         f"Say this in other words. Answer with one sentence alone.\n{source}",
-        right,
-        lambda answer: right(answer) if answer.strip().count(".") == 1 else 0.0,
+        is_right,
+        lambda answer: is_right(answer) if answer.strip().count(".") == 1 else 0.0,
     )
 
 
@@ -143,14 +143,14 @@ def summary_problem(seed: int, number: int) -> BenchProblem:
     told = f"{b} will lend {a} a {thing} at the {place} on {day}."
 
     # The overlap with the one sentence that says it all.
-    def right(answer: str) -> float:
+    def is_right(answer: str) -> float:
         return rouge_l(lower_case_words(answer), lower_case_words(told))
 
     return BenchProblem(
         "summary",
         f"Tell in one sentence what these two agree on. Answer with the sentence alone.\n\n{talk}",
-        right,
-        lambda answer: right(answer) if answer.strip().count(".") == 1 else 0.0,
+        is_right,
+        lambda answer: is_right(answer) if answer.strip().count(".") == 1 else 0.0,
     )
 
 

@@ -21,7 +21,7 @@ from polydec.lab.bench.intervals import wilson_interval
 from polydec.lab.bench.measure import MethodSetting
 from polydec.lab.bench.problem import BenchProblem
 from polydec.lab.train import tasks as digits
-from polydec.lab.train.earlier import embedded_training_questions, fresh_held_out_tasks
+from polydec.lab.train.held_out_questions import embedded_training_questions, fresh_held_out_tasks
 from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.registry.family import MASKED_DIFFUSION, family_of
 
@@ -235,7 +235,7 @@ def of_digits(name: str, task: digits.SyntheticTask) -> BenchProblem:
         The problem.
     """
 
-    def right(answer: str) -> bool:
+    def is_right(answer: str) -> bool:
         return digits.is_right_task_answer(name, task.question, answer)
 
     # Every other task answers with a list of known length, so its gaps can be given in advance.
@@ -245,7 +245,7 @@ def of_digits(name: str, task: digits.SyntheticTask) -> BenchProblem:
         items = digits.ITEMS
     infill = f"[[{items}]]" if items else None
     known = task.question in embedded_training_questions(name)
-    return BenchProblem(name, task.question, right, right, 13, items, infill, known)
+    return BenchProblem(name, task.question, is_right, is_right, 13, items, infill, known)
 
 
 def of_names(name: str, seed: int, number: int, people: int | None = None) -> BenchProblem:
@@ -264,7 +264,7 @@ def of_names(name: str, seed: int, number: int, people: int | None = None) -> Be
     r = random.Random(f"parallelbench {name} {seed} {number}")
     task = LISTS[name]
 
-    def line(count: int) -> tuple[list[str], int, str]:
+    def waiting_line(count: int) -> tuple[list[str], int, str]:
         # One name more than the line has: it is the new person of some operations.
         all_of = [
             f"{a} {b}"
@@ -272,7 +272,7 @@ def of_names(name: str, seed: int, number: int, people: int | None = None) -> Be
         ]
         return all_of[1:], r.randrange(count), all_of[0]
 
-    def asked(items: list[str], at: int, new: str) -> str:
+    def asked_line(items: list[str], at: int, new: str) -> str:
         """Word the question about one waiting line.
 
         Args:
@@ -287,13 +287,13 @@ def of_names(name: str, seed: int, number: int, people: int | None = None) -> Be
         return f"Waiting line: {_written(items)}\n{task.ask.format(at=at, new=new)}"
 
     # A line of three people for the example, so that its length cannot be copied.
-    example, (items, at, new) = line(3), line(people or 3 + number % 4)
+    example, (items, at, new) = waiting_line(3), waiting_line(people or 3 + number % 4)
     question = (
         "Here is a waiting line, as a list. Answer with the new list alone, written in the same way.\n\n"
-        f"{asked(*example)}\n{_written(task.change(*example))}\n\n{asked(items, at, new)}"
+        f"{asked_line(*example)}\n{_written(task.change(*example))}\n\n{asked_line(items, at, new)}"
     )
 
-    def right(answer: str) -> bool:
+    def is_right(answer: str) -> bool:
         # The last list counts: models often repeat the question's list first.
         names_listed = parse_last_list(answer)
         return names_listed is not None and task.right(items, names_listed, at, new)
@@ -301,8 +301,8 @@ def of_names(name: str, seed: int, number: int, people: int | None = None) -> Be
     return BenchProblem(
         name,
         question,
-        right,
-        lambda answer: right(answer) and _as_asked(answer),
+        is_right,
+        lambda answer: is_right(answer) and _as_asked(answer),
         length=64 if people is None else 12 * people,
         items=len(items),
     )
@@ -341,7 +341,7 @@ def latin_square(seed: int, number: int) -> BenchProblem:
         "ABCDEFGHJKLMNPRSTUVWXYZ123456789", 4
     )
 
-    def right(answer: str) -> bool:
+    def is_right(answer: str) -> bool:
         # Lines of other symbols, such as a repeated question, are passed over.
         return _is_latin([row for row in _rows(answer) if set(row) == set(symbols)][:4])
 
@@ -349,8 +349,8 @@ def latin_square(seed: int, number: int) -> BenchProblem:
         "latin_square",
         f"Write a Latin square of {', '.join(symbols)}: four lines of four symbols, with "
         "commas between them; no symbol stands twice in a line or a column. Answer with the square alone.",
-        right,
-        lambda answer: right(answer) and len(_rows(answer)) == 4,
+        is_right,
+        lambda answer: is_right(answer) and len(_rows(answer)) == 4,
     )
 
 
@@ -374,7 +374,7 @@ def sudoku_problem(seed: int, number: int) -> BenchProblem:
         for i, row in enumerate(square)
     ]
 
-    def right(answer: str) -> bool:
+    def is_right(answer: str) -> bool:
         rows = [row for row in _rows(answer) if set(row) == set("1234")][:4]
         if len(rows) == 4:
             # The four 2 x 2 boxes by their upper left corners.
@@ -396,8 +396,8 @@ def sudoku_problem(seed: int, number: int) -> BenchProblem:
         "sudoku",
         "Fill the gaps (_) of this 4 x 4 sudoku with the digits 1 to 4: none stands twice in a line, a "
         f"column or a 2 x 2 box. Answer with the whole square alone.\n{lines}",
-        right,
-        lambda answer: right(answer) and len(_rows(answer)) == 4,
+        is_right,
+        lambda answer: is_right(answer) and len(_rows(answer)) == 4,
     )
 
 
@@ -540,7 +540,7 @@ class ParallelBenchScore:
     floor: float | None = None
     known: int = 0
 
-    def row(self) -> dict[str, float | str | int | None]:
+    def table_row(self) -> dict[str, float | str | int | None]:
         """The row of `polydec bench --json`."""
         low, high = wilson_interval(self.right, self.n)
         return {

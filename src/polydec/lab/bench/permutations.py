@@ -44,12 +44,12 @@ class TwoLayerNetworks:
     count: int
     seed: int
 
-    def permutation(self) -> Tensor:
+    def learned_permutation(self) -> Tensor:
         """The permutation to be learned, shape ``[K]``: output i is input permutation[i]."""
         generator = torch.Generator().manual_seed(self.seed)
         return torch.randperm(self.k, generator=generator)
 
-    def outputs(self, input_XK: Tensor) -> Tensor:
+    def trained_outputs(self, input_XK: Tensor) -> Tensor:
         """Train the networks and apply each to the inputs.
 
         They are trained one after the other, so the memory in use is that of one.
@@ -62,7 +62,7 @@ class TwoLayerNetworks:
         """
         # Another stream than the permutation's, so that the two are independent.
         generator = torch.Generator().manual_seed(1_000_003 + self.seed)
-        goal_KK = torch.eye(self.k)[:, self.permutation()]
+        goal_KK = torch.eye(self.k)[:, self.learned_permutation()]
         return torch.stack([self._one(generator, goal_KK, input_XK) for _ in range(self.count)])
 
     def _one(self, generator: torch.Generator, goal_KK: Tensor, input_XK: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ def permutation_rows(
         drawn = list[tuple[Tensor, Tensor]]()
         for seed in seeds:
             networks = TwoLayerNetworks(k, width, count, seed)
-            drawn.append((networks.outputs(input_XK), networks.permutation()))
+            drawn.append((networks.trained_outputs(input_XK), networks.learned_permutation()))
         for votes in (v for v in VOTES if v <= count):
             groups = [right_input_shares(out, input_XK, order, votes) for out, order in drawn]
             shares = [sum(g) / len(g) for g in groups]

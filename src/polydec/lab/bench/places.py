@@ -57,7 +57,7 @@ class TokenPlaceObserver:
             for depth in range(1, len(event.tokens) + 1)
         ]
 
-    def at(self, choice: int, token: int) -> TokenPlace | None:
+    def token_place(self, choice: int, token: int) -> TokenPlace | None:
         """The place of a token.
 
         Args:

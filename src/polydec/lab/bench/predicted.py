@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from polydec.base.errors import PolydecError
 from polydec.core.protocols import Target
 from polydec.lab.bench.measure import MethodSetting
-from polydec.lab.bench.told import RecordedAnswer, replay_run
+from polydec.lab.bench.recorded_target import RecordedAnswer, replay_run
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry.kit import ModelArtefact
 
@@ -73,7 +73,9 @@ def predict_plain_decoding(texts: Sequence[RecordedAnswer], costs: PassCosts) ->
     count = sum(len(text.tokens) for text in texts)
     # A pass over one row at each position: its cost grows with the cached context.
     ms = sum(
-        costs.share(1, 1, len(text.prompt) + i) for text in texts for i in range(len(text.tokens))
+        costs.request_share(1, 1, len(text.prompt) + i)
+        for text in texts
+        for i in range(len(text.tokens))
     )
     return MethodPrediction(MethodSetting("plain", {}), count, count, 0, 0, ms / 1000)
 
@@ -107,7 +109,7 @@ def predict_method(
         except PolydecError:
             return None
         # A round's pass feeds the pending root and the draft: drafted + 1 rows.
-        ms += sum(costs.share(r.drafted + 1, 1, r.position) for r in again.rounds)
+        ms += sum(costs.request_share(r.drafted + 1, 1, r.position) for r in again.rounds)
         # Passes of a draft model, each at its own cost.
         ms += again.others * costs.draft_ms
         count += len(text.tokens)
@@ -133,11 +135,11 @@ def with_draft(costs: PassCosts, right: float, part: float, most: int = 8) -> tu
         The best draft length, 0 where drafting does not pay, and its tokens a second as a multiple
         of plain decoding's.
     """
-    single = costs.share(1)
+    single = costs.request_share(1)
 
-    def speed(k: int) -> float:
+    def speed_at(k: int) -> float:
         tokens = sum(right**i for i in range(k + 1))
-        return tokens * single / (costs.share(k + 1) + k * part * single)
+        return tokens * single / (costs.request_share(k + 1) + k * part * single)
 
-    best = max(range(most + 1), key=speed)
-    return best, speed(best)
+    best = max(range(most + 1), key=speed_at)
+    return best, speed_at(best)

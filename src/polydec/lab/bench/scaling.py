@@ -15,7 +15,7 @@ from pydantic import Field
 from polydec.api import LoadedModel
 from polydec.base.edge import read_json, validate_record
 from polydec.base.errors import RequestError
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Shaper
 from polydec.core.request import Request
@@ -93,7 +93,7 @@ class ScalingLaw:
     explained: float
     left_out: float
 
-    def at(self, point: ScalingPoint) -> float:
+    def accepted_tokens(self, point: ScalingPoint) -> float:
         """The predicted number of accepted draft tokens of a drafter."""
         return float(np.dot(self.terms(point), self.factors))
 
@@ -165,7 +165,7 @@ def extrapolation_error(points: Sequence[ScalingPoint]) -> float:
     law = fit_scaling_law([p for p in points if p.tokens < most])
     # The points that are held out are those that an extension of the law would reach for.
     far = [p for p in points if p.tokens == most]
-    return float(np.sqrt(np.mean([(law.at(p) - p.accepted) ** 2 for p in far])))
+    return float(np.sqrt(np.mean([(law.accepted_tokens(p) - p.accepted) ** 2 for p in far])))
 
 
 def is_near_depth_limit(accepted: float, depth: int) -> bool:

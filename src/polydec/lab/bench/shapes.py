@@ -93,18 +93,18 @@ def measure_candidate_gap(
         start = max(1, min(start, len(text) - PLACES))
     pairs = list[tuple[int, int]]()
 
-    async def fed(width: int | None) -> tuple[list[float], float]:
+    async def feed_pairs(width: int | None) -> tuple[list[float], float]:
         """By how much the likeliest of each pair leads at the places before, and the first token
         here."""
         if width is None:
             begin = text
         else:
             begin = text[:start]
-        session = target.open(begin)
+        session = target.open_session(begin)
         left = text[len(begin) :]
         before = list[float]()
         try:
-            await session.prefill(ScoreRequest())
+            await session.prefill_prompt(ScoreRequest())
             root = begin[-1]
             # The last pass has as many rows as the others: tokens that follow the root do not
             # change its law.
@@ -112,25 +112,25 @@ def measure_candidate_gap(
             while left:
                 chunk = left[: width or 1]
                 left = left[width or 1 :]
-                scores = await session.score(Draft.chain(root, chunk), ScoreRequest())
+                scores = await session.score_draft(Draft.chain_draft(root, chunk), ScoreRequest())
                 for node in range(len(chunk)):
                     # The first shape fixes the two tokens that all shapes compare.
                     if len(before) == len(pairs):
-                        best, second = scores.topk(node, 2)[0]
+                        best, second = scores.likeliest_tokens(node, 2)[0]
                         pairs.append((best, second))
-                    first, second = scores.logp(node, pairs[len(before)])
+                    first, second = scores.token_logprobs(node, pairs[len(before)])
                     before.append(first - second)
-                session.commit((root, *chunk[:-1]))
+                session.commit_tokens((root, *chunk[:-1]))
                 root = chunk[-1]
-            scores = await session.score(Draft.chain(root, filler), ScoreRequest())
-            first, second = scores.logp(0, (first_token, other))
+            scores = await session.score_draft(Draft.chain_draft(root, filler), ScoreRequest())
+            first, second = scores.token_logprobs(0, (first_token, other))
             return before, first - second
         finally:
             session.close()
 
     # Passes of different widths round differently: their spread is the noise of the machine.
-    stepwise = [run_coroutines([fed(width)])[0] for width in WIDTHS]
-    whole = run_coroutines([fed(None)])[0]
+    stepwise = [run_coroutines([feed_pairs(width)])[0] for width in WIDTHS]
+    whole = run_coroutines([feed_pairs(None)])[0]
     places = zip(*(before for before, _ in stepwise), strict=True)
     noises = tuple(finite_difference_range(place) for place in places)[-PLACES:]
     return CandidateGap((whole[1], *(here for _, here in stepwise)), noises)

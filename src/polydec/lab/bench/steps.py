@@ -18,7 +18,7 @@ from pydantic import Field
 from polydec.api import Engine, LoadedModel, load
 from polydec.base.edge import error_sentence, read_json, validate_record
 from polydec.base.errors import RequestError
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 from polydec.lab.bench.intervals import shared_trials_interval
 from polydec.lab.bench.measure import MethodSetting
 from polydec.lab.train.automata import (
@@ -159,20 +159,20 @@ def answer_within_budget(
         The counts.
     """
     most = BUDGETS[budget](length)
-    answer = writing.id(ANSWER)
+    answer = writing.token_id(ANSWER)
     # Named by task, length and number alone: every model gets the same words.
     asked = [
         random_symbol_word(Random(f"asked {writing.task} {length} {i}"), length)
         for i in range(words)
     ]
-    prompts = [writing.prompt(x, budget) for x in asked]
+    prompts = [writing.encode_prompt(x, budget) for x in asked]
     steps = [list[int]() for _ in asked]
     passes = 0
     forced = 0
     # First stage: the steps. Decoding stops at the mark of an answer, one token after the budget.
     if most:
         passes, outputs = _decode(lm, prompts, method, most + 1, (answer,))
-        ends = (answer, writing.id(END))
+        ends = (answer, writing.token_id(END))
         # Where the steps end: at a mark, or at the budget.
         cut = [next((i for i, t in enumerate(out) if t in ends), most) for out in outputs]
         # The token after the steps is not the mark of an answer: it is put there below.
@@ -182,7 +182,7 @@ def answer_within_budget(
     whole = [[*p, *s, answer] for p, s in zip(prompts, steps, strict=True)]
     more, states = _decode(lm, whole, MethodSetting("plain", {}), 1, ())
     # The state that the automaton reaches, as a token id.
-    wanted = [writing.written(x, "none")[1] for x in asked]
+    wanted = [writing.encode_answer(x, "none")[1] for x in asked]
     right = sum(out[:1] == (state,) for out, state in zip(states, wanted, strict=True))
     return BudgetAnswers(words, right, forced, sum(map(len, steps)), passes + more)
 
@@ -196,7 +196,7 @@ def _decode(
 ) -> tuple[int, list[tuple[int, ...]]]:
     """Passes of the model, and the ids of each answer."""
     engine = Engine(lm)
-    greedy = lm.sampling(temperature=0.0)
+    greedy = lm.sampling_with(temperature=0.0)
     tickets = [
         engine.submit(
             p,
@@ -255,7 +255,7 @@ def steps_accuracy_rows(
                 "low": low,
                 "high": high,
                 "each_seed": each,
-                "chance": TASKS[task].chance(length),
+                "chance": TASKS[task].naming_chance(length),
                 "forced": sum(c.forced for c in counts) / total,
                 "passes": sum(c.passes for c in counts) / total,
                 "words": total,

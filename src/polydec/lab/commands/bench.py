@@ -23,10 +23,10 @@ from polydec.base.edge import error_sentence, escape_control_characters, require
 from polydec.base.errors import RequestError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
-from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.declared_flags import expand_flag_parameters
 from polydec.cli.flags import BENT, LOADED, SAMPLED, RequestFlags
-from polydec.cli.shown import as_csv, emit_drawn, print_result, table_cell_text
-from polydec.lab.commands.studies import known as studies
+from polydec.cli.terminal_output import as_csv, emit_drawn, print_result, table_cell_text
+from polydec.lab.commands.studies import study_names as studies
 from polydec.methods.registry import registry
 from polydec.methods.registry.family import FAMILIES
 from polydec.request import machine
@@ -140,7 +140,7 @@ def bench(
             "bench does not take --method or --set: it compares methods, with their options behind them, as in "
             "--methods plain,draft-model:depth=3"
         )
-    flags.only("bench", {*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"})
+    flags.refuse_others("bench", {*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"})
     elsewhere = (data, prompt_tokens, limit, flags.max_tokens, record_, models, temperatures)
     # Suites that measure something else than speed have flags of their own.
     if suite is not None and suite in studies.SUITES:
@@ -166,7 +166,7 @@ def bench(
     each_flags = _each_model(flags, models)
 
     # Chosen only when a model is loaded: the usual methods depend on its family.
-    def choose(lm: api.LoadedModel, family: str) -> list[measure.MethodSetting]:
+    def chosen_methods(lm: api.LoadedModel, family: str) -> list[measure.MethodSetting]:
         """The methods to measure on a model.
 
         Args:
@@ -186,11 +186,11 @@ def bench(
     from polydec.lab.commands import bench_run
 
     every = [
-        bench_run.BenchModel(model_flags, choose, heats, len(each_flags) == 1)
+        bench_run.BenchModel(model_flags, chosen_methods, heats, len(each_flags) == 1)
         for model_flags in each_flags
     ]
     for side in every:
-        side.prepare(data, prompt_tokens, limit, questions)
+        side.prepare_prompts(data, prompt_tokens, limit, questions)
     # The identity holds all that must be alike for runs of one record.
     measured = bench_run.BenchFindings(bench_run.record_identity(every, _settings(flags)))
     # Before and after: load that comes in the middle spoils figures as well.
@@ -255,7 +255,7 @@ def _each_model(flags: RequestFlags, models: str | None) -> list[RequestFlags]:
         return [flags]
     # Empty names, as behind a last comma, are passed over.
     names = [name for name in map(str.strip, models.split(",")) if name]
-    if flags.beside({*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"} - {"model"}):
+    if flags.first_foreign_flag({*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"} - {"model"}):
         raise RequestError("model is given twice: by --model and by --models")
     if not names or len(set(names)) < len(names):
         raise RequestError(f"models is {models!r}: it must name models, each of them once")
@@ -268,7 +268,7 @@ def _temperatures(flags: RequestFlags, text: str | None) -> list[float | None]:
         return [None]
     if flags.temperature is not None:
         raise RequestError("temperature is given twice: by --temperature and by --temperatures")
-    return [SAMPLED["temperature"].convert(t) for t in _numbers("temperatures", text, float)]
+    return [SAMPLED["temperature"].convert_value(t) for t in _numbers("temperatures", text, float)]
 
 
 def _numbers(name: str, text: str, kind: type[Any]) -> list[Any]:
@@ -342,10 +342,10 @@ def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each:
         chosen = parse_methods(methods)
     else:
         chosen = parallelbench.default_suite_methods(lm)
-    sampling = flags.sampling(lm)
+    sampling = flags.sampling_rules(lm)
     # Every method is checked before the first answer, as answers take minutes.
     for m in chosen:
-        lm.check(m.name, m.options)
+        lm.check_method(m.name, m.options)
     scores = list[dict[str, Any]]()
     with Progress(console=Console(stderr=True), transient=True) as progress:
         tasks = list(dict.fromkeys(p.task for p in problems))
@@ -354,7 +354,9 @@ def compare_on_suite(flags: RequestFlags, suite: str, methods: str | None, each:
             for m in chosen:
                 # Task by task, so that each row of the table has one task and one method.
                 mine = [p for p in problems if p.task == task]
-                scores.append(parallelbench.score_method(lm, m, mine, sampling, flags.seed).row())
+                scores.append(
+                    parallelbench.score_method(lm, m, mine, sampling, flags.seed).table_row()
+                )
                 progress.update(
                     bar,
                     advance=1,
@@ -380,7 +382,7 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
     """Print a line for each task and method.
 
     Args:
-        rows: Rows of `ParallelBenchScore.row`.
+        rows: Rows of `ParallelBenchScore.table_row`.
         out: Where to print.
     """
     table = Table(box=None, pad_edge=False)
@@ -460,7 +462,7 @@ def publish_bench(
         print_result(json.dumps(told))
         return
 
-    def draw(out: Console) -> None:
+    def draw_figure(out: Console) -> None:
         show_bench_rows(measured.rows, out)
         for m in measured.identity["models"]:
             # The first method of a model is the one that ratios are taken to.
@@ -473,7 +475,7 @@ def publish_bench(
                 markup=False,
             )
 
-    emit_drawn(draw, 160)
+    emit_drawn(draw_figure, 160)
 
 
 def parse_methods(methods: str) -> list[measure.MethodSetting]:
@@ -499,7 +501,7 @@ def methods_for_model(lm: api.LoadedModel, family: str) -> list[measure.MethodSe
     """
     from polydec.lab.bench.measure import MethodSetting
 
-    kit = lm.kit()
+    kit = lm.recipe_kit()
     return [
         MethodSetting(name, {})
         for name in sorted(registry.of_family(family))
@@ -553,11 +555,11 @@ def show_bench_rows(rows: list[dict[str, Any]], out: Console) -> None:
     }
 
     # Rows of one model stand together, its sum over all workloads last.
-    def place(r: dict[str, Any]) -> tuple[Any, ...]:
+    def row_place(r: dict[str, Any]) -> tuple[Any, ...]:
         at = order[r["model"], r["batch"], r["temperature"]]
         return at, r["workload"] == "all", r["workload"]
 
-    for r in sorted(rows, key=place):
+    for r in sorted(rows, key=row_place):
         table.add_row(
             *(table_cell_text(_end(str(r[k]))) for k in apart),
             table_cell_text(r["workload"]),

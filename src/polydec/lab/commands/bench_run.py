@@ -16,10 +16,10 @@ from polydec import api
 from polydec.base.edge import escape_control_characters
 from polydec.cli import asking, prompts
 from polydec.cli.flags import RequestFlags
-from polydec.lab.bench import measure, record
+from polydec.lab.bench import bench_record, measure
+from polydec.lab.bench.bench_record import BenchCell
 from polydec.lab.bench.certificate import content_digest
 from polydec.lab.bench.checks import check_of
-from polydec.lab.bench.record import BenchCell
 from polydec.methods.registry.family import family_of
 from polydec.request import machine, profile
 
@@ -87,7 +87,7 @@ class BenchModel:
         self._lm = lm if self._alone else None
         return lm
 
-    def prepare(
+    def prepare_prompts(
         self,
         data: Sequence[Path] | None,
         prompt_tokens: int | None,
@@ -149,12 +149,12 @@ class BenchModel:
             else:
                 bent = {**self.flags.bent, "temperature": heat}
             yield {
-                "sampling": lm.sampling(**bent),
+                "sampling": lm.sampling_with(**bent),
                 "max_tokens": self.flags.max_tokens or 128,
                 "seed": self.flags.seed,
             }
 
-    def cells(
+    def measured_cells(
         self, lm: api.LoadedModel, batches: Sequence[int]
     ) -> Iterator[tuple[BenchCell, dict[str, Any], list[measure.BenchTask]]]:
         """What is measured, cell by cell: temperatures within batches.
@@ -198,7 +198,7 @@ def measure_cell(
     request: dict[str, Any],
     tasks: list[measure.BenchTask],
     repeat: int,
-    kept: record.BenchRecord,
+    kept: bench_record.BenchRecord,
     tick: Callable[[str], None],
     partly: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
@@ -219,9 +219,9 @@ def measure_cell(
         The cell's rows.
     """
     # Complete turns of an earlier run of the same command are not measured again.
-    runs = kept.runs(at, [m.label for m in side.chosen])
+    runs = kept.complete_runs(at, [m.label for m in side.chosen])
 
-    def rows() -> list[dict[str, Any]]:
+    def cell_rows() -> list[dict[str, Any]]:
         return [
             {**row, "batch": at.batch, "temperature": at.temperature}
             for row in measure.bench_table_rows(lm, runs, tasks, side.base)
@@ -237,14 +237,14 @@ def measure_cell(
             repeats=repeat,
             into=runs,
             tick=tick,
-            keep=lambda label, run: kept.keep(at, label, run),
+            keep=lambda label, run: kept.write_run(at, label, run),
         )
     # Ctrl-C as well: what was measured must not be lost.
     except BaseException:
         if any(runs.values()):
-            partly += rows()
+            partly += cell_rows()
         raise
-    return rows()
+    return cell_rows()
 
 
 def record_identity(every: Sequence[BenchModel], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,13 +284,13 @@ def measure_all_cells(
         measured_cells: Gets rows and curves.
     """
     with (
-        record.open_bench_record(into, measured_cells.identity) as kept,
+        bench_record.open_bench_record(into, measured_cells.identity) as kept,
         Progress(console=Console(stderr=True), transient=True) as progress,
     ):
         # Its length is unknown: a record may hold some of the runs.
         bar = progress.add_task("measuring", total=None)
 
-        def tick(label: str) -> None:
+        def tick_label(label: str) -> None:
             progress.update(bar, description=escape(escape_control_characters(label)))
 
         for side in every:
@@ -300,7 +300,7 @@ def measure_all_cells(
                 measured_cells.curves[lm.name] = profile.read_pass_profile(
                     lm
                 ) or profile.measure_pass_profile(lm, seconds=profile.QUICK)
-            for at, request, tasks in side.cells(lm, batches):
+            for at, request, tasks in side.measured_cells(lm, batches):
                 measured_cells.rows += measure_cell(
-                    lm, side, at, request, tasks, repeat, kept, tick, measured_cells.partly
+                    lm, side, at, request, tasks, repeat, kept, tick_label, measured_cells.partly
                 )

@@ -14,7 +14,7 @@ from polydec import api
 from polydec.base.edge import escape_control_characters, require_integer
 from polydec.cli import asking, prompts
 from polydec.cli.flags import ASK
-from polydec.cli.shown import print_result, table_cell_text
+from polydec.cli.terminal_output import print_result, table_cell_text
 from polydec.request import machine
 
 METHODS = ("plain", "auto", "suffix-automaton", "prompt-lookup", "token-recycling", "draft-model")
@@ -40,7 +40,7 @@ def demo(
         repeat: Repetitions in turn. Default None: 3 up to 8 prompts, else 1.
         json_: Whether the table is printed as one JSON object. Default False.
     """
-    ASK["max_tokens"].convert(max_tokens)
+    ASK["max_tokens"].convert_value(max_tokens)
     if repeat is not None:
         require_integer("repeat", repeat, 1, 1000)
     # After the checks, as it imports torch.
@@ -55,7 +55,10 @@ def demo(
     methods = [
         measure.MethodSetting(m, {}) for m in METHODS if m != "draft-model" or lm.draft is not None
     ]
-    request: dict[str, Any] = {"sampling": lm.sampling(temperature=0.0), "max_tokens": max_tokens}
+    request: dict[str, Any] = {
+        "sampling": lm.sampling_with(temperature=0.0),
+        "max_tokens": max_tokens,
+    }
     # Every prompt and method is checked before the first answer.
     asking.check_requests(
         lm, ((r.prompt, r.raw) for r in rows), ((m.name, m.options) for m in methods), **request

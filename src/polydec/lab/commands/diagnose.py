@@ -10,7 +10,7 @@ from rich.console import Console
 
 from polydec import api
 from polydec.core.types import RowDetail
-from polydec.lab.bench import others
+from polydec.lab.bench import other_engines
 from polydec.request.passes import PassTimer, measure_pass_times
 
 ROWS = (1, 2, 4, 8, 16)
@@ -38,9 +38,9 @@ def diagnose_passes(model: str, threads: int | None) -> dict[str, Any]:
         out["sides"][native.checkpoint.kernel] = pass_times_by_context(net, contexts)
         call = PassTimer(net, contexts[0], want=RowDetail.ROW)
         # The first call starts the counters at zero; the second one reads the share of each part.
-        net.profile()
+        net.profile_seconds()
         took = [call(1) for _ in range(50)]
-        split = net.profile()
+        split = net.profile_seconds()
         whole = sum(took)
         # What the counters do not see is the time in Python.
         out["split"] = {k: v / whole for k, v in split.items()} | {
@@ -48,8 +48,8 @@ def diagnose_passes(model: str, threads: int | None) -> dict[str, Any]:
         }
         t1 = out["sides"][native.checkpoint.kernel][contexts[0]][1]
         out["weights_mb"] = net.nbytes / 1e6
-        out["read_gb_s"], out["reached_gb_s"] = net.bandwidth() / 1e9, net.nbytes / t1 / 1e6
-        out["peak_gflops"] = net.peak() / 1e9
+        out["read_gb_s"], out["reached_gb_s"] = net.measure_bandwidth() / 1e9, net.nbytes / t1 / 1e6
+        out["peak_gflops"] = net.measure_peak() / 1e9
     path = native.checkpoint.path
     # One model in memory at a time: the next engine loads the same weights.
     del native
@@ -60,14 +60,14 @@ def diagnose_passes(model: str, threads: int | None) -> dict[str, Any]:
     del ours
     # Other engines need not be installed: each says why it cannot run.
     for name, open_ in (
-        ("transformers", others.transformers_engine),
-        ("llama.cpp", others.llama_cpp),
+        ("transformers", other_engines.transformers_engine),
+        ("llama.cpp", other_engines.llama_cpp),
     ):
         try:
             out["sides"][name] = {
                 c: measure_pass_times(open_(path, c, cores), ROWS, SECONDS) for c in contexts
             }
-        except others.EngineUnavailable as e:
+        except other_engines.EngineUnavailable as e:
             out["sides"][name] = str(e)
     return out
 

@@ -12,10 +12,10 @@ from typing import Any
 from polydec import api
 from polydec.base.edge import error_sentence, escape_control_characters
 from polydec.base.errors import RequestError
-from polydec.cli.story import ChoiceTrace, Key
+from polydec.cli.answer_story import ChoiceTrace, Key
 from polydec.core.protocols import Target
-from polydec.lab.bench.timed import RecordClock
-from polydec.lab.bench.told import RecordedAnswer, ReplayRound, ReplayRun, replay_run
+from polydec.lab.bench.recorded_target import RecordedAnswer, ReplayRound, ReplayRun, replay_run
+from polydec.lab.bench.replay_times import RecordClock
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.economics.costs import PassCosts
@@ -80,7 +80,7 @@ class ReplayFigures:
     timed: int
 
     @staticmethod
-    def of(
+    def of_answer(
         tokens: Sequence[int], rounds: Sequence[ReplayRound], seconds: float | None
     ) -> ReplayFigures:
         """The figures of one answer.
@@ -226,26 +226,26 @@ def _answer(
         limit if type(limit) is int and 0 <= limit <= LONGEST else 0,
     )
 
-    def again(how: TraceSetting) -> ReplayRun:
+    def ask_again(how: TraceSetting) -> ReplayRun:
         return replay_run(recorded, how.name, how.options, draft, known.costs, known.tables)
 
     # The first run of a process also pays for what it imports: its time is thrown away.
-    again(known.setting)
-    own = again(known.setting)
-    other = again(setting)
+    ask_again(known.setting)
+    own = ask_again(known.setting)
+    other = ask_again(setting)
     # The recorded setting is replayed as well: its error shows how far the prediction can be
     # trusted.
-    clock = RecordClock.of(rounds, story.passes, known.model)
+    clock = RecordClock.of_rounds(rounds, story.passes, known.model)
     if clock is None:
         predicted = None
     else:
-        predicted = clock.predict(own, other, known.costs)
+        predicted = clock.predict_seconds(own, other, known.costs)
     figures = {
-        "recorded": ReplayFigures.of(tokens, rounds, clock and clock.seconds),
-        "made_again": ReplayFigures.of(
-            tokens, own.rounds, clock and clock.predict(own, own, known.costs)
+        "recorded": ReplayFigures.of_answer(tokens, rounds, clock and clock.seconds),
+        "made_again": ReplayFigures.of_answer(
+            tokens, own.rounds, clock and clock.predict_seconds(own, own, known.costs)
         ),
-        "replayed": ReplayFigures.of(tokens, other.rounds, predicted),
+        "replayed": ReplayFigures.of_answer(tokens, other.rounds, predicted),
     }
     row: dict[str, Any] = {
         "request": request,
@@ -256,9 +256,9 @@ def _answer(
     # The same figures of a run that took place, so that the replay's error can be read.
     if live is not None:
         ran = _rounds(live)
-        time = RecordClock.of(ran, live.passes, known.model)
+        time = RecordClock.of_rounds(ran, live.passes, known.model)
         written = tuple(live.written)
-        figures["live"] = ReplayFigures.of(written, ran, time and time.seconds)
+        figures["live"] = ReplayFigures.of_answer(written, ran, time and time.seconds)
         row |= {"same_text": written == tokens, "equal_live": other.rounds == ran}
     row |= {name: each.to_json() for name, each in figures.items()}
     row["replayed"] |= {

@@ -191,13 +191,15 @@ def training_flag_tables() -> str:
 
 def _table(command: TrainingCommand) -> str:
     rows = ["| flag | default | what it is |", "|---|---|---|"]
-    for option in command.options():
-        default = command.default(option)
+    for option in command.flag_options():
+        default = command.option_default(option)
         if default is REQUIRED:
             shown = "must be given"
         else:
             shown = f"`{as_text(default) or 'none'}`"
-        rows.append(f"| `{command.flag(option)}` | {shown} | {command.help(option)} |")
+        rows.append(
+            f"| `{command.option_flag(option)}` | {shown} | {command.option_help(option)} |"
+        )
     table = "\n".join(rows)
     return f"### polydec train {command.name}\n\n{command.summary}\n\n{table}"
 
@@ -206,14 +208,14 @@ def make_training_function(command: TrainingCommand) -> Callable[..., None]:
     """Make the function that typer turns into a command: one keyword parameter for each field of
     the training.
     """
-    options = command.options()
+    options = command.flag_options()
     parameters = [_parameter(option, command) for option in options]
     if command.sentence is not None:
         parameters.append(
             Parameter("json_", Parameter.KEYWORD_ONLY, default=False, annotation=JSON)
         )
 
-    def run(*, json_: bool = True, **flags: Any) -> None:
+    def run_training(*, json_: bool = True, **flags: Any) -> None:
         """Train, and print what was measured.
 
         Args:
@@ -223,7 +225,7 @@ def make_training_function(command: TrainingCommand) -> Callable[..., None]:
         # Typer gives text for tuples and paths; the training wants the field's own type.
         values = {option.name: _value(option, flags[option.name], command) for option in options}
         with said_when_stopped(lambda: _stopped(values.get("out"))):
-            result = command.train(values)
+            result = command.train_with(values)
         if json_ or command.sentence is None:
             # The curve of losses stands in the training's own files.
             print(json.dumps({k: v for k, v in result.items() if k != "curve"}))
@@ -231,11 +233,11 @@ def make_training_function(command: TrainingCommand) -> Callable[..., None]:
             print(command.sentence({**result, "out": values["out"]}))
 
     # Typer reads name, help and flags from the function's own attributes.
-    run.__name__ = command.name
-    run.__doc__ = command.summary
-    run.__signature__ = Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
+    run_training.__name__ = command.name
+    run_training.__doc__ = command.summary
+    run_training.__signature__ = Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    run_training.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run_training
 
 
 def _stopped(out: Any) -> str:
@@ -248,8 +250,8 @@ def _stopped(out: Any) -> str:
 
 
 def _parameter(option: Option, command: TrainingCommand) -> Parameter:
-    default = command.default(option)
-    flag = command.flag(option)
+    default = command.option_default(option)
+    flag = command.option_flag(option)
     # A switch that is on by default needs a way to turn it off.
     if default is True:
         names = [f"{flag}/--no-{option.name}"]
@@ -270,7 +272,7 @@ def _parameter(option: Option, command: TrainingCommand) -> Parameter:
         option.name,
         Parameter.KEYWORD_ONLY,
         default=shown,
-        annotation=Annotated[kind, typer.Option(*names, help=command.help(option))],
+        annotation=Annotated[kind, typer.Option(*names, help=command.option_help(option))],
     )
 
 
@@ -289,7 +291,7 @@ def _value(option: Option, value: Any, command: TrainingCommand) -> Any:
     if option.name in command.reads:
         return command.reads[option.name](value)
     if option.kind is tuple:
-        return option.convert(value)
+        return option.convert_value(value)
     if isinstance(value, Path):
         return str(value)
     return value

@@ -13,11 +13,11 @@ from rich.table import Table
 from polydec import api
 from polydec.base.errors import PolydecError, RequestError
 from polydec.cli import asking, prompts
-from polydec.cli.shown import emit_drawn, table_cell_text
+from polydec.cli.terminal_output import emit_drawn, table_cell_text
 from polydec.lab.bench import measure, predicted
 from polydec.lab.bench.measure import BenchTask, MethodSetting
 from polydec.lab.bench.predicted import MethodPrediction
-from polydec.lab.bench.told import RecordedAnswer
+from polydec.lab.bench.recorded_target import RecordedAnswer
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry.family import family_of
@@ -102,7 +102,7 @@ class TuningAdvice:
 
 
 def _request(lm: api.LoadedModel, max_tokens: int) -> dict[str, Any]:
-    return {"sampling": lm.sampling(temperature=0.0), "max_tokens": max_tokens, "seed": 0}
+    return {"sampling": lm.sampling_with(temperature=0.0), "max_tokens": max_tokens, "seed": 0}
 
 
 def require_tunable_prompts(
@@ -163,11 +163,11 @@ def advise_settings(
     for n, r in enumerate(rows, 1):
         say(f"decoding prompt {n} of {len(rows)}")
         answer = api.generate(lm, r.prompt, method="plain", raw=raw or r.raw, **request)
-        ids = lm.ids(r.prompt, raw=raw or r.raw)
+        ids = lm.encode_prompt(r.prompt, raw=raw or r.raw)
         texts.append(RecordedAnswer(ids, answer.token_ids, vocab.size, vocab.eos))
     plain = predicted.predict_plain_decoding(texts, costs)
     # Greedy drafts: the replay compares their tokens with a greedy text.
-    small = lm.small()
+    small = lm.draft_law()
     if small is None:
         draft = None
     else:
@@ -288,7 +288,7 @@ def _other(
 def show_advice(advice: TuningAdvice) -> None:
     """Print the table of methods, then what to choose and what to buy."""
 
-    def draw(out: Console) -> None:
+    def draw_figure(out: Console) -> None:
         out.print(f"on {advice.prompts} prompts, {advice.tokens} tokens, greedy:", style="bold")
         table = Table(box=None, pad_edge=False)
         table.add_column("method", no_wrap=True)
@@ -329,4 +329,4 @@ def show_advice(advice: TuningAdvice) -> None:
             for line in lines:
                 out.print(f"{name}: {line}", soft_wrap=True, markup=False)
 
-    emit_drawn(draw)
+    emit_drawn(draw_figure)

@@ -20,21 +20,21 @@ from polydec.base.edge import error_sentence, escape_control_characters, require
 from polydec.base.errors import RequestError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import asking, prompts
-from polydec.cli.declared import expand_flag_parameters
+from polydec.cli.declared_flags import expand_flag_parameters
 from polydec.cli.flags import BENT, LOADED, RequestFlags, SteeringFlags
-from polydec.cli.shown import print_result, table_cell_text
+from polydec.cli.terminal_output import print_result, table_cell_text
 from polydec.core.types import Exactness
 from polydec.methods.registry import registry
 from polydec.methods.registry.family import INSERTION, MASKED_DIFFUSION, family_of
 
 if TYPE_CHECKING:
-    from polydec.lab.bench.apart import LawDistance, LawDistances
+    from polydec.lab.bench.cache_drift import CacheDrift
     from polydec.lab.bench.certify import GreedyComparison
-    from polydec.lab.bench.drift import CacheDrift
-    from polydec.lab.bench.enumerated import LawEnumeration
+    from polydec.lab.bench.enumerated_laws import LawEnumeration
+    from polydec.lab.bench.law_distances import LawDistance, LawDistances
     from polydec.lab.bench.masked import ConstraintFindings
-    from polydec.lab.bench.sampled import SamplingFindings
-    from polydec.lab.bench.searched import SearchAudit, ToyAudit
+    from polydec.lab.bench.sampled_laws import SamplingFindings
+    from polydec.lab.bench.search_claims import SearchAudit, ToyAudit
 
 TAKEN = {*LOADED, *BENT, "method", "set_", "max_tokens", "seed", "raw", "json_"}
 CONSTRAINED = {"regex", "json_schema", "grammar", "choice", "span_of", "constraint_"}
@@ -114,7 +114,7 @@ def verify(
             raise RequestError(
                 "verify --repeat does not take --data, --prompt-tokens, --limit or --samples: the certificate has them"
             )
-        flags.only("verify --repeat", {"json_"})
+        flags.refuse_others("verify --repeat", {"json_"})
         from polydec.lab.bench import certificate
 
         with TemporaryDirectory() as folder:
@@ -126,7 +126,7 @@ def verify(
         return
     # Whatever can be refused without the model is refused before it is loaded.
     registry.get_recipe_module(flags.method)
-    flags.only("verify", {*TAKEN, *ENDED})
+    flags.refuse_others("verify", {*TAKEN, *ENDED})
     if samples is not None:
         # Fewer samples than four leave no test a chance.
         require_integer("samples", samples, 4, MOST)
@@ -134,7 +134,7 @@ def verify(
             raise RequestError(
                 f"samples is {samples}: at temperature 0 there is one text, so give --temperature or leave it out"
             )
-    steered.request()
+    steered.steering_fields()
     lm = flags.load()
     rows = prompts.first_prompt_rows(
         prompts.read_prompt_rows(data, lm, prompt_tokens) if data else prompts.BUILT_IN, limit
@@ -202,13 +202,15 @@ def run_verification(
         RequestError: The request is refused, or verify has no check for the model.
     """
     from polydec.lab.bench import certificate
-    from polydec.lab.bench.sampled import SEEDS
+    from polydec.lab.bench.sampled_laws import SEEDS
 
     lm = flags.load() if lm is None else lm
     drawn = bool(flags.temperature)
     # Drawn texts are short by default: every token is tested, and there are many texts.
-    request: dict[str, Any] = {k: v for k, v in flags.request(lm).items() if k not in APART} | {
-        "sampling": replace(flags.sampling(lm), temperature=flags.temperature or 0.0),
+    request: dict[str, Any] = {
+        k: v for k, v in flags.request_fields(lm).items() if k not in APART
+    } | {
+        "sampling": replace(flags.sampling_rules(lm), temperature=flags.temperature or 0.0),
         "max_tokens": flags.max_tokens or (16 if drawn else 128),
     }
     family = family_of(lm.checkpoint.lm)
@@ -219,15 +221,15 @@ def run_verification(
             "masked-diffusion ones"
         )
     if family is MASKED_DIFFUSION:
-        flags.only("verify, of a masked-diffusion model,", TAKEN)
+        flags.refuse_others("verify, of a masked-diffusion model,", TAKEN)
         outcome = verify_filled_canvas(lm, flags, rows, request, samples or SAMPLES, drawn)
     else:
-        request |= steered.request()
+        request |= steered.steering_fields()
         # Plain decoding must take the request as well, as the method is compared with it.
         asking.check_requests(
             lm,
             ((r.prompt, flags.raw or r.raw) for r in rows),
-            (("plain", {}), (flags.method, flags.options())),
+            (("plain", {}), (flags.method, flags.option_values())),
             **request,
         )
         outcome = verify_continuation(lm, flags, rows, request, samples or SAMPLES, drawn)
@@ -268,15 +270,15 @@ def verify_continuation(
     Returns:
         What was found.
     """
-    from polydec.lab.bench.apart import measure_law_distances
-    from polydec.lab.bench.enumerated import enumerate_output_laws
+    from polydec.lab.bench.enumerated_laws import enumerate_output_laws
+    from polydec.lab.bench.law_distances import measure_law_distances
     from polydec.lab.bench.masked import judge_constrained
-    from polydec.lab.bench.sampled import sample_against_law
-    from polydec.lab.bench.searched import audit_search, on_toys
+    from polydec.lab.bench.sampled_laws import sample_against_law
+    from polydec.lab.bench.search_claims import audit_search, on_toys
     from polydec.request.ask import plan_request
 
     method = flags.method
-    options = flags.options()
+    options = flags.option_values()
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
     # `auto` decides by the request: planning one says which method decodes, and what it promises.
     first = api.Ask(pairs[0][0], method=method, options=options, raw=pairs[0][1], **request)
@@ -376,7 +378,13 @@ def verify_greedy_text(
             raw = flags.raw or r.raw
             compared.append(
                 compare_greedy_texts(
-                    lm, r.prompt, flags.method, flags.options(), raw=raw, seed=flags.seed, **request
+                    lm,
+                    r.prompt,
+                    flags.method,
+                    flags.option_values(),
+                    raw=raw,
+                    seed=flags.seed,
+                    **request,
                 )
             )
             if not flags.json_:
@@ -396,7 +404,7 @@ def _compared(
     rows: Sequence[prompts.PromptRow],
     compared: Sequence[GreedyComparison],
 ) -> VerifyOutcome:
-    from polydec.lab.testing.exercised import DRAFT_KINDS
+    from polydec.lab.testing.exercised_counts import DRAFT_KINDS
 
     counts = {v: sum(c.verdict == v for c in compared) for v in ("equal", "near-tie", "fault")}
     # One fault among all prompts decides, then one near-tie.
@@ -458,16 +466,16 @@ def verify_filled_canvas(
     Returns:
         What was found.
     """
-    from polydec.lab.bench.enumerated import enumerate_output_laws
-    from polydec.lab.bench.unmasked import sample_canvas_law
+    from polydec.lab.bench.enumerated_laws import enumerate_output_laws
+    from polydec.lab.bench.schedule_laws import sample_canvas_law
 
     name = registry.recipe_for_model(flags.method, MASKED_DIFFUSION).CARD.name
-    options = flags.options()
+    options = flags.option_values()
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
     asking.check_requests(lm, pairs, ((name, options),), **common)
     # The promise depends on the options as well.
-    promise = registry.build(name, lm.kit(), options)[0].exactness
+    promise = registry.build(name, lm.recipe_kit(), options)[0].exactness
     if drawn and promise is Exactness.LAW:
         tested = sample_canvas_law(
             lm, pairs, name, options, samples=samples, seed=flags.seed, **common
@@ -498,11 +506,17 @@ def verify_cache_drift(
     Returns:
         A fault where a pass that fed everything used cached states, else the distance.
     """
-    from polydec.lab.bench.drift import measure_cache_drift
+    from polydec.lab.bench.cache_drift import measure_cache_drift
 
     distances = [
         measure_cache_drift(
-            lm, r.prompt, name, flags.options(), **common, raw=flags.raw or r.raw, seed=flags.seed
+            lm,
+            r.prompt,
+            name,
+            flags.option_values(),
+            **common,
+            raw=flags.raw or r.raw,
+            seed=flags.seed,
         )
         for r in track(rows, "comparing", console=Console(stderr=True), transient=True)
     ]

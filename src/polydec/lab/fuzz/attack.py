@@ -219,7 +219,7 @@ def send_input_batch(
         What went wrong, how often each kind had each status, and when each input was under way.
     """
 
-    def attacked(number: int) -> tuple[ClientInput, ServerReply, str, InputInterval]:
+    def attack_once(number: int) -> tuple[ClientInput, ServerReply, str, InputInterval]:
         sent = fuzz_requests.numbered_input(seed, number)
         began = time.monotonic()
         told = send_input(address, sent)
@@ -232,7 +232,7 @@ def send_input_batch(
     # Threads are enough: clients wait for most of their time.
     with ThreadPoolExecutor(connections) as pool:
         for number, (sent, told, why, flight) in zip(
-            numbers, pool.map(attacked, numbers), strict=True
+            numbers, pool.map(attack_once, numbers), strict=True
         ):
             counts[sent.kind.partition(" ")[0], str(told.status or "none")] += 1
             flights.append(flight)
@@ -404,7 +404,7 @@ class HealthProbe:
     loop: float = 0.0
     server: float = 0.0
 
-    def told(self, flights: Sequence[InputInterval]) -> str:
+    def describe_probe(self, flights: Sequence[InputInterval]) -> str:
         """Describe the look, and what was under way meanwhile.
 
         Args:
@@ -583,11 +583,11 @@ def _slow(looks: Sequence[HealthProbe], flights: Sequence[InputInterval], say: A
     )
     # The slowest first, with what the server did at the time.
     for x in sorted(looks, key=lambda x: -x.server)[:SLOWEST]:
-        say(f"  /health: {x.told(flights)}")
+        say(f"  /health: {x.describe_probe(flights)}")
     # Too late, or no good answer at all.
     late = [x for x in looks if x.took > HEALTH or x.status != 200]
     for x in late[:20]:
-        say(f"  late /health: {x.told(flights)}")
+        say(f"  late /health: {x.describe_probe(flights)}")
     # A late look on a machine that others keep busy says nothing of the server.
     quiet = [x for x in late if x.others < QUIET]
     return [
@@ -610,7 +610,7 @@ def main() -> None:
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server ends as well
 
-    def say(what: str) -> None:
+    def say_line(what: str) -> None:
         print(what, flush=True)
 
     problems = attack_server(
@@ -619,7 +619,7 @@ def main() -> None:
         first=arguments.first,
         connections=arguments.connections,
         model=arguments.model,
-        say=say,
+        say=say_line,
     )
     for line in problems:
         print(line)

@@ -321,7 +321,7 @@ def _limit(seconds: float) -> Iterator[None]:
         yield
         return
 
-    def over(*_: object) -> None:
+    def is_over(*_: object) -> None:
         raise FuzzCheckError(f"it took more than {seconds:g} seconds")
 
     # Processor time bounds the work; real time, ten times as long, bounds waiting.
@@ -330,7 +330,7 @@ def _limit(seconds: float) -> Iterator[None]:
         (signal.ITIMER_REAL, signal.SIGALRM, 10 * seconds),
     )
     # Handlers are put back: the tests around use these signals too.
-    old = [signal.signal(sign, over) for _, sign, _ in clocks]
+    old = [signal.signal(sign, is_over) for _, sign, _ in clocks]
     for clock, _, most in clocks:
         signal.setitimer(clock, most)
     try:
@@ -530,7 +530,7 @@ def command_case(r: random.Random, where: Path) -> FuzzCase:
     piped = prompt_text.encode("utf-8", "surrogateescape") + b"\n" * r.randint(0, 2)
 
     # Files are written when the case runs: cases of one run share their names.
-    def check() -> None:
+    def check_case() -> None:
         prompt.write_bytes(content[0])
         data.write_bytes(content[1])
         code, out, err = call_command(words, piped)
@@ -545,7 +545,7 @@ def command_case(r: random.Random, where: Path) -> FuzzCase:
         if code == 0 and "--json" in words:
             json.loads(out, parse_constant=lambda name: None)
 
-    return FuzzCase(" ".join(map(repr, words)), check)
+    return FuzzCase(" ".join(map(repr, words)), check_case)
 
 
 def _may_differ(words: Sequence[str]) -> bool:
@@ -716,14 +716,14 @@ def request_case(r: random.Random, where: Path) -> FuzzCase:
     prompt: Any = ids if r.random() < 0.5 else r.choice([t for t in TEXTS if "\udcff" not in t])
 
     if prompt is ids and r.random() < 0.2:
-        width = r.choice((lm.checkpoint.lm.network.embed((0,)).shape[1], 1, 0))
+        width = r.choice((lm.checkpoint.lm.network.embed_tokens((0,)).shape[1], 1, 0))
         # Vectors in place of tokens, of the right width and of wrong ones, with numbers that are
         # none.
         rows = torch.full((r.choice((1, 2, 9, 0)), width), r.choice((0.1, -3.0, math.nan, 1e30)))
         words = r.choice((None, None, (1, 2), (-1,), (size,)))
         prompt = [*ids[:3], Soft(rows, words), *ids[3:]]
 
-    def check() -> None:
+    def check_case() -> None:
         try:
             fields_asked["sampling"] = Sampling(**fields)
             engine = api.Engine(lm)
@@ -753,7 +753,7 @@ def request_case(r: random.Random, where: Path) -> FuzzCase:
             ) != list(choice.token_ids):
                 raise FuzzCheckError("its edits add up to another text")
 
-    return FuzzCase(f"{prompt!r} {fields} {fields_asked}", check)
+    return FuzzCase(f"{prompt!r} {fields} {fields_asked}", check_case)
 
 
 def _moved(edit: Any, by: int) -> Any:
@@ -822,7 +822,7 @@ def model_file_case(r: random.Random, where: Path) -> FuzzCase:
         import_module("polydec.lab.fuzz.fuzz_files").damaged_file_cases,
     )
 
-    def check() -> None:
+    def check_case() -> None:
         for case in cases(seed, 1, where / "files"):
             try:
                 case()
@@ -830,7 +830,7 @@ def model_file_case(r: random.Random, where: Path) -> FuzzCase:
                 if error_sentence(error) != str(error):
                     raise FuzzCheckError(f"no sentence: {error!r}") from None
 
-    return FuzzCase(f"files of seed {seed}", check)
+    return FuzzCase(f"files of seed {seed}", check_case)
 
 
 # Constraints.
@@ -849,12 +849,12 @@ def constraint_case(r: random.Random, where: Path) -> FuzzCase:
     vocab = api.load("zoo:tiny").checkpoint.lm.vocab
     what, look = import_module("polydec.lab.fuzz.fuzz_constraints").random_constraint_case(r, vocab)
 
-    def check() -> None:
+    def check_case() -> None:
         wrong = look()
         if wrong:
             raise FuzzCheckError(wrong)
 
-    return FuzzCase(what, check)
+    return FuzzCase(what, check_case)
 
 
 EDGES: dict[str, Edge] = {"command": command_case, "request": request_case}
@@ -880,7 +880,7 @@ def main() -> None:
     arguments = parser.parse_args()
     began = time.monotonic()
 
-    def watch(number: int, wrong: FuzzFailure | None) -> None:
+    def watch_count(number: int, wrong: FuzzFailure | None) -> None:
         """Print what went wrong, and how far the run is.
 
         Args:
@@ -907,7 +907,7 @@ def main() -> None:
         arguments.edge,
         first=arguments.first,
         memory=True,
-        watch=watch,
+        watch=watch_count,
     )
     print(
         f"{arguments.count} cases, {len(failures)} wrong, {time.monotonic() - began:.0f} s, at most {peak_bytes() / 1e6:.0f} MB"

@@ -12,7 +12,7 @@ from typing import Any
 from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError
 from polydec.core.types import TokenVocabulary
-from polydec.laws.constraints import asked
+from polydec.laws.constraints import constraint_kinds
 
 Kind = Callable[[random.Random], Any]
 
@@ -240,13 +240,13 @@ def random_constraint_case(
     kind = r.choice(tuple(KINDS))
     value, seed = KINDS[kind](r), r.random()
 
-    def check() -> str:
+    def check_case() -> str:
         try:
-            constraint = asked.constraint_of({kind: value})
+            constraint = constraint_kinds.constraint_of({kind: value})
             if constraint is None:
                 language = None
             else:
-                language = constraint.language(vocab, vocab.eos)
+                language = constraint.token_language(vocab, vocab.eos)
             if language is None:
                 return ""
             return _walked(language, vocab, random.Random(seed))
@@ -256,23 +256,23 @@ def random_constraint_case(
                 return ""
             return f"no sentence: {error!r}"
 
-    return f"{kind} {value!r}", check
+    return f"{kind} {value!r}", check_case
 
 
 def _walked(language: Any, vocab: TokenVocabulary, r: random.Random) -> str:
     """A few steps along what is allowed: one look is the mask, at some tokens."""
-    state = language.start()
+    state = language.start_state()
     for _ in range(6):
-        allowed = language.mask(state).nonzero()[:, 0].tolist()
+        allowed = language.token_mask(state).nonzero()[:, 0].tolist()
         # Some tokens at random, some of the allowed ones, and the ends: the two ways to ask must
         # agree.
         for x in (*r.sample(range(vocab.size), 20), *allowed[:20], *vocab.eos):
-            if language.allows(state, x) != (x in allowed):
+            if language.allows_token(state, x) != (x in allowed):
                 return f"the mask {'allows' if x in allowed else 'refuses'} token {x}, and one look does not"
         on = [x for x in allowed if x not in vocab.eos]
         if not on:
             return ""
         # It must come to an end without an error; what it gives is not compared.
-        language.forced(state)
-        state = language.step(state, r.choice(on))
+        language.forced_bytes(state)
+        state = language.next_state(state, r.choice(on))
     return ""

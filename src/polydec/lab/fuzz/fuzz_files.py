@@ -232,7 +232,7 @@ def _draft(made: ModelArtefact) -> None:
     for name in registry.of_family("ar"):
         # Every method that reads such an artefact must write tokens with it, or refuse it.
         if any(
-            n.fits(made)
+            n.is_fitting(made)
             for n in registry.get_recipe_module(name).CARD.needs
             if isinstance(n, ArtefactNeed)
         ):
@@ -254,7 +254,7 @@ def _use(name: str) -> None:
                 "HI!",
                 method="plain",
                 max_tokens=3,
-                sampling=lm.sampling(temperature=temperature),
+                sampling=lm.sampling_with(temperature=temperature),
                 seed=1,
             )
             size = lm.checkpoint.lm.vocab.size

@@ -242,7 +242,7 @@ def judge_schema(
 
     out = SchemaVerdict()
     try:
-        language = JsonSchema.of(schema).language(vocab, vocab.eos)
+        language = JsonSchema.of_schema(schema).token_language(vocab, vocab.eos)
     except PolydecError as error:
         out.refused = str(error)
         if error_sentence(error) != str(error):
@@ -254,7 +254,7 @@ def judge_schema(
     # What must be allowed: the schema without what the grammar leaves out on purpose, namely
     # numbers out of bounds and names that an object does not list.
     within = restrict_number_bounds(schema)
-    shut = close_schema_objects(within, ReferenceResolver(within).follow)
+    shut = close_schema_objects(within, ReferenceResolver(within).follow_reference)
     expected = Draft202012Validator(shut, format_checker=checker).is_valid
     reader = _LanguageByteReader(language, vocab)
     for value in _pool(schema, r, looks):
@@ -263,18 +263,18 @@ def judge_schema(
         out.invalid = out.invalid + (not ok)
         # A grammar may ask for names in one order: the value counts as allowed if any order is.
         texts = list(islice(spelled_orders(value), 400))
-        allowed = any(map(reader.reads, texts))
+        allowed = any(map(reader.reads_text, texts))
         if allowed and not ok:
             out.wrong.append(f"allows {value!r}")
         if ok and not allowed and expected(value):
             out.wrong.append(f"misses {value!r}")
         # Other spellings of a name may get around what a schema says of it.
         for text in _spelled(texts[0], value):
-            if reader.reads(text) and not valid(json.loads(text)):
+            if reader.reads_text(text) and not valid(json.loads(text)):
                 out.wrong.append(f"allows the text {text}")
     # From the other side: what the grammar itself writes must be valid.
     for _ in range(DRAWN):
-        text = reader.drawn(r)
+        text = reader.draw_text(r)
         if text and "Infinity" not in json.dumps(json.loads(text)) and not valid(json.loads(text)):
             out.wrong.append(f"draws {text}")
     return out
@@ -353,7 +353,7 @@ class _LanguageByteReader:
         assert words is not None, "the bytes of its tokens are known"
         self._token = {x: i for i, x in enumerate(words.pieces) if x is not None and len(x) == 1}
 
-    def reads(self, text: str) -> bool:
+    def reads_text(self, text: str) -> bool:
         """Say whether a text belongs to the language, byte by byte.
 
         Args:
@@ -362,15 +362,15 @@ class _LanguageByteReader:
         Returns:
             Whether all of its bytes are allowed and it may end there.
         """
-        state = self.language.start()
+        state = self.language.start_state()
         for byte in text.encode():
             token = self._token[bytes((byte,))]
-            if not self.language.allows(state, token):
+            if not self.language.allows_token(state, token):
                 return False
-            state = self.language.step(state, token)
-        return any(self.language.allows(state, x) for x in self.vocab.eos)
+            state = self.language.next_state(state, token)
+        return any(self.language.allows_token(state, x) for x in self.vocab.eos)
 
-    def drawn(self, r: random.Random, longest: int = 80) -> str:
+    def draw_text(self, r: random.Random, longest: int = 80) -> str:
         """Draw a text of the language.
 
         Args:
@@ -380,10 +380,10 @@ class _LanguageByteReader:
         Returns:
             The text; empty where none has come to its end by then.
         """
-        state = self.language.start()
+        state = self.language.start_state()
         out = bytearray()
         for _ in range(longest):
-            allowed = self.language.mask(state).nonzero()[:, 0].tolist()
+            allowed = self.language.token_mask(state).nonzero()[:, 0].tolist()
             ends = [x for x in allowed if x in self.vocab.eos]
             # Texts that can end mostly do: short ones are as telling as long ones.
             if ends and r.random() < 0.7:
@@ -402,7 +402,7 @@ class _LanguageByteReader:
                 pick = near or on
             token = r.choice(pick)
             out.append(self._byte(token))
-            state = self.language.step(state, token)
+            state = self.language.next_state(state, token)
         return ""
 
     def _byte(self, token: int) -> int:

@@ -10,7 +10,7 @@ from polydec.base.errors import PolydecError
 from polydec.core.types import Exactness
 from polydec.lab.testing.check_decoder import check_law
 from polydec.lab.testing.examples import example_decoder
-from polydec.lab.testing.exercised import ExercisedCounts
+from polydec.lab.testing.exercised_counts import ExercisedCounts
 from polydec.methods.registry import registry
 
 COLUMNS = "{:34}  {:>6}  {:>8}  {:>9}  {:>9}  {:>8}"

@@ -15,7 +15,7 @@ from polydec.core.request import Request
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, DrawKind, Exactness, ScoreRequest
-from polydec.lab.testing.exercised import (
+from polydec.lab.testing.exercised_counts import (
     ContractCounts,
     require_exercised,
     require_mechanism_exercised,
@@ -83,7 +83,7 @@ class WitnessVerifier:
     def exactness(self) -> Exactness:
         return self.inner.exactness
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Decide as the inner verifier does, count, and note what should have been accepted.
 
         Args:
@@ -95,7 +95,7 @@ class WitnessVerifier:
         Returns:
             The inner verifier's verdict.
         """
-        verdict = self.inner.verify(draft, scores, rng, position)
+        verdict = self.inner.verify_draft(draft, scores, rng, position)
         self.seen["drafted"] += len(draft) - 1
         self.seen["accepted"] += len(verdict.path)
         # The nodes whose child was accepted: all of the path but its end.
@@ -119,7 +119,7 @@ class WitnessVerifier:
         """Whether one of the node's children is right in any case."""
         children = draft.children[node]
         drawn = any(draft.law[c] is not None for c in children)
-        return drawn or bool(children and scores.certain(node) is not None)
+        return drawn or bool(children and scores.certain_token(node) is not None)
 
 
 def check_acceptance(
@@ -210,10 +210,12 @@ def check_best_tree(
     for seed in range(laws):
         target = toy_law(seed, 3 + seed % 2, eos=-1, sharp=1.0 + seed % 4)
 
-        async def grown(target: Target = target) -> Draft:
-            return await tree.grow(target.open((0, 1)), 1, 2, DraftBudget(depth, nodes), Rng.of(0))
+        async def grown_tree(target: Target = target) -> Draft:
+            return await tree.grow_tree(
+                target.open_session((0, 1)), 1, 2, DraftBudget(depth, nodes), Rng.of_choice(0)
+            )
 
-        draft = run_coroutines([grown()])[0]
+        draft = run_coroutines([grown_tree()])[0]
         assert all(draw is DrawKind.CERTAIN for draw in draft.draw), (
             "a node was drawn: its chance is not its path's probability"
         )
@@ -250,17 +252,17 @@ def _values(target: Target, depth: int) -> dict[tuple[int, ...], float]:
     paths: dict[tuple[int, ...], int] = {(): 0}
     for n in range(1, depth + 1):
         for path in product(range(target.vocab.size), repeat=n):
-            paths[path] = whole.add(paths[path[:-1]], path[-1])
+            paths[path] = whole.add_node(paths[path[:-1]], path[-1])
 
-    async def score() -> DraftScores:
-        return await target.open((0, 1)).score(whole.draft(), ScoreRequest())
+    async def score_once() -> DraftScores:
+        return await target.open_session((0, 1)).score_draft(whole.built_draft(), ScoreRequest())
 
-    scores = run_coroutines([score()])[0]
+    scores = run_coroutines([score_once()])[0]
     out: dict[tuple[int, ...], float] = {(): 1.0}
     for path in paths:
         if path:
             # Chain rule: a prefix is in the table before any path that goes on from it.
-            out[path] = out[path[:-1]] * exp(scores.logp(paths[path[:-1]], path[-1:])[0])
+            out[path] = out[path[:-1]] * exp(scores.token_logprobs(paths[path[:-1]], path[-1:])[0])
     del out[()]
     return out
 

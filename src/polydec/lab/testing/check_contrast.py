@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polydec.core.law import NEG_INF, normalise_log_weights
-from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.lab.testing.exercised_counts import ContractCounts, require_mechanism_exercised
 from polydec.lab.testing.shaper_contract import awkward_logit_rows, is_different_law
 from polydec.laws.targets.contrast import ContrastRule
 
@@ -65,7 +65,7 @@ def check_contrast(rule: ContrastRule, *, size: int = 7, neutral: bool = False) 
                 _renamed(rule, first_V, others, seed)
         seen["followed"] += sum(is_different_law(mixed[0], law_V) for law_V in mixed)
         if neutral:
-            same_V = normalise_log_weights(rule.mix(first_V, [first_V] * rule.laws).double())
+            same_V = normalise_log_weights(rule.mix_laws(first_V, [first_V] * rule.laws).double())
             # A contrast of a law with itself has nothing to contrast.
             apart = float((same_V.exp() - first_V.double().exp()).abs().max())
             assert apart < 1e-5, f"the same laws gave another one: {apart:.1e} apart"
@@ -81,8 +81,8 @@ def _total(
     """The mixture, counted."""
     # Copies of what goes in: rows are shared with other readers and may not be written to.
     before = [first_V.clone(), *(x.clone() for x in others)]
-    open_ = rule.opens(first_V)
-    out_V = rule.mix(first_V, others)
+    open_ = rule.opens_contrast(first_V)
+    out_V = rule.mix_laws(first_V, others)
     assert all(torch.equal(a, b) for a, b in zip(before, (first_V, *others))), "mix wrote to a row"
     assert out_V.shape == first_V.shape and out_V.dtype == first_V.dtype, (
         f"mix made {out_V.dtype} {tuple(out_V.shape)}"
@@ -93,9 +93,9 @@ def _total(
     assert not bool(((out_V > NEG_INF) & (first_V == NEG_INF)).any()), (
         "a token that the first law rules out came back"
     )
-    assert torch.equal(rule.mix(first_V, others), out_V) and rule.opens(first_V) == open_, (
-        "the same rows gave another law"
-    )
+    assert (
+        torch.equal(rule.mix_laws(first_V, others), out_V) and rule.opens_contrast(first_V) == open_
+    ), "the same rows gave another law"
     # Counted, so that a contract whose rule did nothing fails.
     seen["changed"] += is_different_law(first_V, out_V)
     seen["excluded"] += bool(((first_V == NEG_INF) & (others[0] > NEG_INF)).any())
@@ -106,8 +106,8 @@ def _total(
 def _renamed(rule: ContrastRule, first_V: Tensor, others: list[Tensor], seed: int) -> None:
     # A rule that reads rows alone commutes with a renaming of the tokens.
     to = torch.randperm(len(first_V), generator=torch.Generator().manual_seed(seed))
-    got_V = rule.mix(first_V[to], [x[to] for x in others])
-    want_V: Any = normalise_log_weights(rule.mix(first_V, others).double())[to].exp()
+    got_V = rule.mix_laws(first_V[to], [x[to] for x in others])
+    want_V: Any = normalise_log_weights(rule.mix_laws(first_V, others).double())[to].exp()
     assert torch.allclose(normalise_log_weights(got_V.double()).exp(), want_V, atol=1e-5), (
         "renaming the tokens changed the law"
     )

@@ -18,7 +18,7 @@ from polydec.core.types import Exactness
 from polydec.lab.testing.check_neighbours import BatchCounts, check_neighbours
 from polydec.lab.testing.enumerate import NoiseSize, TooManyWays, counted_law, text_law_distance
 from polydec.lab.testing.examples import target_draft_pairs
-from polydec.lab.testing.exercised import (
+from polydec.lab.testing.exercised_counts import (
     ExercisedCollector,
     ExercisedCounts,
     missing_kinds,
@@ -187,12 +187,12 @@ def _law(decoder: Decoder, one: ToyLaw, tolerance: float, most: int | None) -> E
     """What was exercised over a law, in answers that grow until something is drafted."""
     counts = ExercisedCounts()
     for length in one.lengths:
-        collector, request = ExercisedCollector(), one.request(length)
+        collector, request = ExercisedCollector(), one.toy_request(length)
         # Every way that the discrete draws can fall, each with its probability: the law is exact.
         got, _ = counted_law(
             lambda rng, r=request, on=collector: answer_one(decoder, r, rng, on), most
         )
-        off = text_law_distance(got, one.law(length))
+        off = text_law_distance(got, one.answer_law(length))
         assert off < tolerance, (
             f"{one.called}, of {one.bare.vocab.size} tokens: the output law is off by {off:.2e}"
         )
@@ -308,7 +308,10 @@ def check_replay(make: Make) -> None:
         events = list[TraceEvent]()
         decoder = make(target, draft)
         coro = answer_one(
-            decoder, Request(PROMPT, max_tokens=20, seed=seed), StrictRng.of(seed), events.append
+            decoder,
+            Request(PROMPT, max_tokens=20, seed=seed),
+            StrictRng.of_choice(seed),
+            events.append,
         )
         out = run_coroutines([coro])[0]
         # A trace is stored as JSON, so what is replayed is what JSON gives back.

@@ -15,7 +15,7 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, DrawKind, Exactness, RowDetail
 from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
 from polydec.lab.testing.examples import bend_target
-from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.lab.testing.exercised_counts import ContractCounts, require_mechanism_exercised
 from polydec.lab.testing.strict import StrictRng
 from polydec.lab.testing.toy import toy_law
 from polydec.methods.speculative.drafters.nothing import NothingDrafter
@@ -61,7 +61,7 @@ class DrafterCounts(ContractCounts):
     distinct: int = 0
     learned: int = 0
 
-    def see(self, draft: Draft, verdict: Verdict) -> None:
+    def count_round(self, draft: Draft, verdict: Verdict) -> None:
         """Count one round.
 
         Args:
@@ -87,7 +87,7 @@ class CountingVerifier:
     counts: DrafterCounts
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Decide as the inner verifier does, and count the round.
 
         Args:
@@ -99,8 +99,8 @@ class CountingVerifier:
         Returns:
             The inner verifier's verdict.
         """
-        verdict = self.inner.verify(draft, scores, rng, position)
-        self.counts.see(draft, verdict)
+        verdict = self.inner.verify_draft(draft, scores, rng, position)
+        self.counts.count_round(draft, verdict)
         return verdict
 
 
@@ -160,7 +160,7 @@ def check_drafter(
                 answer_one(
                     SpeculativeDecoder(target, d, match, FixedPolicy(5, 12)),
                     request,
-                    StrictRng.of(seed),
+                    StrictRng.of_choice(seed),
                 )
             )
             for d in (NothingDrafter(), drafter)
@@ -207,14 +207,14 @@ def _law(
 async def _first(drafter: Drafter, target: Target, text: Sequence[int]) -> tuple[Any, ...]:
     """What is proposed behind a text, most of which was written after the drafter had been opened."""
     # Token by token, each one as if the target had rejected all that was drafted.
-    worker = await DrafterRun.open(drafter, target, text[:3])
+    worker = await DrafterRun.open_run(drafter, target, text[:3])
     for i, token in enumerate(text[3:], 3):
-        draft = Draft.chain(worker.root)
+        draft = Draft.chain_draft(worker.root)
         if i >= len(text) - 3:  # some drafters read what they laid into a pass
-            draft = await worker.propose(DraftBudget(4, 12))
-        scores = await worker.scores(draft)
-        worker.take(draft, scores, Verdict((), token))
-    draft = await worker.propose(DraftBudget(4, 12))
+            draft = await worker.propose_draft(DraftBudget(4, 12))
+        scores = await worker.score_draft_tree(draft)
+        worker.finish_round(draft, scores, Verdict((), token))
+    draft = await worker.propose_draft(DraftBudget(4, 12))
     worker.close()
     return _guess_of(draft)
 
@@ -236,7 +236,7 @@ class DrafterRun:
     position: int
 
     @staticmethod
-    async def open(drafter: Drafter, target: Target, text: Sequence[int]) -> DrafterRun:
+    async def open_run(drafter: Drafter, target: Target, text: Sequence[int]) -> DrafterRun:
         """Open a session and a guess, and run the prefill that the guess asks for.
 
         Args:
@@ -247,18 +247,20 @@ class DrafterRun:
         Returns:
             The run, before its first round.
         """
-        session = target.open(text)
-        guess = drafter.open(text, session)
+        session = target.open_session(text)
+        guess = drafter.open_guess(text, session)
         await prefill_for_guess(session, guess, text)
         return DrafterRun(guess, session, text[-1], len(text))
 
-    async def propose(self, budget: DraftBudget) -> Draft:
-        return await self.guess.propose(self.root, self.position, budget, Rng.of(self.position))
+    async def propose_draft(self, budget: DraftBudget) -> Draft:
+        return await self.guess.propose_draft(
+            self.root, self.position, budget, Rng.of_choice(self.position)
+        )
 
-    async def scores(self, draft: Draft) -> DraftScores:
-        return await self.session.score(draft, replace(self.guess.want, law=RowDetail.ROW))
+    async def score_draft_tree(self, draft: Draft) -> DraftScores:
+        return await self.session.score_draft(draft, replace(self.guess.want, law=RowDetail.ROW))
 
-    def take(
+    def finish_round(
         self, draft: Draft, scores: DraftScores, verdict: Verdict, learns: bool = True
     ) -> None:
         """Finish a round: commit what was accepted, and let the guess learn it.
@@ -269,15 +271,15 @@ class DrafterRun:
             verdict: The accepted nodes and the token that follows.
             learns: Whether the guess is given the round to learn from. Default True.
         """
-        self.session.commit(verdict.committed(draft))
+        self.session.commit_tokens(verdict.committed_tokens(draft))
         if learns:
-            self.guess.learn(draft, scores, verdict)
+            self.guess.learn_round(draft, scores, verdict)
         self.root = verdict.bonus
         self.position = self.position + len(verdict.path) + 1
 
     def fork(self) -> DrafterRun:
         session = self.session.fork()
-        return DrafterRun(self.guess.fork(session), session, self.root, self.position)
+        return DrafterRun(self.guess.fork_guess(session), session, self.root, self.position)
 
     def close(self) -> None:
         self.guess.close()
@@ -300,43 +302,43 @@ async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> No
     """
     # The three see the same rounds; all that differs is whether the guess is forked, and whether it
     # learns.
-    forked, alone, untaught = [await DrafterRun.open(drafter, target, TEXT) for _ in range(3)]
+    forked, alone, untaught = [await DrafterRun.open_run(drafter, target, TEXT) for _ in range(3)]
     price = forked.guess.price
     assert 0.0 <= price < inf, f"price is {price}: it must be milliseconds, 0 or more"
     twin = forked.fork()
     size = target.vocab.size
     for i, budget in enumerate((*BUDGETS, *BUDGETS, *BUDGETS)):
         other = forked.fork()
-        drafts = [await w.propose(budget) for w in (forked, alone, other)]
+        drafts = [await w.propose_draft(budget) for w in (forked, alone, other)]
         for draft in drafts:
             _legal(draft, forked.root, budget, size)
             assert _same(drafts[0], draft), "the same text and randomness gave another draft"
         # A guess that never learns proposes something else as soon as learning matters.
-        counts.learned += _guess_of(drafts[0]) != _guess_of(await untaught.propose(budget))
+        counts.learned += _guess_of(drafts[0]) != _guess_of(await untaught.propose_draft(budget))
         # The fork writes other tokens for two rounds and is closed: none of that may reach its
         # original.
         for draft in drafts[2:]:
-            scores = await other.scores(draft)
-            other.take(draft, scores, Verdict((), _drawn(scores, 0, other.position, 1)))
-            draft = await other.propose(budget)
-            scores = await other.scores(draft)
-            other.take(draft, scores, Verdict((), _drawn(scores, 0, other.position, 1)))
+            scores = await other.score_draft_tree(draft)
+            other.finish_round(draft, scores, Verdict((), _drawn(scores, 0, other.position, 1)))
+            draft = await other.propose_draft(budget)
+            scores = await other.score_draft_tree(draft)
+            other.finish_round(draft, scores, Verdict((), _drawn(scores, 0, other.position, 1)))
             other.close()
         # All three go on with one draft and one verdict, so that they stay comparable.
         for worker in (forked, alone, untaught):
             draft = drafts[0]
-            scores = await worker.scores(draft)
-            verdict = MatchVerifier().verify(draft, scores, Rng.of(1), worker.position)
+            scores = await worker.score_draft_tree(draft)
+            verdict = MatchVerifier().verify_draft(draft, scores, Rng.of_choice(1), worker.position)
             if i % 3 == 2:  # as if the target had taken all of a path
                 path = draft.path_to(_last(draft))
                 verdict = Verdict(path, _drawn(scores, _last(draft), worker.position, 0))
             if worker is forked:
-                counts.see(draft, verdict)
-            worker.take(draft, scores, verdict, learns=worker is not untaught)
+                counts.count_round(draft, verdict)
+            worker.finish_round(draft, scores, verdict, learns=worker is not untaught)
     # The fork of the beginning and a new guess know the same text: what was learned since may not
     # show.
-    fresh = await DrafterRun.open(drafter, target, TEXT)
-    late = [await w.propose(DraftBudget(3, 6)) for w in (twin, fresh)]  # in one company
+    fresh = await DrafterRun.open_run(drafter, target, TEXT)
+    late = [await w.propose_draft(DraftBudget(3, 6)) for w in (twin, fresh)]  # in one company
     assert _same(*late), "what one guess learned changed its fork"
     for worker in (forked, alone, untaught, twin, fresh):
         worker.close()
@@ -344,10 +346,10 @@ async def _rounds(drafter: Drafter, target: Target, counts: DrafterCounts) -> No
 
 def _drawn(scores: DraftScores, node: int, position: int, choice: int) -> int:
     """What the target says behind a node."""
-    only = scores.certain(node)
-    rng = Rng.of(2, choice).at("token", position)
+    only = scores.certain_token(node)
+    rng = Rng.of_choice(2, choice).child_stream("token", position)
     if only is None:
-        return rng.categorical(scores.row(node).exp())
+        return rng.draw_categorical(scores.logprob_row(node).exp())
     return only
 
 

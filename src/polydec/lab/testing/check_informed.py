@@ -11,7 +11,7 @@ from polydec.core.protocols import Session
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest
-from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.lab.testing.exercised_counts import ContractCounts, require_mechanism_exercised
 from polydec.lab.testing.toy import toy_law
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
@@ -53,7 +53,7 @@ def check_informed(make: Callable[[CausalLaw], Drafter]) -> InformedCounts:
 
     Args:
         make: From a target to the drafter, as an oracle: where the method has weights, something
-            that knows the toy takes their place (`OrderTwoNetwork.after` computes the next token's
+            that knows the toy takes their place (`OrderTwoNetwork.oracle_state` computes the next token's
             law from a state and the tokens behind it).
 
     Returns:
@@ -104,7 +104,7 @@ class InformedAnswer:
 
     def fork(self) -> InformedAnswer:
         session = self.session.fork()
-        return replace(self, guess=self.guess.fork(session), session=session)
+        return replace(self, guess=self.guess.fork_guess(session), session=session)
 
     def close(self) -> None:
         self.guess.close()
@@ -119,8 +119,8 @@ async def _answer(
     seen: Counter[str],
     first: dict[int, int],
 ) -> None:
-    session = ShapedTarget(law, GreedyRule()).open(prompt)
-    guess = drafter.open(prompt, session)
+    session = ShapedTarget(law, GreedyRule()).open_session(prompt)
+    guess = drafter.open_guess(prompt, session)
     line = InformedAnswer(guess, session, prompt[-1], len(prompt), False, seen, first)
     await prefill_for_guess(session, guess, prompt)
     # Each answer begins with another kind of feed, so that answers in one batch are fed unlike
@@ -140,8 +140,8 @@ async def _answer(
 
 async def _round(line: InformedAnswer, kind: str, budget: DraftBudget) -> None:
     """Propose, look whether it is right, feed something of this kind, learn."""
-    rng = Rng.of(0)
-    draft = await line.guess.propose(line.root, line.position, budget, rng)
+    rng = Rng.of_choice(0)
+    draft = await line.guess.propose_draft(line.root, line.position, budget, rng)
     text = await _text(line, budget.depth + 1)
     # How many tokens of the true text the draft holds as a path from its root.
     held = len(draft.nodes_of((line.root, *text))) - 1
@@ -160,10 +160,10 @@ async def _round(line: InformedAnswer, kind: str, budget: DraftBudget) -> None:
         line.seen["informed"] += line.first.setdefault(line.root, text[0]) != text[0]
     # The target scores another draft than was proposed, and the guess learns from that one.
     fed = FEEDS[kind](draft, text)
-    scores = await line.session.score(
+    scores = await line.session.score_draft(
         fed, replace(line.guess.want, law=RowDetail.ROW, prompt=False, last=False)
     )
-    verdict = MatchVerifier().verify(fed, scores, rng, line.position)
+    verdict = MatchVerifier().verify_draft(fed, scores, rng, line.position)
     if verdict.path:
         last = verdict.path[-1]
     else:
@@ -171,8 +171,8 @@ async def _round(line: InformedAnswer, kind: str, budget: DraftBudget) -> None:
     # The state that counts is the last accepted node's; with nodes behind it, taking the last row
     # would be wrong.
     line.seen["middle"] += last < len(fed) - 1
-    line.session.commit(verdict.committed(fed))
-    line.guess.learn(fed, scores, verdict)
+    line.session.commit_tokens(verdict.committed_tokens(fed))
+    line.guess.learn_round(fed, scores, verdict)
     line.root = verdict.bonus
     line.position = line.position + len(verdict.path) + 1
     line.told = True
@@ -181,11 +181,11 @@ async def _round(line: InformedAnswer, kind: str, budget: DraftBudget) -> None:
 async def _text(line: InformedAnswer, n: int) -> list[int]:
     """The next n tokens."""
     twin = line.session.fork()
-    draft = Draft.chain(line.root)
+    draft = Draft.chain_draft(line.root)
     for i in range(n):
         # Greedy decoding by a fork, one token a pass, is the reference.
-        scores = await twin.score(draft, ScoreRequest())
-        draft = Draft.chain(line.root, (*draft.token[1:], scores.argmax(i)))
+        scores = await twin.score_draft(draft, ScoreRequest())
+        draft = Draft.chain_draft(line.root, (*draft.token[1:], scores.likeliest_token(i)))
     twin.close()
     return list(draft.token[1:])
 
@@ -197,21 +197,21 @@ def _beside(draft: Draft, text: list[int]) -> Draft:
     for i in range(1, len(draft)):
         parent = place[draft.parent[i]]
         if not out.children[parent]:
-            wrong = out.put(parent, (draft.token[i] + 1) % SIZE)
-            out.put(wrong, text[0])
-        place.append(out.put(parent, draft.token[i]))
-    return out.draft()
+            wrong = out.find_or_add(parent, (draft.token[i] + 1) % SIZE)
+            out.find_or_add(wrong, text[0])
+        place.append(out.find_or_add(parent, draft.token[i]))
+    return out.built_draft()
 
 
 def _behind(draft: Draft, text: list[int]) -> Draft:
     """The first token of the text, and wrong ones behind it."""
     wrong = (text[1] + 1) % SIZE
-    return Draft.chain(draft.token[0], (text[0], wrong, wrong))
+    return Draft.chain_draft(draft.token[0], (text[0], wrong, wrong))
 
 
 def _wrong(draft: Draft, text: list[int]) -> Draft:
     """Nothing that is right."""
-    return Draft.certain(
+    return Draft.certain_tree(
         (draft.token[0], (text[0] + 1) % SIZE, (text[0] + 2) % SIZE, text[0]), (-1, 0, 0, 1)
     )
 
@@ -221,5 +221,5 @@ FEEDS: dict[str, Callable[[Draft, list[int]], Draft]] = {
     "wrong ones beside": _beside,
     "wrong ones behind": _behind,
     "all wrong": _wrong,
-    "none": lambda draft, text: Draft.chain(draft.token[0]),
+    "none": lambda draft, text: Draft.chain_draft(draft.token[0]),
 }

@@ -19,7 +19,7 @@ from polydec.core.trace import EditedEvent, TraceEvent, from_json, replay, to_js
 from polydec.core.types import Exactness, TextEdit
 from polydec.lab.testing.check_neighbours import BatchCounts, check_neighbours
 from polydec.lab.testing.enumerate import Law, law_of, text_law_distance
-from polydec.lab.testing.exercised import (
+from polydec.lab.testing.exercised_counts import (
     ContractCounts,
     require_exercised,
 )
@@ -257,7 +257,9 @@ def check_replay(make: Make) -> InsertionCounts:
         events = list[TraceEvent]()
         decoder = make(posterior_inserter(seed))
         request = Request((0,), max_tokens=5, seed=seed, logprobs=2)
-        out = run_coroutines([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
+        out = run_coroutines(
+            [answer_one(decoder, request, StrictRng.of_choice(seed), events.append)]
+        )[0]
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
         # A trace is read by other programs, so it must survive JSON.
         assert read == events, "an event is not what its JSON says"
@@ -337,7 +339,7 @@ def check_closed(make: Make) -> None:
     assert [r.token_ids for r in several] == single, "a choice among others is not the choice alone"
     assert not left_open(), "a slate stayed open after the answers"
     scheduler = Scheduler()
-    task = scheduler.submit(run_decoder(decoder, request))
+    task = scheduler.submit_coroutine(run_decoder(decoder, request))
     # One step is enough for slates to be open when the run is cancelled.
     scheduler.step()
     scheduler.cancel(task)

@@ -9,7 +9,7 @@ from typing import Protocol
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
-from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.lab.testing.exercised_counts import ContractCounts, require_mechanism_exercised
 
 
 class CountedNetwork(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydec.core.types import Draft
-from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.lab.testing.exercised_counts import ContractCounts, require_mechanism_exercised
 from polydec.methods.speculative.loop.protocols import Policy
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
@@ -67,25 +67,25 @@ def check_policy(policy: Policy[Any]) -> PolicyCounts:
     counts.moved = len(set(runs[0])) - 1
     wanted = ["accepted", "rejected", "moved"]
     wanted += ["stopping"] * any(shown[3] for shown in runs[0])
-    wanted += ["joined"] * hasattr(policy, "joined")
+    wanted += ["joined"] * hasattr(policy, "joined_width")
     require_mechanism_exercised(counts, policy, wanted)
     return counts
 
 
 def _shown(policy: Policy[Any], state: Any) -> Shown:
     """What a state allows; a budget is asked once, as it may count the nodes of its draft."""
-    budget = policy.budget(state)
+    budget = policy.draft_budget(state)
     assert budget.depth >= 0 and budget.nodes >= 0 and budget.width >= 1, f"{budget} is not legal"
     # A new budget for each chance: `go_on` may count the nodes that it was asked for.
-    on = tuple(bool(policy.budget(state).go_on(1, q)) for q in CHANCES)
+    on = tuple(bool(policy.draft_budget(state).go_on(1, q)) for q in CHANCES)
     return budget.depth, budget.nodes, budget.width, budget.graded, on
 
 
 def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
     dice = random.Random(7)
-    state = policy.start()
+    state = policy.start_state()
     seen = list[Shown]()
-    joined = getattr(policy, "joined", None)
+    joined = getattr(policy, "joined_width", None)
     for i in range(5 * PHASE):
         if joined is not None:
             # One sequence for half a phase, then eight, so that a phase has both.
@@ -102,7 +102,7 @@ def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
         seen.append(shown)
         counts.rounds += 1
         counts.stopping += len(set(shown[4])) > 1
-        draft = _drafted(policy.budget(state), dice)
+        draft = _drafted(policy.draft_budget(state), dice)
         most = len(draft) - 1
         # A phase of acceptance, one of rejection, one of acceptance, one of either, one of anything
         # between.
@@ -110,10 +110,10 @@ def _run(policy: Policy[Any], counts: PolicyCounts) -> list[Shown]:
         counts.accepted += took == most > 0
         counts.rejected += not took and most > 0
         verdict = Verdict(tuple(range(1, 1 + took)), 2)
-        after = policy.observe(state, draft, verdict)
+        after = policy.observe_round(state, draft, verdict)
         # States are values: observing a round twice from one state gives the same, and leaves the
         # state as it is.
-        again = policy.observe(state, draft, verdict)
+        again = policy.observe_round(state, draft, verdict)
         assert _shown(policy, after) == _shown(policy, again), (
             "the same round, observed twice, gave other budgets"
         )
@@ -131,4 +131,4 @@ def _drafted(budget: DraftBudget, dice: random.Random) -> Draft:
         if not budget.go_on(len(chances) - 1, chances[-1]):
             break
     n = len(chances)
-    return Draft.certain((0, *[1] * (n - 1)), range(-1, n - 1), chances)
+    return Draft.certain_tree((0, *[1] * (n - 1)), range(-1, n - 1), chances)

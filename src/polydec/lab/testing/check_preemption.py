@@ -14,7 +14,7 @@ from polydec.core.effects import Coro
 from polydec.core.protocols import Target
 from polydec.core.request import Request
 from polydec.core.scheduler import Scheduler, run_coroutines
-from polydec.lab.testing.exercised import ContractCounts
+from polydec.lab.testing.exercised_counts import ContractCounts
 from polydec.lab.testing.toy import toy_law
 from polydec.models.sessions.lm import CausalLaw
 
@@ -54,7 +54,7 @@ def run_on_hold(coros: Sequence[Coro], laws: Sequence[CausalLaw]) -> tuple[list[
     scheduler = Scheduler()
     # A fixed seed: a failure can be repeated.
     dice = random.Random(0)
-    tasks = [scheduler.submit(coro) for coro in coros]
+    tasks = [scheduler.submit_coroutine(coro) for coro in coros]
     holds = [0] * len(tasks)
     try:
         while not all(task.done for task in tasks):
@@ -62,15 +62,15 @@ def run_on_hold(coros: Sequence[Coro], laws: Sequence[CausalLaw]) -> tuple[list[
                 if dice.random() < 0.8:
                     # A request stops at its next pause only, so being asked and having stopped are
                     # two steps.
-                    scheduler.hold(task)
+                    scheduler.hold_task(task)
             scheduler.step()
             for i, task in enumerate(tasks):
-                if scheduler.stopped(task):
+                if scheduler.has_stopped(task):
                     # As a server short of memory does: the cache goes, and is fed anew when the
                     # request goes on.
                     _evict(task, laws)
                     holds[i] += 1
-                    scheduler.resume(task)
+                    scheduler.resume_task(task)
     finally:
         for task in tasks:
             task.close()
@@ -85,7 +85,7 @@ def _evict(task: Any, laws: Sequence[CausalLaw]) -> None:
         for session in list(law.live):
             # Sessions of other tasks stay as they are: they may be in the middle of a pass.
             if session.owner is task:
-                session.evict()
+                session.evict_cache()
 
 
 def check_preemption(

@@ -14,7 +14,7 @@ from polydec.core.protocols import Target
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_target import check_target
-from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.lab.testing.exercised_counts import ContractCounts, require_mechanism_exercised
 from polydec.lab.testing.shaper_contract import is_different_law
 from polydec.models.nets.press import CachePress, PackedBlock
 from polydec.models.sessions.lm import CausalLaw
@@ -52,7 +52,7 @@ class CountedPress:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> PackedBlock:
+    def pack_block(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> PackedBlock:
         """Pack one block of one layer as the inner press does, and count what became of its
         entries.
 
@@ -66,7 +66,7 @@ class CountedPress:
         Returns:
             What the inner press leaves of the block.
         """
-        packed = self.inner.pack(k, kv, behind, before)
+        packed = self.inner.pack_block(k, kv, behind, before)
         if before is None:
             given = kv
         else:
@@ -86,8 +86,8 @@ class CountedPress:
 
     def _entries(self, k: int, packed: Any, like: Tensor) -> Tensor:
         """What attention sees of it, [2, kv heads, entries, head]."""
-        into = like.new_empty(*like.shape[:2], self.inner.size(k), like.shape[3])
-        self.inner.fill([packed], into)
+        into = like.new_empty(*like.shape[:2], self.inner.kept_size(k), like.shape[3])
+        self.inner.fill_blocks([packed], into)
         return into
 
 
@@ -115,7 +115,7 @@ def check_press(
     prompt = _text(lm, blocks * press.block + 3, seed)
     # Some blocks are full behind this prompt: the contract of targets then reads pressed and
     # unpressed entries.
-    check_target(lm.pressed(press), prompt=prompt, tolerance=tolerance, seed=seed)
+    check_target(lm.pressed_law(press), prompt=prompt, tolerance=tolerance, seed=seed)
     return check_pressing(lm, press, seed=seed)
 
 
@@ -138,7 +138,7 @@ def check_pressing(lm: CausalLaw, press: CachePress, *, seed: int = 0) -> PressC
     seen = Counter[str]()
     counted: Any = CountedPress(press, seen)
     text = _text(lm, 4 * press.block, seed)
-    rows = zip(*(_rows(law, text) for law in (lm, lm.pressed(counted))), strict=True)
+    rows = zip(*(_rows(law, text) for law in (lm, lm.pressed_law(counted))), strict=True)
     seen["changed"] = sum(is_different_law(exact_V, pressed_V) for exact_V, pressed_V in rows)
     counts = PressCounts(**seen)
     require_mechanism_exercised(counts, press)
@@ -154,11 +154,11 @@ def _text(lm: CausalLaw, length: int, seed: int) -> list[int]:
 def _rows(law: Target, text: list[int]) -> list[Tensor]:
     """The law after each token of a text."""
 
-    async def scored() -> list[Tensor]:
-        session = law.open(text[:1])
-        scores = await session.score(Draft.chain(text[0], text[1:]), ScoreRequest())
-        rows = [scores.row(i) for i in range(len(text))]
+    async def scored_rows() -> list[Tensor]:
+        session = law.open_session(text[:1])
+        scores = await session.score_draft(Draft.chain_draft(text[0], text[1:]), ScoreRequest())
+        rows = [scores.logprob_row(i) for i in range(len(text))]
         session.close()
         return rows
 
-    return run_coroutines([scored()])[0]
+    return run_coroutines([scored_rows()])[0]

@@ -28,7 +28,7 @@ from polydec.lab.testing.check_search import (
 )
 from polydec.lab.testing.enumerate import Law, law_of, target_law, text_law_distance
 from polydec.lab.testing.examples import SHAPERS, bend_target
-from polydec.lab.testing.exercised import (
+from polydec.lab.testing.exercised_counts import (
     ContractCounts,
     require_mechanism_exercised,
 )
@@ -272,7 +272,7 @@ def check_ledger(make: Make) -> None:
         total = SearchStats()
         for s in stats:
             assert isinstance(s, SearchStats), f"a ledger of another kind: {s}"
-            total = total.plus(s)
+            total = total.plus_stats(s)
         table: Any = target.network
         # The toy counts layers times positions; the prompt but its last token is fed by the
         # prefill.
@@ -305,7 +305,7 @@ def check_clock(make: Make) -> None:
     edited = list[int]()
     steps = 0
     on: Observer = lambda e: edited.append(steps) if isinstance(e, EditedEvent) else None  # noqa: E731
-    scheduler.submit(run_decoder(make(toy_law(4, 6, eos=-1)), Request(PROMPT, 24), on))
+    scheduler.submit_coroutine(run_decoder(make(toy_law(4, 6, eos=-1)), Request(PROMPT, 24), on))
     while scheduler.step():
         steps += 1
     assert 2 * edited[0] <= steps, f"the first edit came after {edited[0]} of {steps} steps"
@@ -333,11 +333,11 @@ def check_draws(make: Make) -> None:
             "the same request, another text"
         )
     # The strict stream gives the draws of the plain one, and refuses to give one twice.
-    strict: Any = StrictRng.of(3)
+    strict: Any = StrictRng.of_choice(3)
     text = run_coroutines([answer_one(decoder, Request(PROMPT, 12, seed=3), strict)])[0].token_ids
     assert (
         text
-        == run_coroutines([answer_one(decoder, Request(PROMPT, 12, seed=3), Rng.of(3))])[
+        == run_coroutines([answer_one(decoder, Request(PROMPT, 12, seed=3), Rng.of_choice(3))])[
             0
         ].token_ids
     )

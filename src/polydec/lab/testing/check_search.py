@@ -32,7 +32,7 @@ from polydec.core.trace import (
 from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.testing.enumerate import target_law
 from polydec.lab.testing.examples import SHAPERS, bend_target
-from polydec.lab.testing.exercised import (
+from polydec.lab.testing.exercised_counts import (
     ContractCounts,
     require_mechanism_exercised,
 )
@@ -343,23 +343,23 @@ def noted_rightly(target: Target, r: Result) -> None:
         AssertionError: They are another token's, or another place's.
     """
 
-    async def scores() -> Any:
-        session = target.open(PROMPT)
-        return await session.score(
-            Draft.chain(PROMPT[-1], r.token_ids[:-1]), ScoreRequest(base=RowDetail.ROW)
+    async def noted_scores() -> Any:
+        session = target.open_session(PROMPT)
+        return await session.score_draft(
+            Draft.chain_draft(PROMPT[-1], r.token_ids[:-1]), ScoreRequest(base=RowDetail.ROW)
         )
 
     # All tokens of the text in one pass, by a session that has seen nothing of the search.
-    rows = run_coroutines([scores()])[0]
+    rows = run_coroutines([noted_scores()])[0]
     assert r.logprobs is not None and tuple(t.token for t in r.logprobs) == r.token_ids, (
         "log-probabilities of other tokens"
     )
     for i, t in enumerate(r.logprobs):
-        here = rows.logp(i, (t.token,))[0], rows.base.logp(i, (t.token,))[0]
+        here = rows.token_logprobs(i, (t.token,))[0], rows.base.token_logprobs(i, (t.token,))[0]
         assert max(abs(here[0] - t.logp), abs(here[1] - t.model_logp)) < 1e-9, (
             f"token {i} of {r.token_ids} has log-probabilities {t.logp}, {t.model_logp}; they are {here}"
         )
-        assert [x for x, _ in t.top] == list(rows.base.topk(i, len(t.top))[0]), (
+        assert [x for x, _ in t.top] == list(rows.base.likeliest_tokens(i, len(t.top))[0]), (
             "the likeliest tokens of another place"
         )
 
@@ -523,7 +523,7 @@ def check_sessions(make: Make) -> None:
         scheduler = Scheduler()
         edits = list[EditedEvent]()
 
-        def on(event: TraceEvent, edits: list[EditedEvent] = edits) -> None:
+        def on_event(event: TraceEvent, edits: list[EditedEvent] = edits) -> None:
             """Collect the edits of one run.
 
             Args:
@@ -533,7 +533,7 @@ def check_sessions(make: Make) -> None:
             if isinstance(event, EditedEvent):
                 edits.append(event)
 
-        task = scheduler.submit(run_decoder(make(target), Request(PROMPT, 12), on))
+        task = scheduler.submit_coroutine(run_decoder(make(target), Request(PROMPT, 12), on_event))
         # Cut off after 0, 1, 2, … steps, until a run comes to its end before that.
         more = all(scheduler.step() for _ in range(steps))
         scheduler.cancel(task)
@@ -600,10 +600,10 @@ class CountedTarget:
         self.opened = 0
         self.closed = list[int]()
 
-    def open(self, prompt: Sequence[int]) -> Any:
-        return self.count(self.target.open(prompt))
+    def open_session(self, prompt: Sequence[int]) -> Any:
+        return self.counting_session(self.target.open_session(prompt))
 
-    def count(self, session: Any) -> Any:
+    def counting_session(self, session: Any) -> Any:
         self.opened += 1
         return CountedSession(self, session, self.opened - 1)
 
@@ -620,7 +620,7 @@ class CountedSession:
         return getattr(self._session, name)
 
     def fork(self, choice: int | None = None) -> Any:
-        return self._of.count(self._session.fork(choice))
+        return self._of.counting_session(self._session.fork(choice))
 
     def close(self) -> None:
         self._of.closed.append(self._number)
@@ -643,7 +643,7 @@ class StopStringWriter:
         self.held = held
         self.stopped = stopped
 
-    def push(self, token: int) -> str:
+    def push_token(self, token: int) -> str:
         """Add a token.
 
         Args:
@@ -666,7 +666,7 @@ class StopStringWriter:
         self.held = self.held[sure:]
         return out
 
-    def end(self) -> str:
+    def end_text(self) -> str:
         return self.held
 
     def fork(self) -> StopStringWriter:

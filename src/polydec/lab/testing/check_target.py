@@ -16,7 +16,11 @@ from polydec.core.law import float64_probabilities
 from polydec.core.protocols import DraftScores, Session, Shaper, Target
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest
-from polydec.lab.testing.exercised import ContractCounts, declared_unexercised, require_exercised
+from polydec.lab.testing.exercised_counts import (
+    ContractCounts,
+    declared_unexercised,
+    require_exercised,
+)
 from polydec.lab.testing.shaper_contract import is_different_law
 
 
@@ -90,7 +94,7 @@ def check_target(
         AssertionError: A promise is broken, or something that is to be checked never happened.
     """
     checker = TargetChecker(target, tuple(prompt), tolerance, random.Random(seed), prefill)
-    checker.all()
+    checker.check_all()
     counts = TargetCounts(**checker.seen)
     names = [f.name for f in fields(counts)]
     reasons = {**declared_unexercised(target), **checker.refusals}
@@ -142,32 +146,34 @@ class TargetChecker:
         # EOS is left out: a target may give no law behind it.
         self.usual = sorted(set(range(target.vocab.size)) - target.vocab.eos)[:50]
 
-    def all(self) -> None:
+    def check_all(self) -> None:
         for check in (
-            self.members,
-            self.trees,
-            self.extension,
-            self.commits,
-            self.unscored,
-            self.keeps,
-            self.evicts,
-            self.rewind,
-            self.forks,
-            self.reading,
-            self.states,
-            self.memory,
-            self.probes,
-            self.bends,
+            self.check_members,
+            self.check_trees,
+            self.check_extension,
+            self.check_commits,
+            self.check_unscored,
+            self.check_keeps,
+            self.check_evictions,
+            self.check_rewinds,
+            self.check_forks,
+            self.check_reading,
+            self.check_states,
+            self.check_memory,
+            self.check_probes,
+            self.check_bends,
             self.prompt_rows,
         ):
             # Each check runs alone, so that no pass of one is merged with another's.
             run_coroutines([check()])
 
-    async def members(self) -> None:
+    async def check_members(self) -> None:
         """Whoever holds a target, a session or scores may use every member of their protocols."""
         # Every name of the protocol must be there, though only some are used below.
-        session = self.target.open(self.prompt)
-        scores = await session.score(Draft.chain(self.prompt[-1]), ScoreRequest(base=RowDetail.ROW))
+        session = self.target.open_session(self.prompt)
+        scores = await session.score_draft(
+            Draft.chain_draft(self.prompt[-1]), ScoreRequest(base=RowDetail.ROW)
+        )
         for what, protocol in (
             (self.target, Target),
             (session, Session),
@@ -183,7 +189,7 @@ class TargetChecker:
         assert session.peers >= 1, f"peers is {session.peers}: the session itself counts"
         session.close()
 
-    def tree(self, nodes: int) -> Draft:
+    def random_tree(self, nodes: int) -> Draft:
         """A random tree below the prompt's root, without equal siblings."""
         token = [self.prompt[-1]]
         parent = [-1]
@@ -194,35 +200,37 @@ class TargetChecker:
             if all((p, x) != (q, y) for q, y in zip(parent, token, strict=True)):
                 token.append(x)
                 parent.append(p)
-        return Draft.certain(token, parent)
+        return Draft.certain_tree(token, parent)
 
-    async def after(self, text: Sequence[int]) -> Tensor:
+    async def row_after(self, text: Sequence[int]) -> Tensor:
         """The row after prompt and text, by single steps of a fresh session."""
         if tuple(text) not in self.stepped:
             self.stepped[tuple(text)] = await self.by_steps(text)
         return self.stepped[tuple(text)]
 
     async def by_steps(self, text: Sequence[int]) -> Tensor:
-        session = self.target.open(self.prompt)
+        session = self.target.open_session(self.prompt)
         root = self.prompt[-1]
         for x in text:
-            await session.score(Draft.chain(root), ScoreRequest())
-            session.commit((root,))
+            await session.score_draft(Draft.chain_draft(root), ScoreRequest())
+            session.commit_tokens((root,))
             root = x
-        row_V = (await session.score(Draft.chain(root), ScoreRequest())).row(0)
+        row_V = (await session.score_draft(Draft.chain_draft(root), ScoreRequest())).logprob_row(0)
         session.close()
         # The same text, given as a prompt, is a second way to the same row.
         if self.prefill and text:
-            session = self.target.open((*self.prompt, *text))
-            self.same(
+            session = self.target.open_session((*self.prompt, *text))
+            self.require_same_law(
                 row_V,
-                (await session.score(Draft.chain(text[-1]), ScoreRequest())).row(0),
+                (
+                    await session.score_draft(Draft.chain_draft(text[-1]), ScoreRequest())
+                ).logprob_row(0),
                 f"committing {tuple(text)} is not the same as giving it with the prompt",
             )
             session.close()
         return row_V
 
-    def same(self, got_V: Tensor, want_V: Tensor, message: str) -> None:
+    def require_same_law(self, got_V: Tensor, want_V: Tensor, message: str) -> None:
         """Require that two rows are one law.
 
         Args:
@@ -248,7 +256,9 @@ class TargetChecker:
         """
         return largest_difference(a_V, b_V) > self.tolerance
 
-    async def rows(self, scores: DraftScores, draft: Draft, text: Sequence[int], what: str) -> None:
+    async def require_rows(
+        self, scores: DraftScores, draft: Draft, text: Sequence[int], what: str
+    ) -> None:
         """Require that the row of every node is that of its path, by single steps.
 
         Args:
@@ -263,44 +273,52 @@ class TargetChecker:
         """
         for i in range(len(draft)):
             path = [draft.token[j] for j in draft.path_to(i)]
-            want_V = await self.after([*text, *path])
-            self.same(scores.row(i), want_V, f"{what}: row {i} is not that of its path {path}")
+            want_V = await self.row_after([*text, *path])
+            self.require_same_law(
+                scores.logprob_row(i), want_V, f"{what}: row {i} is not that of its path {path}"
+            )
             # Neighbouring rows that are alike would hide a mix-up: how many differ is counted.
             before_V = self.row_before
             self.row_before = want_V
             self.seen["rows"] += 1
             self.seen["distinct"] += before_V is not None and self.would_show(before_V, want_V)
 
-    async def trees(self) -> None:
+    async def check_trees(self) -> None:
         for nodes in (1, 2, 5, 7):
-            session = self.target.open(self.prompt)
-            draft = self.tree(min(nodes, len(self.usual) + 1))
+            session = self.target.open_session(self.prompt)
+            draft = self.random_tree(min(nodes, len(self.usual) + 1))
             # The prompt comes first here; other checks leave it to the first score.
-            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
-            scores = await session.score(draft, ScoreRequest())
-            total = float(float64_probabilities(scores.row(0)).sum())
+            await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
+            scores = await session.score_draft(draft, ScoreRequest())
+            total = float(float64_probabilities(scores.logprob_row(0)).sum())
             assert abs(total - 1.0) < 1e-5, f"row 0 sums to {total}, not to 1"
-            await self.rows(scores, draft, (), f"tree of {len(draft)} nodes")
+            await self.require_rows(scores, draft, (), f"tree of {len(draft)} nodes")
             session.close()
 
-    async def extension(self) -> None:
-        session = self.target.open(self.prompt)
+    async def check_extension(self) -> None:
+        session = self.target.open_session(self.prompt)
         # Two nodes, then three, then five of one tree: each score feeds the new ones only.
-        whole = self.tree(5)
+        whole = self.random_tree(5)
         for n in (2, 3, 5):
-            part = Draft.certain(whole.token[:n], whole.parent[:n])
-            await self.rows(
-                await session.score(part, ScoreRequest()), part, (), f"draft extended to {n} nodes"
+            part = Draft.certain_tree(whole.token[:n], whole.parent[:n])
+            await self.require_rows(
+                await session.score_draft(part, ScoreRequest()),
+                part,
+                (),
+                f"draft extended to {n} nodes",
             )
-        other = self.tree(4)
-        await self.rows(
-            await session.score(other, ScoreRequest()), other, (), "draft that replaces another"
+        other = self.random_tree(4)
+        await self.require_rows(
+            await session.score_draft(other, ScoreRequest()),
+            other,
+            (),
+            "draft that replaces another",
         )
         session.close()
 
-    async def commits(self) -> None:
+    async def check_commits(self) -> None:
         """Accepted paths of every length, one round after another."""
-        session = self.target.open(self.prompt)
+        session = self.target.open_session(self.prompt)
         text = list[int]()
         for depth in (0, 2, 1, 3):
             root = ([*self.prompt, *text])[-1]
@@ -308,52 +326,52 @@ class TargetChecker:
             b = self.usual[-1]
             # Siblings, and two levels below one of them: what was accepted is not what stands
             # first.
-            draft = Draft.certain(
+            draft = Draft.certain_tree(
                 (root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3)
             )  # accepted below: 2, 3, 6
-            await self.rows(
-                await session.score(draft, ScoreRequest()),
+            await self.require_rows(
+                await session.score_draft(draft, ScoreRequest()),
                 draft,
                 text,
                 f"after {len(text)} committed tokens",
             )
             path = [draft.token[i] for i in (2, 3, 6)][:depth]
-            session.commit((root, *path))
+            session.commit_tokens((root, *path))
             text += [*path, self.dice.choice(self.usual)]
         session.close()
 
-    async def unscored(self) -> None:
+    async def check_unscored(self) -> None:
         """Tokens may be committed that no score has seen."""
-        session = self.target.open(self.prompt)
+        session = self.target.open_session(self.prompt)
         text = [self.dice.choice(self.usual) for _ in range(5)]
         # Committed without a score: nothing of it has run yet.
-        session.commit((self.prompt[-1], *text[:-1]))
-        await self.rows(
-            await session.score(Draft.chain(text[-1]), ScoreRequest()),
-            Draft.chain(text[-1]),
+        session.commit_tokens((self.prompt[-1], *text[:-1]))
+        await self.require_rows(
+            await session.score_draft(Draft.chain_draft(text[-1]), ScoreRequest()),
+            Draft.chain_draft(text[-1]),
             text,
             "unscored commit",
         )
         a = self.usual[0]
         b = self.usual[-1]
         # Scored and then dropped: what was staged must leave no trace.
-        await session.score(Draft.chain(text[-1], (a,)), ScoreRequest())
-        session.commit((text[-1], b, a))
+        await session.score_draft(Draft.chain_draft(text[-1], (a,)), ScoreRequest())
+        session.commit_tokens((text[-1], b, a))
         text += [b, a, b]
-        await self.rows(
-            await session.score(Draft.chain(b), ScoreRequest()),
-            Draft.chain(b),
+        await self.require_rows(
+            await session.score_draft(Draft.chain_draft(b), ScoreRequest()),
+            Draft.chain_draft(b),
             text,
             "commit beside the scored draft",
         )
         session.close()
 
-    def bush(self, root: int) -> Draft:
+    def random_bush(self, root: int) -> Draft:
         a = self.usual[0]
         b = self.usual[-1]
-        return Draft.certain((root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3))
+        return Draft.certain_tree((root, a, b, b, a, a, b), (-1, 0, 0, 2, 2, 3, 3))
 
-    def longer(self, draft: Draft, parents: Sequence[int]) -> Draft:
+    def longer_draft(self, draft: Draft, parents: Sequence[int]) -> Draft:
         """Add nodes to a draft.
 
         Args:
@@ -365,12 +383,12 @@ class TargetChecker:
             is one.
         """
         token = [
-            next((x for x in self.usual if draft.child(p, x) is None), self.usual[0])
+            next((x for x in self.usual if draft.child_of(p, x) is None), self.usual[0])
             for p in parents
         ]
-        return Draft.certain((*draft.token, *token), (*draft.parent, *parents))
+        return Draft.certain_tree((*draft.token, *token), (*draft.parent, *parents))
 
-    async def keeps(self) -> None:
+    async def check_keeps(self) -> None:
         """Some branches go, the root moves down, and what follows is as if the others had never
         been.
         """
@@ -383,56 +401,58 @@ class TargetChecker:
             (3, (0, 2, 3)),
             (6, range(7)),
         ):
-            session = self.target.open(self.prompt)
-            draft = self.bush(self.prompt[-1])
-            await session.score(draft, ScoreRequest())
-            left = session.keep(nodes, root)
+            session = self.target.open_session(self.prompt)
+            draft = self.random_bush(self.prompt[-1])
+            await session.score_draft(draft, ScoreRequest())
+            left = session.keep_nodes(nodes, root)
             text = [draft.token[i] for i in draft.path_to(root)]
             assert left.token[0] == draft.token[root] and left.parent[0] == -1, (
                 "node 0 of what stays is not the new root"
             )
             # One new node below the last that stayed and one below the root: both read what stayed
             # in the cache.
-            more = self.longer(left, (len(left) - 1, 0) if len(left) > 1 else (0,))
-            assert more.extends(left), "a draft with further nodes does not extend what was kept"
-            await self.rows(
-                await session.score(more, ScoreRequest()),
+            more = self.longer_draft(left, (len(left) - 1, 0) if len(left) > 1 else (0,))
+            assert more.is_extension_of(left), (
+                "a draft with further nodes does not extend what was kept"
+            )
+            await self.require_rows(
+                await session.score_draft(more, ScoreRequest()),
                 more,
                 text,
                 f"{tuple(nodes)} kept below {root}, and two more",
             )
             # A second time, so that what was kept once is cut again.
             down = more.path_to(len(left))
-            again = session.keep((0, *down), down[-1])
+            again = session.keep_nodes((0, *down), down[-1])
             far = [*text, *(more.token[i] for i in down)]
             assert len(again) == 1, f"{len(again)} nodes stay where one was to"
             twin = session.fork()
-            session.commit((again.token[0],))
-            tip = Draft.chain(self.usual[0])
-            await self.rows(
-                await session.score(tip, ScoreRequest()),
+            session.commit_tokens((again.token[0],))
+            tip = Draft.chain_draft(self.usual[0])
+            await self.require_rows(
+                await session.score_draft(tip, ScoreRequest()),
                 tip,
                 [*far, tip.token[0]],
                 "commit after keep",
             )
             session.close()
-            other = self.longer(again, (0,))
-            await self.rows(
-                await twin.score(other, ScoreRequest()), other, far, "twin of what was kept"
+            other = self.longer_draft(again, (0,))
+            await self.require_rows(
+                await twin.score_draft(other, ScoreRequest()), other, far, "twin of what was kept"
             )
             twin.close()
 
-    async def evicts(self) -> None:
+    async def check_evictions(self) -> None:
         """Entries are given back at any moment; nobody can tell from a row."""
         # Each moment evicts in one run and not in another, and one run evicts at all four.
         for when in (6, 9, 15):
             session, draft, text = (
-                self.target.open(self.prompt),
-                self.bush(self.prompt[-1]),
+                self.target.open_session(self.prompt),
+                self.random_bush(self.prompt[-1]),
                 list[int](),
             )
 
-            def maybe(bit: int, session: Session = session, when: int = when) -> None:
+            def maybe_evict(bit: int, session: Session = session, when: int = when) -> None:
                 """Give the cache back at some of the four moments of a run.
 
                 Args:
@@ -441,57 +461,60 @@ class TargetChecker:
                     when: The sum of the moments at which this run evicts.
                 """
                 if when & bit:
-                    session.evict()
+                    session.evict_cache()
 
-            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
-            maybe(1)
-            await self.rows(
-                await session.score(draft, ScoreRequest()), draft, (), "score after evict"
+            await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
+            maybe_evict(1)
+            await self.require_rows(
+                await session.score_draft(draft, ScoreRequest()), draft, (), "score after evict"
             )
-            maybe(2)
+            maybe_evict(2)
             # Two ways to go on: by new tokens, or by nodes that were scored.
             if when & 1:
-                session.commit([draft.token[i] for i in (0, 2, 4)])
+                session.commit_tokens([draft.token[i] for i in (0, 2, 4)])
                 draft, text = (
-                    self.bush(self.usual[0]),
+                    self.random_bush(self.usual[0]),
                     [draft.token[2], draft.token[4], self.usual[0]],
                 )
             else:
-                draft, text = self.longer(session.keep((0, 2, 4), 2), (0, 1)), [draft.token[2]]
-            maybe(4)
-            await self.rows(
-                await session.score(draft, ScoreRequest()),
+                draft, text = (
+                    self.longer_draft(session.keep_nodes((0, 2, 4), 2), (0, 1)),
+                    [draft.token[2]],
+                )
+            maybe_evict(4)
+            await self.require_rows(
+                await session.score_draft(draft, ScoreRequest()),
                 draft,
                 text,
                 f"evicted at {when:04b}, a second round",
             )
-            session.commit(draft.token[:1])
-            maybe(8)
-            last = Draft.chain(self.usual[-1])
+            session.commit_tokens(draft.token[:1])
+            maybe_evict(8)
+            last = Draft.chain_draft(self.usual[-1])
             text.append(last.token[0])
-            await self.rows(
-                await session.score(last, ScoreRequest()),
+            await self.require_rows(
+                await session.score_draft(last, ScoreRequest()),
                 last,
                 text,
                 f"evicted at {when:04b}, a third round",
             )
             session.close()
 
-    async def states(self) -> None:
+    async def check_states(self) -> None:
         """Hidden states have one row a node, and through norm and head they say what the model
         says.
         """
-        session = self.target.open(self.prompt)
-        draft = self.bush(self.prompt[-1])
+        session = self.target.open_session(self.prompt)
+        draft = self.random_bush(self.prompt[-1])
         want = ScoreRequest(base=RowDetail.ROW, hidden=True)
-        first = Draft.certain(draft.token[:3], draft.parent[:3])
-        await session.score(first, ScoreRequest(base=RowDetail.ROW))
-        scores = await session.score(draft, want)
+        first = Draft.certain_tree(draft.token[:3], draft.parent[:3])
+        await session.score_draft(first, ScoreRequest(base=RowDetail.ROW))
+        scores = await session.score_draft(draft, want)
         hidden_NH = scores.hidden_NH
         # A target without states must refuse to compute from them, with an error of its own.
         if hidden_NH is None:
             try:
-                session.states(torch.empty(0, 1))
+                session.score_states(torch.empty(0, 1))
             except PolydecError as error:  # this target shows none
                 self.refusals["states"] = str(error)
         else:
@@ -499,17 +522,19 @@ class TargetChecker:
                 f"hidden_NH has {len(hidden_NH)} rows for {len(draft)} nodes"
             )
             try:
-                own: DraftScores | None = session.states(hidden_NH)
+                own: DraftScores | None = session.score_states(hidden_NH)
             except PolydecError as error:  # this target cannot
                 own, self.refusals["states"] = None, str(error)
             if own is not None:
                 for i in range(len(draft)):
-                    self.same(
-                        own.row(i), scores.base.row(i), f"states: row {i} is not the model's own"
+                    self.require_same_law(
+                        own.logprob_row(i),
+                        scores.base.logprob_row(i),
+                        f"states: row {i} is not the model's own",
                     )
                 self.seen["states"] += len(draft)
                 try:
-                    behind: Tensor | None = session.normed(hidden_NH)
+                    behind: Tensor | None = session.normed_states(hidden_NH)
                 except PolydecError:  # a network that runs whole only
                     behind = None
                 assert behind is None or behind.shape == hidden_NH.shape, (
@@ -517,7 +542,7 @@ class TargetChecker:
                 )
         session.close()
 
-    async def memory(self) -> None:
+    async def check_memory(self) -> None:
         """What a last layer holds of the committed text is what a session holds that was given it
         as a prompt: behind branches, forks and eviction.
         """
@@ -531,25 +556,25 @@ class TargetChecker:
         except PolydecError as error:  # this target shows none
             self.refusals["keys"] = str(error)
             return
-        session = self.target.open(self.prompt)
-        draft = Draft.certain((self.prompt[-1], b, a, a, b), (-1, 0, 0, 1, 2))
-        await session.score(draft, ScoreRequest())
-        session.commit((*self.prompt[-1:], a))
+        session = self.target.open_session(self.prompt)
+        draft = Draft.certain_tree((self.prompt[-1], b, a, a, b), (-1, 0, 0, 1, 2))
+        await session.score_draft(draft, ScoreRequest())
+        session.commit_tokens((*self.prompt[-1:], a))
         twin = session.fork()
-        root = Draft.chain(b)
+        root = Draft.chain_draft(b)
         for one, evicts in ((session, False), (twin, True)):
             if evicts:
-                one.evict()
+                one.evict_cache()
                 # Entries that went may not be shown; the next score feeds them anew.
-                assert not one.memory()[0].shape[1], "keys are shown that were given back"
-            await one.score(root, ScoreRequest())
-            before = one.memory()[0].shape[1]
+                assert not one.layer_memory()[0].shape[1], "keys are shown that were given back"
+            await one.score_draft(root, ScoreRequest())
+            before = one.layer_memory()[0].shape[1]
             # The last token waits for its pass, so its keys are not there yet.
             assert before < len(text), (
                 f"{before} keys are shown of {len(text) - 1} committed tokens"
             )
-            one.commit((b,))
-            got = one.memory()
+            one.commit_tokens((b,))
+            got = one.layer_memory()
             assert got[0].shape[1] == len(text), (
                 f"{got[0].shape[1]} keys are shown of {len(text)} tokens"
             )
@@ -565,17 +590,17 @@ class TargetChecker:
 
     async def _remembered(self, text: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Keys and values of all tokens but the last, of a session that has this prompt."""
-        session = self.target.open(text)
-        await session.prefill(ScoreRequest(law=RowDetail.NOTHING, last=True))
-        keys, values = (t.clone() for t in session.memory())
+        session = self.target.open_session(text)
+        await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING, last=True))
+        keys, values = (t.clone() for t in session.layer_memory())
         session.close()
         return keys, values
 
-    async def probes(self) -> None:
+    async def check_probes(self) -> None:
         """A probe that brings a token's embedding says what the token says, and moves nobody."""
-        session, (a, b) = self.target.open(self.prompt), (self.usual[0], self.usual[-1])
+        session, (a, b) = self.target.open_session(self.prompt), (self.usual[0], self.usual[-1])
         try:
-            table_NH = session.embed((a, b, a))
+            table_NH = session.embed_tokens((a, b, a))
         except PolydecError as error:
             self.refusals["probes"] = str(error)
             session.close()
@@ -583,7 +608,7 @@ class TargetChecker:
         assert (
             table_NH.dim() == 2 and len(table_NH) == 3 and bool((table_NH[0] == table_NH[2]).all())
         ), "embed is no table"
-        plain = Draft.certain((self.prompt[-1], a, b, b), (-1, 0, 0, 1))
+        plain = Draft.certain_tree((self.prompt[-1], a, b, b), (-1, 0, 0, 1))
         draft = replace(
             plain,
             # Two of the nodes bring the embedding of token b in place of its id.
@@ -591,26 +616,26 @@ class TargetChecker:
             probe=(False, False, True, True),
             state=(None, None, table_NH[1], table_NH[1]),
         )
-        scores = await session.score(draft, ScoreRequest())
+        scores = await session.score_draft(draft, ScoreRequest())
         for i in range(len(plain)):
             path = [plain.token[j] for j in plain.path_to(i)]
             # A probe has no text, so shapers have no state for it: its row is the model's own.
             if i > 1:
-                got_V = scores.base.row(i)
+                got_V = scores.base.logprob_row(i)
             else:
-                got_V = scores.row(i)
-            self.same(got_V, await self.scored(path, i > 1), f"probe beside node {i}")
+                got_V = scores.logprob_row(i)
+            self.require_same_law(got_V, await self.path_row(path, i > 1), f"probe beside node {i}")
         self.seen["probes"] += len(plain)
-        session.commit(draft.token[:2])
-        await self.rows(
-            await session.score(Draft.chain(b), ScoreRequest()),
-            Draft.chain(b),
+        session.commit_tokens(draft.token[:2])
+        await self.require_rows(
+            await session.score_draft(Draft.chain_draft(b), ScoreRequest()),
+            Draft.chain_draft(b),
             (a, b),
             "commit beside probes",
         )
         session.close()
 
-    async def scored(self, path: Sequence[int], base: bool) -> Tensor:
+    async def path_row(self, path: Sequence[int], base: bool) -> Tensor:
         """Compute the row at the end of a path in a fresh session.
 
         Args:
@@ -620,95 +645,106 @@ class TargetChecker:
         Returns:
             Log-probabilities, shape ``[V]``.
         """
-        session = self.target.open(self.prompt)
-        chain = Draft.chain(self.prompt[-1], path)
-        scores = await session.score(chain, ScoreRequest(base=RowDetail.ROW))
+        session = self.target.open_session(self.prompt)
+        chain = Draft.chain_draft(self.prompt[-1], path)
+        scores = await session.score_draft(chain, ScoreRequest(base=RowDetail.ROW))
         session.close()
-        return (scores.base if base else scores).row(len(path))
+        return (scores.base if base else scores).logprob_row(len(path))
 
-    async def bends(self) -> None:
+    async def check_bends(self) -> None:
         """The model's own rows, bent, are the law."""
-        session = self.target.open(self.prompt)
-        draft = self.bush(self.prompt[-1])
-        scores = await session.score(draft, ScoreRequest(base=RowDetail.ROW))
-        self.same(
-            session.bend(draft, scores.base).row(0), scores.row(0), "bend: row 0 is not the law"
+        session = self.target.open_session(self.prompt)
+        draft = self.random_bush(self.prompt[-1])
+        scores = await session.score_draft(draft, ScoreRequest(base=RowDetail.ROW))
+        self.require_same_law(
+            session.bend_scores(draft, scores.base).logprob_row(0),
+            scores.logprob_row(0),
+            "bend: row 0 is not the law",
         )
         session.close()
 
-    async def rewind(self) -> None:
+    async def check_rewinds(self) -> None:
         for n in (0, 1, 3, 4):
-            session = self.target.open(self.prompt)
+            session = self.target.open_session(self.prompt)
             text = [self.dice.choice(self.usual) for _ in range(5)]
             if n:  # another token than the last one that stays: the law behind them is another one
                 text[4] = next(x for x in self.usual if x != text[4 - n])
-            draft = Draft.chain(self.prompt[-1], text[:4])
-            await session.score(draft, ScoreRequest())
-            session.commit(draft.token)
-            await session.score(Draft.chain(text[4]), ScoreRequest())
-            session.rewind(n)  # then another token than the one that stood there
+            draft = Draft.chain_draft(self.prompt[-1], text[:4])
+            await session.score_draft(draft, ScoreRequest())
+            session.commit_tokens(draft.token)
+            await session.score_draft(Draft.chain_draft(text[4]), ScoreRequest())
+            session.rewind_tokens(n)  # then another token than the one that stood there
             left = [self.prompt[-1], *text][: 5 - n]
             root = next(x for x in self.usual[::-1] if x != [self.prompt[-1], *text][5 - n])
-            draft = Draft.chain(root, (self.usual[0],))
-            await self.rows(
-                await session.score(draft, ScoreRequest()),
+            draft = Draft.chain_draft(root, (self.usual[0],))
+            await self.require_rows(
+                await session.score_draft(draft, ScoreRequest()),
                 draft,
                 [*left[1:], root],
                 f"rewound by {n}",
             )
             if n:
-                stands_V = await self.after([*left[1:], root])
-                self.seen["rewound"] += self.would_show(stands_V, await self.after([*text, root]))
+                stands_V = await self.row_after([*left[1:], root])
+                self.seen["rewound"] += self.would_show(
+                    stands_V, await self.row_after([*text, root])
+                )
             session.close()
 
-    async def forks(self) -> None:
+    async def check_forks(self) -> None:
         """Twins go their own ways, also when one is forked while something is staged."""
-        session, (a, b) = self.target.open(self.prompt), (self.usual[0], self.usual[-1])
-        await session.score(Draft.certain((self.prompt[-1], a, b), (-1, 0, 0)), ScoreRequest())
+        session, (a, b) = self.target.open_session(self.prompt), (self.usual[0], self.usual[-1])
+        await session.score_draft(
+            Draft.certain_tree((self.prompt[-1], a, b), (-1, 0, 0)), ScoreRequest()
+        )
         twin = session.fork()
-        session.commit((self.prompt[-1], a))
+        session.commit_tokens((self.prompt[-1], a))
         # The original has committed a already; the twin, which still has both staged, takes b.
         for s, first in ((twin, b), (session, a)):
             if s is twin:
-                s.commit((self.prompt[-1], first))
-            draft = Draft.chain(b, (a,))
-            await self.rows(
-                await s.score(draft, ScoreRequest()), draft, (first, b), f"twin that took {first}"
+                s.commit_tokens((self.prompt[-1], first))
+            draft = Draft.chain_draft(b, (a,))
+            await self.require_rows(
+                await s.score_draft(draft, ScoreRequest()),
+                draft,
+                (first, b),
+                f"twin that took {first}",
             )
         # Both twins go on in turns, so that one would show in the other.
-        session.commit((b,))
-        twin.commit((b, a))
-        await self.rows(
-            await session.score(Draft.chain(a), ScoreRequest()),
-            Draft.chain(a),
+        session.commit_tokens((b,))
+        twin.commit_tokens((b, a))
+        await self.require_rows(
+            await session.score_draft(Draft.chain_draft(a), ScoreRequest()),
+            Draft.chain_draft(a),
             (a, b, a),
             "first twin, later",
         )
-        await self.rows(
-            await twin.score(Draft.chain(b), ScoreRequest()),
-            Draft.chain(b),
+        await self.require_rows(
+            await twin.score_draft(Draft.chain_draft(b), ScoreRequest()),
+            Draft.chain_draft(b),
             (b, b, a, b),
             "second twin, later",
         )
         for first, other in (((a, b, a), (b, b, a)), ((a, b), (b, b))):
-            self.seen["forked"] += self.would_show(await self.after(first), await self.after(other))
+            self.seen["forked"] += self.would_show(
+                await self.row_after(first), await self.row_after(other)
+            )
         session.close()
         twin.close()
 
-    async def reading(self) -> None:
+    async def check_reading(self) -> None:
         """argmax, topk, logp and certain say what the row says."""
-        session = self.target.open(self.prompt)
-        draft = self.tree(4)
-        scores = await session.score(draft, ScoreRequest(base=RowDetail.ROW))
+        session = self.target.open_session(self.prompt)
+        draft = self.random_tree(4)
+        scores = await session.score_draft(draft, ScoreRequest(base=RowDetail.ROW))
         k = min(3, self.target.vocab.size)
         for s in (scores, scores.base):
             ranked = s.topk_rows(range(len(draft)), k)
             for i in range(len(draft)):
-                row_V = s.row(i)
-                tokens = s.topk(i, k)
+                row_V = s.logprob_row(i)
+                tokens = s.likeliest_tokens(i, k)
                 best = float(row_V.max())
-                assert float(row_V[s.argmax(i)]) == best, (
-                    f"argmax({i}) is {s.argmax(i)}: not the likeliest token"
+                assert float(row_V[s.likeliest_token(i)]) == best, (
+                    f"argmax({i}) is {s.likeliest_token(i)}: not the likeliest token"
                 )
                 assert [float(row_V[x]) for x in tokens[0]] == list(tokens[1]), (
                     f"topk({i}) has other values than the row"
@@ -719,46 +755,52 @@ class TargetChecker:
                 assert [float(row_V[x]) for x in ranked[i]] == list(tokens[1]), (
                     f"topk_rows is not topk at row {i}"
                 )
-                assert list(s.logp(i, range(k))) == row_V[:k].tolist(), (
+                assert list(s.token_logprobs(i, range(k))) == row_V[:k].tolist(), (
                     f"logp({i}) has other values than the row"
                 )
-                only = s.certain(i)
+                only = s.certain_token(i)
                 assert only is None or float(row_V[only]) == 0.0, (
                     f"certain({i}) is {only}: the row has other tokens"
                 )
         session.close()
 
     async def prompt_rows(self) -> None:
-        session = self.target.open((*self.prompt, *self.usual[:4]))
+        session = self.target.open_session((*self.prompt, *self.usual[:4]))
         scores = (
-            await session.prefill(ScoreRequest(law=RowDetail.ROW, base=RowDetail.ROW, prompt=True))
+            await session.prefill_prompt(
+                ScoreRequest(law=RowDetail.ROW, base=RowDetail.ROW, prompt=True)
+            )
         ).base
         text = (*self.prompt, *self.usual[:4])
         for i in range(len(text) - 1):
             # Each prefix as a prompt of its own.
-            fresh = self.target.open(text[: i + 1])
+            fresh = self.target.open_session(text[: i + 1])
             want = (
-                await fresh.score(Draft.chain(text[i]), ScoreRequest(base=RowDetail.ROW))
-            ).base.row(0)
-            self.same(scores.row(i), want, f"row {i} of the prompt is not that of its beginning")
+                await fresh.score_draft(
+                    Draft.chain_draft(text[i]), ScoreRequest(base=RowDetail.ROW)
+                )
+            ).base.logprob_row(0)
+            self.require_same_law(
+                scores.logprob_row(i), want, f"row {i} of the prompt is not that of its beginning"
+            )
             fresh.close()
         session.close()
         for _ in range(2):  # the second one may find the first one's text
-            session = self.target.open(text)
+            session = self.target.open_session(text)
             last = (
-                await session.prefill(
+                await session.prefill_prompt(
                     ScoreRequest(law=RowDetail.ROW, base=RowDetail.ROW, last=True)
                 )
             ).base
-            self.same(
-                last.row(0),
-                scores.row(len(text) - 2),
+            self.require_same_law(
+                last.logprob_row(0),
+                scores.logprob_row(len(text) - 2),
                 "the last row of the prompt is not that of its beginning",
             )
             if self.prefill:
-                draft = Draft.chain(text[-1])
-                await self.rows(
-                    await session.score(draft, ScoreRequest()),
+                draft = Draft.chain_draft(text[-1])
+                await self.require_rows(
+                    await session.score_draft(draft, ScoreRequest()),
                     draft,
                     text[len(self.prompt) :],
                     "score after the last row",
@@ -799,7 +841,7 @@ def check_shaped(
     for _ in range(4):
         text = [dice.randrange(target.vocab.size) for _ in range(length)]
 
-        async def rows(of: Target, text: Sequence[int] = text) -> DraftScores:
+        async def chain_rows(of: Target, text: Sequence[int] = text) -> DraftScores:
             """Score a text as one chain.
 
             Args:
@@ -809,28 +851,30 @@ def check_shaped(
             Returns:
                 Scores after the prompt and after each token.
             """
-            session: Session = of.open(prompt)
-            return await session.score(Draft.chain(prompt[-1], text), ScoreRequest())
+            session: Session = of.open_session(prompt)
+            return await session.score_draft(Draft.chain_draft(prompt[-1], text), ScoreRequest())
 
-        got = _now(rows(target))
-        plain = _now(rows(inner))
-        states = [s.start(prompt) for s in shapers]
+        got = _now(chain_rows(target))
+        plain = _now(chain_rows(inner))
+        states = [s.start_state(prompt) for s in shapers]
         for i in range(length + 1):
-            logw_V: Tensor = plain.weights(i)
+            logw_V: Tensor = plain.log_weights(i)
             for s, state in zip(shapers, states, strict=True):
                 # The reference: shapers in order on the model's weights, without the shaped
                 # target's shortcuts.
-                logw_V = s.shape(state, logw_V)
+                logw_V = s.shape_law(state, logw_V)
             distance = float(
-                (float64_probabilities(got.row(i)) - torch.softmax(logw_V.double(), -1)).abs().max()
+                (float64_probabilities(got.logprob_row(i)) - torch.softmax(logw_V.double(), -1))
+                .abs()
+                .max()
             )
             assert distance <= tolerance, (
                 f"after {text[:i]} the shaped law is off by {distance:.2e}"
             )
             seen["rows"] += 1
-            seen["changed"] += is_different_law(plain.weights(i), logw_V)
+            seen["changed"] += is_different_law(plain.log_weights(i), logw_V)
             if i < length:
-                states = [s.step(x, text[i]) for s, x in zip(shapers, states, strict=True)]
+                states = [s.next_state(x, text[i]) for s, x in zip(shapers, states, strict=True)]
     counts = ShapedCounts(**seen)
     wanted = ["rows"] + ["changed"] * bool(shapers)
     require_exercised(counts, "a check of shapers over a target", wanted)

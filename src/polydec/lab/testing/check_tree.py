@@ -14,7 +14,7 @@ from polydec.core.protocols import Target
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, DrawKind, ScoreRequest
 from polydec.lab.testing.enumerate import enumerate_executions
-from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.lab.testing.exercised_counts import ContractCounts, require_mechanism_exercised
 from polydec.lab.testing.strict import StrictRng
 from polydec.lab.testing.toy import toy_law
 from polydec.laws.shapers.greedy import GreedyRule
@@ -96,7 +96,7 @@ def check_tree(tree: TreeGrower, *, tolerance: float = 1e-9) -> TreeCounts:
 
 
 def _grow(tree: TreeGrower, target: Target, budget: DraftBudget, rng: Any) -> Draft:
-    return run_coroutines([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
+    return run_coroutines([tree.grow_tree(target.open_session((0, 1)), 1, 2, budget, rng)])[0]
 
 
 def _grown(tree: TreeGrower, target: Target, budget: DraftBudget) -> Iterator[Draft]:
@@ -109,12 +109,14 @@ def _path(draft: Draft, node: int) -> tuple[int, ...]:
 
 
 def _row(target: Target, path: Sequence[int]) -> Tensor:
-    async def score() -> Tensor:
-        return (await target.open((0, 1)).score(Draft.chain(1, path), ScoreRequest())).row(
-            len(path)
-        )
+    async def score_once() -> Tensor:
+        return (
+            await target.open_session((0, 1)).score_draft(
+                Draft.chain_draft(1, path), ScoreRequest()
+            )
+        ).logprob_row(len(path))
 
-    return run_coroutines([score()])[0]
+    return run_coroutines([score_once()])[0]
 
 
 def _draws(
@@ -211,17 +213,17 @@ def _draws(
 
 def _names(tree: TreeGrower) -> None:
     """Rounds draw under names of their own."""
-    rng, target = StrictRng.of(4), toy_law(4, 5)
+    rng, target = StrictRng.of_choice(4), toy_law(4, 5)
 
-    async def rounds() -> None:
-        session = target.open((0, 1))
+    async def round_names() -> None:
+        session = target.open_session((0, 1))
         root = 1
         text = [0, 1]
         for _ in range(4):
-            draft = await tree.grow(session, root, len(text), DraftBudget(3, 8), rng)  # type: ignore[arg-type]
-            session.commit((root,))
+            draft = await tree.grow_tree(session, root, len(text), DraftBudget(3, 8), rng)  # type: ignore[arg-type]
+            session.commit_tokens((root,))
             # Another token than was drafted: the next round drafts below a text of its own.
             root = (draft.token[-1] + 1) % 4
             text.append(root)
 
-    run_coroutines([rounds()])
+    run_coroutines([round_names()])

@@ -20,7 +20,7 @@ from polydec.core.trace import EditedEvent, TraceEvent, from_json, replay, to_js
 from polydec.core.types import Exactness
 from polydec.lab.testing.check_neighbours import BatchCounts, check_neighbours
 from polydec.lab.testing.enumerate import law_of, text_law_distance
-from polydec.lab.testing.exercised import (
+from polydec.lab.testing.exercised_counts import (
     ContractCounts,
     require_exercised,
     require_mechanism_exercised,
@@ -100,10 +100,10 @@ def check_unmasker(unmasker: Unmasker[Any]) -> CanvasCounts:
     for seed in range(6):
         _fills(unmasker, seed)
 
-    def blocks(denoiser: Denoiser) -> Decoder:
+    def block_count(denoiser: Denoiser) -> Decoder:
         return DenoisingDecoder(denoiser, unmasker, FullRefresh(), block=3)
 
-    counts = _canvas_decoder(blocks, 0)
+    counts = _canvas_decoder(block_count, 0)
     if unmasker.exactness is Exactness.LAW:
         for block in (0, 1, 2):
             counts += check_joint(
@@ -120,26 +120,31 @@ def _fills(unmasker: Unmasker[Any], seed: int) -> None:
     greedy = (GreedyRule(),) if seed % 2 else ()
     # Fourteen positions: the prompt, three gaps, a token that is given, and gaps to the end.
     canvas: Canvas = (*PROMPT, *(None,) * 3, 2, *(None,) * (length - 7))
-    state = unmasker.start(canvas)
+    state = unmasker.start_state(canvas)
     step = 0
     left = 0
     # Block by block from the prompt on; a block without gaps is passed over.
     while open_gaps := gap_positions(canvas):
         start = len(PROMPT) + (open_gaps[0] - len(PROMPT)) // size * size
         block = range(start, min(start + size, length))
-        state = unmasker.enter(state, len(gap_positions(canvas, block.start, block.stop)))
+        state = unmasker.enter_block(state, len(gap_positions(canvas, block.start, block.stop)))
         while rows := gap_positions(
             canvas, block.start, length if unmasker.everywhere else block.stop
         ):
             if not gap_positions(canvas, block.start, block.stop):
                 break
             look = UnmaskerView(
-                canvas, block, rows, torch.stack([chain.law(canvas, r) for r in rows]), greedy, step
+                canvas,
+                block,
+                rows,
+                torch.stack([chain.position_law(canvas, r) for r in rows]),
+                greedy,
+                step,
             )
-            streams: tuple[Any, ...] = Rng.of(seed), StrictRng.of(seed)
+            streams: tuple[Any, ...] = Rng.of_choice(seed), StrictRng.of_choice(seed)
             before = look.logw_RV.clone()
             # Once with a plain stream, once with one that refuses to draw twice under a name.
-            twice = [unmasker.choose(state, look, rng) for rng in streams]
+            twice = [unmasker.choose_edit(state, look, rng) for rng in streams]
             assert twice[0][0] == twice[1][0], (
                 "the same laws, state and randomness gave another edit"
             )
@@ -210,7 +215,7 @@ def check_joint(
             )
             got = law_of(lambda rng, d=decoder, r=request: answer_one(d, r, rng))
             off = text_law_distance(
-                got, chain.joint(PROMPT, length, frozenset() if ignore else decoder.vocab.eos)
+                got, chain.joint_law(PROMPT, length, frozenset() if ignore else decoder.vocab.eos)
             )
             assert off < tolerance, (
                 f"the output law is off by {off:.2e} (seed {seed}, EOS {eos}, ignored: {ignore})"
@@ -315,7 +320,9 @@ def check_replay(make: Make) -> CanvasCounts:
         decoder = make(ToyDenoiser(MarkovChainNetwork(seed, 5), 4))
         events = list[TraceEvent]()
         request = Request(PROMPT, max_tokens=16, seed=seed, logprobs=2)
-        out = run_coroutines([answer_one(decoder, request, StrictRng.of(seed), events.append)])[0]
+        out = run_coroutines(
+            [answer_one(decoder, request, StrictRng.of_choice(seed), events.append)]
+        )[0]
         read = [from_json(json.loads(json.dumps(to_json(e)))) for e in events]
         assert read == events, "an event is not what its JSON says"
         got = tuple(replay(PROMPT, [e.edit for e in read if isinstance(e, EditedEvent)]))
@@ -383,7 +390,7 @@ def check_closed(make: Make) -> None:
     assert [r.token_ids for r in several] == single, "a choice among others is not the choice alone"
     assert not left_open(), "a board stayed open after the answers"
     scheduler = Scheduler()
-    task = scheduler.submit(run_decoder(decoder, Request(PROMPT, 12, n=3)))
+    task = scheduler.submit_coroutine(run_decoder(decoder, Request(PROMPT, 12, n=3)))
     scheduler.step()
     scheduler.cancel(task)
     assert not left_open(), "a board stayed open after a cancelled run"
@@ -435,7 +442,7 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
     ]
     denoisers = [ToyDenoiser(MarkovChainNetwork(seed, size, sharp=2.5), eos) for seed in range(6)]
 
-    def said(seed: int, shapers: tuple[Shaper[Any], ...]) -> frozenset[int]:
+    def said_tokens(seed: int, shapers: tuple[Shaper[Any], ...]) -> frozenset[int]:
         """Find the tokens of an answer.
 
         Args:
@@ -453,9 +460,9 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
     for seed in range(len(denoisers)):
         for chance in ((), (GreedyRule(),)):
             # The answer without the rule shows whether the rule had anything to do.
-            unruled = said(seed, chance)
+            unruled = said_tokens(seed, chance)
             for kind, rule, legal in rules:
-                tokens = said(seed, (rule, *chance))
+                tokens = said_tokens(seed, (rule, *chance))
                 assert tokens and tokens <= legal, f"{rule} and yet {sorted(tokens)}"
                 counts += RuleCounts(**{kind: int(not unruled <= legal)})
     require_mechanism_exercised(counts, make(denoisers[0], ()))
@@ -521,7 +528,7 @@ def _feeds(
         waiting = [i for i in block if tokens[i] is None]
         while open_gaps := [i for i in block if tokens[i] is None]:
             canvas = tuple(tokens)
-            feed = list(refresh.feed(canvas, before, block, step))
+            feed = list(refresh.fed_positions(canvas, before, block, step))
             assert feed == sorted(set(feed)) and feed[0] >= 0 and feed[-1] < length, (
                 f"{feed} does not ascend in the canvas"
             )

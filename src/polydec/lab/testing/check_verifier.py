@@ -23,7 +23,7 @@ from polydec.lab.testing.enumerate import (
     text_law_distance,
 )
 from polydec.lab.testing.examples import SiblingDrafter
-from polydec.lab.testing.exercised import (
+from polydec.lab.testing.exercised_counts import (
     DRAFT_KINDS,
     ExercisedCollector,
     ExercisedCounts,
@@ -184,12 +184,14 @@ def _drafted(seed: int, size: int, target: Target, rng: Any) -> tuple[Draft, Dra
     kind in turn.
     """
     sources = list(CANDIDATES.values())[seed % len(CANDIDATES)]
-    guess = SiblingDrafter(size, sources, depth=2, probe=True).open((0, 1), target.open((0, 1)))
+    guess = SiblingDrafter(size, sources, depth=2, probe=True).open_guess(
+        (0, 1), target.open_session((0, 1))
+    )
 
     async def round_() -> tuple[Draft, DraftScores]:
-        draft = await guess.propose(1, 2, FixedPolicy(8, 64).start(), rng)
+        draft = await guess.propose_draft(1, 2, FixedPolicy(8, 64).start_state(), rng)
         want = ScoreRequest(base=RowDetail.ROW, hidden=True)
-        return draft, await target.open((0, 1)).score(draft, want)
+        return draft, await target.open_session((0, 1)).score_draft(draft, want)
 
     return run_coroutines([round_()])[0]
 
@@ -204,11 +206,11 @@ def _chosen(
             target = bare
         else:
             target = ShapedTarget(bare, GreedyRule())
-        draft, scores = _drafted(seed, 3, target, Rng.of(seed))
+        draft, scores = _drafted(seed, 3, target, Rng.of_choice(seed))
         got = defaultdict[Any, float](float)
         want = defaultdict[Any, float](float)
         for verdict, p in enumerate_executions(
-            lambda rng, d=draft, s=scores: verifier.verify(d, s, rng, 2)
+            lambda rng, d=draft, s=scores: verifier.verify_draft(d, s, rng, 2)
         ):
             got[verdict.path, verdict.bonus] += p
         # The published rule, node by node from the root: an outcome without a child ends the path.
@@ -229,13 +231,13 @@ def _path(verifier: Verifier, watch: ExercisedCollector) -> None:
     """Random drafts with real randomness: the verdict is a path, and its inputs are as they were."""
     for seed in range(40):
         size = 3 + seed % 2
-        rng = StrictRng.of(seed)
+        rng = StrictRng.of_choice(seed)
         # Copies of everything that the verifier may read, to see that it writes to none of it.
         draft, scores = _drafted(seed, size, toy_law(seed, size, eos=-1), rng)
         before = [law_V.clone() for law_V in draft.law if law_V is not None]
-        rows = [scores.row(i).clone() for i in range(len(draft))]
-        verdict = verifier.verify(draft, scores, rng, 2)  # type: ignore[arg-type]
-        watch.see(draft, verdict)
+        rows = [scores.logprob_row(i).clone() for i in range(len(draft))]
+        verdict = verifier.verify_draft(draft, scores, rng, 2)  # type: ignore[arg-type]
+        watch.count_round(draft, verdict)
         above = 0
         for i in verdict.path:
             assert draft.parent[i] == above, f"path {verdict.path} leaves the tree at node {i}"
@@ -243,13 +245,13 @@ def _path(verifier: Verifier, watch: ExercisedCollector) -> None:
             above = i
         assert 0 <= verdict.bonus < size, f"bonus {verdict.bonus} is not a token"
         # A fresh stream of the same names: the verdict may depend on its arguments alone.
-        again = verifier.verify(draft, scores, StrictRng(rng._rng), 2)  # type: ignore[arg-type]
+        again = verifier.verify_draft(draft, scores, StrictRng(rng._rng), 2)  # type: ignore[arg-type]
         assert again == verdict, "the same inputs gave another verdict"
         after = [law_V for law_V in draft.law if law_V is not None]
         assert all(a.equal(b) for a, b in zip(before, after, strict=True)), (
             "the verifier wrote to a law of the draft"
         )
-        assert all(a.equal(scores.row(i)) for i, a in enumerate(rows)), (
+        assert all(a.equal(scores.logprob_row(i)) for i, a in enumerate(rows)), (
             "the verifier wrote to a row of the target"
         )
 
@@ -260,17 +262,17 @@ class UnreadableScores:
 
     only: tuple[int, ...]
 
-    def certain(self, i: int) -> int:
+    def certain_token(self, i: int) -> int:
         return self.only[i]
 
-    argmax = certain
+    likeliest_token = certain_token
 
-    def row(self, i: int) -> Tensor:
+    def logprob_row(self, i: int) -> Tensor:
         raise AssertionError(f"row {i} was read although its only token is known")
 
-    weights = row
+    log_weights = logprob_row
 
-    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Give the only possible token.
 
         Args:
@@ -294,7 +296,7 @@ class UnreadableScores:
         """
         return [[self.only[i]] for i in rows]
 
-    def logp(self, i: int, tokens: Any) -> tuple[float, ...]:
+    def token_logprobs(self, i: int, tokens: Any) -> tuple[float, ...]:
         """Give the log-probability of tokens without a row.
 
         Args:
@@ -306,7 +308,7 @@ class UnreadableScores:
         """
         return tuple(0.0 if x == self.only[i] else float("-inf") for x in tokens)
 
-    def exit(self, depth: int, nodes: Any) -> DraftScores:
+    def exit_laws(self, depth: int, nodes: Any) -> DraftScores:
         """Refuse to show the law of an earlier layer.
 
         Args:
@@ -338,7 +340,7 @@ def _certain(verifier: Verifier) -> None:
         ((2, 0, 1, 0, 0), (2,), 1),
         ((0, 0, 0, 0, 0), (), 0),
     ):
-        verdict = verifier.verify(draft, UnreadableScores(only), StrictRng.of(0), 1)  # type: ignore[arg-type]
+        verdict = verifier.verify_draft(draft, UnreadableScores(only), StrictRng.of_choice(0), 1)  # type: ignore[arg-type]
         assert (verdict.path, verdict.bonus) == (path, bonus), (
             f"greedy rows {only}: path {verdict.path} and {verdict.bonus}, not {path} and {bonus}"
         )

@@ -47,7 +47,7 @@ class ChoiceScript:
         self.at = 0
         self.prob = 1.0
 
-    def draw(self, p: list[float]) -> int:
+    def draw_outcome(self, p: list[float]) -> int:
         """Take this execution's choice at the next draw.
 
         Args:
@@ -68,7 +68,7 @@ class ChoiceScript:
         self.prob *= weight[choice]
         return options[choice]
 
-    def advance(self) -> bool:
+    def next_script(self) -> bool:
         # Depth first: the last draw with an option left takes it, and what followed is forgotten.
         while self.taken and self.taken[-1][0] + 1 == len(self.taken[-1][2]):
             self.taken.pop()
@@ -104,7 +104,7 @@ class EnumeratingRng:
             {} if used is None else used
         )  # None: a draw; else the noise
 
-    def at(self, *names: object) -> EnumeratingRng:
+    def child_stream(self, *names: object) -> EnumeratingRng:
         return EnumeratingRng(self._script, (*self._name, *names), self._used)
 
     def _take(self) -> None:
@@ -112,7 +112,7 @@ class EnumeratingRng:
             raise DrawnTwice(f"drawn twice under one name: {self._name}")
         self._used[self._name] = None
 
-    def noise(self, size: int) -> SimplexNoise:
+    def gumbel_noise(self, size: int) -> SimplexNoise:
         if size != 3:
             raise NoiseSize(f"size is {size}: noise is enumerated for 3 tokens only")
         # One object for a name: what is asked of it later follows from what was asked before.
@@ -121,7 +121,7 @@ class EnumeratingRng:
             raise DrawnTwice(f"noise under a name that was drawn from: {self._name}")
         return noise
 
-    def uniform(self) -> float:
+    def draw_uniform(self) -> float:
         """Draw a number that is not enumerated, but fixed for each name.
 
         A law that depends on it comes out wrong. It is for searches of candidates.
@@ -130,13 +130,13 @@ class EnumeratingRng:
             A number of at least 0 and below 1.
         """
         self._take()
-        return Rng.of(0).at(*self._name).uniform()
+        return Rng.of_choice(0).child_stream(*self._name).draw_uniform()
 
-    def bernoulli(self, a: float) -> bool:
+    def draw_bernoulli(self, a: float) -> bool:
         self._take()
-        return self._script.draw([1.0 - a, a]) == 1
+        return self._script.draw_outcome([1.0 - a, a]) == 1
 
-    def categorical(self, p_V: Tensor) -> int:
+    def draw_categorical(self, p_V: Tensor) -> int:
         self._take()
         return self._draw(p_V.tolist())
 
@@ -164,7 +164,7 @@ class EnumeratingRng:
 
     def _draw(self, p: list[float]) -> int:
         total = sum(p)
-        return self._script.draw([x / total for x in p])
+        return self._script.draw_outcome([x / total for x in p])
 
 
 def enumerate_executions(make: Callable[[Any], R]) -> Iterator[tuple[R, float]]:
@@ -180,7 +180,7 @@ def enumerate_executions(make: Callable[[Any], R]) -> Iterator[tuple[R, float]]:
     script = ChoiceScript()
     while True:
         yield make(EnumeratingRng(script)), script.prob
-        if not script.advance():
+        if not script.next_script():
             return
 
 
@@ -238,7 +238,7 @@ def target_law(
     """
     law: Law = {}
 
-    async def walk(text: tuple[int, ...], p: float, states: tuple[Any, ...]) -> None:
+    async def walk_texts(text: tuple[int, ...], p: float, states: tuple[Any, ...]) -> None:
         """Add all texts that begin with this one.
 
         Args:
@@ -247,23 +247,25 @@ def target_law(
             states: State of each shaper behind them.
         """
         # A fresh session has no cache that a fault could hide in.
-        session = target.open((*prompt, *text))
-        logw_V = (await session.score(Draft.chain((*prompt, *text)[-1]), ScoreRequest())).weights(0)
+        session = target.open_session((*prompt, *text))
+        logw_V = (
+            await session.score_draft(Draft.chain_draft((*prompt, *text)[-1]), ScoreRequest())
+        ).log_weights(0)
         for s, state in zip(shapers, states, strict=True):
-            logw_V = s.shape(state, logw_V)
+            logw_V = s.shape_law(state, logw_V)
         for x, w in enumerate(float64_probabilities(normalise_log_weights(logw_V)).tolist()):
             if not w:
                 continue
             if x in target.vocab.eos or len(text) + 1 == length:
                 law[(*text, x)] = p * w
             else:
-                await walk(
+                await walk_texts(
                     (*text, x),
                     p * w,
-                    tuple(s.step(state, x) for s, state in zip(shapers, states, strict=True)),
+                    tuple(s.next_state(state, x) for s, state in zip(shapers, states, strict=True)),
                 )
 
-    run_coroutines([walk((), 1.0, tuple(s.start(prompt) for s in shapers))])
+    run_coroutines([walk_texts((), 1.0, tuple(s.start_state(prompt) for s in shapers))])
     return law
 
 

@@ -216,7 +216,7 @@ class SiblingDrafter:
     depth: int = 1
     probe: bool = False
 
-    def open(self, prompt: Sequence[int], session: Session) -> SiblingsGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> SiblingsGuess:
         """Begin a sequence with one session of each source's toy.
 
         Args:
@@ -228,7 +228,10 @@ class SiblingDrafter:
         """
         return SiblingsGuess(
             self,
-            tuple(toy_law(seed, self.size, cost=0.1).open(prompt) for _, seed, _ in self.sources),
+            tuple(
+                toy_law(seed, self.size, cost=0.1).open_session(prompt)
+                for _, seed, _ in self.sources
+            ),
         )
 
 
@@ -243,7 +246,7 @@ class SiblingsGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Draw the children of every node, source by source.
 
         Args:
@@ -255,18 +258,18 @@ class SiblingsGuess(DraftGuess):
         Returns:
             The token tree.
         """
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         tips = [0]
         for _ in range(min(self.config.depth, budget.depth)):
             # Every source scores the draft as it stands; children of all sources follow one another
             # below a node.
-            laws = [await s.score(draft, ScoreRequest()) for s in self.sessions]
+            laws = [await s.score_draft(draft, ScoreRequest()) for s in self.sessions]
             known = len(draft)
             for node in tips:
                 for j, (how, seed, count) in enumerate(self.config.sources):
-                    row_V = laws[j].row(node)
+                    row_V = laws[j].logprob_row(node)
                     # A name of its own for each source: two sources at one node draw independently.
-                    here = rng.at("draft", position, node, j)
+                    here = rng.child_stream("draft", position, node, j)
                     if how is DrawKind.CERTAIN:
                         # A certain child equal to a sibling would be one path twice.
                         stand = {draft.token[c] for c in draft.children[node]}
@@ -276,11 +279,13 @@ class SiblingsGuess(DraftGuess):
                             if (x := (seed + i) % self.config.size) not in stand
                         ]
                     elif how is DrawKind.INDEPENDENT:
-                        tokens = [here.at(i).categorical(row_V.exp()) for i in range(count)]
+                        tokens = [
+                            here.child_stream(i).draw_categorical(row_V.exp()) for i in range(count)
+                        ]
                     else:
                         tokens = list(here.without_replacement(row_V.exp(), count))
                     for x in tokens:
-                        draft = draft.grown(
+                        draft = draft.with_node(
                             x, node, how, None if how is DrawKind.CERTAIN else row_V
                         )
             tips = list(range(known, len(draft)))
@@ -298,7 +303,7 @@ class SiblingsGuess(DraftGuess):
             )
         return draft
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Commit the accepted tokens to the session of every source.
 
         Args:
@@ -307,9 +312,9 @@ class SiblingsGuess(DraftGuess):
             verdict: The accepted nodes and the token that follows.
         """
         for s in self.sessions:
-            s.commit(verdict.committed(draft))
+            s.commit_tokens(verdict.committed_tokens(draft))
 
-    def fork(self, session: Session, choice: int | None = None) -> SiblingsGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> SiblingsGuess:
         """Copy the guess with forks of all its sessions.
 
         Args:

@@ -18,7 +18,7 @@ NOTHING = 1e-13
 class OutcomeChooser(Protocol):
     """Which of several outcomes is taken in this execution."""
 
-    def draw(self, p: list[float]) -> int: ...
+    def draw_outcome(self, p: list[float]) -> int: ...
 
 
 def double_polygon_area(polygon: list[Point]) -> float:
@@ -79,10 +79,10 @@ class SimplexNoise:
         self._script = script
         self._polygon = list(CORNERS)
 
-    def argmax(self, logp_V: Tensor) -> int:
-        return self.topk(logp_V, 1)[0]
+    def argmax_token(self, logp_V: Tensor) -> int:
+        return self.first_tokens(logp_V, 1)[0]
 
-    def topk(self, logp_V: Tensor, k: int) -> tuple[int, ...]:
+    def first_tokens(self, logp_V: Tensor, k: int) -> tuple[int, ...]:
         """Find the tokens that come first under this noise.
 
         Args:
@@ -104,7 +104,7 @@ class SimplexNoise:
             shares /= shares.sum()
             # Slivers that rounding leaves would be enumerated like outcomes.
             shares[shares < NOTHING] = 0.0
-            i = self._script.draw((shares / shares.sum()).tolist())
+            i = self._script.draw_outcome((shares / shares.sum()).tolist())
             # What was found out of the noise restricts all that is asked of it later.
             self._polygon = parts[i]
             out.append(left.pop(i))

@@ -13,7 +13,7 @@ from torch import Tensor
 from polydec.core.law import NEG_INF, normalise_log_weights
 from polydec.core.protocols import Shaper, of_choice
 from polydec.core.types import RowDetail
-from polydec.lab.testing.exercised import ContractCounts, require_mechanism_exercised
+from polydec.lab.testing.exercised_counts import ContractCounts, require_mechanism_exercised
 
 Relabel = Callable[[Callable[[int], int]], Shaper[Any]]
 
@@ -60,20 +60,20 @@ def awkward_logit_rows(size: int, seed: int = 0) -> Iterator[Tensor]:
     """
     g = torch.Generator().manual_seed(seed)
 
-    def random(scale: float) -> Tensor:
+    def random_row(scale: float) -> Tensor:
         return torch.randn(size, generator=g) * scale
 
-    yield random(1.0)
-    yield random(3.0).double()
-    yield random(30.0)
+    yield random_row(1.0)
+    yield random_row(3.0).double()
+    yield random_row(30.0)
     # Far from 0 an exponential that is not shifted first overflows, or gives 0 everywhere.
-    yield random(1.0) + 500.0
-    yield random(1.0) - 500.0
+    yield random_row(1.0) + 500.0
+    yield random_row(1.0) - 500.0
     yield torch.zeros(size)
-    yield random(2.0).round()
+    yield random_row(2.0).round()
     # Constraints leave few tokens: a rule must not make one up, nor lose the last.
     for alive in (1, 2, size // 2):
-        row_V = random(2.0)
+        row_V = random_row(2.0)
         row_V[torch.randperm(size, generator=g)[alive:]] = NEG_INF
         yield row_V
 
@@ -189,16 +189,16 @@ def check_shaper(
 
 
 def _state(shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int]) -> Any:
-    state = shaper.start(tuple(prompt))
+    state = shaper.start_state(tuple(prompt))
     for x in output:
-        state = shaper.step(state, x)
+        state = shaper.next_state(state, x)
     return state
 
 
 def _shape(
     shaper: Shaper[Any], prompt: Sequence[int], output: Sequence[int], row_V: Tensor
 ) -> Tensor:
-    return shaper.shape(_state(shaper, prompt, output), row_V)
+    return shaper.shape_law(_state(shaper, prompt, output), row_V)
 
 
 def _same(a_V: Tensor, b_V: Tensor, message: str) -> None:
@@ -217,7 +217,7 @@ def _another_choice(
     other = of_choice(shaper, 5)
     assert of_choice(other, 0) == of_choice(shaper, 0), "for_choice depends on more than the choice"
     state = _state(shaper, prompt, output)
-    assert torch.equal(other.shape(state, row_V), _shape(other, prompt, output, row_V)), (
+    assert torch.equal(other.shape_law(state, row_V), _shape(other, prompt, output, row_V)), (
         "a choice needs states of its own"
     )
     if other != shaper:
@@ -230,7 +230,7 @@ def _total_and_pure(
     """What the shaper makes of the row."""
     state = _state(shaper, prompt, output)
     before_V = row_V.clone()
-    out_V = shaper.shape(state, row_V)
+    out_V = shaper.shape_law(state, row_V)
     first_V = out_V.clone()
     assert torch.equal(row_V, before_V), "shape wrote to its argument"
     assert out_V.shape == row_V.shape and out_V.dtype == row_V.dtype, (
@@ -247,8 +247,8 @@ def _total_and_pure(
     )
     # Steps into every direction: none of them may write to the state they began from.
     for x in range(len(row_V)):
-        shaper.shape(shaper.step(state, x), row_V)
-    assert torch.equal(shaper.shape(state, row_V), first_V), (
+        shaper.shape_law(shaper.next_state(state, x), row_V)
+    assert torch.equal(shaper.shape_law(state, row_V), first_V), (
         "a state changed when it was stepped or shaped with"
     )
     assert torch.equal(_shape(shaper, prompt, output, row_V), first_V), (

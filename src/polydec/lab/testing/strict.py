@@ -36,7 +36,7 @@ class StrictRng:
         self._noises: set[Any] = set() if noises is None else noises
 
     @staticmethod
-    def of(seed: int, choice: int = 0) -> StrictRng:
+    def of_choice(seed: int, choice: int = 0) -> StrictRng:
         """Open the stream of a run.
 
         Args:
@@ -46,12 +46,14 @@ class StrictRng:
         Returns:
             The stream, nothing of which was drawn from.
         """
-        return StrictRng(Rng.of(seed, choice))
+        return StrictRng(Rng.of_choice(seed, choice))
 
-    def at(self, *names: Any) -> StrictRng:
-        return StrictRng(self._rng.at(*names), (*self._name, *names), self._drawn, self._noises)
+    def child_stream(self, *names: Any) -> StrictRng:
+        return StrictRng(
+            self._rng.child_stream(*names), (*self._name, *names), self._drawn, self._noises
+        )
 
-    def shared(self) -> Rng:
+    def shared_stream(self) -> Rng:
         return self._rng
 
     def _take(self) -> Rng:
@@ -61,14 +63,14 @@ class StrictRng:
         self._drawn.add(self._name)
         return self._rng
 
-    def uniform(self) -> float:
-        return self._take().uniform()
+    def draw_uniform(self) -> float:
+        return self._take().draw_uniform()
 
-    def bernoulli(self, a: float) -> bool:
-        return self._take().bernoulli(a)
+    def draw_bernoulli(self, a: float) -> bool:
+        return self._take().draw_bernoulli(a)
 
-    def categorical(self, p_V: Tensor) -> int:
-        return self._take().categorical(p_V)
+    def draw_categorical(self, p_V: Tensor) -> int:
+        return self._take().draw_categorical(p_V)
 
     def without_replacement(self, p_V: Tensor, k: int) -> tuple[int, ...]:
         """Draw tokens without replacement.
@@ -85,9 +87,9 @@ class StrictRng:
         """
         return self._take().without_replacement(p_V, k)
 
-    def noise(self, size: int) -> GumbelNoise:
+    def gumbel_noise(self, size: int) -> GumbelNoise:
         # The same noise twice is one noise: only a name that was drawn from is refused.
         if self._name in self._drawn:
             raise RuntimeError(f"noise under a name that was drawn from: {self._name}")
         self._noises.add(self._name)
-        return self._rng.noise(size)
+        return self._rng.gumbel_noise(size)

@@ -196,12 +196,12 @@ class OrderTwoNetwork:
         silent = q.want.law is RowDetail.NOTHING and q.want.base is RowDetail.NOTHING
         some = {d: self._shown([e[r] for r in q.rows], before_rows) for d, e in exits.items()}
         return NetworkAnswer(
-            None if silent else self.head(self._tensor(rows)),
+            None if silent else self.head_logits(self._tensor(rows)),
             self._shown(rows, before_rows) if q.want.hidden else None,
             exits=some or None,
         )
 
-    def after(self, state_H: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+    def oracle_state(self, state_H: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
         """Compute what an oracle reads from a full pass's state.
 
         Args:
@@ -259,11 +259,11 @@ class OrderTwoNetwork:
         state_NH[:, 1] += torch.tensor(early_N, dtype=torch.float64)
         return state_NH
 
-    def embed(self, tokens: Sequence[int]) -> torch.Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> torch.Tensor:
         """What enters the first layer: states that no layer has seen."""
         return self._tensor([(x, self.size, 0, 0) for x in tokens])
 
-    def keys(
+    def read_keys(
         self, cache: TextCache, stop: int, layer: int | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Read keys and values of the one head.
@@ -289,11 +289,11 @@ class OrderTwoNetwork:
         state_1NH = self._tensor(states)[None]
         return state_1NH, state_1NH
 
-    def normed(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+    def normed_states(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         """A toy has no norm."""
         return hidden_RH
 
-    def head(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+    def head_logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         """Compute logits of states, also of those that somebody made up.
 
         Args:

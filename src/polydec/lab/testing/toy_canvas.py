@@ -67,12 +67,15 @@ class MarkovChainNetwork:
         return [
             torch.stack(
                 # Under blocks a row sees the canvas up to the end of its own block only.
-                [self.law(canvas[: r // own * own + own] if own else canvas, r) for r in rows]
+                [
+                    self.position_law(canvas[: r // own * own + own] if own else canvas, r)
+                    for r in rows
+                ]
             )
             for canvas, rows, _, own in queries
         ]
 
-    def law(self, canvas: Canvas, at: int) -> Tensor:
+    def position_law(self, canvas: Canvas, at: int) -> Tensor:
         """Compute the exact law of one position, given all other known tokens.
 
         Args:
@@ -97,7 +100,9 @@ class MarkovChainNetwork:
             out = out @ self.step_LVV[i]
         return out
 
-    def joint(self, prompt: Sequence[int], length: int, ends: frozenset[int] = frozenset()) -> Law:
+    def joint_law(
+        self, prompt: Sequence[int], length: int, ends: frozenset[int] = frozenset()
+    ) -> Law:
         """Compute the law of the answers, by the chain rule.
 
         Args:
@@ -161,14 +166,14 @@ class ToyDenoiser:
     def context(self) -> int:
         return self.network.context
 
-    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+    def embed_canvas(self, canvas: Sequence[int | None]) -> Tensor:
         """A one at the token's place, gaps the mask's."""
         index = torch.tensor(
             [self.network.size if x is None else x for x in canvas], dtype=torch.long
         )
         return torch.nn.functional.one_hot(index, TOY).float()
 
-    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+    def laws_of_states(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
         """Read laws from states, which are log-weights with zeros behind them.
 
         Args:
@@ -182,7 +187,7 @@ class ToyDenoiser:
         out_RV[:, self.network.size] = float("-inf")
         return out_RV
 
-    def open(self, length: int, prompt: int = 0) -> ToyBoard:
+    def open_canvas(self, length: int, prompt: int = 0) -> ToyBoard:
         """Open a board for one canvas.
 
         Args:
@@ -238,7 +243,9 @@ class ToyBoard:
         self._fed = set(fed)
         _OPEN.add(id(self))
 
-    async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+    async def score_canvas(
+        self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]
+    ) -> Tensor:
         """Score positions of the canvas, after a check of what is asked.
 
         Args:
@@ -268,8 +275,8 @@ class ToyBoard:
         assert set(seen) <= self._fed, "a pass sees positions that were never fed"
         return await ForwardQuery(self._network, (canvas, tuple(rows), len(feed), block), len(feed))
 
-    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
-        """Run the pass of `score` and give states in place of laws.
+    async def read_canvas(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+        """Run the pass of `score_canvas` and give states in place of laws.
 
         Args:
             canvas: The canvas as it stands now; None is a gap.
@@ -281,7 +288,7 @@ class ToyBoard:
         # Only gaps have a law that anybody reads.
         rows = [p for p in feed if canvas[p] is None]
         out_FH = torch.zeros(len(feed), TOY)
-        logw_RV = await self.score(canvas, rows, feed)
+        logw_RV = await self.score_canvas(canvas, rows, feed)
         for r, logw_V in zip(rows, logw_RV, strict=True):
             out_FH[list(feed).index(r), : len(logw_V) - 1] = logw_V[:-1].float()
         return out_FH

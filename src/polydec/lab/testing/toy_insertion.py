@@ -114,7 +114,7 @@ class LastSlotNetwork:
             out.append(InsertionScores(logw_SV, float(self.step_VV[text[-1], -1])))
         return out
 
-    def law(self, before: int, length: int) -> Law:
+    def text_law(self, before: int, length: int) -> Law:
         """Compute the law of texts behind a token.
 
         Args:
@@ -169,7 +169,7 @@ class ToyInserter:
     def vocab(self) -> TokenVocabulary:
         return TokenVocabulary(self.network.size + 1, frozenset({self.network.size}))
 
-    def open(self, length: int) -> ToySlate:
+    def open_slate(self, length: int) -> ToySlate:
         slate = ToySlate(self)
         _OPEN.add(id(slate))
         return slate
@@ -192,7 +192,7 @@ class ToySlate:
         self._model = model
         self._length = 0
 
-    async def score(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
+    async def score_slots(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
         """Score what is missing in a text, after a check of what is asked.
 
         Args:

@@ -77,7 +77,7 @@ class ToyLaw:
         """The same with a token less, for a method whose draws fall in too many ways."""
         return replace(self, length=self.length - 1, later=0)
 
-    def request(self, length: int) -> Request:
+    def toy_request(self, length: int) -> Request:
         """What is asked.
 
         Args:
@@ -88,7 +88,7 @@ class ToyLaw:
         """
         return Request(self.prompt, max_tokens=length)
 
-    def law(self, length: int) -> Law:
+    def answer_law(self, length: int) -> Law:
         """What the answers' law must be.
 
         Args:
@@ -148,7 +148,7 @@ def _constrained_laws(shapings: Sequence[str]) -> Iterator[ToyLaw]:
     # Pieces a, b, ab and an end: a text such as aab can be spelled in several ways.
     ends = frozenset({len(SPELLED)})
     vocab = TokenVocabulary(len(SPELLED) + 1, ends, words=ToyWords((*SPELLED, "."), ends))
-    language = ALLOWED.language(vocab, ends)
+    language = ALLOWED.token_language(vocab, ends)
     for i in (1, 2):
         for name in shapings:
             shapers = (ConstraintRule(language, tuple(ends)), *SHAPERS[name])

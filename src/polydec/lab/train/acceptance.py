@@ -60,8 +60,8 @@ def measure_draft_acceptance(
     """
     rows_by_kind: dict[str, list[tuple[Tensor, Tensor, list[int]]]] = {}
     for s in samples:
-        law = (teacher.hidden(s).to(teacher.head_VH.dtype) @ teacher.head_VH.T).float()
-        q = student.logits(outputs(student, [s])).float()
+        law = (teacher.hidden_states(s).to(teacher.head_VH.dtype) @ teacher.head_VH.T).float()
+        q = student.token_logits(outputs(student, [s])).float()
         assert student.tokens is not None, "a draft has a head of its own"
         # The draft's head has rows for some tokens only; this maps a row to its token id.
         tokens = student.tokens.long()

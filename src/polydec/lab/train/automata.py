@@ -27,7 +27,7 @@ class FiniteAutomaton:
 
     table: tuple[tuple[int, ...], ...]
 
-    def run(self, word: Sequence[int]) -> tuple[int, ...]:
+    def states_after_word(self, word: Sequence[int]) -> tuple[int, ...]:
         """The states that a word leads through, entry i after i + 1 symbols."""
         out = list[int]()
         state = 0
@@ -36,7 +36,7 @@ class FiniteAutomaton:
             out.append(state)
         return tuple(out)
 
-    def law(self, length: int) -> list[float]:
+    def answer_law(self, length: int) -> list[float]:
         """The distribution of the state after a uniformly random word, shape ``[states]``."""
         law = [1.0] + [0.0] * (len(self.table) - 1)
         for _ in range(length):
@@ -49,9 +49,9 @@ class FiniteAutomaton:
             law = then
         return law
 
-    def chance(self, length: int) -> float:
+    def naming_chance(self, length: int) -> float:
         """How often a guesser is right who always names the likeliest state: the accuracy to beat."""
-        return max(self.law(length))
+        return max(self.answer_law(length))
 
 
 def _of_permutations(generators: Sequence[tuple[int, ...]]) -> FiniteAutomaton:
@@ -145,7 +145,7 @@ class ScratchpadFormat:
         states = tuple(f"s{i}" for i in range(len(self.automaton.table)))
         return (BEGIN, END, PAD, ANSWER, *marks, *SYMBOLS, *states)
 
-    def id(self, token: str) -> int:
+    def token_id(self, token: str) -> int:
         return self._ids[token]
 
     @cached_property
@@ -157,7 +157,7 @@ class ScratchpadFormat:
         """Tokens of the longest row: the word and as many steps, and five marks."""
         return 2 * self.longest + 5
 
-    def prompt(self, word: Sequence[int], budget: str) -> list[int]:
+    def encode_prompt(self, word: Sequence[int], budget: str) -> list[int]:
         """Encode a word with the mark of its budget, without steps.
 
         Args:
@@ -172,7 +172,7 @@ class ScratchpadFormat:
         filled = [self._ids[PAD]] * (self.longest - len(word))
         return [self._ids[BEGIN], *(first + x for x in word), *filled, self._ids[f"<{budget}>"]]
 
-    def written(self, word: Sequence[int], budget: str) -> list[int]:
+    def encode_answer(self, word: Sequence[int], budget: str) -> list[int]:
         """Encode what follows the prompt: the steps, ANSWER, the state and END.
 
         Args:
@@ -182,7 +182,7 @@ class ScratchpadFormat:
         Returns:
             Token ids.
         """
-        states = self.automaton.run(word)
+        states = self.automaton.states_after_word(word)
         # The ids of states are neighbours.
         first = self._ids["s0"]
         # A step that ends after i symbols names the state behind the i-th of them.

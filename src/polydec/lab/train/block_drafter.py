@@ -69,20 +69,20 @@ def _course(spec: BlockDrafterSpec) -> TrainingRun:
     fast = is_bf16_run(Path(spec.out) / STATE)
     lesson = BlockDrafterObjective(network, spec, config.start)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         rng = np.random.default_rng([spec.seed, 4, step])
-        gaps = lesson.cut([examples.learned[i] for i in steps.of(step)], rng)
+        gaps = lesson.cut_texts([examples.learned[i] for i in steps.indices_of_step(step)], rng)
         # The share of shown tokens falls linearly to LAST of itself.
         share = spec.glance * (1 + (LAST - 1) * step / spec.steps)
         # The share of shown tokens moves over the run, from the spec's to LAST times as much.
         with bf16_autocast(fast):
-            shown = lesson.glanced(gaps, share, rng)
-            logits_NV = lesson.logits(shown).float()
+            shown = lesson.show_hard_tokens(gaps, share, rng)
+            logits_NV = lesson.gap_logits(shown).float()
         return cross_entropy(logits_NV, shown.right_N, label_smoothing=spec.smooth), len(
             shown.right_N
         )
 
-    def measure() -> Mapping[str, Any]:
+    def measure_result() -> Mapping[str, Any]:
         # Small data may leave nothing aside: then what was learned is measured, and says less.
         unseen = examples.unseen[:JUDGED] or examples.learned[:JUDGED]
         return {
@@ -92,7 +92,7 @@ def _course(spec: BlockDrafterSpec) -> TrainingRun:
             "out": spec.out,
         }
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Write the drafter as an artefact.
 
         Args:
@@ -106,7 +106,13 @@ def _course(spec: BlockDrafterSpec) -> TrainingRun:
     schedule = TrainingSchedule(spec.steps, spec.rate, muon=spec.muon)
     same = run_identity(spec, bf16=fast, pairs=examples.digest)
     return TrainingRun(
-        network, loss, schedule, same, save, measure, deep=network.deep if spec.muon else ()
+        network,
+        step_loss,
+        schedule,
+        same,
+        save_result,
+        measure_result,
+        deep=network.deep if spec.muon else (),
     )
 
 
@@ -166,7 +172,7 @@ class BlockDrafterObjective:
     spec: BlockDrafterSpec
     start: tuple[int, ...]
 
-    def cut(self, chosen: Sequence[Sides], rng: np.random.Generator) -> CutTextBatch:
+    def cut_texts(self, chosen: Sequence[Sides], rng: np.random.Generator) -> CutTextBatch:
         """Cut each text anywhere, at least one token before its end.
 
         Args:
@@ -210,15 +216,17 @@ class BlockDrafterObjective:
             source_BS, there_BS, whole_BT, here_BT, (place_T >= first_B1) & (place_T < last_B1)
         )
 
-    def logits(self, cut: CutTextBatch) -> Tensor:
+    def gap_logits(self, cut: CutTextBatch) -> Tensor:
         """The logits of all gaps, row by row, shape ``[N, V]``."""
         mark = self.network.config.vocab
         # A gap is read as the mark.
         text_BT = cut.whole_BT.masked_fill(cut.gap_BT, mark)
         states = self.network(cut.source_BS, cut.there_BS, text_BT, cut.here_BT)
-        return self.network.logits(states[cut.gap_BT])
+        return self.network.token_logits(states[cut.gap_BT])
 
-    def glanced(self, cut: CutTextBatch, share: float, rng: np.random.Generator) -> CutTextBatch:
+    def show_hard_tokens(
+        self, cut: CutTextBatch, share: float, rng: np.random.Generator
+    ) -> CutTextBatch:
         """Show some of the true tokens, as many as the network finds hard to guess.
 
         The gaps are filled once without gradients. Of the gaps of each text, `share` times its
@@ -235,7 +243,7 @@ class BlockDrafterObjective:
         if not share:
             return cut
         with torch.no_grad():
-            wrong_N = self.logits(cut).argmax(-1) != cut.right_N
+            wrong_N = self.gap_logits(cut).argmax(-1) != cut.right_N
         gap_BT = cut.gap_BT.clone()
         # `wrong_N` lists the gaps of all rows one after another; `at` is where a row begins in it.
         at = 0
@@ -261,7 +269,7 @@ class BlockDrafterObjective:
         for first in range(0, len(unseen), 32):
             chosen = unseen[first : first + 32]
             cut = self.cut_at(chosen, [len(target) // 2 for _, target in chosen])
-            same_N = (self.logits(cut).argmax(-1) == cut.right_N).numpy()
+            same_N = (self.gap_logits(cut).argmax(-1) == cut.right_N).numpy()
             # The number of each gap within its own row, from 0.
             order_N = (cut.gap_BT.cumsum(1) - 1)[cut.gap_BT].numpy()
             np.add.at(right, order_N, same_N)

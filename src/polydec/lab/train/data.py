@@ -250,7 +250,7 @@ class PackedTokenStream:
     begin: int
     seed: int = 0
 
-    def row(self, i: int, length: int) -> np.ndarray:
+    def stream_row(self, i: int, length: int) -> np.ndarray:
         """Row i of an endless sequence of shuffled rounds. It depends on (seed, length, i) only.
 
         Args:

@@ -81,15 +81,15 @@ def _course(spec: DeerSpec) -> TrainingRun:
     fast = is_bf16_run(Path(spec.out) / STATE)
     lesson = DeerObjective(network, size, spec)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         rng = np.random.default_rng([spec.seed, 5, step])
         chosen = [taught[i] for i in rng.integers(len(taught), size=spec.rows)]
         # The second stage begins after `steps`.
-        rows = [lesson.row(s, step >= spec.steps, rng) for s in chosen]
+        rows = [lesson.training_row(s, step >= spec.steps, rng) for s in chosen]
         with bf16_autocast(fast):
-            return lesson.loss(rows), sum(len(r.token) for r in rows)
+            return lesson.gap_loss(rows), sum(len(r.token) for r in rows)
 
-    def measure() -> Mapping[str, Any]:
+    def measure_result() -> Mapping[str, Any]:
         return {
             "parameters": sum(p.numel() for p in network.parameters()),
             "samples": len(taught),
@@ -97,14 +97,14 @@ def _course(spec: DeerSpec) -> TrainingRun:
             "out": spec.out,
         }
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Write a model directory without a tokenizer: that of the target is used.
 
         Args:
             out: Directory to write.
             result: What was measured; it is not used.
         """
-        shape = network.s.config(
+        shape = network.s.config_content(
             bos=source.config.get("bos_token_id"),
             eos=source.config.get("eos_token_id"),
             tied=network.lm_head is None,
@@ -122,7 +122,7 @@ def _course(spec: DeerSpec) -> TrainingRun:
 
     same = run_identity(spec, bf16=fast, samples=selfplay.samples_fingerprint(taught))
     schedule = TrainingSchedule(spec.steps + spec.refine, spec.rate, muon=spec.muon)
-    return TrainingRun(network, loss, schedule, same, save, measure)
+    return TrainingRun(network, step_loss, schedule, same, save_result, measure_result)
 
 
 def samples_within_context(samples: Sequence[TrainingSample], context: int) -> list[TrainingSample]:
@@ -214,7 +214,9 @@ class DeerObjective:
     size: int
     spec: DeerSpec
 
-    def row(self, sample: TrainingSample, refine: bool, rng: np.random.Generator) -> GapFillingRow:
+    def training_row(
+        self, sample: TrainingSample, refine: bool, rng: np.random.Generator
+    ) -> GapFillingRow:
         """Cut a sample somewhere within its answer, in the way of the first or the second stage.
 
         Args:
@@ -230,7 +232,7 @@ class DeerObjective:
             # Second stage: a short block of gaps anywhere in the answer.
             count = int(rng.integers(1, min(self.spec.last, len(answer)) + 1))
             cut = int(rng.integers(len(answer) - count + 1))
-            return self.cut(sample, cut, range(count), count, self.spec.decay)
+            return self.cut_sample(sample, cut, range(count), count, self.spec.decay)
         # First stage: any cut, and everything up to the end of the answer is read.
         cut = int(rng.integers(len(answer)))
         if rng.random() < 0.5:
@@ -240,9 +242,9 @@ class DeerObjective:
         left = len(answer) - cut
         # At least one token is masked.
         gaps = [j for j in range(left) if rng.random() < share] or [int(rng.integers(left))]
-        return self.cut(sample, cut, gaps, left)
+        return self.cut_sample(sample, cut, gaps, left)
 
-    def cut(
+    def cut_sample(
         self, sample: TrainingSample, at: int, gaps: Sequence[int], length: int, decay: float = 1.0
     ) -> GapFillingRow:
         """Put a boundary after some tokens of the answer, and mask some of the tokens that follow.
@@ -275,7 +277,7 @@ class DeerObjective:
             tuple(w / sum(raw) for w in raw),
         )
 
-    def logits(self, rows: Sequence[GapFillingRow]) -> Tensor:
+    def gap_logits(self, rows: Sequence[GapFillingRow]) -> Tensor:
         """The logits of all gaps over the tokens that may be written, row by row, shape ``[N, V]``."""
         length = max(len(r.token) for r in rows)
         token_BT = torch.tensor([[*r.token, *(0,) * (length - len(r.token))] for r in rows])
@@ -288,13 +290,13 @@ class DeerObjective:
         at = [(b, i - back) for b, r in enumerate(rows) for i in r.gap]
         # Row and position of each gap, so that the head runs on gaps only.
         b_N, i_N = (torch.tensor(x) for x in zip(*at, strict=True))
-        return self.network.logits(states[b_N, i_N])[:, : self.size].float()
+        return self.network.token_logits(states[b_N, i_N])[:, : self.size].float()
 
-    def loss(self, rows: Sequence[GapFillingRow]) -> Tensor:
+    def gap_loss(self, rows: Sequence[GapFillingRow]) -> Tensor:
         """Cross-entropy at the gaps, in nats, each text counting alike."""
         right_N = torch.tensor([x for r in rows for x in r.right])
         weight_N = torch.tensor([w for r in rows for w in r.weight])
-        loss_N = F.cross_entropy(self.logits(rows), right_N, reduction="none")
+        loss_N = F.cross_entropy(self.gap_logits(rows), right_N, reduction="none")
         return (loss_N * weight_N).sum() / len(rows)
 
     @torch.no_grad()
@@ -314,8 +316,8 @@ class DeerObjective:
             for at in range(0, len(s.output_ids), 4):
                 length = min(most, len(s.output_ids) - at)
                 # All tokens of the block are gaps, as when the draft begins.
-                row = self.cut(s, at, range(length), length)
-                same = (self.logits([row]).argmax(-1) == torch.tensor(row.right)).numpy()
+                row = self.cut_sample(s, at, range(length), length)
+                same = (self.gap_logits([row]).argmax(-1) == torch.tensor(row.right)).numpy()
                 right[:length] += same
                 count[:length] += 1
         return [round(float(r / n), 4) for r, n in zip(right, count) if n]

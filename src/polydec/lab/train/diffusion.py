@@ -76,8 +76,8 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
 
     bf16 = is_bf16_run(Path(spec.out) / STATE)
 
-    def loss(step: int) -> tuple[Tensor, int]:
-        token_BT, answer_BT = rows.batch(step)
+    def step_loss(step: int) -> tuple[Tensor, int]:
+        token_BT, answer_BT = rows.batch_rows(step)
         # Masks are drawn from the step's number, so that a resumed run draws the same ones.
         rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
         with bf16_autocast(bf16):
@@ -103,7 +103,7 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
         dtype = torch.float16
     return TrainingRun(
         network,
-        loss,
+        step_loss,
         schedule,
         run_identity(spec, bf16=bf16),
         lambda out, result: save_diffusion_student(out, student, kind, dtype),
@@ -186,7 +186,7 @@ def save_diffusion_student(
     tokenizer = student.tokenizer
     end = tokenizer.token_to_id(END)
     begin = tokenizer.token_to_id(BEGIN)
-    config = {**network.s.config(bos=begin, eos=end, tied=network.lm_head is None), **kind}
+    config = {**network.s.config_content(bos=begin, eos=end, tied=network.lm_head is None), **kind}
     save_directory(
         out, network, config, files=tokenizer_files(tokenizer, network.s.context), dtype=dtype
     )
@@ -264,7 +264,7 @@ class DiffusionTaskRows:
         self._tokenizer = tokenizer
         self._spec = spec
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+    def batch_rows(self, step: int) -> tuple[Tensor, Tensor]:
         """Draw the rows of a step, a function of the step alone.
 
         Returns token ids and which of them belong to the answer, both of shape ``[rows, length]``.

@@ -70,7 +70,7 @@ def _course(spec: DParallelSpec) -> TrainingRun:
         add_lora_adapters(network, spec.lora, spec.seed)
     end, bf16 = next(iter(lm.checkpoint.lm.vocab.eos)), is_bf16_run(Path(spec.out) / STATE)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         rng = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
         picked = [own[int(i)] for i in torch.randint(len(own), (spec.rows,), generator=rng)]
         size = max(len(row) for _, row in picked)
@@ -92,7 +92,7 @@ def _course(spec: DParallelSpec) -> TrainingRun:
                 spec.half,
             ), token_BT.numel()
 
-    def kept(out: Path, result: Mapping[str, Any]) -> None:
+    def save_model(out: Path, result: Mapping[str, Any]) -> None:
         """Save the trained model as a checkpoint in float16.
 
         Args:
@@ -109,12 +109,12 @@ def _course(spec: DParallelSpec) -> TrainingRun:
 
     return TrainingRun(
         network,
-        loss,
+        step_loss,
         TrainingSchedule(spec.steps, spec.rate, log_every=min(20, spec.steps)),
         run_identity(
             spec, bf16=bf16, answers=tensor_digest(*(torch.tensor(row) for _, row in own))
         ),
-        kept,
+        save_model,
         lambda: {"answers": len(own)},
     )
 

@@ -71,13 +71,15 @@ def _course(spec: DraftSpec) -> TrainingRun:
         )
     samples = selfplay.read_fitting_samples(path, shape.vocab, spec.context)
     # The target's laws at all output tokens are computed once, and cached beside the text.
-    teacher = TeacherModel.of(
+    teacher = TeacherModel.of_files(
         {**source.config, "max_position_embeddings": spec.context}, source.weights, fast
     )
     key = hashlib.sha1(f"{spec.target} {spec.context} {fast}".encode()).hexdigest()[
         :8
     ]  # a cache for each of these
-    laws = teacher.cached(samples, path.with_name(f"{path.stem}-{key}.jsonl"), spec.temperature)
+    laws = teacher.stored_laws(
+        samples, path.with_name(f"{path.stem}-{key}.jsonl"), spec.temperature
+    )
     student = build(spec, shape, teacher, samples)
     apart = (
         range(0, len(samples), 16) if len(samples) >= 32 else range(0)
@@ -91,13 +93,13 @@ def _course(spec: DraftSpec) -> TrainingRun:
         spec, bf16=fast, samples=selfplay.samples_fingerprint(samples), apart=len(apart)
     )
 
-    def measure() -> dict[str, Any]:
+    def measure_result() -> dict[str, Any]:
         result: dict[str, Any] = {
             "parameters": sum(p.numel() for p in student.parameters()),
             "samples": len(samples),
             "tokens": len(laws.lse_N),
             "bf16": fast,
-            "acceptance_1_minus_tvd": lesson.accepted(range(min(64, len(samples)))),
+            "acceptance_1_minus_tvd": lesson.acceptance_rate(range(min(64, len(samples)))),
         }
         # Held-out prompts are there where this program wrote them itself.
         if (out / "held.jsonl").exists():
@@ -109,12 +111,12 @@ def _course(spec: DraftSpec) -> TrainingRun:
 
     return TrainingRun(
         student,
-        lesson.loss,
+        lesson.step_loss,
         schedule,
         known_as,
         lambda out, result: save_draft_student(out, student, spec, source.config),
-        measure,
-        lesson.aside if apart else None,
+        measure_result,
+        lesson.held_out_loss if apart else None,
     )
 
 
@@ -131,7 +133,7 @@ def shape_of(spec: DraftSpec, config: Mapping[str, Any]) -> LlamaShape:
     Raises:
         RequestError: The width is no multiple of the target's head size.
     """
-    t = LlamaShape.of(config, spec.context)
+    t = LlamaShape.of_config(config, spec.context)
     width = spec.width or t.width
     if width % t.head:
         raise RequestError(
@@ -226,12 +228,14 @@ class DistillationObjective:
         """Indices of the samples that are trained on."""
         return [i for i in range(len(self.samples)) if i not in self.apart]
 
-    def aside(self) -> Tensor:
+    def held_out_loss(self) -> Tensor:
         """The loss on the first 32 samples that are set aside."""
-        parts = [self.divergence([self.samples[i]], self.laws_of([i])) for i in self.apart[:32]]
+        parts = [
+            self.token_divergence([self.samples[i]], self.laws_of([i])) for i in self.apart[:32]
+        ]
         return torch.cat(parts).mean()
 
-    def divergence(self, samples: Sequence[TrainingSample], laws: TeacherLaws) -> Tensor:
+    def token_divergence(self, samples: Sequence[TrainingSample], laws: TeacherLaws) -> Tensor:
         """The divergence at every output token; each kind of prompt may have its own.
 
         Args:
@@ -241,7 +245,7 @@ class DistillationObjective:
         Returns:
             Nats, shape ``[N]``.
         """
-        rows = self.rows(samples, laws)
+        rows = self.token_logprobs(samples, laws)
         sizes = [len(s.output_ids) for s in samples]
         own = dict(self.spec.tasks)
         # The rows of each sample, as kinds may differ in their divergence.
@@ -253,7 +257,7 @@ class DistillationObjective:
             ]
         )
 
-    def loss(self, step: int) -> tuple[Tensor, int]:
+    def step_loss(self, step: int) -> tuple[Tensor, int]:
         # Whether the step is on the draft's own text depends on the step's number alone.
         """The mean divergence of a step, in nats, and the tokens that were read."""
         own = np.random.default_rng([self.spec.seed, 1, step]).random() < self.share
@@ -265,14 +269,14 @@ class DistillationObjective:
         samples = [self.samples[i] for i in chosen]
         laws = self.laws_of(chosen)
         if own:
-            samples = self.write(samples, step)
+            samples = self.write_answers(samples, step)
             # The cached laws are of the given text; a new text needs a pass of the target.
-            laws = self.teacher.laws(samples, self.spec.temperature)
-        return self.divergence(samples, laws).mean(), sum(
+            laws = self.teacher.sample_laws(samples, self.spec.temperature)
+        return self.token_divergence(samples, laws).mean(), sum(
             len(s.prompt_ids) + len(s.output_ids) for s in samples
         )
 
-    def rows(
+    def token_logprobs(
         self, samples: Sequence[TrainingSample], laws: TeacherLaws
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Both models' log-probabilities at all output tokens, over the draft's tokens.
@@ -289,7 +293,7 @@ class DistillationObjective:
         t = self.spec.temperature
         head = self.teacher.head_VH[self.student.tokens.long()]
         with bf16_autocast(self.fast):
-            logits = self.student.logits(output_token_states(self.student, samples)).float()
+            logits = self.student.token_logits(output_token_states(self.student, samples)).float()
             with torch.no_grad():
                 z = torch.nn.functional.linear(laws.hidden_NH.to(head.dtype), head).float()
         # The log-sum-exp over the full vocabulary is cached, so only C rows of the head are
@@ -303,7 +307,7 @@ class DistillationObjective:
         take = torch.cat([torch.arange(at[i], at[i + 1]) for i in chosen])
         return TeacherLaws(self.laws.hidden_NH[take], self.laws.lse_N[take], self.laws.temperature)
 
-    def write(self, samples: Sequence[TrainingSample], step: int) -> list[TrainingSample]:
+    def write_answers(self, samples: Sequence[TrainingSample], step: int) -> list[TrainingSample]:
         """Let the draft, as it is now, answer the prompts of some samples.
 
         Args:
@@ -321,7 +325,7 @@ class DistillationObjective:
             "model.embed_tokens.weight": self.student.model.embed_tokens.weight,
         }
         network = LlamaTransformer.build(
-            self.student.s.config(tied=False), weights, dtype="float32"
+            self.student.s.config_content(tied=False), weights, dtype="float32"
         )
         lm = CausalLaw(network, TokenVocabulary(self.student.s.vocab, self.eos))
         mode = SamplingMode(self.spec.temperature, 1.0)
@@ -337,11 +341,11 @@ class DistillationObjective:
         )
 
     @torch.no_grad()
-    def accepted(self, chosen: Sequence[int]) -> float:
+    def acceptance_rate(self, chosen: Sequence[int]) -> float:
         """Mean probability that exact verification accepts a token drawn from the draft."""
         return float(
             acceptance_probability(
-                *self.rows([self.samples[i] for i in chosen], self.laws_of(chosen))
+                *self.token_logprobs([self.samples[i] for i in chosen], self.laws_of(chosen))
             ).mean()
         )
 
@@ -434,7 +438,7 @@ def save_draft_student(
         spec: Options; `target` is written into the config.
         config: Fields of the target's config.json.
     """
-    own = student.s.config(
+    own = student.s.config_content(
         bos=config.get("bos_token_id"), eos=config.get("eos_token_id"), tied=False
     )
     # Training reads short rows; positions are the target's all the same.

@@ -81,7 +81,11 @@ def ngram_bits_per_byte(model: NGram, documents: Sequence[Sequence[int]], size: 
     # With BEGIN order - 1 times in front, the first real token has a full context.
     pad = model.order - 2
     return (
-        float(sum(-model.logp(np.array([*[ids[0]] * pad, *ids])).sum() for ids in documents))
+        float(
+            sum(
+                -model.stream_logprobs(np.array([*[ids[0]] * pad, *ids])).sum() for ids in documents
+            )
+        )
         / NATS
         / size
     )

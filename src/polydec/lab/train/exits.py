@@ -57,7 +57,7 @@ class EarlyExitLosses:
         """Whether anything is learned besides the full network's loss."""
         return bool(self.scale or self.dropout or self.exits)
 
-    def weights(self, layers: int, step: int) -> dict[int, float]:
+    def loss_weights(self, layers: int, step: int) -> dict[int, float]:
         """The weight of every depth that a step learns.
 
         Args:
@@ -85,7 +85,7 @@ class EarlyExitLosses:
             return {d: w / total for d, w in raw.items()}
         return {layers: 1.0}
 
-    def hidden(
+    def hidden_states(
         self,
         network: TrainableLlama,
         token_BT: Tensor,

@@ -64,7 +64,7 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
     fast = is_bf16_run(Path(spec.out) / STATE)
     each = len(learned_NT) // spec.rows
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         # Each epoch has its own order; a tail that fills no batch is left out.
         epoch, at = divmod(step, each)
         # A new order for each epoch, named by the seed, so that a run that goes on has the same
@@ -77,21 +77,21 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
     # Measured before the first step, for the comparison.
     before = measure_hyperfit(first, spec, learned_NT, unseen_NT)
 
-    def measure() -> Mapping[str, Any]:
+    def measure_result() -> Mapping[str, Any]:
         return {
             "out": spec.out,
             "before": before,
             "after": measure_hyperfit(network, spec, learned_NT, unseen_NT),
         }
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Save the model as a directory that `polydec.load` reads.
 
         Args:
             out: Directory to write.
             result: What was measured; it is not used.
         """
-        config = first.s.config(bos=begin, eos=tokenizer.token_to_id(END))
+        config = first.s.config_content(bos=begin, eos=tokenizer.token_to_id(END))
         save_directory(out, network, config, files=tokenizer_files(tokenizer, first.s.context))
 
     steps = each * spec.epochs
@@ -100,7 +100,7 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
         steps, spec.rate, warmup=0.0, decay=0.0, weight_decay=0.0, log_every=min(20, steps)
     )
     same = run_identity(spec, texts=tensor_digest(learned_NT), bf16=fast)
-    return TrainingRun(network, loss, schedule, same, save, measure)
+    return TrainingRun(network, step_loss, schedule, same, save_result, measure_result)
 
 
 def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[list[int]]]:
@@ -197,7 +197,7 @@ def continue_greedily(network: TrainableLlama, rows_BT: Tensor, count: int) -> T
     for _ in range(count):
         # Without a cache: the last tokens are read anew for each new one.
         near_BT = rows_BT[:, -network.s.context :]
-        next_B = network.logits(network.model(near_BT)[:, -1]).argmax(-1)
+        next_B = network.token_logits(network.model(near_BT)[:, -1]).argmax(-1)
         rows_BT = torch.cat([rows_BT, next_B[:, None]], 1)
     return rows_BT[:, begun:]
 

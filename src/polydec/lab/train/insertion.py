@@ -85,10 +85,10 @@ def train_insertion(spec: InsertionSpec) -> dict[str, Any]:
 
 
 def _course(spec: InsertionSpec) -> TrainingRun:
-    student = start_diffusion_student(spec.begin())
+    student = start_diffusion_student(spec.begin_samples())
     marks, bf16 = marks_of(student), is_bf16_run(Path(spec.out) / STATE)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         batch = draw_insertion_examples(spec, student, step)
         with bf16_autocast(bf16):
             return insertion_loss(student.network, batch, marks), sum(
@@ -102,7 +102,7 @@ def _course(spec: InsertionSpec) -> TrainingRun:
     kind = {"polydec_causal": False, "polydec_insertion": student.mask}
     return TrainingRun(
         student.network,
-        loss,
+        step_loss,
         schedule,
         run_identity(spec, bf16=bf16),
         lambda out, result: save_diffusion_student(out, student, kind),

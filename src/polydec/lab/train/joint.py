@@ -52,7 +52,7 @@ class AnswerTrajectories:
     at_BT: Tensor
     nats_BS: Tensor
 
-    def canvas(self, step_B: Tensor, mask: int) -> Tensor:
+    def canvas_before(self, step_B: Tensor, mask: int) -> Tensor:
         """The canvases as they were before some steps.
 
         Args:
@@ -103,7 +103,7 @@ def _course(spec: JointSpec) -> TrainingRun:
     rng = torch.Generator().manual_seed(spec.seed)
     # All trajectories are drawn before training; the last batch is set aside.
     answers = [
-        sample_answer_trajectories(student, *rows.batch(i), rng)
+        sample_answer_trajectories(student, *rows.batch_rows(i), rng)
         for i in range(-(-spec.texts // spec.rows) + 1)
     ]
     aside = answers.pop()
@@ -112,20 +112,20 @@ def _course(spec: JointSpec) -> TrainingRun:
         joint.new_joint_layer(s.width, s.heads, s.inner, s.theta, lm.checkpoint.lm.vocab, spec.seed)
     )
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         g = torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
         batch = answers[int(torch.randint(len(answers), (), generator=g))]
         # Distances are drawn with halving probability: most layers run shortly after a pass.
         far = 1 + int(
             torch.multinomial(0.5 ** torch.arange(spec.count - 1).double(), 1, generator=g)
         )
-        return joint_layer_divergences(student, net.layer(), batch, far, g)[
+        return joint_layer_divergences(student, net.current_layer(), batch, far, g)[
             0
         ], batch.token_BT.numel()
 
     # For each distance, as the layer is for canvases that have moved on.
-    def measure() -> dict[str, Any]:
-        by_far = [apart(net.layer(), far) for far in range(1, spec.count)]
+    def measure_result() -> dict[str, Any]:
+        by_far = [held_out_distance(net.current_layer(), far) for far in range(1, spec.count)]
         return {
             "answers": sum(len(w.token_BT) for w in answers),
             "adjusted": [round(adjusted, 4) for adjusted, _ in by_far],
@@ -133,7 +133,7 @@ def _course(spec: JointSpec) -> TrainingRun:
         }
 
     @torch.no_grad()
-    def apart(layer: JointSamplerLayer, far: int) -> tuple[float, float]:
+    def held_out_distance(layer: JointSamplerLayer, far: int) -> tuple[float, float]:
         """Measure on the answers that are set aside, as the mean of eight draws of canvases.
 
         Args:
@@ -151,7 +151,7 @@ def _course(spec: JointSpec) -> TrainingRun:
         adjusted, stale = torch.tensor(draws).mean(0).tolist()
         return adjusted, stale
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Write the layer as an artefact.
 
         Args:
@@ -159,13 +159,13 @@ def _course(spec: JointSpec) -> TrainingRun:
             result: What was measured; it goes into the artefact.
         """
         about = {"target": spec.target, "tasks": list(spec.tasks), **result}
-        joint.save(out, net.layer(), about)
+        joint.save(out, net.current_layer(), about)
 
     schedule = TrainingSchedule(
         spec.steps, spec.rate, weight_decay=0.0, log_every=min(20, spec.steps)
     )
     known_as = run_identity(spec, answers=tensor_digest(*(w.token_BT for w in answers)))
-    return TrainingRun(net, loss, schedule, known_as, save, measure)
+    return TrainingRun(net, step_loss, schedule, known_as, save_result, measure_result)
 
 
 class _TrainableJointLayer(nn.Module):
@@ -180,7 +180,7 @@ class _TrainableJointLayer(nn.Module):
         outside = (begun.fuse_H2, begun.token_H, begun.state_H, begun.out_H)
         self.p = nn.ParameterList([*outside, *begun.layer.tensors.values()])
 
-    def layer(self) -> JointSamplerLayer:
+    def current_layer(self) -> JointSamplerLayer:
         """The layer with the numbers as they are now."""
         fuse, token, state, out, *inside = self.p
         layer = replace(self._begun.layer, tensors=dict(zip(self._names, inside, strict=True)))
@@ -230,7 +230,7 @@ def gap_log_probs(student: DiffusionStudent, state_BTH: Tensor) -> Tensor:
     Returns:
         Shape ``[B, T, V]``.
     """
-    logits = student.network.logits(student.network.model.norm(state_BTH)).float()
+    logits = student.network.token_logits(student.network.model.norm(state_BTH)).float()
     return logits.index_fill(-1, torch.tensor([student.mask]), float("-inf")).log_softmax(-1)
 
 
@@ -284,20 +284,20 @@ def joint_layer_divergences(
     first_B = sample_start_steps(answers, far, g)
     model = student.network.model
     with torch.no_grad():
-        state_BTH = before = last_layer_states(model, answers.canvas(first_B, student.mask))
-        last = answers.canvas(first_B + far, student.mask)
+        state_BTH = before = last_layer_states(model, answers.canvas_before(first_B, student.mask))
+        last = answers.canvas_before(first_B + far, student.mask)
         true_BTV = gap_log_probs(student, last_layer_states(model, last))
         # Only gaps that are left after `far` tokens are compared.
         gap_BT = last == student.mask
     # The layer sees the embeddings of each canvas and the states that it made for the one before.
     for step in range(1, far + 1):
         state_BTH = layer(
-            model.embed_tokens(answers.canvas(first_B + step, student.mask)), state_BTH
+            model.embed_tokens(answers.canvas_before(first_B + step, student.mask)), state_BTH
         )
 
-    def nats(state: Tensor) -> Tensor:
+    def state_nats(state: Tensor) -> Tensor:
         term = true_BTV.exp() * (true_BTV - gap_log_probs(student, state))
         # Where the truth is 0 its term is 0, not the product of 0 and infinity.
         return term.masked_fill(true_BTV == float("-inf"), 0.0).sum(-1)[gap_BT].mean()
 
-    return nats(state_BTH), nats(before)
+    return state_nats(state_BTH), state_nats(before)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.core.types import TokenVocabulary
-from polydec.lab.train import selfplay, tuned
+from polydec.lab.train import selfplay, tuned_checkpoint
 from polydec.lab.train.draft import batch_of
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.kinds.probes import run_layer_by_levels
@@ -20,7 +20,7 @@ from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.lexical_units import LexicalSpec
 from polydec.lab.train.state_layer import Past
-from polydec.lab.train.tuned import PaddedTextRows
+from polydec.lab.train.tuned_checkpoint import PaddedTextRows
 from polydec.models.learned.kinds import probes
 from polydec.models.learned.kinds.probes import SoftProbes
 
@@ -56,7 +56,7 @@ class LexicalUnitModel(nn.Module):
         self.network = network
         self.pads_PH = nn.Parameter(pads_PH)
 
-    def states(self, token_BT: Tensor) -> list[Tensor]:
+    def text_states(self, token_BT: Tensor) -> list[Tensor]:
         """The states of the texts, then of each pad after each of their tokens.
 
         All are ready for the head, shape ``[B, T, H]``.
@@ -73,11 +73,11 @@ class LexicalUnitModel(nn.Module):
 
 
 def _course(spec: LexicalSpec) -> TrainingRun:
-    made = tuned.start_tuned_checkpoint(
+    made = tuned_checkpoint.start_tuned_checkpoint(
         spec.target, spec.lora, spec.seed, spec.longest + spec.ahead
     )
     network = made.network
-    samples, unseen = tuned.tuning_text_samples(spec, network.s.vocab)
+    samples, unseen = tuned_checkpoint.tuning_text_samples(spec, network.s.vocab)
     lengths = tuple(len(s.prompt_ids) + len(s.output_ids) for s in samples)
     units = LexicalUnitModel(network, _first_pads(network, samples, spec))
     # Spans are fixed before training, by the model as it is now.
@@ -85,29 +85,31 @@ def _course(spec: LexicalSpec) -> TrainingRun:
         confident_token_masks(network, some, spec.alpha) for some in (samples, unseen)
     )
 
-    def plainly() -> float:
+    def plain_nats() -> float:
         """Nats a token of held-out answers, written token by token."""
-        return tuned.answer_nats(network, unseen, lambda rows: network.model(rows.token_BT))
+        return tuned_checkpoint.answer_nats(
+            network, unseen, lambda rows: network.model(rows.token_BT)
+        )
 
     # Measured before the first step, as the network is trained in place.
-    before = plainly()
+    before = plain_nats()
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         # Texts of like length share a batch, so that little of it is padding.
         chosen = batch_of(lengths, spec.rows, spec.seed, step)
-        rows = PaddedTextRows.of([samples[i] for i in chosen])
+        rows = PaddedTextRows.of_samples([samples[i] for i in chosen])
         sure_BT = side_by_side(sure, chosen)
         return units_loss(units, rows, sure_BT), rows.token_BT.numel()
 
-    def measure() -> Mapping[str, Any]:
+    def measure_result() -> Mapping[str, Any]:
         return {
             "samples": len(samples),
             "spans": round(float(torch.cat(sure).float().mean()), 4),
-            "nats": {"before": round(before, 4), "after": round(plainly(), 4)},
+            "nats": {"before": round(before, 4), "after": round(plain_nats(), 4)},
             "held_out": pad_hit_rates(units, unseen, unseen_sure),
         }
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Write the tuned model, and the pads as an artefact.
 
         Args:
@@ -124,11 +126,11 @@ def _course(spec: LexicalSpec) -> TrainingRun:
 
     return TrainingRun(
         units,
-        loss,
+        step_loss,
         TrainingSchedule(spec.steps, spec.rate, decay=1.0, weight_decay=0.0),
         run_identity(spec, samples=selfplay.samples_fingerprint(samples)),
-        save,
-        measure,
+        save_result,
+        measure_result,
     )
 
 
@@ -220,15 +222,15 @@ def units_loss(units: LexicalUnitModel, rows: PaddedTextRows, sure_BT: Tensor) -
     Returns:
         Nats: mean over next tokens, plus mean over the places of all pads.
     """
-    x_BTH, *pads = units.states(rows.token_BT)
+    x_BTH, *pads = units.text_states(rows.token_BT)
     writes_BT = rows.writes_BT
-    logits = units.network.logits(x_BTH[writes_BT])
+    logits = units.network.token_logits(x_BTH[writes_BT])
     total = F.cross_entropy(logits, rows.token_BT.roll(-1, 1)[writes_BT])
     wheres = pad_target_masks(rows, sure_BT, len(pads))
     # One mean over the places of all pads.
     count = sum(int(where_BT.sum()) for where_BT in wheres)
     for j, (pad_BTH, where_BT) in enumerate(zip(pads, wheres, strict=True), 1):
-        logits = units.network.logits(pad_BTH[where_BT])
+        logits = units.network.token_logits(pad_BTH[where_BT])
         # Rolling wraps around at the end of a row, where no pad is taught.
         label = rows.token_BT.roll(-1 - j, 1)[where_BT]
         total = total + F.cross_entropy(logits, label, reduction="sum") / max(1, count)
@@ -253,10 +255,10 @@ def pad_hit_rates(
     hits_PK = torch.zeros(pads, RANKS)
     count_P = torch.zeros(pads)
     for i, sample in enumerate(samples):
-        rows = PaddedTextRows.of([sample])
-        _, *states = units.states(rows.token_BT)
+        rows = PaddedTextRows.of_samples([sample])
+        _, *states = units.text_states(rows.token_BT)
         for j, where_BT in enumerate(pad_target_masks(rows, sure[i][None], pads)):
-            top_NK = units.network.logits(states[j][where_BT]).topk(RANKS).indices
+            top_NK = units.network.token_logits(states[j][where_BT]).topk(RANKS).indices
             # Pads are counted from 0 here: pad j predicts the token j + 2 places on.
             hits_PK[j] += (top_NK == rows.token_BT.roll(-2 - j, 1)[where_BT][:, None]).sum(0)
             count_P[j] += len(top_NK)

@@ -35,7 +35,7 @@ from polydec.lab.train.exits import copy_with_layers, copy_with_vocab
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
 from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
 from polydec.lab.train.ngram import NGram
-from polydec.lab.train.objectives.known import KNOWN
+from polydec.lab.train.objectives.objective_names import KNOWN
 from polydec.lab.train.specs.lm import PRESETS, LMSpec
 from polydec.lab.train.target import family_of_config, require_family
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer, with_marks
@@ -117,7 +117,7 @@ def _course(spec: LMSpec) -> TrainingRun:
         student = TrainableLlama(shape, seed=spec.seed)
     else:
         student = copy_with_layers(first, shape.layers, spec.seed)
-    fast, network = is_bf16_run(out / STATE, spec.bf16), objective.network(student)
+    fast, network = is_bf16_run(out / STATE, spec.bf16), objective.trained_network(student)
     usual = min(preset.length, shape.context)  # tokens of a row but for the last steps
     cut = {
         k: set_aside(len(corpus.train[k]), usual) for k in spec.kinds
@@ -128,7 +128,9 @@ def _course(spec: LMSpec) -> TrainingRun:
     }
     # Rows that only judge, cut as rows of the training are.
     apart = [
-        PackedTokenStream(corpus.train[k][len(corpus.train[k]) - cut[k] :], begin).row(i, usual)
+        PackedTokenStream(corpus.train[k][len(corpus.train[k]) - cut[k] :], begin).stream_row(
+            i, usual
+        )
         for k in spec.kinds
         for i in range(cut[k] // usual)
     ]
@@ -139,9 +141,9 @@ def _course(spec: LMSpec) -> TrainingRun:
     else:
         step_loss = lm_step_loss
     # Raises now, not after the first step, where the depths do not fit the network.
-    spec.depths.weights(shape.layers, 0)
+    spec.depths.loss_weights(shape.layers, 0)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def row_loss(step: int) -> tuple[Tensor, int]:
         # The last part of the steps reads rows as long as the context; the tokens of a step stay
         # alike.
         late = step >= schedule.steps * (1 - spec.long)
@@ -156,10 +158,10 @@ def _course(spec: LMSpec) -> TrainingRun:
         if objective.marks:
             rng = np.random.default_rng([spec.seed, step])
             with bf16_autocast(fast):
-                return objective.loss(network, batch_BT, ids, rng), rows * length
+                return objective.batch_loss(network, batch_BT, ids, rng), rows * length
         return step_loss(student, teacher, batch_BT, fast), rows * length
 
-    def aside() -> Tensor:
+    def held_out() -> Tensor:
         parts = [
             lm_step_loss(student, teacher, torch.from_numpy(row_T[None]), fast) for row_T in apart
         ]
@@ -192,7 +194,7 @@ def _course(spec: LMSpec) -> TrainingRun:
             "mixture": list(spec.mixture),
         }
 
-    def measure() -> dict[str, Any]:
+    def measure_result() -> dict[str, Any]:
         return {
             "parameters": sum(p.numel() for p in student.parameters()),
             "tokens": schedule.steps * preset.rows * preset.length,
@@ -200,29 +202,29 @@ def _course(spec: LMSpec) -> TrainingRun:
             **measure_bits_per_byte(student, corpus, spec, shape),
         }
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Save the network as a directory that `polydec.load` reads, and what the objective adds.
 
         Args:
             out: Directory to write.
             result: What was measured.
         """
-        config = shape.config(bos=begin, eos=end)
+        config = shape.config_content(bos=begin, eos=end)
         written = tokenizer_files(tokenizer, shape.context, objective.marks, objective.ends)
         save_directory(out, student, config, files=written)
         # The objective measures on texts that were set aside.
         rows_RT = held_out_rows(corpus, begin, end, usual)
-        log.update(objective.save(out, network, rows_RT, result))
+        log.update(objective.save_extras(out, network, rows_RT, result))
 
     log = dict[str, Any]()
     return TrainingRun(
         network,
-        loss,
+        row_loss,
         schedule,
         known_as,
-        save,
-        measure,
-        aside if apart else None,
+        save_result,
+        measure_result,
+        held_out if apart else None,
         log=log,
         title=spec.preset,
     )
@@ -274,7 +276,7 @@ def held_out_rows(corpus: TokenCorpus, begin: int, end: int, length: int) -> Ten
     rows = PackedTokenStream(stream, begin)
     length = min(length, len(stream))
     return torch.from_numpy(
-        np.stack([rows.row(i, length) for i in range(min(8, len(stream) // length))])
+        np.stack([rows.stream_row(i, length) for i in range(min(8, len(stream) // length))])
     )
 
 
@@ -384,14 +386,17 @@ def learn_depths(
         Nats a token.
     """
     with bf16_autocast(fast):
-        depths = spec.depths.weights(student.s.layers, step)
+        depths = spec.depths.loss_weights(student.s.layers, step)
         # All depths learn the same targets.
         aim = prediction_targets(teacher, batch_BT)
         total = torch.zeros(())
         for w, hidden in zip(
-            depths.values(), spec.depths.hidden(student, batch_BT[:, :-1], depths, spec.seed, step)
+            depths.values(),
+            spec.depths.hidden_states(student, batch_BT[:, :-1], depths, spec.seed, step),
         ):
-            total = total + w * F.cross_entropy(student.logits(hidden).float().flatten(0, 1), aim)
+            total = total + w * F.cross_entropy(
+                student.token_logits(hidden).float().flatten(0, 1), aim
+            )
     return total
 
 
@@ -416,7 +421,7 @@ def mixture_row(
     turn, at = divmod(i, len(pattern))
     kind = pattern[at]
     # Rows of this kind in earlier turns of the pattern, and in this one.
-    return streams[spec.kinds[kind]].row(
+    return streams[spec.kinds[kind]].stream_row(
         turn * spec.shares[kind] + pattern[:at].count(kind), length
     )
 
@@ -519,7 +524,7 @@ def measure_bits_per_byte(
     """
     unseen = {k: corpus.unseen[k] for k in spec.kinds if corpus.held_bytes[k]}
     # The n-gram counts the tokens that the network was trained on.
-    baseline = NGram.train([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)
+    baseline = NGram.train_counts([corpus.train[k] for k in spec.kinds], shape.vocab, spec.order)
     return {
         "held_out_bytes": {k: corpus.held_bytes[k] for k in unseen},
         "train_tokens": {k: len(corpus.train[k]) for k in spec.kinds},

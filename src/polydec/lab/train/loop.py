@@ -97,7 +97,7 @@ class BestWeights:
         self.weights = dict[str, Tensor]()
 
     @torch.no_grad()
-    def look(self) -> None:
+    def keep_least_loss(self) -> None:
         """Keep the weights as they are now if their loss is the least so far."""
         loss = float(self._loss())
         if loss < self.least:
@@ -181,11 +181,11 @@ def fit_network(
     while step < s.steps:
         # Judged before the step, so that the untrained weights take part.
         if best is not None and step % s.judge_every == 0:
-            best.look()
+            best.keep_least_loss()
         # The factor of the schedule multiplies each group's own peak rate.
         for o, rates in zip(opts, peak):
             for group, rate in zip(o.param_groups, rates):
-                group["lr"] = rate * s.factor(step)
+                group["lr"] = rate * s.rate_factor(step)
             o.zero_grad(set_to_none=True)
         value, tokens = loss(step)
         value.backward()
@@ -206,7 +206,7 @@ def fit_network(
                 LossCurvePoint(
                     step,
                     curve[-1][1],
-                    s.rate * s.factor(step - 1),
+                    s.rate * s.rate_factor(step - 1),
                     since / max(now - mark, 1e-9),
                     (now - began) / (step - first) * (s.steps - step),
                 )
@@ -216,7 +216,7 @@ def fit_network(
         # The last weights may be the best ones; they are judged before the final checkpoint is
         # written.
         if best is not None and step == s.steps:
-            best.look()
+            best.keep_least_loss()
         stopping = stop()
         # A run that was asked to stop saves first, so that nothing is lost.
         if state is not None and (step % s.save_every == 0 or step == s.steps or stopping):

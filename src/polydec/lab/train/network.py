@@ -230,9 +230,9 @@ class LlamaBackbone(nn.Module):
         Returns:
             States ready for the head, shape ``[B, T, H]``.
         """
-        return self.norm(self.states(token_BT, position_T, see_TT))
+        return self.norm(self.text_states(token_BT, position_T, see_TT))
 
-    def states(
+    def text_states(
         self, token_BT: Tensor, position_T: Tensor | None = None, see_TT: Tensor | None = None
     ) -> Tensor:
         """Run all layers, without the final norm.
@@ -313,7 +313,7 @@ class TrainableLlama(nn.Module):
                     nn.init.normal_(p, std=scale / (2 * s.layers) ** 0.5 if deep else scale)
         self.register_buffer("tokens", tokens, persistent=False)
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def token_logits(self, hidden: Tensor) -> Tensor:
         """Logits of states that are ready for the head, over all tokens or over `tokens`."""
         if self.lm_head is None:
             table = self.model.embed_tokens.weight
@@ -334,7 +334,7 @@ class TrainableLlama(nn.Module):
         Returns:
             Shape ``[B, T, V]``, or ``[B, T, C]`` with a head of its own.
         """
-        return self.logits(self.model(token_BT, position_T, see_TT))
+        return self.token_logits(self.model(token_BT, position_T, see_TT))
 
 
 def from_weights(
@@ -354,7 +354,7 @@ def from_weights(
         RequestError: The config is outside the Llama skeleton, or a tensor has another shape than
             it says.
     """
-    shape = LlamaShape.of(config, context)
+    shape = LlamaShape.of_config(config, context)
     # Checked before a network is built: a wrong config could ask for any amount of memory.
     require_shapes(weights, _matrices(shape, weights))
     network = TrainableLlama(

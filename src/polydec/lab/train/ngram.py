@@ -50,7 +50,7 @@ class NGram:
     levels: tuple[KneserNeyLevel, ...]  # order 1 first
 
     @staticmethod
-    def train(streams: Sequence[np.ndarray], size: int, order: int = 5) -> NGram:
+    def train_counts(streams: Sequence[np.ndarray], size: int, order: int = 5) -> NGram:
         """Count n-grams and smooth them.
 
         Args:
@@ -83,7 +83,7 @@ class NGram:
             keys, counts = np.unique(keys & ((1 << bits * (n - 1)) - 1), return_counts=True)
         return NGram(order, size, tuple(reversed(levels)))
 
-    def logp(self, stream: np.ndarray) -> np.ndarray:
+    def stream_logprobs(self, stream: np.ndarray) -> np.ndarray:
         """The log-probability of every token of `stream` after the tokens before it, in nats.
 
         The first order - 1 tokens have none.
@@ -99,10 +99,10 @@ class NGram:
             p = mass + lookup_sorted_keys(level.context, level.back, key >> bits, 1.0) * p
         return np.log(p)
 
-    def law(self, context: Sequence[int]) -> np.ndarray:
+    def next_token_law(self, context: Sequence[int]) -> np.ndarray:
         """The probabilities of all tokens after `context` (at least order - 1 tokens)."""
         tail = list(context)[len(context) - self.order + 1 :]
-        return np.exp([self.logp(np.array([*tail, x]))[0] for x in range(self.size)])
+        return np.exp([self.stream_logprobs(np.array([*tail, x]))[0] for x in range(self.size)])
 
 
 def token_bit_width(size: int) -> int:

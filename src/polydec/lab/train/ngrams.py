@@ -150,7 +150,7 @@ def count_ngrams(
     # The same answer to the same prompt counts once.
     unique = list({(s.prompt_ids, s.output_ids): s for s in samples}.values())
     next_N, answer_N, context_NO = _positions(unique, spec.order)
-    lower = _ContextCountLevel.none(next_N, answer_N)
+    lower = _ContextCountLevel.of_empty_context(next_N, answer_N)
     kept: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     key_N = np.zeros(len(next_N), np.uint64)
     known_N = np.ones(len(next_N), bool)
@@ -159,7 +159,7 @@ def count_ngrams(
         known_N &= context_NO[:, n] >= 0
         before_N = key_N
         key_N = _longer(key_N, context_NO[:, n])
-        lower = _ContextCountLevel.of(
+        lower = _ContextCountLevel.of_counts(
             key_N[known_N],
             before_N[known_N],
             next_N[known_N],
@@ -168,7 +168,7 @@ def count_ngrams(
             spec.discount,
         )
         # Every order up to `order` goes into the table: the longest known context decides later.
-        kept.append(lower.best(spec.top, spec.least))
+        kept.append(lower.likeliest_tokens(spec.top, spec.least))
     key_M, follower_MK, chance_MK = (np.concatenate(parts) for parts in zip(*kept))
     # The table is searched by key.
     order_M = key_M.argsort()
@@ -226,7 +226,7 @@ class _ContextCountLevel:
     answers_M: np.ndarray
 
     @staticmethod
-    def none(next_N: np.ndarray, answer_N: np.ndarray) -> _ContextCountLevel:
+    def of_empty_context(next_N: np.ndarray, answer_N: np.ndarray) -> _ContextCountLevel:
         """The level of the empty context.
 
         Args:
@@ -238,10 +238,10 @@ class _ContextCountLevel:
         """
         nothing = np.zeros(len(next_N), np.uint64)
         uniform = _ContextCountLevel(*[np.zeros(0, np.uint64)] * 6)
-        return _ContextCountLevel.of(nothing, nothing, next_N, answer_N, uniform, 0.0)
+        return _ContextCountLevel.of_counts(nothing, nothing, next_N, answer_N, uniform, 0.0)
 
     @staticmethod
-    def of(
+    def of_counts(
         key_N: np.ndarray,
         before_N: np.ndarray,
         next_N: np.ndarray,
@@ -298,7 +298,7 @@ class _ContextCountLevel:
             np.bincount(np.searchsorted(key_M, at_Q), minlength=len(key_M)),
         )
 
-    def best(self, top: int, least: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def likeliest_tokens(self, top: int, least: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The likeliest next tokens of contexts that stand in enough answers.
 
         Args:
@@ -343,7 +343,7 @@ def measure_ngram_guesses(table: NGrams, samples: Sequence[TrainingSample]) -> d
         if s.temperature == 0.0 and s.penalty == 1.0:
             text = [*s.prompt_ids, *s.output_ids]
             for i in range(len(s.prompt_ids), len(text)):
-                best = table.after(text[max(0, i - table.order) : i])
+                best = table.followers_of(text[max(0, i - table.order) : i])
                 guesses.append((best[0][0], best[0][1] == text[i]) if best else (0.0, False))
     # Guesses that are at least as likely as not are what a drafter would use.
     sure = [right for p, right in guesses if p >= 0.5]

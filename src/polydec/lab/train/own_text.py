@@ -183,7 +183,7 @@ class TargetTextStates:
     end_N: Tensor
 
     @staticmethod
-    def of(
+    def of_samples(
         lm: CausalLaw, samples: Sequence[TrainingSample], depths: Sequence[int] = ()
     ) -> TargetTextStates:
         """Let the target read some texts.
@@ -198,10 +198,10 @@ class TargetTextStates:
         """
         made = [read_target_states(lm, (*s.prompt_ids, *s.output_ids), depths) for s in samples]
         state, entry = (torch.cat(rows) for rows in zip(*made, strict=True))
-        return TargetTextStates.over(samples, state, entry)
+        return TargetTextStates.of_states(samples, state, entry)
 
     @staticmethod
-    def over(
+    def of_states(
         samples: Sequence[TrainingSample], state_NH: Tensor, entry_ND: Tensor
     ) -> TargetTextStates:
         """Lay out states that are known.
@@ -241,7 +241,7 @@ class TargetTextStates:
         """The token that was written at each row."""
         return self.window_NW[:, -1]
 
-    def pieces(self, length: int, ahead: int) -> Tensor:
+    def piece_starts(self, length: int, ahead: int) -> Tensor:
         """Where pieces begin that end within an answer.
 
         Args:
@@ -276,10 +276,10 @@ def read_target_states(
         RequestError: The target gives no hidden states.
     """
     # One prefill gives the states of all positions; no law is computed.
-    session = lm.open(ids)
+    session = lm.open_session(ids)
     scores = run_coroutines(
         [
-            session.prefill(
+            session.prefill_prompt(
                 ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True, exits=tuple(depths))
             )
         ]
@@ -290,5 +290,5 @@ def read_target_states(
     last_NH = scores.hidden_NH.float()
     nodes = range(len(ids) - 1)
     # States of each depth, [N, width], side by side in the end.
-    low = [scores.exit(d, nodes).hidden_NH.float() for d in depths]  # pyright: ignore[reportOptionalMemberAccess]
+    low = [scores.exit_laws(d, nodes).hidden_NH.float() for d in depths]  # pyright: ignore[reportOptionalMemberAccess]
     return last_NH, torch.cat(low, -1) if low else last_NH

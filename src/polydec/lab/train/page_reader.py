@@ -18,12 +18,12 @@ from torch.nn import functional as F
 
 from polydec.lab.train import facts
 from polydec.lab.train.data import BEGIN, END
-from polydec.lab.train.dice import generator_for
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
-from polydec.lab.train.extended import forward_with_past
 from polydec.lab.train.facts import DIGITS, FactPage
 from polydec.lab.train.lm import load_directory
 from polydec.lab.train.network import TrainableLlama, save_directory
+from polydec.lab.train.prefix_network import forward_with_past
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.context import ContextSpec
@@ -110,7 +110,7 @@ def page_continuation_logits(decoder: TrainableLlama, page_BTH: Tensor, token_BU
     x = torch.cat([before, page_BTH, after, trunk.embed_tokens(token_BU)], dim=1)
     # Only the tokens' own states are needed.
     state = forward_with_past(trunk, x)[0][:, -token_BU.shape[1] :]
-    return decoder.logits(trunk.norm(state))
+    return decoder.token_logits(trunk.norm(state))
 
 
 def page_answer_nats(logits_BUV: Tensor, token_BU: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,7 +180,7 @@ def save_page_reader(out: Path, decoder: TrainableLlama) -> None:
         out: Directory to write.
         decoder: The decoder.
     """
-    config = decoder.s.config(bos=IDS[BEGIN], eos=IDS[END])
+    config = decoder.s.config_content(bos=IDS[BEGIN], eos=IDS[END])
     save_directory(out, decoder, config, files=FILES, dtype=torch.float32)
 
 
@@ -208,7 +208,7 @@ def prepare_page_reader(spec: ContextSpec) -> TrainingRun:
     shape = LlamaShape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
     decoder = TrainableLlama(shape, seed=spec.seed)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         pages = draw_pages(spec.seed, step, spec.rows)
         line_BLK = encode_page_lines(pages)
         token_BU = encode_page_questions(pages)
@@ -222,7 +222,7 @@ def prepare_page_reader(spec: ContextSpec) -> TrainingRun:
         again, _ = page_rewriting_nats(decoder, embed_page_words(decoder, some), some)
         return nats.mean() + again.mean(), spec.rows * CONTEXT
 
-    def put(out: Path, result: Any) -> None:
+    def save_decoder(out: Path, result: Any) -> None:
         """Save the decoder.
 
         Args:
@@ -233,7 +233,9 @@ def prepare_page_reader(spec: ContextSpec) -> TrainingRun:
 
     # Fields that do not change the decoder: it serves trainings that differ in these.
     own = ("kind", "reasoning", "target", "nodes", "hops", "latents", "encoder", "at_once")
-    return TrainingRun(decoder, loss, page_reader_schedule(spec), run_identity(spec, *own), put)
+    return TrainingRun(
+        decoder, step_loss, page_reader_schedule(spec), run_identity(spec, *own), save_decoder
+    )
 
 
 def load_page_reader(at: Path) -> TrainableLlama:

@@ -11,7 +11,7 @@ import numpy as np
 
 from polydec.base.edge import error_sentence, validate_record
 from polydec.base.errors import FileError
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 from polydec.models.formats import text_rows
 
 NAMES = "source and target, or a question with its answer"
@@ -146,7 +146,7 @@ class BucketBatchSampler:
 
     They are as many as fit `tokens` with their padding.
 
-    `of(step)` depends on (lengths, seed, step) alone. Buckets are drawn as often as they have
+    `indices_of_step(step)` depends on (lengths, seed, step) alone. Buckets are drawn as often as they have
     tokens.
 
     Attributes:
@@ -174,7 +174,7 @@ class BucketBatchSampler:
         mass = [sum(sum(self.lengths[i]) for i in b.chosen) for b in self.all]
         return np.asarray(mass) / sum(mass)
 
-    def of(self, step: int) -> list[int]:
+    def indices_of_step(self, step: int) -> list[int]:
         """The indices of a step's pairs."""
         rng = np.random.default_rng([self.seed, 3, step])
         bucket = self.all[rng.choice(len(self.all), p=self._shares)]
@@ -182,12 +182,12 @@ class BucketBatchSampler:
         rows = min(len(bucket.chosen), max(1, self.tokens // sum(bucket.longest)))
         return [bucket.chosen[i] for i in rng.choice(len(bucket.chosen), rows, replace=False)]
 
-    def padding(self, steps: int) -> float:
+    def padding_share(self, steps: int) -> float:
         """The share of filled positions that hold no token, in so many steps."""
         filled = 0
         taken = 0
         for step in range(steps):
-            lengths = [self.lengths[i] for i in self.of(step)]
+            lengths = [self.lengths[i] for i in self.indices_of_step(step)]
             filled += sum(s + t for s, t in lengths)
             # Positions that a step fills: rows times the longest source and target among them.
             taken += len(lengths) * (max(s for s, _ in lengths) + max(t for _, t in lengths))

@@ -17,8 +17,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from polydec.lab.train import probes
-from polydec.lab.train.dice import generator_for
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.probe import ProbeSpec
 
@@ -33,7 +33,7 @@ class SelectableRows(Protocol):
     """Examples of which a step takes some."""
 
     def __len__(self) -> int: ...
-    def select(self, picked: Tensor) -> Self:
+    def select_rows(self, picked: Tensor) -> Self:
         """The rows of these numbers, or those for which a mask holds."""
         ...
 
@@ -54,7 +54,7 @@ class ProbeExamples:
     def __len__(self) -> int:
         return len(self.label_N)
 
-    def select(self, picked: Tensor) -> Self:
+    def select_rows(self, picked: Tensor) -> Self:
         """The rows of these numbers, or those for which a mask holds."""
         return type(self)(*(getattr(self, column.name)[picked] for column in fields(self)))
 
@@ -77,7 +77,7 @@ class TrainableProbe(nn.Module, Generic[Artefact]):
             else:
                 setattr(self, name, nn.ParameterList(nn.Parameter(t.clone()) for t in group))
 
-    def probe(self) -> Artefact:
+    def current_probe(self) -> Artefact:
         """The probe as it is now; a loss of what it says reaches the tensors."""
         return self._build(*self.parameters())
 
@@ -122,10 +122,10 @@ def train_probe(spec: ProbeSpec) -> dict[str, Any]:
     recipe = import_module(f"{probes.__name__}.{spec.recipe.replace('-', '_')}")
     clock = getattr(recipe, "CLOCK", time.perf_counter)
 
-    def prepare(spec: ProbeSpec) -> TrainingRun:
+    def prepare_spec(spec: ProbeSpec) -> TrainingRun:
         return _course(spec, recipe.prepare_probe(spec))
 
-    return run_training(spec.recipe, spec, prepare, clock)
+    return run_training(spec.recipe, spec, prepare_spec, clock)
 
 
 def _course(spec: ProbeSpec, training: ProbeTraining[Any]) -> TrainingRun:
@@ -133,7 +133,7 @@ def _course(spec: ProbeSpec, training: ProbeTraining[Any]) -> TrainingRun:
     # A recipe without such a field has few examples, and takes all of them at each step.
     rows: int | None = getattr(spec, "rows", None)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         # Without `rows` the probe is small enough to learn from all lessons in every step.
         if rows is None:
             return training.loss(lessons), len(lessons)
@@ -142,11 +142,11 @@ def _course(spec: ProbeSpec, training: ProbeTraining[Any]) -> TrainingRun:
         else:
             g = training.generator(step)
         picked = torch.randint(len(lessons), (rows,), generator=g)
-        return training.loss(lessons.select(picked)), rows
+        return training.loss(lessons.select_rows(picked)), rows
 
     return TrainingRun(
         training.network,
-        loss,
+        step_loss,
         TrainingSchedule(spec.steps, spec.rate, **training.schedule),
         run_identity(spec, **training.identity),
         training.save,

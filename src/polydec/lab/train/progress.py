@@ -37,7 +37,7 @@ def show_training_progress(
     # A file gets plain lines: a moving bar would fill it with control codes.
     if not console.is_terminal:
 
-        def line(r: LossCurvePoint) -> None:
+        def progress_line(r: LossCurvePoint) -> None:
             console.print(
                 f"{title}: step {r.step}/{steps}, loss {r.loss:.4f} nats, {r.tokens_per_second:.0f} tokens/s, "
                 f"{format_duration(r.seconds_left)} left",
@@ -45,7 +45,7 @@ def show_training_progress(
                 soft_wrap=True,
             )
 
-        yield line
+        yield progress_line
         return
     columns = (
         TextColumn(title),
@@ -57,14 +57,14 @@ def show_training_progress(
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(title, total=steps, note="")
 
-        def move(r: LossCurvePoint) -> None:
+        def move_bar(r: LossCurvePoint) -> None:
             bar.update(
                 task,
                 completed=r.step,
                 note=f"loss {r.loss:.3f} · {r.tokens_per_second:.0f} tokens/s · {format_duration(r.seconds_left)} left",
             )
 
-        yield move
+        yield move_bar
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def show_count_progress(
     # A file gets plain lines, and few of them.
     if not console.is_terminal:
 
-        def line(n: int, of: int) -> None:
+        def progress_line(n: int, of: int) -> None:
             """Write a line after every so many things, and after the last.
 
             Args:
@@ -95,7 +95,7 @@ def show_count_progress(
             if n % every == 0 or n == of:
                 console.print(f"{title}: {n}/{of}", highlight=False, soft_wrap=True)
 
-        yield line
+        yield progress_line
         return
     columns = (
         TextColumn(title),

@@ -67,7 +67,7 @@ class ReasonerModel(nn.Module):
             nn.init.zeros_(out.weight)  # what it does not know yet moves no state
             self.judge = nn.Sequential(nn.Linear(network.s.width, 64), nn.SiLU(), out)
 
-    def reward(self, vocab: TokenVocabulary) -> StepReward:
+    def process_reward(self, vocab: TokenVocabulary) -> StepReward:
         """The judge as a process reward model, for decoding with the network.
 
         `vocab` is the network's vocabulary.
@@ -77,7 +77,9 @@ class ReasonerModel(nn.Module):
         )
         return StepReward((a, b), (c, d), vocab)
 
-    def loss(self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float) -> Tensor:
+    def writing_loss(
+        self, token_BT: Tensor, next_BT: Tensor, right_BT: Tensor, judging: float
+    ) -> Tensor:
         """The loss of writing and of judging.
 
         Args:
@@ -92,7 +94,7 @@ class ReasonerModel(nn.Module):
             experts. A batch without learned or judged tokens adds 0 for these.
         """
         state_BTH = last_layer_states(self.network.model, token_BT)
-        logits = self.network.logits(self.network.model.norm(state_BTH))
+        logits = self.network.token_logits(self.network.model.norm(state_BTH))
         wrote = F.cross_entropy(
             logits.flatten(0, 1), next_BT.flatten(), ignore_index=NOT_LEARNED, reduction="sum"
         ) / (next_BT != NOT_LEARNED).sum().clamp(min=1)
@@ -168,21 +170,25 @@ def _course(spec: ReasonerSpec) -> TrainingRun:
         ReasonerRows(tokenizer, spec, [d for i, d in enumerate(own) if i % 16]),
     )
     # Step -1 is drawn by no training step.
-    apart = ReasonerRows(tokenizer, spec, own[::16]).batch(-1, 4 * spec.rows)
+    apart = ReasonerRows(tokenizer, spec, own[::16]).batch_rows(-1, 4 * spec.rows)
 
     bf16 = is_bf16_run(out / STATE)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         with bf16_autocast(bf16):
-            return learner.loss(*rows.batch(step, spec.rows), spec.judging), spec.rows * spec.length
+            return learner.writing_loss(
+                *rows.batch_rows(step, spec.rows), spec.judging
+            ), spec.rows * spec.length
 
     # The weights that are best on the rows of step -1 are the ones that stay.
     schedule = TrainingSchedule(
         spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps), judge_every=200
     )
-    config = network.s.config(bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END))
+    config = network.s.config_content(
+        bos=tokenizer.token_to_id(BEGIN), eos=tokenizer.token_to_id(END)
+    )
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Save the network, and the judge below it.
 
         Args:
@@ -194,16 +200,16 @@ def _course(spec: ReasonerSpec) -> TrainingRun:
         about = {"target": out.name, "temperature": 1.0}
         # The vocabulary with its fingerprint comes from the directory that was just written.
         vocab = checkpoint.load_bundle(str(out)).lm.vocab
-        step_reward.save(out / "prm", learner.reward(vocab), about)
+        step_reward.save(out / "prm", learner.process_reward(vocab), about)
 
     return TrainingRun(
         learner,
-        loss,
+        step_loss,
         schedule,
         run_identity(spec, bf16=bf16),
-        save,
+        save_result,
         lambda: {"parameters": sum(p.numel() for p in learner.network.parameters())},
-        lambda: learner.loss(*apart, spec.judging if own else 0.0),
+        lambda: learner.writing_loss(*apart, spec.judging if own else 0.0),
     )
 
 
@@ -220,7 +226,7 @@ class ReasonerRows:
         self._spec = spec
         self._own = own
 
-    def batch(self, step: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    def batch_rows(self, step: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw the rows of a step, a function of the step alone.
 
         Args:

@@ -48,7 +48,7 @@ class TrainingSchedule:
             if getattr(self, name) < 0:
                 raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 0")
 
-    def factor(self, step: int) -> float:
+    def rate_factor(self, step: int) -> float:
         """The share of the highest rate that a step (0 to steps - 1) takes."""
         rise = self.warmup * self.steps
         fall = self.decay * self.steps

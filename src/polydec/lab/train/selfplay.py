@@ -182,15 +182,15 @@ def draw_prompts(
 class PassRecorder(Protocol):
     """Keeps what the target's passes give while answers are written."""
 
-    def begin(self, samples: Sequence[TrainingSample], /) -> None:
+    def begin_samples(self, samples: Sequence[TrainingSample], /) -> None:
         """Make what is kept of these samples complete, and cut off what follows them."""
         ...
 
-    def watcher(self) -> Any:
+    def pass_watcher(self) -> Any:
         """Make a drafter that sees one answer's passes and drafts nothing."""
         ...
 
-    def keep(self, sample: TrainingSample, watcher: Any, /) -> None:
+    def write_states(self, sample: TrainingSample, watcher: Any, /) -> None:
         """Keep what was seen of the next sample.
 
         Args:
@@ -270,7 +270,7 @@ def generate_watched_answers(
                     ids, max_tokens=min(max_tokens, lm.network.context - len(ids)), seed=seed + n
                 )
                 running[
-                    scheduler.submit(
+                    scheduler.submit_coroutine(
                         answer_one(
                             # With no draft tokens this is plain decoding, one pass a token.
                             SpeculativeDecoder(
@@ -334,7 +334,7 @@ def write_answers(
     asked = list[Asked]()
     for kind, user in draw_prompts(root, each, unseen=unseen, seed=seed, longest=longest):
         if text.has_chat:
-            ids = text.chat([{"role": "user", "content": user}])
+            ids = text.chat_prompt([{"role": "user", "content": user}])
         else:
             ids = text.encode(user)
         # Prompts that leave no room for an answer are left out, not cut.
@@ -400,11 +400,11 @@ def collect_answers(
         if path.exists():
             files.end_last_line(path, _is_sample)
         if record is not None:
-            record.begin(there)
+            record.begin_samples(there)
         if record is None:
             watcher = NothingDrafter
         else:
-            watcher = record.watcher
+            watcher = record.pass_watcher
         with open(path, "a", encoding="utf-8") as f:
             for sample, seen in generate_watched_answers(
                 lm, left, watcher, max_tokens=max_tokens, seed=seed, live=live
@@ -412,7 +412,7 @@ def collect_answers(
                 # States first: those of an answer that never reaches the file are cut off later,
                 # while an answer without states would have to be read again.
                 if record is not None:
-                    record.keep(sample, seen)
+                    record.write_states(sample, seen)
                 f.write(json.dumps(asdict(sample)) + "\n")
                 # A finished answer reaches the file at once, so an interruption loses none.
                 f.flush()

@@ -80,7 +80,7 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
     examples = encode_pairs(texts, tokenizer, spec.longest)
     shape = shape_of(spec, tokenizer.get_vocab_size())
-    published = shape.published(begin, end)
+    published = shape.published_config(begin, end)
     # The config is made as it is published and read back, so that training computes what the saved
     # model does.
     network = TrainableT5(read_seq2seq_config(published, {}), shape.inner, spec.seed)
@@ -88,21 +88,21 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
     # Pairs of similar lengths are learned together, so that little is padding.
     steps = pairs.BucketBatchSampler(examples.lengths, spec.tokens, *spec.parts, spec.seed)
 
-    def loss(step: int) -> tuple[Tensor, int]:
-        chosen = [examples.learned[i] for i in steps.of(step)]
+    def step_loss(step: int) -> tuple[Tensor, int]:
+        chosen = [examples.learned[i] for i in steps.indices_of_step(step)]
         logits_NV, right_N = score_pairs(network, chosen, begin, fast)
         return cross_entropy(logits_NV, right_N, label_smoothing=spec.smooth), len(right_N)
 
-    def measure() -> Mapping[str, Any]:
+    def measure_result() -> Mapping[str, Any]:
         return {
             "parameters": sum(p.numel() for p in network.parameters()),
             "pairs": len(examples.learned),
-            "padding": steps.padding(min(200, spec.steps)),
+            "padding": steps.padding_share(min(200, spec.steps)),
             **measure_seq2seq(network, examples.unseen[:JUDGED], begin),
             "out": spec.out,
         }
 
-    def save(at: Path, result: Mapping[str, Any]) -> None:
+    def save_checkpoint_at(at: Path, result: Mapping[str, Any]) -> None:
         """Write weights, tokenizer and configs.
 
         Args:
@@ -133,7 +133,13 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
     schedule = TrainingSchedule(spec.steps, spec.rate, warmup=spec.warmup, muon=spec.muon)
     same = run_identity(spec, bf16=fast, pairs=examples.digest)
     return TrainingRun(
-        network, loss, schedule, same, save, measure, deep=network.deep if spec.muon else ()
+        network,
+        step_loss,
+        schedule,
+        same,
+        save_checkpoint_at,
+        measure_result,
+        deep=network.deep if spec.muon else (),
     )
 
 
@@ -241,7 +247,7 @@ def score_pairs(
     right_N = torch.tensor([x for _, target in chosen for x in target])
     with bf16_autocast(fast):
         states_NW = network(source_BS, there_BS, text_BT, here_BT)[here_BT]
-        return network.logits(states_NW).float(), right_N
+        return network.token_logits(states_NW).float(), right_N
 
 
 @torch.no_grad()

@@ -65,7 +65,7 @@ class LlamaShape:
         return self.width // self.heads
 
     @staticmethod
-    def of(config: Mapping[str, Any], context: int | None = None) -> LlamaShape:
+    def of_config(config: Mapping[str, Any], context: int | None = None) -> LlamaShape:
         """The sizes in a Hugging Face config of the plain Llama skeleton.
 
         Args:
@@ -110,7 +110,7 @@ class LlamaShape:
             c["rms_norm_eps"],
         )
 
-    def config(
+    def config_content(
         self, *, bos: int | None = None, eos: int | None = None, tied: bool = True
     ) -> dict[str, Any]:
         """The content of a Hugging Face config.json.

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.lab.train import selfplay, tuned
+from polydec.lab.train import selfplay, tuned_checkpoint
 from polydec.lab.train.draft import batch_of
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.skipping import SkippingSpec
-from polydec.lab.train.tuned import PaddedTextRows
+from polydec.lab.train.tuned_checkpoint import PaddedTextRows
 from polydec.methods.economics.depth import kept_layers
 
 
@@ -40,18 +40,18 @@ def train_skipping(spec: SkippingSpec) -> dict[str, Any]:
 
 
 def _course(spec: SkippingSpec) -> TrainingRun:
-    made = tuned.start_tuned_checkpoint(spec.target, spec.lora, spec.seed, spec.longest)
+    made = tuned_checkpoint.start_tuned_checkpoint(spec.target, spec.lora, spec.seed, spec.longest)
     network, keep = made.network, kept_layers(made.network.s.layers, spec.speed, even=spec.even)
-    samples, unseen = tuned.tuning_text_samples(spec, network.s.vocab)
+    samples, unseen = tuned_checkpoint.tuning_text_samples(spec, network.s.vocab)
     lengths = tuple(len(s.prompt_ids) + len(s.output_ids) for s in samples)
 
-    def loss(step: int) -> tuple[Tensor, int]:
-        rows = PaddedTextRows.of(
+    def step_loss(step: int) -> tuple[Tensor, int]:
+        rows = PaddedTextRows.of_samples(
             [samples[i] for i in batch_of(lengths, spec.rows, spec.seed, step)]
         )
         # All next tokens are learned, the prompt's too.
         known_BT = rows.known_BT
-        logits = network.logits(layer_skipping_states(network, rows, keep)[known_BT])
+        logits = network.token_logits(layer_skipping_states(network, rows, keep)[known_BT])
         label = rows.token_BT.roll(-1, 1)[known_BT]
         return F.cross_entropy(logits, label), int(known_BT.sum())
 
@@ -61,7 +61,7 @@ def _course(spec: SkippingSpec) -> TrainingRun:
         "untuned": layer_skipping_nats(network, unseen, keep),
     }
 
-    def measure() -> Mapping[str, Any]:
+    def measure_result() -> Mapping[str, Any]:
         after = {
             "tuned": layer_skipping_nats(network, unseen, keep),
             "tuned_whole": layer_skipping_nats(network, unseen, range(network.s.layers)),
@@ -71,11 +71,11 @@ def _course(spec: SkippingSpec) -> TrainingRun:
 
     return TrainingRun(
         network,
-        loss,
+        step_loss,
         TrainingSchedule(spec.steps, spec.rate, decay=1.0, weight_decay=0.0),
         run_identity(spec, samples=selfplay.samples_fingerprint(samples)),
         lambda out, result: made.save(out),
-        measure,
+        measure_result,
     )
 
 
@@ -125,6 +125,6 @@ def layer_skipping_nats(
     Returns:
         Nats a token.
     """
-    return tuned.answer_nats(
+    return tuned_checkpoint.answer_nats(
         network, samples, lambda rows: layer_skipping_states(network, rows, keep)
     )

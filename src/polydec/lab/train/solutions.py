@@ -66,7 +66,7 @@ def draw_solutions(
         for kind in dict.fromkeys(kinds):
             problem = problems.draw_problem(kind, seed, i, unseen)
             # Two problems of one text are one: solutions are found again by their prompt.
-            asked[point.text.chat([{"role": "user", "content": problem.question}])] = problem
+            asked[point.text.chat_prompt([{"role": "user", "content": problem.question}])] = problem
     with show_count_progress(f"{'held-out ' * unseen}solutions", every=500) as watch:
         selfplay.collect_answers(
             path,

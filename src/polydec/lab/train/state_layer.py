@@ -57,7 +57,7 @@ class TrainableStateLayer(nn.Module):
             dict(zip(self._names, self.weights, strict=True)), t.heads, t.kv_heads, t.theta
         )
 
-    def project(self, x_BTH: Tensor, at_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project_rows(self, x_BTH: Tensor, at_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of rows.
 
         Args:
@@ -71,7 +71,7 @@ class TrainableStateLayer(nn.Module):
         n_BTH = F.rms_norm(x_BTH, x_BTH.shape[-1:], w["input_layernorm.weight"], EPS)
         return project_qkv(self._target, w, self._turn, n_BTH, at_T)
 
-    def take(self, weights: Mapping[str, Tensor]) -> None:
+    def take_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Take over the first layer of a Llama.
 
         Raises:
@@ -188,7 +188,7 @@ class NarrowBlock(nn.Module):
             else torch.cat([scale * torch.eye(W), torch.zeros(W, W)], 1)
         )
         if begin is not None:
-            self.block.take(begin)
+            self.block.take_weights(begin)
 
     @property
     def layer(self) -> NarrowLayer:

@@ -21,13 +21,13 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
 from polydec.lab.train import selfplay, texts
 from polydec.lab.train.data import training_data
-from polydec.lab.train.dice import generator_for
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.kinds import KINDS
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
 from polydec.lab.train.network import from_weights
 from polydec.lab.train.own_text import TargetTextStates, answer_text_path, gather_target_text
-from polydec.lab.train.recorded import StateFile, StatePassRecorder
+from polydec.lab.train.random_streams import generator_for
+from polydec.lab.train.recorded_states import StateFile, StatePassRecorder
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.states import StatesSpec
@@ -116,7 +116,7 @@ def _course(spec: StatesSpec) -> TrainingRun:
             spec.enters,
         )
     )
-    pieces = lessons.pieces(spec.length, levels)
+    pieces = lessons.piece_starts(spec.length, levels)
     # Every eighth of the target's own answers is set aside; texts of others are all trained on.
     aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < len(samples))
     pieces, aside = pieces[~aside], pieces[aside]
@@ -128,11 +128,11 @@ def _course(spec: StatesSpec) -> TrainingRun:
     looked = aside[:: max(1, len(aside) // 24)]
     seen = list[list[float]]()
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         g = generator_for(spec.seed, step, "rows")
         row_B = pieces[torch.randint(len(pieces), (spec.rows,), generator=g)]
         # Some kinds change with time what they are shown.
-        student.at(step, spec.steps)
+        student.set_step(step, spec.steps)
         with bf16_autocast(fast):
             return level_divergence(student, lessons, row_B, spec, kind)[0], spec.rows * spec.length
 
@@ -162,23 +162,24 @@ def _course(spec: StatesSpec) -> TrainingRun:
     )
 
     @cache
-    def known() -> list[list[float]]:
+    def known_rates() -> list[list[float]]:
         """The hit rates on the answers that are set aside, by the final weights."""
         return level_hit_rates(student, lessons, aside, spec.length, levels)
 
-    def drafter(nodes: int) -> Drafter:
+    def make_drafter(nodes: int) -> Drafter:
         """The trained drafter, with a tree of so many nodes made for its hit rates."""
         return kind.drafter(
-            student.model(known()), RankedTree.of(extend_level_rates(known()), nodes)
+            student.build_artefact(known_rates()),
+            RankedTree.of_rates(extend_level_rates(known_rates()), nodes),
         )
 
-    def measure() -> dict[str, Any]:
+    def measure_result() -> dict[str, Any]:
         # Some kinds need hooks that only the torch network has.
         if kind.torch:
             lm = checkpoint.load_bundle(spec.target, dtype="torch").lm
         else:
             lm = point.lm
-        share = cost_of(lm, drafter(NODES[-1]), gathered.unseen[:4], kind.rows(NODES[-1]))
+        share = cost_of(lm, make_drafter(NODES[-1]), gathered.unseen[:4], kind.rows(NODES[-1]))
         return {
             "kind": spec.kind,
             "parameters": sum(p.numel() for p in student.parameters()),
@@ -190,19 +191,19 @@ def _course(spec: StatesSpec) -> TrainingRun:
             "held_out": level_hit_rates(
                 student,
                 unseen_lessons,
-                unseen_lessons.pieces(spec.length, levels),
+                unseen_lessons.piece_starts(spec.length, levels),
                 spec.length,
                 levels,
             ),
             "tokens_per_pass": {
                 n: tokens_per_pass(
-                    lm, gathered.unseen[:MEASURED], spec.max_tokens, drafter(n), kind.rows(n)
+                    lm, gathered.unseen[:MEASURED], spec.max_tokens, make_drafter(n), kind.rows(n)
                 )
                 for n in NODES
             },
         }
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Write the drafter as an artefact.
 
         Args:
@@ -210,15 +211,15 @@ def _course(spec: StatesSpec) -> TrainingRun:
             result: What was measured; the cost of a proposal goes into the artefact.
         """
         about = {"target": spec.target, "start": spec.start}
-        kind.save(out, student.model(known(), result["share"]), about)
+        kind.save(out, student.build_artefact(known_rates(), result["share"]), about)
 
     return TrainingRun(
         student,
-        loss,
+        step_loss,
         schedule,
         known_as,
-        save,
-        measure,
+        save_result,
+        measure_result,
         on_aside,
         student.matrices if spec.muon else (),
         {"set_aside": seen},
@@ -273,7 +274,7 @@ class DrafterTrainingData:
             depths = self.depths
         else:
             depths = (*self.depths, layers)
-        return StateFile.beside(text, depths, self.width, self.known_as)
+        return StateFile.of_text_file(text, depths, self.width, self.known_as)
 
     @cached_property
     def read(self) -> list[TrainingSample]:
@@ -296,12 +297,12 @@ class DrafterTrainingData:
 
     def _lessons(self, text: Path, samples: Sequence[TrainingSample]) -> TargetTextStates:
         file = self._file(text)
-        file.complete(self.point.lm, samples)
-        row_ND = file.read(samples)
+        file.complete_states(self.point.lm, samples)
+        row_ND = file.read_samples(samples)
         # Files have no state before the last token, so that one is left out.
         known = [dataclasses.replace(s, output_ids=s.output_ids[:-1]) for s in samples]
         # The last depth is the last layer; what the drafter reads comes first.
-        return TargetTextStates.over(
+        return TargetTextStates.of_states(
             known, row_ND[:, -self.width :], row_ND[:, : self.width * max(1, len(self.depths))]
         )
 
@@ -346,9 +347,9 @@ def level_divergence(
     window_BMW = lessons.window_NW[at_BM]
     token_BM = window_BMW[..., -1]
     answer_BM = lessons.answer_N[at_BM]
-    known_BM = student.knows(window_BMW[..., -1])
+    known_BM = student.knows_tokens(window_BMW[..., -1])
     with torch.no_grad():
-        truth_BMC = student.shown.logits(state_BMH, student.columns)
+        truth_BMC = student.shown.state_logits(state_BMH, student.columns)
         sure_BM = torch.ones_like(answer_BM)
         # Kinds that propose what is nearly certain learn only from tokens that the target was sure
         # of.
@@ -365,18 +366,18 @@ def level_divergence(
         # Every level has its figure, those with nothing to learn too: what follows is in order.
         if not torch.is_grad_enabled():
             asked = answer_BM[:, at_T + k + 1]
-            hit = student.named(logits.argmax(-1)) == token_BM[:, at_T + k + 1]
+            hit = student.token_ids(logits.argmax(-1)) == token_BM[:, at_T + k + 1]
             right.append(round(float(hit[asked].float().sum() / asked.sum().clamp(min=1)), 3))
         if not counts.any():
             total = total + 0.0 * logits.sum()  # nothing to learn here
             continue
         truth_NC = truth_BMC[:, at_T + k + 1][counts].float().softmax(-1)
         # Soft labels: the target's law, over the tokens that the student's head has.
-        part = F.cross_entropy(logits[counts].float(), truth_NC) + student.beside(
+        part = F.cross_entropy(logits[counts].float(), truth_NC) + student.extra_loss(
             made[counts], truth_NC
         )
         if kind.features:
-            part = part + kind.features * student.apart(
+            part = part + kind.features * student.state_distance(
                 made[counts], state_BMH[:, at_T + k + 1][counts]
             )
         # Later levels matter less: they count only where all earlier ones were right.
@@ -407,7 +408,7 @@ def level_hit_rates(
         at_BT, at_BM = (row_B[:, None] + torch.arange(n) for n in (length, length + levels))
         made = student(lessons.entry_ND[at_BT].float(), lessons.window_NW[at_BM], 1)
         for k, (_, logits, at_T) in enumerate(made):
-            top_BTK = student.named(logits.topk(min(RANKS, logits.shape[-1])).indices)
+            top_BTK = student.token_ids(logits.topk(min(RANKS, logits.shape[-1])).indices)
             aim_BT = at_BT[:, at_T] + k + 1
             hit = top_BTK == lessons.token_N[aim_BT][..., None]
             # Only tokens that the target wrote are counted, not those of prompts.
@@ -468,7 +469,7 @@ def cost_of(lm: CausalLaw, drafter: Drafter, samples: Sequence[TrainingSample], 
         seconds = 0.0
         count = 0
 
-        def open(self, prompt: Sequence[int], session: Any) -> Any:
+        def open_guess(self, prompt: Sequence[int], session: Any) -> Any:
             """Begin an answer with the measured drafter.
 
             Args:
@@ -476,19 +477,19 @@ def cost_of(lm: CausalLaw, drafter: Drafter, samples: Sequence[TrainingSample], 
                 session: The target's session.
 
             Returns:
-                The drafter's guess, whose `propose` is timed.
+                The drafter's guess, whose `propose_draft` is timed.
             """
-            guess = drafter.open(prompt, session)
-            inner = guess.propose
+            guess = drafter.open_guess(prompt, session)
+            inner = guess.propose_draft
 
-            async def propose(*asked: Any) -> Any:
+            async def propose_tree(*asked: Any) -> Any:
                 start = time.process_time()
                 draft = await inner(*asked)
                 ProposalTimer.seconds = ProposalTimer.seconds + time.process_time() - start
                 ProposalTimer.count = ProposalTimer.count + 1
                 return draft
 
-            object.__setattr__(guess, "propose", propose)  # many a guess is frozen
+            object.__setattr__(guess, "propose_draft", propose_tree)  # many a guess is frozen
             return guess
 
     target = ShapedTarget(lm, GreedyRule())

@@ -62,7 +62,7 @@ def load_step_models(spec: StepPairSpec) -> StepModels:
     if spec.reward is not None:
         name = spec.reward
         reward = step_reward.load(zoo.zoo_model_path(name) if name.startswith("zoo:") else name)
-        reward.fit(target.lm, None)
+        reward.check_fit(target.lm, None)
     return StepModels(target, draft, reward)
 
 
@@ -116,7 +116,9 @@ def write_step_pairs(
         for first in range(0, len(numbered), LIVE):
             tasks = list[Any]()
             for number, problem in numbered[first : first + LIVE]:
-                ids = models.target.text.chat([{"role": "user", "content": problem.question}])
+                ids = models.target.text.chat_prompt(
+                    [{"role": "user", "content": problem.question}]
+                )
                 search = ArbitrageSearch(big, small, oracle_for(number, problem, ids))
                 request = Request(ids, max_tokens=LONGEST, seed=spec.seed + number)
                 tasks.append(answer_one(search, request))

@@ -50,19 +50,19 @@ def _course(spec: StepsSpec) -> TrainingRun:
     )
     network, bf16 = TrainableLlama(shape, seed=spec.seed), is_bf16_run(Path(spec.out) / STATE)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         token_BT, goal_BT = draw_scratchpad_batch(spec, writing, step, spec.rows)
         with bf16_autocast(bf16):
             return learned_token_nats(network, token_BT, goal_BT), token_BT.numel()
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Write a directory that `polydec.load` reads.
 
         Args:
             out: Directory to write.
             result: What was measured; it is not used.
         """
-        config = shape.config(bos=writing.id(BEGIN), eos=writing.id(END))
+        config = shape.config_content(bos=writing.token_id(BEGIN), eos=writing.token_id(END))
         files = tokenizer_files(build_scratchpad_tokenizer(writing), shape.context)
         # A word is no turn of a talk.
         del files["tokenizer_config.json"]["chat_template"]
@@ -72,10 +72,10 @@ def _course(spec: StepsSpec) -> TrainingRun:
     about = {k: v for k, v in asdict(spec).items() if k != "out"}
     return TrainingRun(
         network,
-        loss,
+        step_loss,
         TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)),
         run_identity(spec, bf16=bf16),
-        save,
+        save_result,
         lambda: {"parameters": sum(p.numel() for p in network.parameters())},
         lambda: learned_token_nats(network, *apart),
         log={"about": about},
@@ -118,13 +118,13 @@ def draw_scratchpad_batch(
     for _ in range(rows):
         symbols = random_symbol_word(r, r.choice(spec.lengths))
         budget = r.choice(spec.budgets)
-        prompt = writing.prompt(symbols, budget)
-        behind = writing.written(symbols, budget)
+        prompt = writing.encode_prompt(symbols, budget)
+        behind = writing.encode_answer(symbols, budget)
         # Each token is read to learn the next one; those of the prompt are not learned.
         read.append([*prompt, *behind[:-1]])
         goals.append([*[NOT_LEARNED] * (len(prompt) - 1), *behind])
     longest = max(map(len, read))
-    pad = writing.id(PAD)
+    pad = writing.token_id(PAD)
     return (
         torch.tensor([row + [pad] * (longest - len(row)) for row in read]),
         torch.tensor([row + [NOT_LEARNED] * (longest - len(row)) for row in goals]),
@@ -137,6 +137,6 @@ def build_scratchpad_tokenizer(writing: ScratchpadFormat) -> Tokenizer:
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     made.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (BEGIN, END)])
     made.post_processor = processors.TemplateProcessing(
-        single=f"{BEGIN} $A", special_tokens=[(BEGIN, writing.id(BEGIN))]
+        single=f"{BEGIN} $A", special_tokens=[(BEGIN, writing.token_id(BEGIN))]
     )
     return made

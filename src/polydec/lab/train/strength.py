@@ -108,7 +108,9 @@ def best_steering_strength(
         # One pass of the models serves all strengths: only the mixture differs.
         for mu in lost:
             lost[mu] -= float(
-                normalise_log_weights(replace(rule, strength=mu).mix(tuned_V, [before_V]))[token]
+                normalise_log_weights(replace(rule, strength=mu).mix_laws(tuned_V, [before_V]))[
+                    token
+                ]
             )
     best = min(lost, key=lambda mu: lost[mu])
     return SteeringStrength(best, closed, lost[0.0] / count, lost[best] / count, count)
@@ -137,7 +139,7 @@ def _ids(
     if not answer.strip():
         raise RequestError(f"pairs[{at}] has no answer: give a text of at least one character")
     answer_ids = lm.checkpoint.text.encode(answer, special=False)
-    return lm.ids(prompt, raw=raw, who=f"pairs[{at}]"), answer_ids
+    return lm.encode_prompt(prompt, raw=raw, who=f"pairs[{at}]"), answer_ids
 
 
 def _every(
@@ -157,14 +159,18 @@ async def _rows(
     Of several EOS ids the end is the one that the tuned model was taught, so the one that it finds
     likeliest.
     """
-    sessions = [law.open(prompt) for law in laws]
+    sessions = [law.open_session(prompt) for law in laws]
     try:
         # The answer is scored as a chain of draft tokens: one pass of each model.
-        draft = Draft.chain(prompt[-1], answer)
-        tuned, before = await gather_coroutines(*(s.score(draft, ScoreRequest()) for s in sessions))
-        end_V = tuned.row(len(answer))
+        draft = Draft.chain_draft(prompt[-1], answer)
+        tuned, before = await gather_coroutines(
+            *(s.score_draft(draft, ScoreRequest()) for s in sessions)
+        )
+        end_V = tuned.logprob_row(len(answer))
         tokens = (*answer, max(ends, key=lambda x: float(end_V[x])))
-        return [(tuned.row(i), before.row(i), token) for i, token in enumerate(tokens)]
+        return [
+            (tuned.logprob_row(i), before.logprob_row(i), token) for i, token in enumerate(tokens)
+        ]
     finally:
         for session in sessions:
             session.close()

@@ -55,11 +55,11 @@ class TeacherContext:
     layers: int = 1
     enters: Sequence[int] = ()
 
-    def embed(self, token: Tensor) -> Tensor:
+    def embed_tokens(self, token: Tensor) -> Tensor:
         """The target's embeddings of tokens, shape ``[..., H]``."""
         return self.target.model.embed_tokens(token)
 
-    def logits(self, state: Tensor, columns: Tensor | None = None) -> Tensor:
+    def state_logits(self, state: Tensor, columns: Tensor | None = None) -> Tensor:
         """The target's logits of states.
 
         Args:
@@ -71,7 +71,7 @@ class TeacherContext:
         """
         normed = self.target.model.norm(state)
         if columns is None:
-            return self.target.logits(normed)
+            return self.target.token_logits(normed)
         return F.linear(normed, self.head_CH)
 
     @property
@@ -111,7 +111,7 @@ class DrafterStudent(nn.Module):
         self._make = make
         self.tensors = nn.ParameterList([nn.Parameter(t) for t in tensors])
 
-    def at(self, step: int, steps: int) -> None:
+    def set_step(self, step: int, steps: int) -> None:
         """Called before a step, for kinds whose training changes with time. Here it does nothing.
 
         Args:
@@ -119,7 +119,7 @@ class DrafterStudent(nn.Module):
             steps: Steps of the training.
         """
 
-    def beside(self, made: Tensor, truth: Tensor) -> Tensor:
+    def extra_loss(self, made: Tensor, truth: Tensor) -> Tensor:
         """A further loss of the kind, besides those of every kind. Here it is 0.
 
         Args:
@@ -131,13 +131,13 @@ class DrafterStudent(nn.Module):
         """
         return made.new_zeros(())
 
-    def entry(self, state: Tensor) -> Tensor:
+    def student_inputs(self, state: Tensor) -> Tensor:
         """What enters of the target's states, which are those before its final norm."""
         if self.normed:
             return self.shown.target.model.norm(state)
         return state
 
-    def logits(self, made: Tensor, own_VH: Tensor | None = None) -> Tensor:
+    def guess_logits(self, made: Tensor, own_VH: Tensor | None = None) -> Tensor:
         """Logits of guessed states.
 
         Args:
@@ -151,10 +151,10 @@ class DrafterStudent(nn.Module):
             return F.linear(made, own_VH)
         # Normed states need no second norm before the head.
         if self.normed:
-            return self.shown.target.logits(made)
-        return self.shown.logits(made)
+            return self.shown.target.token_logits(made)
+        return self.shown.state_logits(made)
 
-    def apart(self, made: Tensor, state: Tensor) -> Tensor:
+    def state_distance(self, made: Tensor, state: Tensor) -> Tensor:
         """The distance of guessed states from the target's, as a smooth L1 loss.
 
         Where the target's final norm follows, only the direction of a state matters, so both are
@@ -168,7 +168,7 @@ class DrafterStudent(nn.Module):
             A scalar.
         """
         if self.normed:
-            return F.smooth_l1_loss(made, self.entry(state))
+            return F.smooth_l1_loss(made, self.student_inputs(state))
         return F.smooth_l1_loss(rms_normalised(made), rms_normalised(state))
 
     @property
@@ -181,19 +181,19 @@ class DrafterStudent(nn.Module):
             tokens = len(self.columns)
         return [p for p in self.parameters() if p.ndim == 2 and len(p) != tokens]
 
-    def knows(self, token: Tensor) -> Tensor:
+    def knows_tokens(self, token: Tensor) -> Tensor:
         """Whether the drafter's laws give these tokens a probability."""
         if self.columns is None:
             return torch.ones_like(token, dtype=torch.bool)
         return torch.isin(token, self.columns)
 
-    def named(self, column: Tensor) -> Tensor:
+    def token_ids(self, column: Tensor) -> Tensor:
         """The token ids of columns of the drafter's laws."""
         if self.columns is None:
             return column
         return self.columns[column]
 
-    def model(self, rates: Rates = (), share: float = 0.0) -> Any:
+    def build_artefact(self, rates: Rates = (), share: float = 0.0) -> Any:
         """Build the artefact of the tensors as they are now.
 
         Args:
@@ -230,21 +230,25 @@ class HeadStudent(DrafterStudent):
             For each level the guessed states, shape ``[B, T, H]``, their logits, and the T
             positions.
         """
-        model, (B, T, _), entry_BTH = self.model(), entry_BTH.shape, self.entry(entry_BTH)
+        model, (B, T, _), entry_BTH = (
+            self.build_artefact(),
+            entry_BTH.shape,
+            self.student_inputs(entry_BTH),
+        )
         # Some kinds have a layer before their heads, others read the state itself.
         if self.block is None:
             first = entry_BTH
         else:
-            first = self.block(model.enter(entry_BTH, entry_BTH))
+            first = self.block(model.layer_inputs(entry_BTH, entry_BTH))
         # All positions of all rows form one batch of B T.
-        carry = model.start(first.flatten(0, 1))
+        carry = model.start_state(first.flatten(0, 1))
         for k in range(model.depth):
             # Level k reads the true token k + 1 places after the position, as in teacher forcing.
-            carry, made = model.step(
-                k, carry, self.shown.embed(window_BMW[:, k : k + T, -1]).flatten(0, 1)
+            carry, made = model.guess_level(
+                k, carry, self.shown.embed_tokens(window_BMW[:, k : k + T, -1]).flatten(0, 1)
             )
             made = made.view(B, T, -1)
-            yield made, self.logits(made, model.head(k)), torch.arange(T)
+            yield made, self.guess_logits(made, model.level_head(k)), torch.arange(T)
 
 
 class LayerStudent(DrafterStudent):
@@ -265,8 +269,8 @@ class LayerStudent(DrafterStudent):
             For each level the guessed states, shape ``[B, N, H]``, their logits, and the N
             positions after which they were guessed: all at the first level.
         """
-        (B, T, _), entry_BTD = entry_BTD.shape, self.entry(entry_BTD)
-        model = self.model()
+        (B, T, _), entry_BTD = entry_BTD.shape, self.student_inputs(entry_BTD)
+        model = self.build_artefact()
         past = list[Any]()
         true = entry_BTD.flatten(0, 1)
         above = entry_BTD
@@ -281,7 +285,7 @@ class LayerStudent(DrafterStudent):
                 above = above[:, ::every]
                 true = entry_BTD[:, ::every].flatten(0, 1)
             # Some drafters read the last few tokens, not one.
-            embed = self.shown.embed(window_BMW[:, at_T + k, -model.window :]).flatten(0, 1)
+            embed = self.shown.embed_tokens(window_BMW[:, at_T + k, -model.window :]).flatten(0, 1)
             # The first level joins true states and tokens, later levels what was made and tokens.
             rows = (model.below if k else model.enter)(embed, above.flatten(0, 1)).view(
                 B, -1, self.block.wide
@@ -294,15 +298,15 @@ class LayerStudent(DrafterStudent):
                 out = out[:, slots - 1 :: slots]
             # `stands` is what the next level reads; `guessed` is the state whose law is taken, if
             # there is one.
-            stands, guessed = model.read(k, true, out.flatten(0, 1))
+            stands, guessed = model.read_states(k, true, out.flatten(0, 1))
             above = stands.view(B, len(at_T), -1)
             if guessed is None:  # it has a head of its own
-                yield above, self.speak(model, rows, out), at_T
+                yield above, self.own_head_logits(model, rows, out), at_T
             else:
                 made = guessed.view(B, len(at_T), -1)
-                yield made, self.logits(made), at_T
+                yield made, self.guess_logits(made), at_T
 
-    def speak(self, model: Any, rows_BTS: Tensor, out_BTH: Tensor) -> Tensor:
+    def own_head_logits(self, model: Any, rows_BTS: Tensor, out_BTH: Tensor) -> Tensor:
         """Logits of a head of the drafter's own.
 
         Its norm also goes over what the layer read besides the residual stream, where it read such.

@@ -145,7 +145,7 @@ class TrainableT5Tower(nn.Module):
         )
         self.final_layer_norm = RMSNorm(c.width, c.eps)
 
-    def apart(self, length: int) -> Tensor:
+    def position_scores(self, length: int) -> Tensor:
         """What relative positions, and causality, add to scores, shape ``[heads, length, length]``."""
         at = torch.arange(length)
         first: Any = self.block[0]
@@ -176,7 +176,7 @@ class TrainableT5Tower(nn.Module):
             States, shape ``[B, T, W]``.
         """
         # [B, heads, T, T]: distances, causality and padding in one sum.
-        seen = self.apart(x_BTW.shape[1]) + _hidden(here_BT)[:, None, None]
+        seen = self.position_scores(x_BTW.shape[1]) + _hidden(here_BT)[:, None, None]
         if there is None:
             beside = None
         else:
@@ -218,7 +218,7 @@ class TrainableT5(nn.Module):
         # The table of distances is an embedding, not a matrix of a layer.
         return [p for n, p in named if p.ndim == 2 and "relative" not in n]
 
-    def encode(self, source_BS: Tensor, there_BS: Tensor) -> Tensor:
+    def encode_source(self, source_BS: Tensor, there_BS: Tensor) -> Tensor:
         """The encoder's states of sources.
 
         Args:
@@ -244,10 +244,10 @@ class TrainableT5(nn.Module):
         Returns:
             Shape ``[B, T, W]``.
         """
-        read = self.encode(source_BS, there_BS)
+        read = self.encode_source(source_BS, there_BS)
         return self.decoder(self.shared(text_BT), here_BT, read, there_BS)
 
-    def logits(self, states_NW: Tensor) -> Tensor:
+    def token_logits(self, states_NW: Tensor) -> Tensor:
         """Logits of states over the vocabulary, without the rows of marks."""
         table = self.shared.weight[: self.config.vocab]
         # A tied T5 head is scaled by the root of the width.

@@ -95,13 +95,13 @@ class TaskVariety:
             return DIGITS + ascii_lowercase
         return DIGITS
 
-    def count(self, r: random.Random) -> int:
+    def item_count(self, r: random.Random) -> int:
         """How many items a list has. Where there is no choice, nothing is drawn."""
         if self.least == self.most:
             return self.least
         return r.randint(self.least, self.most)
 
-    def items(self, r: random.Random, values: str = "") -> str:
+    def draw_items(self, r: random.Random, values: str = "") -> str:
         """Draw a list.
 
         Args:
@@ -112,7 +112,7 @@ class TaskVariety:
             The items, side by side.
         """
         values = values or self.values
-        return "".join(r.choice(values) for _ in range(self.count(r)))
+        return "".join(r.choice(values) for _ in range(self.item_count(r)))
 
 
 SIX = TaskVariety()
@@ -131,29 +131,29 @@ def task_variety(varied: bool) -> TaskVariety:
 
 
 def _copy(r: random.Random, of: TaskVariety) -> SyntheticTask:
-    items = of.items(r)
+    items = of.draw_items(r)
     return SyntheticTask(f"copy: {items}", items)
 
 
 def _reverse(r: random.Random, of: TaskVariety) -> SyntheticTask:
-    items = of.items(r)
+    items = of.draw_items(r)
     return SyntheticTask(f"reverse: {items}", items[::-1])
 
 
 def _sort(r: random.Random, of: TaskVariety) -> SyntheticTask:
-    items = of.items(r)
+    items = of.draw_items(r)
     return SyntheticTask(f"sort: {items}", "".join(sorted(items)))
 
 
 def _shuffle(r: random.Random, of: TaskVariety) -> SyntheticTask:
     # Items differ from one another; any order of them is right.
-    items = r.sample(of.values, of.count(r))
+    items = r.sample(of.values, of.item_count(r))
     return SyntheticTask("shuffle: " + "".join(items), "".join(r.sample(items, len(items))))
 
 
 def _fill(r: random.Random, of: TaskVariety) -> SyntheticTask:
     start = r.randrange(10)
-    count = of.count(r)
+    count = of.item_count(r)
     items = "".join(DIGITS[(start + i) % 10] for i in range(count))
     # At least one digit is visible, from which all others follow.
     shown = r.randrange(count)
@@ -162,13 +162,13 @@ def _fill(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _pick(r: random.Random, of: TaskVariety) -> SyntheticTask:
-    items = of.items(r)
+    items = of.draw_items(r)
     # Any item will do, but all places must agree on one.
     return SyntheticTask(f"pick: {items}", r.choice(items) * len(items))
 
 
 def _count(r: random.Random, of: TaskVariety) -> SyntheticTask:
-    seen = of.items(r, DIGITS)
+    seen = of.draw_items(r, DIGITS)
     # Any of the digits may be the start, but all places must agree on it.
     start = r.choice(seen)
     return SyntheticTask(
@@ -178,7 +178,7 @@ def _count(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 def _chain(r: random.Random, of: TaskVariety) -> SyntheticTask:
     # Different places, so that each step has one successor.
-    places = r.sample(DIGITS, of.count(r) - 1)
+    places = r.sample(DIGITS, of.item_count(r) - 1)
     steps = [a + b for a, b in pairwise(places)]
     return SyntheticTask(
         f"chain: {places[0]} by {' '.join(r.sample(steps, len(steps)))}", "".join(places[1:])
@@ -186,7 +186,7 @@ def _chain(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _sums(r: random.Random, of: TaskVariety) -> SyntheticTask:
-    items = of.items(r, DIGITS)
+    items = of.draw_items(r, DIGITS)
     # Each place depends on all items before it.
     sums = [sum(map(int, items[: i + 1])) % 10 for i in range(len(items))]
     return SyntheticTask(f"sums: {items}", "".join(map(str, sums)))
@@ -212,7 +212,7 @@ def _name(r: random.Random) -> str:
 
 
 def _replace(r: random.Random, of: TaskVariety) -> SyntheticTask:
-    *items, new = r.sample(of.values, of.count(r) + 1)
+    *items, new = r.sample(of.values, of.item_count(r) + 1)
     question = f"replace: {''.join(items)} {new}"
     # Any one place may take the new item.
     items[r.randrange(len(items))] = new
@@ -226,7 +226,7 @@ def _same(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 def _keep(r: random.Random, of: TaskVariety) -> SyntheticTask:
     # Like `pick`, without an end.
-    seen = of.items(r)
+    seen = of.draw_items(r)
     return SyntheticTask(f"keep: {seen}", r.choice(seen) * ENDLESS)
 
 
@@ -236,7 +236,7 @@ def _on(r: random.Random, of: TaskVariety) -> SyntheticTask:
 
 
 def _repeat(r: random.Random, of: TaskVariety) -> SyntheticTask:
-    items = of.items(r)
+    items = of.draw_items(r)
     # Where lengths do not vary, the period does not either.
     if of.least >= of.most:
         items = items[:PERIOD]

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from polydec.base import edge
+from polydec.base.caller_warnings import warn_caller
 from polydec.base.errors import PolydecError
 from polydec.base.files import hold_file_lock, replace_file_atomically
-from polydec.base.heard import warn_caller
 from polydec.lab.train.loop import bf16_autocast
 from polydec.lab.train.network import TrainableLlama, from_weights
 from polydec.lab.train.selfplay import TrainingSample, sample_prefix_digests
@@ -56,7 +56,9 @@ class TeacherModel:
     fast: bool  # bf16 arithmetic
 
     @staticmethod
-    def of(config: Mapping[str, Any], weights: Mapping[str, Tensor], fast: bool) -> TeacherModel:
+    def of_files(
+        config: Mapping[str, Any], weights: Mapping[str, Tensor], fast: bool
+    ) -> TeacherModel:
         """Build a teacher of a target's files.
 
         Args:
@@ -92,7 +94,7 @@ class TeacherModel:
         return out.hexdigest()[:16]
 
     @torch.no_grad()
-    def hidden(self, sample: TrainingSample) -> Tensor:
+    def hidden_states(self, sample: TrainingSample) -> Tensor:
         """The states that predict the output tokens of a sample, bf16, shape ``[N, H]``."""
         # The last output token predicts nothing that is known.
         ids = torch.tensor([(*sample.prompt_ids, *sample.output_ids[:-1])])
@@ -100,7 +102,7 @@ class TeacherModel:
             return self.network.model(ids)[0, len(sample.prompt_ids) - 1 :].bfloat16()
 
     @torch.no_grad()
-    def lse(self, hidden_NH: Tensor, temperature: float) -> Tensor:
+    def log_sum_exp(self, hidden_NH: Tensor, temperature: float) -> Tensor:
         """The log-sum-exp of the logits of states.
 
         Args:
@@ -122,7 +124,7 @@ class TeacherModel:
             ]
         )
 
-    def laws(self, samples: Sequence[TrainingSample], temperature: float) -> TeacherLaws:
+    def sample_laws(self, samples: Sequence[TrainingSample], temperature: float) -> TeacherLaws:
         """The laws at the output tokens of some samples.
 
         Args:
@@ -132,10 +134,10 @@ class TeacherModel:
         Returns:
             The laws, in order of samples and tokens.
         """
-        hidden = torch.cat([self.hidden(s) for s in samples])
-        return TeacherLaws(hidden, self.lse(hidden, temperature), temperature)
+        hidden = torch.cat([self.hidden_states(s) for s in samples])
+        return TeacherLaws(hidden, self.log_sum_exp(hidden, temperature), temperature)
 
-    def cached(
+    def stored_laws(
         self, samples: Sequence[TrainingSample], path: Path, temperature: float
     ) -> TeacherLaws:
         """The laws at the output tokens of the samples of a file, kept beside it.
@@ -199,7 +201,7 @@ class TeacherModel:
             f.seek(ends[same])
             # The note follows the states, so that an interruption never claims more than is there.
             for i, s in enumerate(samples[same:], same + 1):
-                f.write(self.hidden(s).view(torch.int16).numpy().tobytes())
+                f.write(self.hidden_states(s).view(torch.int16).numpy().tobytes())
                 if i % 64 == 0 or i == len(samples):
                     f.flush()
                     _note(of, self.fingerprint, own[:i])
@@ -218,7 +220,9 @@ class TeacherModel:
             known = np.zeros(0, np.float32)
         # The file may be of an earlier, shorter text: only the rest is computed.
         if len(known) < rows:
-            known = np.concatenate([known, self.lse(hidden[len(known) :], temperature).numpy()])
+            known = np.concatenate(
+                [known, self.log_sum_exp(hidden[len(known) :], temperature).numpy()]
+            )
             replace_file_atomically(sums, lambda to: known.tofile(to))
         return TeacherLaws(hidden, torch.from_numpy(known), temperature)
 

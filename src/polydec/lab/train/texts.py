@@ -70,7 +70,7 @@ def read_exchanges(
         there = []
     for row in rng.sample(there, len(there)):
         if not any(held_out(each(row)) for each in asks):
-            yield text.chat([{"role": "user", "content": ask(row)}]) + text.encode(
+            yield text.chat_prompt([{"role": "user", "content": ask(row)}]) + text.encode(
                 answer(row), special=False
             )
 
@@ -90,7 +90,9 @@ def own_exchanges(root: Path, text: Tokenizer, rng: random.Random) -> Iterator[t
     # The question decides on which side of the split an exchange lies.
     open_ = [pair for pair in there if pair is not None and not held_out(pair[0])]
     for ask, answer in rng.sample(open_, len(open_)):
-        yield text.chat([{"role": "user", "content": ask}]) + text.encode(answer, special=False)
+        yield text.chat_prompt([{"role": "user", "content": ask}]) + text.encode(
+            answer, special=False
+        )
 
 
 def read_running_text(

@@ -30,8 +30,8 @@ from polydec.lab.train.network import LlamaDecoderLayer
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.words import WordsSpec
 from polydec.lab.train.tokens import mark_id, train_tokenizer
-from polydec.lab.train.word_kinds.judged import with_slips, words_right
-from polydec.lab.train.word_kinds.known import KINDS
+from polydec.lab.train.word_kinds.word_kind_names import KINDS
+from polydec.lab.train.word_kinds.word_quality import with_slips, words_right
 
 SLIPS = 0.1
 """Share of letters of held-out text that are replaced, to see what noise costs."""
@@ -53,13 +53,13 @@ def _course(spec: WordsSpec) -> TrainingRun:
     tokenizer = kind.tokenizer(spec, [text for p in parts.values() for text in p.train])
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
 
-    def ids(texts: tuple[str, ...]) -> list[list[int]]:
+    def text_ids(texts: tuple[str, ...]) -> list[list[int]]:
         """Token ids of texts, without special tokens."""
         return [e.ids for e in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     # One stream for each kind of text; rows are taken from them in turn.
     streams = [
-        PackedTokenStream(pack_documents(ids(p.train), end), begin, spec.seed)
+        PackedTokenStream(pack_documents(text_ids(p.train), end), begin, spec.seed)
         for p in parts.values()
     ]
     # A stream without a full row cannot be read; said before training.
@@ -67,12 +67,12 @@ def _course(spec: WordsSpec) -> TrainingRun:
         raise RequestError(
             f"data has fewer than {spec.length} tokens of {short[0]} to train on: a row needs as many"
         )
-    unseen = {name: [[begin, *x, end] for x in ids(p.unseen)] for name, p in parts.items()}
+    unseen = {name: [[begin, *x, end] for x in text_ids(p.unseen)] for name, p in parts.items()}
     # Bytes of the text itself, whatever its tokens are: figures of all kinds compare.
     sizes = {name: sum(len(t.encode()) for t in p.unseen) for name, p in parts.items()}
     ends = kind.ends(tokenizer)
 
-    def slipped(texts: tuple[str, ...]) -> list[list[int]]:
+    def slipped_texts(texts: tuple[str, ...]) -> list[list[int]]:
         """Texts with some letters replaced, then encoded.
 
         Slips are in the text, whatever units read it.
@@ -82,20 +82,24 @@ def _course(spec: WordsSpec) -> TrainingRun:
         among = plain.encode(ascii_letters, add_special_tokens=False).ids
         # Slips are drawn on bytes, so that all kinds read the same damaged text.
         bent = with_slips([[marks[0], *e.ids, marks[1]] for e in bare], among, SLIPS, 0)
-        return [[begin, *x, end] for x in ids(tuple(plain.decode(b[1:-1], False) for b in bent))]
+        return [
+            [begin, *x, end] for x in text_ids(tuple(plain.decode(b[1:-1], False) for b in bent))
+        ]
 
     network, bf16 = kind.make(spec, tokenizer), is_bf16_run(Path(spec.out) / STATE)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         rows = range(step * spec.rows, (step + 1) * spec.rows)
         # Streams take turns; each goes through its own rows in order.
-        picked = [streams[i % len(streams)].row(i // len(streams), spec.length) for i in rows]
+        picked = [
+            streams[i % len(streams)].stream_row(i // len(streams), spec.length) for i in rows
+        ]
         token_BT = torch.from_numpy(np.stack(picked))
         with bf16_autocast(bf16):
             logits = kind.learn(network, token_BT[:, :-1], step).float().flatten(0, 1)
             return F.cross_entropy(logits, token_BT[:, 1:].flatten()), token_BT.numel()
 
-    def measure() -> Mapping[str, Any]:
+    def measure_result() -> Mapping[str, Any]:
         # Measured with slips as well: the point of reading letters is to bear them.
         # in windows as long as a row: beyond it positions are ones that no kind has learned
         texts = [ids for every in unseen.values() for ids in every]
@@ -111,7 +115,7 @@ def _course(spec: WordsSpec) -> TrainingRun:
                 },
                 "bits_per_byte_with_slips": {
                     name: bits_per_byte(
-                        network, slipped(parts[name].unseen), sizes[name], context=spec.length
+                        network, slipped_texts(parts[name].unseen), sizes[name], context=spec.length
                     )
                     for name in unseen
                     if sizes[name]
@@ -122,11 +126,11 @@ def _course(spec: WordsSpec) -> TrainingRun:
 
     return TrainingRun(
         network,
-        loss,
+        step_loss,
         TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)),
         run_identity(spec, bf16=bf16),
         lambda out, result: kind.save(out, network, tokenizer, spec),
-        measure,
+        measure_result,
         deep=layer_matrices(network),
     )
 

@@ -81,11 +81,11 @@ class AfterThinkingLanguage:
     finite = False
     _allowed: dict[ReadState, Tensor] = field(default_factory=dict[ReadState, Tensor], repr=False)
 
-    def start(self) -> ThoughtState:
-        read = self.reader.start()
+    def start_state(self) -> ThoughtState:
+        read = self.reader.start_state()
         return ThoughtState(read, None if read.thinks else self.begin(0))
 
-    def step(self, state: ThoughtState, token: int) -> ThoughtState:
+    def next_state(self, state: ThoughtState, token: int) -> ThoughtState:
         """Advance the state by one token of the answer.
 
         Args:
@@ -119,7 +119,7 @@ class AfterThinkingLanguage:
             return replace(state, read=None, answer=self._stepped(state.answer, token), used=used)
         return self._before_answer(state, read, token)
 
-    def allows(self, state: ThoughtState, token: int) -> bool:
+    def allows_token(self, state: ThoughtState, token: int) -> bool:
         """Tell whether a token may follow, or end the answer.
 
         Args:
@@ -138,10 +138,10 @@ class AfterThinkingLanguage:
             return True
         # The text may end where the answer may, and never inside the thinking.
         if token in self.ends:
-            return state.answer is not None and self.inner.allows(state.answer, token)
-        return not self._over(self.step(state, token))
+            return state.answer is not None and self.inner.allows_token(state.answer, token)
+        return not self._over(self.next_state(state, token))
 
-    def mask(self, state: ThoughtState) -> Tensor:
+    def token_mask(self, state: ThoughtState) -> Tensor:
         if self._over(state):
             return torch.zeros(len(self.pieces), dtype=torch.bool)
         forced = self._forced_at(state)
@@ -152,36 +152,36 @@ class AfterThinkingLanguage:
         if self.inner is None:
             return torch.ones(len(self.pieces), dtype=torch.bool)
         if state.read is None:
-            return self.inner.mask(state.answer)
+            return self.inner.token_mask(state.answer)
         mask_V = self._marks_allowed(state.read)
         # Before the answer: tokens towards a mark, or tokens that begin the answer.
         if state.answer is None:
             return mask_V
-        return mask_V | self.inner.mask(state.answer)
+        return mask_V | self.inner.token_mask(state.answer)
 
-    def forced(self, state: ThoughtState) -> bytes:
+    def forced_bytes(self, state: ThoughtState) -> bytes:
         # Bytes are forced inside the answer only: before it a mark may come as well.
         if self.inner is None or state.read is not None or state.answer is None:
             return b""
-        return self.inner.forced(state.answer)
+        return self.inner.forced_bytes(state.answer)
 
     def thought_tokens(self, tokens: Sequence[int]) -> int:
         """How many of these tokens of an answer are thinking, the marks aside."""
-        state = ThoughtState(self.reader.start())
+        state = ThoughtState(self.reader.start_state())
         for token in tokens:
             if state.read is None or token in self.ends:
                 break
-            read = self.reader.step(state.read, self._piece(token))[0]
+            read = self.reader.read_piece(state.read, self._piece(token))[0]
             # The token that ends the thinking is part of the mark, and is not counted.
             state = ThoughtState(read, thought=state.thought + (state.read.thinks and read.thinks))
         return state.thought
 
     def before_answer(self, tokens: Sequence[int]) -> int:
         """How many of these tokens of an answer stand before what is answered."""
-        read = self.reader.start()
+        read = self.reader.start_state()
         before = 0
         for at, token in enumerate(tokens, 1):
-            read = self.reader.step(read, self._piece(token))[0]
+            read = self.reader.read_piece(read, self._piece(token))[0]
             if read.phase is ThinkingPhase.ANSWER:
                 break
             # What stands up to a mark is not answered; white space behind it may be.
@@ -220,7 +220,7 @@ class AfterThinkingLanguage:
         assert state.read is not None
         if token != self.closing[at]:
             return DEAD
-        read = self.reader.step(state.read, self._piece(token))[0]
+        read = self.reader.read_piece(state.read, self._piece(token))[0]
         used = state.used + 1
         last = at + 1 == len(self.closing)
         # The last token of the end begins the answer.
@@ -229,7 +229,7 @@ class AfterThinkingLanguage:
 
     def _read(self, read: ReadState, text: str) -> tuple[ReadState, bool]:
         """The state behind a text, and whether some of it is an answer, or may become one."""
-        after, segments = self.reader.step(read, text)
+        after, segments = self.reader.read_piece(read, text)
         said = after.phase is ThinkingPhase.ANSWER or any(
             kind is ThinkingSegmentKind.ANSWER for kind, _ in segments
         )
@@ -258,9 +258,9 @@ class AfterThinkingLanguage:
 
     def _stepped(self, answer: Any, token: int) -> Any:
         """The answer with one more token; None where it is no beginning of one."""
-        if self.inner is None or answer is None or not self.inner.allows(answer, token):
+        if self.inner is None or answer is None or not self.inner.allows_token(answer, token):
             return None
-        return self.inner.step(answer, token)
+        return self.inner.next_state(answer, token)
 
     @staticmethod
     def _may_be_mark(before: ReadState, text: str) -> bool:
@@ -403,9 +403,9 @@ def after_thinking(
     if inner is None:
         start = None
     else:
-        start = inner.start
+        start = inner.start_state
 
-    def usual(used: int) -> Any:
+    def usual_state(used: int) -> Any:
         if start is None:
             return None
         return start()
@@ -417,5 +417,5 @@ def after_thinking(
         ends,
         closing,
         budget,
-        usual if begin is None else begin,
+        usual_state if begin is None else begin,
     )

@@ -106,7 +106,7 @@ class ReferenceResolver:
         if isinstance(own, str) and own.startswith("#"):  # draft 7's form of an anchor
             self._named[base, own[1:]] = schema, base
 
-    def target(self, key: str, ref: str, base: str) -> tuple[Any, str]:
+    def resolve_target(self, key: str, ref: str, base: str) -> tuple[Any, str]:
         """Find what a reference points to.
 
         Args:
@@ -143,7 +143,7 @@ class ReferenceResolver:
             return self._named[address, fragment]
         return self._pointed(self._resources[address], address, fragment, f"{key} {ref!r}")
 
-    def follow(self, ref: str) -> Any:
+    def follow_reference(self, ref: str) -> Any:
         """What a reference points to, wherever it stands; None where that is not plain, as there
         are several addresses.
         """
@@ -151,7 +151,7 @@ class ReferenceResolver:
         if len({id(x) for x in self._resources.values()}) > 1:
             return None
         try:
-            return self.target("$ref", ref, resolve_base_uri(self.root, ""))[0]
+            return self.resolve_target("$ref", ref, resolve_base_uri(self.root, ""))[0]
         except UnresolvedReferenceError:
             return None
 

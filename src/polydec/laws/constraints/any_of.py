@@ -50,7 +50,7 @@ class AnyOf:
                 f"choice has {sum(map(len, self.texts))} characters: all texts together may have {LONGEST}"
             )
 
-    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> ChoiceLanguage:
+    def token_language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> ChoiceLanguage:
         """Make the language of these texts for a vocabulary.
 
         Args:
@@ -122,10 +122,10 @@ class ChoiceLanguage:
         default_factory=dict[ChoicePrefix, tuple[int, ...]], init=False, repr=False
     )
 
-    def start(self) -> ChoicePrefix:
+    def start_state(self) -> ChoicePrefix:
         return ChoicePrefix(0, len(self.strings), 0)
 
-    def step(self, state: ChoicePrefix, token: int) -> ChoicePrefix:
+    def next_state(self, state: ChoicePrefix, token: int) -> ChoicePrefix:
         """Advance the state by one token of the answer.
 
         Args:
@@ -145,7 +145,7 @@ class ChoiceLanguage:
             return state
         return DEAD
 
-    def allows(self, state: ChoicePrefix, token: int) -> bool:
+    def allows_token(self, state: ChoicePrefix, token: int) -> bool:
         """Tell whether a token may follow, or end the answer.
 
         Args:
@@ -157,16 +157,16 @@ class ChoiceLanguage:
         """
         if token in self.ends:
             return self._whole(state)
-        return self.step(state, token) != DEAD
+        return self.next_state(state, token) != DEAD
 
-    def mask(self, state: ChoicePrefix) -> Tensor:
+    def token_mask(self, state: ChoicePrefix) -> Tensor:
         out_V = torch.zeros(len(self.pieces), dtype=torch.bool)
-        out_V[list(self.followers(state))] = True
+        out_V[list(self.allowed_followers(state))] = True
         if self._whole(state):
             out_V[[x for x in self.ends if 0 <= x < len(out_V)]] = True
         return out_V
 
-    def forced(self, state: ChoicePrefix) -> bytes:
+    def forced_bytes(self, state: ChoicePrefix) -> bytes:
         if state.low == state.high:
             return b""
         first = self.strings[state.low]
@@ -178,7 +178,7 @@ class ChoiceLanguage:
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         return first[state.depth : state.depth + shared]
 
-    def followers(self, state: ChoicePrefix) -> tuple[int, ...]:
+    def allowed_followers(self, state: ChoicePrefix) -> tuple[int, ...]:
         """The tokens that may be written behind a text. Ends are not among them."""
         if state not in self._known:
             # Answers go forward: old beginnings are not asked again.
@@ -238,13 +238,13 @@ class ChoiceLanguage:
                 return ChoicePrefix(state.low, state.high, at + 1)
             return DEAD
 
-        def there(string: bytes) -> bytes:
+        def is_there(string: bytes) -> bytes:
             return string[at : at + 1]
 
         # All texts of the range have the same bytes before `at`, so they are in order of the byte
         # there.
-        low = bisect_left(self.strings, wanted, state.low, state.high, key=there)
-        high = bisect_right(self.strings, wanted, low, state.high, key=there)
+        low = bisect_left(self.strings, wanted, state.low, state.high, key=is_there)
+        high = bisect_right(self.strings, wanted, low, state.high, key=is_there)
         if low < high:
             return ChoicePrefix(low, high, at + 1)
         return DEAD

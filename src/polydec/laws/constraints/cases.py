@@ -108,7 +108,7 @@ class SchemaReader:
         self._looking = set[Conjunction]()
         self._places = dict[int, str]()
         self._mark(root, "#")
-        self.root = self.fits(root, resolve_base_uri(root, ""), "#")
+        self.root = self.schema_number(root, resolve_base_uri(root, ""), "#")
 
     def _mark(self, root: Any, at: str) -> None:
         waiting = [(root, at)]
@@ -119,7 +119,7 @@ class SchemaReader:
                 self._places[id(schema)] = here
                 waiting += [(part, here + way) for way, part in parts_of(schema)]
 
-    def fits(self, schema: Any, base: str, at: str, sign: bool = True) -> Conjunction:
+    def schema_number(self, schema: Any, base: str, at: str, sign: bool = True) -> Conjunction:
         """Give a schema a number, so that it can stand in a conjunction.
 
         Args:
@@ -154,7 +154,7 @@ class SchemaReader:
             self._held.append(schema)
         return ((sign, self._numbers[key]),)
 
-    def cells(self, what: Conjunction) -> Cells:
+    def fitting_cells(self, what: Conjunction) -> Cells:
         """All that fits."""
         if what == NOTHING:
             return []
@@ -167,7 +167,7 @@ class SchemaReader:
             self._cells[what] = out
         return self._cells[what]
 
-    def void(self, what: Conjunction) -> bool:
+    def is_empty(self, what: Conjunction) -> bool:
         """Whether surely nothing fits."""
         if what in (ANYTHING, NOTHING):
             return what == NOTHING
@@ -176,7 +176,7 @@ class SchemaReader:
             return False
         self._looking.add(what)
         try:
-            return not self.cells(what)
+            return not self.fitting_cells(what)
         finally:
             self._looking.discard(what)
 
@@ -191,10 +191,12 @@ class SchemaReader:
     def _empty(self, cell: Cell) -> bool:
         if isinstance(cell, ObjectCell):
             # A required property that no value fits makes the object impossible.
-            return any(self.void(cell.value(name)) for name in cell.required)
+            return any(self.is_empty(cell.member_cell(name)) for name in cell.required)
         if isinstance(cell, ArrayCell):
             # So does an item that must be there.
-            return any(self.void(cell.item(i)) for i in range(min(cell.low, len(cell.prefix) + 1)))
+            return any(
+                self.is_empty(cell.item_cell(i)) for i in range(min(cell.low, len(cell.prefix) + 1))
+            )
         return False
 
     def _meet(self, a: Collection[Cell], b: Collection[Cell]) -> Cells:
@@ -218,7 +220,7 @@ class SchemaReader:
         return self._without(cells, node, depth + 1)
 
     def _node(self, part: Any, node: _SchemaNode) -> _SchemaNode | bool:
-        what = self.fits(part, node.base, node.at)
+        what = self.schema_number(part, node.base, node.at)
         if what in (ANYTHING, NOTHING):
             return what == ANYTHING
         return self._nodes[what[0][1]]
@@ -246,10 +248,10 @@ class SchemaReader:
 
     def _target(self, key: str, node: _SchemaNode) -> _SchemaNode | bool:
         try:
-            schema, base = self._anchors.target(key, _text(node, key), node.base)
+            schema, base = self._anchors.resolve_target(key, _text(node, key), node.base)
         except UnresolvedReferenceError as error:
             raise InexactSchemaError(node.at, str(error)) from None
-        there = self.fits(schema, base, node.at)
+        there = self.schema_number(schema, base, node.at)
         if there in (ANYTHING, NOTHING):
             return there == ANYTHING
         return self._nodes[there[0][1]]
@@ -452,10 +454,10 @@ class SchemaReader:
             )
         # Every integer is a number, so `number` covers both.
         if kinds & {"number", "integer"}:
-            number = _number(node, "number" if "number" in kinds else "integer").settled()
+            number = _number(node, "number" if "number" in kinds else "integer").settled_value()
             out += [] if number is None else [number]
         if "string" in kinds:
-            text = _string(node).settled()
+            text = _string(node).settled_value()
             out += [] if text is None else [text]
         if "array" in kinds:
             out.append(self._array(node))
@@ -478,15 +480,15 @@ class SchemaReader:
         if "contains" in schema:
             low = _count(node, "minContains")
             high = _count(node, "maxContains")
-            item = self.fits(schema["contains"], node.base, f"{node.at}/contains")
+            item = self.schema_number(schema["contains"], node.base, f"{node.at}/contains")
             held = (
                 # At least one item where the schema does not say how many.
                 ContainsRequirement(item, 0, 1 if low is None else low, high, "contains", node.at),
             )
         unique = schema.get("uniqueItems", False)
         return ArrayCell(
-            tuple(self.fits(x, node.base, node.at) for x in first),
-            self.fits(rest, node.base, node.at),
+            tuple(self.schema_number(x, node.base, node.at) for x in first),
+            self.schema_number(rest, node.base, node.at),
             _count(node, "minItems") or 0,
             _count(node, "maxItems"),
             held,
@@ -499,11 +501,13 @@ class SchemaReader:
         schema = node.schema
         known = _mapping(node, "properties")
         by_pattern = _mapping(node, "patternProperties")
-        patterns = tuple((x, self.fits(y, node.base, node.at)) for x, y in by_pattern.items())
-        others = self.fits(schema.get("additionalProperties", True), node.base, node.at)
+        patterns = tuple(
+            (x, self.schema_number(y, node.base, node.at)) for x, y in by_pattern.items()
+        )
+        others = self.schema_number(schema.get("additionalProperties", True), node.base, node.at)
         named = list[tuple[str, Conjunction]]()
         for name, part in known.items():
-            value = self.fits(part, node.base, node.at)
+            value = self.schema_number(part, node.base, node.at)
             # A named property must also fit every pattern that its name matches.
             for pattern, more in patterns:
                 if self._found(pattern, name, node):
@@ -520,7 +524,7 @@ class SchemaReader:
             others,
             low,
             high,
-            self.fits(schema.get("propertyNames", True), node.base, node.at),
+            self.schema_number(schema.get("propertyNames", True), node.base, node.at),
             (),
             node.at if low or high is not None or "propertyNames" in schema else "",
         )
@@ -547,9 +551,9 @@ class SchemaReader:
         first, rest = _items(node)
         # An item of the prefix breaks its schema: the array is long enough to have it.
         for i, part in enumerate(first):
-            prefix = (*(ANYTHING,) * i, self.fits(part, node.base, node.at, False))
+            prefix = (*(ANYTHING,) * i, self.schema_number(part, node.base, node.at, False))
             yield [ArrayCell(prefix, low=i + 1)]
-        wrong = self.fits(rest, node.base, node.at, False)
+        wrong = self.schema_number(rest, node.base, node.at, False)
         if wrong != NOTHING:
             # Some later item breaks the schema of the rest.
             yield [
@@ -563,7 +567,7 @@ class SchemaReader:
             # Two items at least: a shorter array has no equal pair.
             yield [ArrayCell(distinct=False, low=2, at=node.at)]
         if "contains" in schema:
-            item = self.fits(schema["contains"], node.base, node.at)
+            item = self.schema_number(schema["contains"], node.base, node.at)
             low = _count(node, "minContains")
             high = _count(node, "maxContains")
             low = 1 if low is None else low
@@ -588,19 +592,21 @@ class SchemaReader:
         known = _mapping(node, "properties")
         by_pattern = _mapping(node, "patternProperties")
         for name, part in known.items():
-            wrong = self.fits(part, node.base, node.at, False)
+            wrong = self.schema_number(part, node.base, node.at, False)
             # A named property is there and breaks its schema.
             yield [ObjectCell(named=((name, wrong),), required=(name,))]
         every = frozenset[str]()
         nobody = tuple[str, ...]()
         # Some property whose name matches breaks the schema of its pattern.
         for pattern, part in by_pattern.items():
-            wrong = self.fits(part, node.base, node.at, False)
-            name = self.fits(self._constant_pattern(pattern), node.base, node.at)
+            wrong = self.schema_number(part, node.base, node.at, False)
+            name = self.schema_number(self._constant_pattern(pattern), node.base, node.at)
             if wrong != NOTHING:
                 extra = ExtraProperty(every, nobody, name, wrong, "patternProperties", node.at)
                 yield [ObjectCell(extra=(extra,))]
-        others = self.fits(schema.get("additionalProperties", True), node.base, node.at, False)
+        others = self.schema_number(
+            schema.get("additionalProperties", True), node.base, node.at, False
+        )
         # Some property that nothing else speaks of breaks the schema of the others.
         if others != NOTHING:
             names = frozenset(known)
@@ -608,7 +614,7 @@ class SchemaReader:
                 names, tuple(by_pattern), ANYTHING, others, "additionalProperties", node.at
             )
             yield [ObjectCell(extra=(extra,))]
-        name = self.fits(schema.get("propertyNames", True), node.base, node.at, False)
+        name = self.schema_number(schema.get("propertyNames", True), node.base, node.at, False)
         # Some name breaks the schema of names.
         if name != NOTHING:
             extra = ExtraProperty(every, nobody, name, ANYTHING, "propertyNames", node.at)
@@ -766,14 +772,14 @@ def _number(node: _SchemaNode, kind: str) -> NumberCell:
         else:
             more = NumberCell(high=value, high_open=strict)
         if out is not None:
-            out = out.meet(more)
+            out = out.meet_cell(more)
     of = node.schema.get("multipleOf")
     # bool is an int in Python.
     if of is not None:
         if isinstance(of, bool) or not isinstance(of, (int, float)) or of <= 0:
             raise _wrong(node, "multipleOf", "a number above 0")
         if out is not None:
-            out = out.meet(NumberCell(multiples=(of,)))
+            out = out.meet_cell(NumberCell(multiples=(of,)))
     if out is None:
         # No number fits: a cell with an empty list.
         return NumberCell(only=frozenset())

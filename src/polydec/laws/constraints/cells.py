@@ -43,7 +43,7 @@ class PlainCell:
 
     values: frozenset[str] = frozenset({"null", "true", "false"})
 
-    def meet(self, other: PlainCell) -> PlainCell | None:
+    def meet_cell(self, other: PlainCell) -> PlainCell | None:
         values = self.values & other.values
         if values:
             return PlainCell(values)
@@ -76,7 +76,7 @@ class NumberCell:
     others: tuple[float, ...] = ()
     at: str = ""
 
-    def fits(self, value: Any) -> bool:
+    def fits_value(self, value: Any) -> bool:
         if isinstance(value, float):
             whole = float(value).is_integer()
         else:
@@ -89,7 +89,7 @@ class NumberCell:
             and not any(_multiple(value, x) for x in self.others)
         )
 
-    def meet(self, other: NumberCell) -> NumberCell | None:
+    def meet_cell(self, other: NumberCell) -> NumberCell | None:
         # Integers and fractions have nothing in common; a number may be either.
         kinds = {self.kind, other.kind} - {"number"}
         if len(kinds) == 2:
@@ -110,9 +110,9 @@ class NumberCell:
             tuple(dict.fromkeys((*self.others, *other.others))),
             self.at or other.at,
         )
-        return out.settled()
+        return out.settled_value()
 
-    def settled(self) -> NumberCell | None:
+    def settled_value(self) -> NumberCell | None:
         """None where it holds nothing, as far as is seen here."""
         only = self.only
         if self.low is not None and self.high is not None:
@@ -138,7 +138,7 @@ class NumberCell:
                     only = frozenset(range(first, last + 1))
         if only is None:
             return self
-        fitting = frozenset(x for x in only if replace(self, only=None).fits(x))
+        fitting = frozenset(x for x in only if replace(self, only=None).fits_value(x))
         if fitting:
             return NumberCell(only=fitting)
         return None
@@ -202,7 +202,7 @@ class StringCell:
     other_formats: tuple[str, ...] = ()
     at: str = ""
 
-    def fits(self, text: str) -> bool:
+    def fits_text(self, text: str) -> bool:
         return (
             (self.only is None or text in self.only)
             and text not in self.less
@@ -214,7 +214,7 @@ class StringCell:
             and not any(has_text_format(x, text) for x in self.other_formats)
         )
 
-    def meet(self, other: StringCell) -> StringCell | None:
+    def meet_cell(self, other: StringCell) -> StringCell | None:
         out = StringCell(
             _shared(self.only, other.only),
             self.less | other.less,
@@ -226,9 +226,9 @@ class StringCell:
             tuple(dict.fromkeys((*self.other_formats, *other.other_formats))),
             self.at or other.at,
         )
-        return out.settled()
+        return out.settled_value()
 
-    def settled(self) -> StringCell | None:
+    def settled_value(self) -> StringCell | None:
         """None where it holds nothing, as far as is seen here."""
         if self.high is not None and self.low > self.high:
             return None
@@ -245,7 +245,7 @@ class StringCell:
         if only is None:
             return self
         # A list is checked here, so that none of the other keywords is needed any more.
-        fitting = frozenset(x for x in only if replace(self, only=None).fits(x))
+        fitting = frozenset(x for x in only if replace(self, only=None).fits_text(x))
         if fitting:
             return StringCell(fitting)
         return None
@@ -335,18 +335,18 @@ class ArrayCell:
     distinct: bool | None = None
     at: str = ""
 
-    def item(self, place: int) -> Conjunction:
+    def item_cell(self, place: int) -> Conjunction:
         if place < len(self.prefix):
             return self.prefix[place]
         return self.rest
 
-    def meet(self, other: ArrayCell) -> ArrayCell | None:
+    def meet_cell(self, other: ArrayCell) -> ArrayCell | None:
         if {self.distinct, other.distinct} == {True, False}:
             return None
         # Item by item as far as either has a prefix; behind that the rests meet.
         places = max(len(self.prefix), len(other.prefix))
         out = ArrayCell(
-            tuple(conjoin_schemas(self.item(i), other.item(i)) for i in range(places)),
+            tuple(conjoin_schemas(self.item_cell(i), other.item_cell(i)) for i in range(places)),
             conjoin_schemas(self.rest, other.rest),
             max(self.low, other.low),
             _least(self.high, other.high),
@@ -410,7 +410,7 @@ class ObjectCell:
     extra: tuple[ExtraProperty, ...] = ()
     at: str = ""
 
-    def value(self, name: str) -> Conjunction:
+    def member_cell(self, name: str) -> Conjunction:
         """What the value of a name fits."""
         known = dict(self.named)
         if name in known:
@@ -424,13 +424,16 @@ class ObjectCell:
             out = conjoin_schemas(out, value)
         return out
 
-    def meet(self, other: ObjectCell) -> ObjectCell | None:
+    def meet_cell(self, other: ObjectCell) -> ObjectCell | None:
         names = dict.fromkeys(name for name, _ in (*self.named, *other.named))
         patterns = dict.fromkeys(pattern for pattern, _ in (*self.patterns, *other.patterns))
         mine = dict(self.patterns)
         others = dict(other.patterns)
         out = ObjectCell(
-            tuple((name, conjoin_schemas(self.value(name), other.value(name))) for name in names),
+            tuple(
+                (name, conjoin_schemas(self.member_cell(name), other.member_cell(name)))
+                for name in names
+            ),
             tuple(dict.fromkeys((*self.required, *other.required))),
             # A pattern of one side meets the rest of the other where that has no such pattern.
             tuple(
@@ -473,7 +476,7 @@ def intersect_cells(a: Collection[Any], b: Collection[Any]) -> list[Any]:
     for x in a:
         for y in b:
             if type(x) is type(y):
-                cell = x.meet(y)
+                cell = x.meet_cell(y)
                 if cell is not None:
                     out[cell] = None
     return list(out)

@@ -82,7 +82,7 @@ def close_schema_objects(
             if id(targets[ref]) not in kept:
                 kept.add(id(targets[ref]))
                 waiting.append(targets[ref])
-    return _ObjectCloser(frozenset(kept)).one(schema)
+    return _ObjectCloser(frozenset(kept)).closed_schema(schema)
 
 
 @dataclass(frozen=True)
@@ -91,21 +91,21 @@ class _ObjectCloser:
 
     kept: frozenset[int]
 
-    def one(self, schema: Schema) -> Schema:
+    def closed_schema(self, schema: Schema) -> Schema:
         if not isinstance(schema, Mapping) or id(schema) in self.kept:
             return schema
         out = dict(schema)
         for key, value in schema.items():
             if key in ONE:
-                out[key] = self.one(value)
+                out[key] = self.closed_schema(value)
             elif key in LIST and isinstance(value, list):
                 # Objects that add names to those of an anyOf must not be closed in its parts.
                 if key == "prefixItems" or "properties" not in schema:
-                    out[key] = [self.one(x) for x in value]
+                    out[key] = [self.closed_schema(x) for x in value]
                 else:
                     out[key] = value
             elif key in EACH and isinstance(value, Mapping):
-                out[key] = {name: self.one(x) for name, x in value.items()}
+                out[key] = {name: self.closed_schema(x) for name, x in value.items()}
         # Integers get a bound on each side where the schema says none.
         kinds = schema.get("type")
         if (

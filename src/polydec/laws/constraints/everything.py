@@ -15,10 +15,10 @@ class UnrestrictedLanguage:
     size: int
     finite = False
 
-    def start(self) -> None:
+    def start_state(self) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: every text is allowed.
 
         Args:
@@ -30,7 +30,7 @@ class UnrestrictedLanguage:
         """
         return None
 
-    def allows(self, state: None, token: int) -> bool:
+    def allows_token(self, state: None, token: int) -> bool:
         """Allow every token.
 
         Args:
@@ -42,8 +42,8 @@ class UnrestrictedLanguage:
         """
         return True
 
-    def mask(self, state: None) -> Tensor:
+    def token_mask(self, state: None) -> Tensor:
         return torch.ones(self.size, dtype=torch.bool)
 
-    def forced(self, state: None) -> bytes:
+    def forced_bytes(self, state: None) -> bytes:
         return b""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from polydec.laws.constraints.cases import SchemaReader
-from polydec.laws.constraints.spelled import SchemaWriter
+from polydec.laws.constraints.cell_schemas import SchemaWriter
 
 
 def rewrite_schema_exactly(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,4 +27,4 @@ def rewrite_schema_exactly(schema: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InexactSchemaError: That cannot be said, or takes too much.
     """
-    return SchemaWriter(SchemaReader(schema)).written()
+    return SchemaWriter(SchemaReader(schema)).write_schema()

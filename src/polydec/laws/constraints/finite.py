@@ -17,7 +17,7 @@ def has_finite_value(schema: Mapping[str, Any]) -> bool:
     """Whether a schema has a finite value, as far as references and what is required tell. What
     else stands in it counts as having one, so no schema is refused wrongly.
     """
-    follow = ReferenceResolver(schema).follow
+    follow = ReferenceResolver(schema).follow_reference
     # A fixed point: a reference has a finite value once all that it needs has one.
     targets = {ref: follow(ref) for ref in schema_references(schema)}
     waits = defaultdict[str, list[str]](list)

@@ -44,7 +44,7 @@ def lark_of(grammar: str) -> str:
     reader = _GbnfReader(grammar)
     # The reader stops at the first error; its place gives the line.
     try:
-        rules = reader.rules()
+        rules = reader.grammar_rules()
     except _GbnfSyntaxError as error:
         line = grammar.count("\n", 0, reader.at) + 1
         raise RequestError(
@@ -93,7 +93,7 @@ class _GbnfReader:
     text: str
     at: int = 0
 
-    def rules(self) -> dict[str, _GbnfRule]:
+    def grammar_rules(self) -> dict[str, _GbnfRule]:
         out = dict[str, _GbnfRule]()
         self._skip(lines=True)
         while self.at < len(self.text):

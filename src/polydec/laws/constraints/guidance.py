@@ -30,9 +30,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.base.apart import SubprocessLimits, SubprocessWorker, WorkerBusyError, WorkerEndedError
 from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError, RequestError
+from polydec.base.subprocess_worker import (
+    SubprocessLimits,
+    SubprocessWorker,
+    WorkerBusyError,
+    WorkerEndedError,
+)
 from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import compiler, pieces
 from polydec.laws.constraints.compiler import require_llguidance
@@ -75,20 +80,20 @@ class GrammarState:
     def dead(self) -> bool:
         return self._matcher is None
 
-    def complete(self) -> bool:
+    def may_end(self) -> bool:
         """Whether the text may end here."""
         if self.dead:
             return False
         with self._alone:
             return self._matcher.is_accepting()
 
-    def allows(self, token: int) -> bool:
+    def allows_token(self, token: int) -> bool:
         if self.dead:
             return False
         with self._alone:
             return bool(self._matcher.validate_tokens([token]))
 
-    def after(self, token: int) -> GrammarState:
+    def state_after(self, token: int) -> GrammarState:
         """Behind one more token; `DEAD` where it may not follow."""
         if self.dead:
             return DEAD
@@ -100,7 +105,7 @@ class GrammarState:
         matcher.consume_token(token)
         return GrammarState(matcher)
 
-    def forced(self) -> bytes:
+    def forced_bytes(self) -> bytes:
         """The bytes that must follow; none where the text may end."""
         if self.dead:
             return b""
@@ -110,7 +115,7 @@ class GrammarState:
                 return b""
             return self._matcher.compute_ff_bytes()
 
-    def mask(self, ends: tuple[int, ...], size: int) -> Tensor:
+    def token_mask(self, ends: tuple[int, ...], size: int) -> Tensor:
         """Compute the mask of the next token, once.
 
         Args:
@@ -166,10 +171,10 @@ class GrammarLanguage:
     lark: str = ""
     finite = False
 
-    def start(self) -> GrammarState:
+    def start_state(self) -> GrammarState:
         return self.root
 
-    def step(self, state: GrammarState, token: int) -> GrammarState:
+    def next_state(self, state: GrammarState, token: int) -> GrammarState:
         """Advance the state by one token of the answer.
 
         Args:
@@ -181,9 +186,9 @@ class GrammarLanguage:
         """
         if self.pieces[token] is None:
             return DEAD  # an end: nothing is behind it
-        return state.after(token)
+        return state.state_after(token)
 
-    def allows(self, state: GrammarState, token: int) -> bool:
+    def allows_token(self, state: GrammarState, token: int) -> bool:
         """Tell whether a token may follow, or end the answer.
 
         Args:
@@ -194,14 +199,14 @@ class GrammarLanguage:
             True where it may.
         """
         if self.pieces[token] is None:
-            return token in self.ends and state.complete()
-        return state.allows(token)
+            return token in self.ends and state.may_end()
+        return state.allows_token(token)
 
-    def mask(self, state: GrammarState) -> Tensor:
-        return state.mask(self.ends, len(self.pieces))
+    def token_mask(self, state: GrammarState) -> Tensor:
+        return state.token_mask(self.ends, len(self.pieces))
 
-    def forced(self, state: GrammarState) -> bytes:
-        return state.forced()
+    def forced_bytes(self, state: GrammarState) -> bytes:
+        return state.forced_bytes()
 
 
 def compile_language(
@@ -231,7 +236,7 @@ def compile_language(
     last = tuple(sorted(x for x in ends if 0 <= x < vocab.size))
     known = _vocabulary(spelled, last)
     # The text may be long: it is remembered by its hash.
-    compiled = _COMPILED.get(
+    compiled = _COMPILED.find_or_compile(
         (kind, _digest(text), called, known.number), lambda: _compiled(kind, text, called, known)
     )
     if compiled.wrong:
@@ -299,12 +304,12 @@ def _compiled(
     asked = {"number": vocabulary.number, "kind": kind, "text": text, "called": called}
     request = json.dumps(asked).encode() + b"\n"
     try:
-        answer = _WORKER.ask(request)
+        answer = _WORKER.ask_worker(request)
         for _ in range(2):  # it may have ended in between, for another's request
             # A new worker knows no vocabulary: it is sent once, then the constraint again.
             if "unknown" in answer:
-                _WORKER.ask(vocabulary.sent)
-                answer = _WORKER.ask(request)
+                _WORKER.ask_worker(vocabulary.sent)
+                answer = _WORKER.ask_worker(request)
     except WorkerBusyError as error:
         raise WorkerBusyError(
             error_sentence(f"constraint cannot be compiled yet: {error}")
@@ -342,7 +347,9 @@ class _CompiledConstraintCache:
         self._lock = Lock()
         self._known = OrderedDict[Any, _CompiledConstraint]()
 
-    def get(self, key: Any, make: Callable[[], _CompiledConstraint]) -> _CompiledConstraint:
+    def find_or_compile(
+        self, key: Any, make: Callable[[], _CompiledConstraint]
+    ) -> _CompiledConstraint:
         """Look up a constraint, or compile it.
 
         Args:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import PolydecError, RequestError
+from polydec.laws.constraints.legal_endings import LegalEndings
 from polydec.laws.constraints.protocols import TokenLanguage
-from polydec.laws.constraints.ways import LegalEndings
 
 ROOM = 24
 """Tokens that are left beside a way out when it is taken, at least, and a quarter of all that
@@ -72,7 +72,7 @@ class DeadlineLanguage:
         most: Most tokens of an answer.
         ways: Finds ways out, for one vocabulary.
         ends: Token ids that end an answer, as `inner` has them.
-        known: What ends strings, as `LegalEndings.out` found it; it is added to.
+        known: What ends strings, as `LegalEndings.way_out` found it; it is added to.
     """
 
     inner: TokenLanguage[Any]
@@ -80,20 +80,20 @@ class DeadlineLanguage:
     ways: LegalEndings
     ends: tuple[int, ...]
     known: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
-    """What ends strings: see `LegalEndings.out`."""
+    """What ends strings: see `LegalEndings.way_out`."""
 
     @property
     def finite(self) -> bool:
         return self.inner.finite
 
-    def start(self) -> DeadlineState:
-        return self.begin(0)
+    def start_state(self) -> DeadlineState:
+        return self.state_after_thinking(0)
 
-    def begin(self, used: int) -> DeadlineState:
+    def state_after_thinking(self, used: int) -> DeadlineState:
         """The state at a text before which so many tokens of the answer stand."""
-        return DeadlineState(self.inner.start(), used, used)
+        return DeadlineState(self.inner.start_state(), used, used)
 
-    def step(self, state: DeadlineState, token: int) -> DeadlineState:
+    def next_state(self, state: DeadlineState, token: int) -> DeadlineState:
         """Advance the state by one token of the answer.
 
         Args:
@@ -106,15 +106,17 @@ class DeadlineLanguage:
         """
         self._look(state)
         if state.out is None:
-            return DeadlineState(self.inner.step(state.inner, token), state.used + 1, state.look)
+            return DeadlineState(
+                self.inner.next_state(state.inner, token), state.used + 1, state.look
+            )
         # On the way out its tokens are the only ones.
         if state.out[:1] != (token,):
             return DEAD
         return DeadlineState(
-            self.inner.step(state.inner, token), state.used + 1, state.look, state.out[1:]
+            self.inner.next_state(state.inner, token), state.used + 1, state.look, state.out[1:]
         )
 
-    def allows(self, state: DeadlineState, token: int) -> bool:
+    def allows_token(self, state: DeadlineState, token: int) -> bool:
         """Tell whether a token may follow, or end the answer.
 
         Args:
@@ -126,24 +128,24 @@ class DeadlineLanguage:
         """
         self._look(state)
         if state.out is None:
-            return self.inner.allows(state.inner, token)
+            return self.inner.allows_token(state.inner, token)
         return state.out[:1] == (token,)
 
-    def mask(self, state: DeadlineState) -> Tensor:
+    def token_mask(self, state: DeadlineState) -> Tensor:
         self._look(state)
         if state.out is None:
-            return self.inner.mask(state.inner)
+            return self.inner.token_mask(state.inner)
         mask_V = torch.zeros(len(self.ways.pieces), dtype=torch.bool)
         mask_V[list(state.out[:1])] = True
         return mask_V
 
-    def forced(self, state: DeadlineState) -> bytes:
+    def forced_bytes(self, state: DeadlineState) -> bytes:
         self._look(state)
         if state.out is None:
-            return self.inner.forced(state.inner)
+            return self.inner.forced_bytes(state.inner)
         return b"".join(self.ways.pieces[x] or b"" for x in state.out)
 
-    def steered(self, tokens: Sequence[int], before: int = 0) -> int:
+    def count_steered(self, tokens: Sequence[int], before: int = 0) -> int:
         """Count the tokens of an answer that were the only ones allowed, so that it ended in time.
 
         Args:
@@ -153,15 +155,15 @@ class DeadlineLanguage:
         Returns:
             The count.
         """
-        state = self.begin(before)
+        state = self.state_after_thinking(before)
         count = 0
         for token in tokens[before:]:
             self._look(state)
             count += state.out is not None
-            state = self.step(state, token)
+            state = self.next_state(state, token)
         return count
 
-    def way(self, inner: Any, left: int) -> tuple[int, ...] | None:
+    def way_out(self, inner: Any, left: int) -> tuple[int, ...] | None:
         """Look for a way out.
 
         Args:
@@ -172,14 +174,14 @@ class DeadlineLanguage:
             Token ids that end the text; None where none is found.
         """
         try:
-            return self.ways.out(self.inner, inner, self.ends, min(left, LONGEST), self.known)
+            return self.ways.way_out(self.inner, inner, self.ends, min(left, LONGEST), self.known)
         except PolydecError:  # a grammar may become too complex there, where the answer need not go
             return None
 
     @cached_property
     def whole(self) -> tuple[int, ...]:
         """A whole text, as short as it was found; none where none was."""
-        return self.way(self.inner.start(), self.most) or ()
+        return self.way_out(self.inner.start_state(), self.most) or ()
 
     def _look(self, state: DeadlineState) -> None:
         """Find out whether it is time to go."""
@@ -188,7 +190,7 @@ class DeadlineLanguage:
         left = self.most - state.used
         # Room beyond the way out, since one more token may make the way much longer.
         room = min(max(ROOM, len(self.whole)), self.most // 4)
-        way = self.way(state.inner, left)
+        way = self.way_out(state.inner, left)
         if way is None:
             state.look = state.used + AGAIN
         elif left - len(way) <= room:
@@ -214,7 +216,7 @@ def in_time(
     Raises:
         RequestError: No way out of its very beginning is so short.
     """
-    language = DeadlineLanguage(inner, most, LegalEndings.of(pieces), tuple(ends))
+    language = DeadlineLanguage(inner, most, LegalEndings.of_pieces(pieces), tuple(ends))
     if not language.whole:
         raise RequestError(
             f"max_tokens is {most}: no text of the constraint was found that ends within so many tokens, so give "

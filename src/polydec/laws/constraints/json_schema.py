@@ -39,7 +39,7 @@ class JsonSchema:
         parse_object(whole_text(self.text, "json_schema"), "json_schema")
 
     @staticmethod
-    def of(schema: Mapping[str, Any]) -> JsonSchema:
+    def of_schema(schema: Mapping[str, Any]) -> JsonSchema:
         """Of a schema that has been read already. Raises RequestError for what is no JSON."""
         try:
             return JsonSchema(json.dumps(schema))
@@ -48,7 +48,9 @@ class JsonSchema:
                 error_sentence(f"json_schema is not a JSON object: {error}")
             ) from None
 
-    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+    def token_language(
+        self, vocab: TokenVocabulary, ends: frozenset[int]
+    ) -> guidance.GrammarLanguage:
         """Compile the schema for a vocabulary.
 
         Args:
@@ -63,7 +65,7 @@ class JsonSchema:
         """
         return guidance.compile_language("json_schema", self.text, "json_schema", vocab, ends)
 
-    def followed(self, vocab: TokenVocabulary, ends: frozenset[int]) -> Mapping[str, Any]:
+    def followed_schema(self, vocab: TokenVocabulary, ends: frozenset[int]) -> Mapping[str, Any]:
         """Read the schema as it is followed: closed, in other words where need be, with its own
         `x-guidance` alone.
 
@@ -79,7 +81,7 @@ class JsonSchema:
         """
         # The compiled grammar is the schema behind a prefix; the options that were added are taken
         # out again.
-        schema = json.loads(self.language(vocab, ends).lark.removeprefix(f"{START}%json "))
+        schema = json.loads(self.token_language(vocab, ends).lark.removeprefix(f"{START}%json "))
         own = parse_object(self.text, "json_schema").get("x-guidance")
         del schema["x-guidance"]
         if own is None:

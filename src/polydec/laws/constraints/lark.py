@@ -32,7 +32,9 @@ class LarkGrammar:
             )
         whole_text(self.text, "grammar")
 
-    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+    def token_language(
+        self, vocab: TokenVocabulary, ends: frozenset[int]
+    ) -> guidance.GrammarLanguage:
         """Compile the grammar for a vocabulary.
 
         Args:

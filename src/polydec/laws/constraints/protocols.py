@@ -15,7 +15,7 @@ S = TypeVar("S")
 class TokenLanguage(Protocol[S]):
     """A set of texts, said token by token from the first token of the answer.
 
-    States are values: a step changes none, so any number of drafts can go on from one. `step` is
+    States are values: a step changes none, so any number of drafts can go on from one. `next_state` is
     total: behind a token that is not allowed lies a state from which nothing is. A token that ends
     the answer is allowed where the text is complete, and nothing is behind it.
     """
@@ -25,8 +25,8 @@ class TokenLanguage(Protocol[S]):
         """Whether there are finitely many texts, each of few tokens."""
         ...
 
-    def start(self) -> S: ...
-    def step(self, state: S, token: int) -> S:
+    def start_state(self) -> S: ...
+    def next_state(self, state: S, token: int) -> S:
         """Advance the state by one token of the answer.
 
         Args:
@@ -39,7 +39,7 @@ class TokenLanguage(Protocol[S]):
         """
         ...
 
-    def allows(self, state: S, token: int) -> bool:
+    def allows_token(self, state: S, token: int) -> bool:
         """Tell whether the text may go on with a token (or end with it). It costs less than a mask.
 
         Args:
@@ -51,11 +51,11 @@ class TokenLanguage(Protocol[S]):
         """
         ...
 
-    def mask(self, state: S) -> Tensor:
+    def token_mask(self, state: S) -> Tensor:
         """Of every token whether it is allowed: bool, V."""
         ...
 
-    def forced(self, state: S) -> bytes:
+    def forced_bytes(self, state: S) -> bytes:
         """Bytes with which every allowed text goes on, as many as are known; none where it may end
         here.
         """
@@ -65,7 +65,7 @@ class TokenLanguage(Protocol[S]):
 class OutputConstraint(Protocol):
     """What a user asks for, as a value."""
 
-    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> TokenLanguage[Any]:
+    def token_language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> TokenLanguage[Any]:
         """Make the language that the constraint means to a vocabulary.
 
         Args:

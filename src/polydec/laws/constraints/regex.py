@@ -29,7 +29,9 @@ class Regex:
             )
         whole_text(self.pattern, "regex")
 
-    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+    def token_language(
+        self, vocab: TokenVocabulary, ends: frozenset[int]
+    ) -> guidance.GrammarLanguage:
         """Compile the expression for a vocabulary.
 
         Args:

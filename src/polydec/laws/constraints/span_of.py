@@ -45,7 +45,7 @@ class SpanOf:
             )
         whole_text(self.text, "span_of")
 
-    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> SpanLanguage:
+    def token_language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> SpanLanguage:
         """Make the language of the spans for a vocabulary.
 
         Args:
@@ -60,8 +60,8 @@ class SpanOf:
         """
         spelled = pieces.token_byte_pieces(vocab, ends)
         assert vocab.words is not None, "pieces.of has looked"
-        spans = SpanLanguage.of(vocab.words.encode(self.text, special=False), spelled, ends)
-        if not spans.mask(spans.start()).any():
+        spans = SpanLanguage.of_tokens(vocab.words.encode(self.text, special=False), spelled, ends)
+        if not spans.token_mask(spans.start_state()).any():
             raise RequestError(
                 f"span is of {short_repr(self.text)}: no token of this model writes any of it"
             )
@@ -97,7 +97,7 @@ class SpanLanguage:
     finite = True
 
     @staticmethod
-    def of(
+    def of_tokens(
         tokens: Sequence[int],
         spelled: Sequence[bytes | None] | None,
         ends: frozenset[int],
@@ -143,17 +143,17 @@ class SpanLanguage:
         begin = set(np.unique(self.tokens_N[~self.within_N[:-1]]).tolist()) - {PARTS}
         return sorted(begin | {self.bare[x] for x in begin if x in self.bare})
 
-    def followers(self, state: Places) -> list[int]:
+    def allowed_followers(self, state: Places) -> list[int]:
         """The tokens that may be written behind a text, ends left out."""
         if state is WHOLE:
             return self._first
         tokens = np.unique(self.tokens_N[self._inside(state)])
         return tokens[tokens != PARTS].tolist()
 
-    def start(self) -> Places:
+    def start_state(self) -> Places:
         return WHOLE
 
-    def step(self, state: Places, token: int) -> Places:
+    def next_state(self, state: Places, token: int) -> Places:
         """Advance the state by one token of the answer.
 
         Args:
@@ -172,7 +172,7 @@ class SpanLanguage:
         inside = self._inside(state)
         return inside[self.tokens_N[inside] == token] + 1
 
-    def allows(self, state: Places, token: int) -> bool:
+    def allows_token(self, state: Places, token: int) -> bool:
         """Tell whether a token may follow, or end the answer.
 
         Args:
@@ -184,11 +184,11 @@ class SpanLanguage:
         """
         if token in self.ends:
             return self._complete(state)
-        return len(self.step(state, token)) > 0
+        return len(self.next_state(state, token)) > 0
 
-    def mask(self, state: Places) -> Tensor:
+    def token_mask(self, state: Places) -> Tensor:
         out_V = torch.zeros(self.size, dtype=torch.bool)
-        out_V[self.followers(state)] = True
+        out_V[self.allowed_followers(state)] = True
         if self._complete(state):
             out_V[[x for x in self.ends if 0 <= x < self.size]] = True
         return out_V
@@ -202,7 +202,7 @@ class SpanLanguage:
         # A span may end if one of its places does not lie inside a character.
         return state is not WHOLE and not bool(self.within_N[state].all())
 
-    def forced(self, state: Places) -> bytes:
+    def forced_bytes(self, state: Places) -> bytes:
         return b""
 
 

@@ -73,7 +73,9 @@ class ToolCalls:
     text: bool = False
     said: JsonSchema | None = None
 
-    def language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> guidance.GrammarLanguage:
+    def token_language(
+        self, vocab: TokenVocabulary, ends: frozenset[int]
+    ) -> guidance.GrammarLanguage:
         """Compile the calls for a vocabulary.
 
         Args:
@@ -93,7 +95,7 @@ class ToolCalls:
             # The name is fixed text, so the schema of the arguments is known behind it.
             head = f'{{"name": {_json(function.name)}, "{self.form.key}": '
             try:
-                schema = function.arguments.followed(vocab, ends)
+                schema = function.arguments.followed_schema(vocab, ends)
             # What is missing for every schema is not said of one function.
             except RequestError as error:
                 raise RequestError(
@@ -102,7 +104,7 @@ class ToolCalls:
             # Arguments are spaced as templates write earlier calls.
             rules.append(f"f{at}: {_json(head)} a{at}\na{at}: {json_values_rule(schema, SPACED)}")
         if self.said is not None:
-            rules.append(f"said: {json_values_rule(self.said.followed(vocab, ends))}")
+            rules.append(f"said: {json_values_rule(self.said.followed_schema(vocab, ends))}")
         return guidance.compile_language(
             "grammar", "\n".join([*rules, self._text]), "tools", vocab, ends
         )

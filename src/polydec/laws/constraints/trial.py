@@ -1,4 +1,4 @@
-"""A constraint compiled in a process of its own first: the script of a `polydec.base.apart.SubprocessWorker` (see `guidance`).
+"""A constraint compiled in a process of its own first: the script of a `SubprocessWorker` (see `guidance`).
 
 It answers by the grammar that came through, which the server then compiles from the same text with the same library, or by
 what is wrong. What is worked out of a schema before (what may stay open, what can be said without a keyword) is worked out
@@ -66,7 +66,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     called = request["called"]
     trial = _TrialCompilation(*_VOCABULARIES[request["number"]])
     try:
-        grammar = _KINDS[request["kind"]](request["text"], called, trial.compile)
+        grammar = _KINDS[request["kind"]](request["text"], called, trial.compile_grammar)
     except ValueError as error:
         return {"error": str(error)}
     # Deep or large inputs end in these; the process goes on for others.
@@ -91,7 +91,7 @@ class _TrialCompilation:
     ends: tuple[int, ...]
     held: int = 0
 
-    def compile(self, lark: str) -> None:
+    def compile_grammar(self, lark: str) -> None:
         before = _used()
         matcher = compiler.compile_grammar_matcher(self.tokens, lark)
         # The first mask is computed here, too: it may be what takes too much.
@@ -237,7 +237,10 @@ def _grammar(
     # Closed objects first. Where that leaves nothing, the schema means what the standard says.
     try:
         grammar = json_schema_grammar(
-            {**said(close_schema_objects(schema, ReferenceResolver(schema).follow)), **guided}
+            {
+                **said(close_schema_objects(schema, ReferenceResolver(schema).follow_reference)),
+                **guided,
+            }
         )
         compiles(grammar)
     except InexactSchemaError:

@@ -43,10 +43,10 @@ class AdaptiveContrast:
                     f"{name} is {getattr(self, name)}: it must lie in {low:g} to {high:g}"
                 )
 
-    def opens(self, logp_V: Tensor) -> bool:
+    def opens_contrast(self, logp_V: Tensor) -> bool:
         return True
 
-    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+    def mix_laws(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
         """Mix the two laws by the strength that their divergence gives.
 
         Args:

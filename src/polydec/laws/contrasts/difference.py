@@ -49,10 +49,10 @@ class DifferenceContrast:
                 f"temperature of the other law is {self.temperature}: it must lie in 0.00001 to 1000"
             )
 
-    def opens(self, logp_V: Tensor) -> bool:
+    def opens_contrast(self, logp_V: Tensor) -> bool:
         return True
 
-    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+    def mix_laws(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
         """Mix the two laws: plus l - minus m / temperature.
 
         Args:

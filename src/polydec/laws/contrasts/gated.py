@@ -43,11 +43,11 @@ class GatedContrast:
         if not 0.0 <= self.threshold <= 2.0:
             raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 2")
 
-    def opens(self, logp_V: Tensor) -> bool:
+    def opens_contrast(self, logp_V: Tensor) -> bool:
         return law_certainty(logp_V) < self.threshold
 
-    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
-        """Mix the laws by the inner rule; the caller asks `opens` first.
+    def mix_laws(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+        """Mix the laws by the inner rule; the caller asks `opens_contrast` first.
 
         Args:
             first_V: Log-probabilities of the first law, shape ``[V]``.
@@ -56,7 +56,7 @@ class GatedContrast:
         Returns:
             Log-weights of the mixed law, shape ``[V]``.
         """
-        return self.rule.mix(first_V, others)
+        return self.rule.mix_laws(first_V, others)
 
 
 def law_certainty(logp_V: Tensor) -> float:

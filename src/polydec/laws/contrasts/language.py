@@ -37,10 +37,10 @@ class LanguageModelContrast:
             if not 0.0 <= getattr(self, name) <= high:
                 raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to {high:g}")
 
-    def opens(self, logp_V: Tensor) -> bool:
+    def opens_contrast(self, logp_V: Tensor) -> bool:
         return True
 
-    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+    def mix_laws(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
         """Mix the three laws: share log q + scale (l - m).
 
         Args:

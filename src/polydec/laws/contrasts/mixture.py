@@ -35,10 +35,10 @@ class MixtureContrast:
         if not 0.0 <= self.share <= 1.0:
             raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
 
-    def opens(self, logp_V: Tensor) -> bool:
+    def opens_contrast(self, logp_V: Tensor) -> bool:
         return True
 
-    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+    def mix_laws(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
         """Mix the two laws: log((1 - share) p + share q).
 
         Args:

@@ -37,10 +37,10 @@ class ProductContrast:
         if not 0.0 <= self.share <= 1.0:
             raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
 
-    def opens(self, logp_V: Tensor) -> bool:
+    def opens_contrast(self, logp_V: Tensor) -> bool:
         return True
 
-    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+    def mix_laws(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
         """Mix the two laws: (1 - share) log p + share log q.
 
         Args:

@@ -40,10 +40,10 @@ class SteeringVectorContrast:
             if not 0.0 <= getattr(self, name) <= high:
                 raise RequestError(f"{name} is {getattr(self, name)}: it must lie in 0 to {high:g}")
 
-    def opens(self, logp_V: Tensor) -> bool:
+    def opens_contrast(self, logp_V: Tensor) -> bool:
         return True
 
-    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+    def mix_laws(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
         """Move the first law along the steering direction: l + strength d.
 
         Args:

@@ -16,7 +16,7 @@ from polydec.core.protocols import Shaper
 class MaskingShaper(Shaper[Any], Protocol):
     """A shaper that takes tokens away, whatever their weight."""
 
-    def forbids(self, state: Any, token: int) -> bool:
+    def forbids_token(self, state: Any, token: int) -> bool:
         """Tell whether a token must not be written after the text of a state.
 
         Args:
@@ -38,17 +38,17 @@ class ForbiddenTokenGuard:
     drafters look at rows that no text ever reaches. So a row that is left empty stays a law of some
     kind, and the guard speaks when one of its tokens is really written.
 
-    rules: names and shapers of the masks that are on (shapers with `forbids`). States are values: a
+    rules: names and shapers of the masks that are on (shapers with `forbids_token`). States are values: a
     text can be forked.
     """
 
     rules: tuple[tuple[str, MaskingShaper], ...]
 
-    def start(self, prompt: Sequence[int]) -> tuple[Any, ...]:
+    def start_state(self, prompt: Sequence[int]) -> tuple[Any, ...]:
         """The state behind a prompt."""
-        return tuple(shaper.start(prompt) for _, shaper in self.rules)
+        return tuple(shaper.start_state(prompt) for _, shaper in self.rules)
 
-    def step(self, states: tuple[Any, ...], token: int) -> tuple[Any, ...]:
+    def next_states(self, states: tuple[Any, ...], token: int) -> tuple[Any, ...]:
         """Advance the states of all masks by one token of the answer.
 
         Args:
@@ -64,7 +64,7 @@ class ForbiddenTokenGuard:
         # The guard speaks when a forbidden token is really written, and not when a row is looked
         # at.
         if any(
-            shaper.forbids(state, token)
+            shaper.forbids_token(state, token)
             for (_, shaper), state in zip(self.rules, states, strict=True)
         ):
             names = [name for name, _ in self.rules]
@@ -73,10 +73,11 @@ class ForbiddenTokenGuard:
                 "the answer cannot go on, so loosen one of them or ask for fewer tokens"
             )
         return tuple(
-            shaper.step(state, token) for (_, shaper), state in zip(self.rules, states, strict=True)
+            shaper.next_state(state, token)
+            for (_, shaper), state in zip(self.rules, states, strict=True)
         )
 
-    def kept(self, states: tuple[Any, ...], logp_V: Tensor) -> float:
+    def kept_probability(self, states: tuple[Any, ...], logp_V: Tensor) -> float:
         """Sum the probability of the tokens that all rules leave.
 
         Args:
@@ -89,7 +90,7 @@ class ForbiddenTokenGuard:
         # Rounding may bring the sum above 1.
         return min(0.0, float(self._left(states, logp_V).logsumexp(-1)))
 
-    def single(self, states: tuple[Any, ...], logp_V: Tensor) -> bool:
+    def leaves_single_token(self, states: tuple[Any, ...], logp_V: Tensor) -> bool:
         """Tell whether the rules leave exactly one token of a law.
 
         Args:
@@ -104,5 +105,5 @@ class ForbiddenTokenGuard:
     def _left(self, states: tuple[Any, ...], logp_V: Tensor) -> Tensor:
         # Each mask sees what the ones before it have left.
         for (_, shaper), state in zip(self.rules, states, strict=True):
-            logp_V = shaper.shape(state, logp_V)
+            logp_V = shaper.shape_law(state, logp_V)
         return logp_V

@@ -43,10 +43,10 @@ class AllowedTokensRule:
     def __post_init__(self) -> None:
         convert_annotated_value("allowed_token_ids", self.tokens, Tokens)
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -58,7 +58,7 @@ class AllowedTokensRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Ban every token but the allowed ones.
 
         Args:
@@ -76,7 +76,7 @@ class AllowedTokensRule:
         # An end of the text counts only if it is itself allowed.
         return or_end(out_V, logw_V, [x for x in self.eos if x in self.tokens])
 
-    def forbids(self, state: None, token: int) -> bool:
+    def forbids_token(self, state: None, token: int) -> bool:
         """Tell whether a token is not one of the allowed ones.
 
         Args:

@@ -59,10 +59,10 @@ class AnnealedTemperatureRule:
         convert_annotated_value("anneal_scale", self.scale, Scale)
         convert_annotated_value("anneal_warmup", self.warmup, Warmup)
 
-    def start(self, prompt: Sequence[int]) -> int:
+    def start_state(self, prompt: Sequence[int]) -> int:
         return 0
 
-    def step(self, state: int, token: int) -> int:
+    def next_state(self, state: int, token: int) -> int:
         """Count one more token of the answer.
 
         Args:
@@ -74,7 +74,7 @@ class AnnealedTemperatureRule:
         """
         return state + 1
 
-    def shape(self, state: int, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: int, logw_V: Tensor) -> Tensor:
         """Divide the log-weights by the temperature at this place of the answer.
 
         Args:
@@ -84,11 +84,11 @@ class AnnealedTemperatureRule:
         Returns:
             Log-weights, shape ``[V]``.
         """
-        return (logw_V - logw_V.max()) / self.temperature(
+        return (logw_V - logw_V.max()) / self.temperature_at(
             state
         )  # beside another temperature it must not overflow
 
-    def temperature(self, t: int) -> float:
+    def temperature_at(self, t: int) -> float:
         """At token t of the answer."""
         # The first tokens are drawn at temperature 1.
         if t < self.warmup:

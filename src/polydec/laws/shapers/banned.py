@@ -35,10 +35,10 @@ class BannedTokensRule:
     def __post_init__(self) -> None:
         convert_annotated_value("bad_token_ids", self.tokens, Tokens)
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -50,7 +50,7 @@ class BannedTokensRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Ban the tokens.
 
         Args:
@@ -66,7 +66,7 @@ class BannedTokensRule:
         # Where nothing is left, the text may end, but not with a banned id.
         return or_end(out_V, logw_V, [x for x in self.eos if x not in self.tokens])
 
-    def forbids(self, state: None, token: int) -> bool:
+    def forbids_token(self, state: None, token: int) -> bool:
         """Tell whether a token is banned.
 
         Args:

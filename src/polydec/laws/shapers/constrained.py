@@ -37,10 +37,10 @@ class ConstraintRule:
     reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
-    def start(self, prompt: Sequence[int]) -> Any:
-        return self.language.start()
+    def start_state(self, prompt: Sequence[int]) -> Any:
+        return self.language.start_state()
 
-    def step(self, state: Any, token: int) -> Any:
+    def next_state(self, state: Any, token: int) -> Any:
         """Advance the state of the language by one token of the answer.
 
         Args:
@@ -50,9 +50,9 @@ class ConstraintRule:
         Returns:
             The state behind the longer answer.
         """
-        return self.language.step(state, token)
+        return self.language.next_state(state, token)
 
-    def shape(self, state: Any, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Any, logw_V: Tensor) -> Tensor:
         """Ban every token with which the answer cannot become a text of the language.
 
         Args:
@@ -63,11 +63,11 @@ class ConstraintRule:
             Log-weights, shape ``[V]``, -inf at the tokens that are not allowed.
         """
         # The language gives its mask on the host, bool, shape [V].
-        mask_V = self.language.mask(state).to(logw_V.device)
+        mask_V = self.language.token_mask(state).to(logw_V.device)
         out_V = torch.where(mask_V, logw_V, NEG_INF)
-        return or_end(out_V, logw_V, [x for x in self.eos if self.language.allows(state, x)])
+        return or_end(out_V, logw_V, [x for x in self.eos if self.language.allows_token(state, x)])
 
-    def forbids(self, state: Any, token: int) -> bool:
+    def forbids_token(self, state: Any, token: int) -> bool:
         """Tell whether the language does not allow a token.
 
         Args:
@@ -77,7 +77,7 @@ class ConstraintRule:
         Returns:
             True where the token must not be written.
         """
-        return not self.language.allows(state, token)
+        return not self.language.allows_token(state, token)
 
 
 def make_constraint_rule(setting: SamplingRuleContext) -> ConstraintRule | None:

@@ -72,10 +72,10 @@ class CyclicReflexRule:
         convert_annotated_value("reflex_shift", self.shift, Shift)
         convert_annotated_value("reflex_until", self.until, Until)
 
-    def start(self, prompt: Sequence[int]) -> State:
+    def start_state(self, prompt: Sequence[int]) -> State:
         return 0, False
 
-    def step(self, state: State, token: int) -> State:
+    def next_state(self, state: State, token: int) -> State:
         """Count one more token, and note whether the thinking is over.
 
         Args:
@@ -87,7 +87,7 @@ class CyclicReflexRule:
         """
         return state[0] + 1, state[1] or token in self.ends
 
-    def shape(self, state: State, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: State, logw_V: Tensor) -> Tensor:
         """Add the bias of this place to the words of reflection.
 
         Args:
@@ -103,10 +103,10 @@ class CyclicReflexRule:
             return logw_V
         at = token_id_index(token_id_array(self.tokens), logw_V)
         out_V = logw_V.clone()
-        out_V[at] = logw_V[at] + self.bias(n)
+        out_V[at] = logw_V[at] + self.token_bias(n)
         return out_V
 
-    def bias(self, n: int) -> float:
+    def token_bias(self, n: int) -> float:
         """What is added at token n of the answer."""
         # A triangle wave of u in [0, 1): up to 1/4, down to 3/4, up to 1.
         u = (n / self.period + self.shift) % 1.0

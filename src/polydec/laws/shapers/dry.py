@@ -74,7 +74,7 @@ class DryRule:
             )
         convert_annotated_value("dry_sequence_breakers", self.breakers, Breakers)
 
-    def start(self, prompt: Sequence[int]) -> State:
+    def start_state(self, prompt: Sequence[int]) -> State:
         text_n = token_id_array(prompt)
         # Matches never reach beyond the window.
         if self.window is not None:
@@ -92,7 +92,7 @@ class DryRule:
             run_n[at] += 1
         return text_n, run_n
 
-    def step(self, state: State, token: int) -> State:
+    def next_state(self, state: State, token: int) -> State:
         """Append a token, and update the lengths of the matches.
 
         Args:
@@ -118,7 +118,7 @@ class DryRule:
             longer_n = longer_n[cut:]
         return text_n, longer_n
 
-    def shape(self, state: State, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: State, logw_V: Tensor) -> Tensor:
         """Take a penalty off every token that would continue a repetition.
 
         Args:

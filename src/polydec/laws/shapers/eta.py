@@ -41,10 +41,10 @@ class EtaCutoffRule:
     def __post_init__(self) -> None:
         convert_annotated_value("eta_cutoff", self.epsilon, Least)
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -56,7 +56,7 @@ class EtaCutoffRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Cut off the tokens whose probability is below the eta of this law.
 
         Args:

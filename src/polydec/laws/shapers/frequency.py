@@ -41,10 +41,10 @@ class FrequencyPenaltyRule:
     def __post_init__(self) -> None:
         convert_annotated_value("frequency_penalty", self.penalty, Penalty)
 
-    def start(self, prompt: Sequence[int]) -> Ids:
+    def start_state(self, prompt: Sequence[int]) -> Ids:
         return token_id_array()
 
-    def step(self, state: Ids, token: int) -> Ids:
+    def next_state(self, state: Ids, token: int) -> Ids:
         """Append the token to the text that the rule remembers.
 
         Args:
@@ -56,7 +56,7 @@ class FrequencyPenaltyRule:
         """
         return append_token_id(state, token)
 
-    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Ids, logw_V: Tensor) -> Tensor:
         """Take the penalty off each token as often as it stands in the answer.
 
         Args:

@@ -23,10 +23,10 @@ class GreedyRule:
     reads: ClassVar[RowDetail] = RowDetail.ARGMAX
     keeps_argmax: ClassVar[bool] = True
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -38,7 +38,7 @@ class GreedyRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Give all weight to the likeliest token, the lowest id on a tie.
 
         Args:

@@ -41,10 +41,10 @@ class LogitBiasRule:
         # In order of ids, so that equal biases make equal rules.
         object.__setattr__(self, "bias", tuple(sorted(pairs.items())))
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -56,7 +56,7 @@ class LogitBiasRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Add the bias to the tokens that have one.
 
         Args:

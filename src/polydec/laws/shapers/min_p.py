@@ -39,10 +39,10 @@ class MinPRule:
     def __post_init__(self) -> None:
         convert_annotated_value("min_p", self.p, Fraction)
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -54,7 +54,7 @@ class MinPRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Cut off the tokens below a fraction of the largest probability.
 
         Args:

@@ -37,10 +37,10 @@ class MinTokensRule:
         if min(self.ends, default=0) < 0:
             raise RequestError(f"min_tokens has the end token {min(self.ends)}: ids are at least 0")
 
-    def start(self, prompt: Sequence[int]) -> int:
+    def start_state(self, prompt: Sequence[int]) -> int:
         return 0
 
-    def step(self, state: int, token: int) -> int:
+    def next_state(self, state: int, token: int) -> int:
         """Count one more token of the answer.
 
         Args:
@@ -52,7 +52,7 @@ class MinTokensRule:
         """
         return state + 1
 
-    def shape(self, state: int, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: int, logw_V: Tensor) -> Tensor:
         """Ban the ends while the answer is too short.
 
         Args:
@@ -69,7 +69,7 @@ class MinTokensRule:
         # No EOS is offered as a way out: to end is what the rule forbids.
         return or_end(out_V, logw_V)
 
-    def forbids(self, state: int, token: int) -> bool:
+    def forbids_token(self, state: int, token: int) -> bool:
         """Tell whether a token would end the answer too early.
 
         Args:

@@ -54,10 +54,10 @@ class MomentumRule:
         convert_annotated_value("momentum_top_k", self.k, Candidates)
         convert_annotated_value("momentum_longest", self.longest, Longest)
 
-    def start(self, prompt: Sequence[int]) -> Ids:
+    def start_state(self, prompt: Sequence[int]) -> Ids:
         return token_id_array(prompt)
 
-    def step(self, state: Ids, token: int) -> Ids:
+    def next_state(self, state: Ids, token: int) -> Ids:
         """Append the token to the text that the rule remembers.
 
         Args:
@@ -69,7 +69,7 @@ class MomentumRule:
         """
         return append_token_id(state, token)
 
-    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Ids, logw_V: Tensor) -> Tensor:
         """Lower the probabilities of the likeliest tokens by their resistance; all other tokens go.
 
         Args:
@@ -82,7 +82,7 @@ class MomentumRule:
         # The candidates: the k likeliest tokens, as far as they have weight.
         value_K, token_K = logw_V.topk(min(self.k, len(logw_V)))
         token_K = token_K[value_K > NEG_INF].sort().values
-        resistance = [self.resistance(state, x) for x in token_K.tolist()]
+        resistance = [self.repetition_length(state, x) for x in token_K.tolist()]
         # Probabilities under the complete law, not renormalised over the candidates.
         p_K = float64_probabilities(torch.log_softmax(logw_V, -1))[token_K]
         score_K = p_K - self.alpha * torch.tensor(resistance, dtype=p_K.dtype, device=p_K.device)
@@ -93,7 +93,7 @@ class MomentumRule:
         out_V[token_K[left_K]] = score_K[left_K].clamp(min=1e-30).log().to(logw_V.dtype)
         return out_V
 
-    def resistance(self, text_n: Ids, token: int) -> int:
+    def repetition_length(self, text_n: Ids, token: int) -> int:
         """Measure how long a run of the text a token would repeat.
 
         Args:

@@ -25,7 +25,7 @@ def check_fields(values: Mapping[str, Any]) -> None:
     known = own_sampling_fields()
     for name, value in values.items():
         if name in known:
-            known[name].convert(value)
+            known[name].convert_value(value)
         # Another package may bring such a field; where none brings rules, the name is wrong.
         elif not plugins.has_plugins("shapers"):
             raise unknown_field_error(name, known)

@@ -39,10 +39,10 @@ class NoRepeatNgramRule:
                 f"no_repeat_ngram_size is {self.size}: it must be at least 1 (leave it out to allow all)"
             )
 
-    def start(self, prompt: Sequence[int]) -> Ids:
+    def start_state(self, prompt: Sequence[int]) -> Ids:
         return token_id_array(prompt)
 
-    def step(self, state: Ids, token: int) -> Ids:
+    def next_state(self, state: Ids, token: int) -> Ids:
         """Append the token to the text that the rule remembers.
 
         Args:
@@ -62,7 +62,7 @@ class NoRepeatNgramRule:
             at = at[state[at - back] == state[-back]]
         return state[at]
 
-    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Ids, logw_V: Tensor) -> Tensor:
         """Ban the tokens that would complete an n-gram of the text once more.
 
         Args:
@@ -84,7 +84,7 @@ class NoRepeatNgramRule:
         # The text may end, unless that would repeat an n-gram, too.
         return or_end(out_V, logw_V, [x for x in self.eos if x not in banned])
 
-    def forbids(self, state: Ids, token: int) -> bool:
+    def forbids_token(self, state: Ids, token: int) -> bool:
         """Tell whether a token would complete an n-gram of the text once more.
 
         Args:

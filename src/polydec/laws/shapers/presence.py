@@ -40,10 +40,10 @@ class PresencePenaltyRule:
     def __post_init__(self) -> None:
         convert_annotated_value("presence_penalty", self.penalty, Penalty)
 
-    def start(self, prompt: Sequence[int]) -> Ids:
+    def start_state(self, prompt: Sequence[int]) -> Ids:
         return token_id_array()
 
-    def step(self, state: Ids, token: int) -> Ids:
+    def next_state(self, state: Ids, token: int) -> Ids:
         """Append the token to the text that the rule remembers.
 
         Args:
@@ -55,7 +55,7 @@ class PresencePenaltyRule:
         """
         return append_token_id(state, token)
 
-    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Ids, logw_V: Tensor) -> Tensor:
         """Take the penalty off every token that stands in the answer.
 
         Args:

@@ -43,10 +43,10 @@ class RepetitionPenaltyRule:
     def __post_init__(self) -> None:
         convert_annotated_value("repetition_penalty", self.penalty, Penalty)
 
-    def start(self, prompt: Sequence[int]) -> Ids:
+    def start_state(self, prompt: Sequence[int]) -> Ids:
         return token_id_array(prompt)
 
-    def step(self, state: Ids, token: int) -> Ids:
+    def next_state(self, state: Ids, token: int) -> Ids:
         """Append the token to the text that the rule remembers.
 
         Args:
@@ -58,7 +58,7 @@ class RepetitionPenaltyRule:
         """
         return append_token_id(state, token)
 
-    def shape(self, state: Ids, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: Ids, logw_V: Tensor) -> Tensor:
         """Make every token of the text less likely: divide positive logits, multiply negative ones.
 
         Args:

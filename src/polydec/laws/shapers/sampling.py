@@ -136,7 +136,7 @@ class Sampling(_Fields):
                 raise unknown_field_error(name, known)
         for name, option in known.items():
             object.__setattr__(
-                self, name, option.convert(given[name]) if name in given else option.default
+                self, name, option.convert_value(given[name]) if name in given else option.default
             )
         # The one contradiction that can be seen without a law: no token would ever be left.
         if self.allowed_token_ids is not None and not set(self.allowed_token_ids) - set(
@@ -151,7 +151,7 @@ class Sampling(_Fields):
         """Whether the likeliest token is always written."""
         return self.temperature < GREEDY_BELOW
 
-    def anywhere(self) -> Sampling:
+    def without_token_fields(self) -> Sampling:
         """Copy these parameters without the fields that name token ids or count tokens: what can be
         asked of another tokenizer.
 
@@ -166,7 +166,7 @@ class Sampling(_Fields):
         }
         return replace(self, **{name: all_sampling_fields()[name].default for name in foreign})
 
-    def check(self, size: int) -> None:
+    def check_token_ids(self, size: int) -> None:
         """Raise RequestError where an id lies outside a vocabulary of `size` tokens, or no token
         is left of it.
         """
@@ -324,7 +324,9 @@ def stateful_rule_names(sampling: Sampling) -> tuple[str, ...]:
     """The rules that are on and have a state: what they do to a law depends on the text before it."""
     # Any end id serves: the question is only whether a rule has a state.
     made = _made(sampling, SamplingRuleContext((0,), (0,)))
-    return tuple(name for name, s in made.items() if s is not None and s.start((0,)) is not None)
+    return tuple(
+        name for name, s in made.items() if s is not None and s.start_state((0,)) is not None
+    )
 
 
 def build_guard(
@@ -349,11 +351,11 @@ def build_guard(
     made = _made(
         sampling, SamplingRuleContext(eos, tuple(sorted({*eos, *stop_ids})), language=language)
     )
-    # Rules that mask have `forbids`; the others take no token away for good.
+    # Rules that mask have `forbids_token`; the others take no token away for good.
     masks = tuple(
         (name, cast(MaskingShaper, s))
         for name, s in made.items()
-        if s is not None and hasattr(s, "forbids")
+        if s is not None and hasattr(s, "forbids_token")
     )
     if masks:
         return ForbiddenTokenGuard(masks)

@@ -35,10 +35,10 @@ class TemperatureRule:
     def __post_init__(self) -> None:
         convert_annotated_value("temperature", self.temperature, Positive)
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -50,7 +50,7 @@ class TemperatureRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Divide the log-weights by the temperature.
 
         Args:

@@ -35,10 +35,10 @@ class TopKRule:
                 f"top_k is {self.k}: it must be at least 1 (leave it out to keep every token)"
             )
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -50,7 +50,7 @@ class TopKRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Cut off the tokens that are less likely than the k-th likeliest.
 
         Args:

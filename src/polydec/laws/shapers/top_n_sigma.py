@@ -36,10 +36,10 @@ class TopNSigmaRule:
                 f"top_n_sigma is {self.n}: it must be above 0 (leave it out to keep every token)"
             )
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -51,7 +51,7 @@ class TopNSigmaRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Cut off the logits further than n standard deviations below the largest.
 
         Args:

@@ -40,10 +40,10 @@ class TopPRule:
     def __post_init__(self) -> None:
         convert_annotated_value("top_p", self.p, Mass)
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -55,7 +55,7 @@ class TopPRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Cut off the tokens after the fewest likeliest ones that have the mass p together.
 
         Args:

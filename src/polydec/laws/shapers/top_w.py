@@ -47,7 +47,7 @@ class TopWRule:
 
     mass: beta, 0 to 100; entropy: lambda, 0 to 100 (at or above beta one token is left); scale: g,
     0 to 100; pool: how many of the likeliest tokens may stay; geometry: of the target's embeddings,
-    None where nobody gave it (`shape` needs it). Equals count in the order of their ids. The
+    None where nobody gave it (`shape_law` needs it). Equals count in the order of their ids. The
     likeliest token always stays.
 
     Reduces to: a set of the likeliest tokens at scale 0; the likeliest alone where mass <= entropy.
@@ -70,10 +70,10 @@ class TopWRule:
         convert_annotated_value("top_w_scale", self.scale, Scale)
         convert_annotated_value("top_w_pool", self.pool, Pool)
 
-    def start(self, prompt: Sequence[int]) -> None:
+    def start_state(self, prompt: Sequence[int]) -> None:
         return None
 
-    def step(self, state: None, token: int) -> None:
+    def next_state(self, state: None, token: int) -> None:
         """Return None: this rule does not depend on the text before a token.
 
         Args:
@@ -85,7 +85,7 @@ class TopWRule:
         """
         return None
 
-    def shape(self, state: None, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: None, logw_V: Tensor) -> Tensor:
         """Cut off every token outside the set that the rule finds.
 
         Args:
@@ -115,7 +115,7 @@ class TopWRule:
     def _directions(self, tokens: Sequence[int]) -> Tensor:
         if self.geometry is None:
             raise RequestError(NO_TABLE)
-        return self.geometry.directions(tokens)
+        return self.geometry.unit_vectors(tokens)
 
     def _kept(self, logp_M: Tensor, where_MH: Tensor) -> Tensor:
         """Which of the pool stay."""
@@ -165,7 +165,7 @@ def has_table(shaper: TopWRule, setting: SamplingRuleContext) -> None:
     """
     try:
         if setting.geometry is not None:
-            setting.geometry.directions((0,))
+            setting.geometry.unit_vectors((0,))
             return
     except (PolydecError, NotImplementedError):
         pass

@@ -57,10 +57,10 @@ class WatermarkRule:
         convert_annotated_value("watermark_bias", self.bias, Bias)
         check_list(self.share, self.key)
 
-    def start(self, prompt: Sequence[int]) -> int:
+    def start_state(self, prompt: Sequence[int]) -> int:
         return prompt[-1]
 
-    def step(self, state: int, token: int) -> int:
+    def next_state(self, state: int, token: int) -> int:
         """Return the token: it alone says which tokens are green behind it.
 
         Args:
@@ -72,7 +72,7 @@ class WatermarkRule:
         """
         return token
 
-    def shape(self, state: int, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: int, logw_V: Tensor) -> Tensor:
         """Add the bias to the green tokens.
 
         Args:
@@ -101,7 +101,7 @@ def green_token_mask(key: int, before: int, share: float, size: int) -> Tensor:
         True at the green tokens, shape ``[V]``, bool.
     """
     # The largest of V independent draws are a uniform random subset of the vocabulary.
-    drawn_V = Rng.of(key).at("watermark", before).noise(size).gumbel_V
+    drawn_V = Rng.of_choice(key).child_stream("watermark", before).gumbel_noise(size).gumbel_V
     green_V = torch.zeros(size, dtype=torch.bool)
     green_V[drawn_V.topk(green_token_count(share, size)).indices] = True
     return green_V

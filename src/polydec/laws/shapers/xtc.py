@@ -35,7 +35,7 @@ class XtcRule:
     of at least `threshold`, only the least likely of those (and its equals) stays of them; all
     tokens below the threshold stay too.
 
-    The coin of a position is drawn at Rng.of(seed, choice).at("xtc", position), position being the
+    The coin of a position is drawn at Rng.of_choice(seed, choice).at("xtc", position), position being the
     number of tokens before it: a shaper is a pure function, so whoever looks at a node, drafter or
     verifier, once or ten times, sees one law. Coins of different positions are independent of each
     other and of the text's draws; over seeds the output therefore has the law of a sampler that
@@ -58,10 +58,10 @@ class XtcRule:
         convert_annotated_value("xtc_probability", self.probability, Chance)
         convert_annotated_value("xtc_threshold", self.threshold, Threshold)
 
-    def start(self, prompt: Sequence[int]) -> int:
+    def start_state(self, prompt: Sequence[int]) -> int:
         return len(prompt)
 
-    def step(self, state: int, token: int) -> int:
+    def next_state(self, state: int, token: int) -> int:
         """Advance the position by one token.
 
         Args:
@@ -79,7 +79,7 @@ class XtcRule:
         """
         return replace(self, choice=choice)
 
-    def shape(self, state: int, logw_V: Tensor) -> Tensor:
+    def shape_law(self, state: int, logw_V: Tensor) -> Tensor:
         """Toss the coin of this position; where it falls so, remove the likely tokens but one.
 
         Args:
@@ -91,7 +91,11 @@ class XtcRule:
         """
         # The coin depends on the position and on nothing else, so that drafter and verifier see one
         # law.
-        if not Rng.of(self.seed, self.choice).at("xtc", state).bernoulli(self.probability):
+        if (
+            not Rng.of_choice(self.seed, self.choice)
+            .child_stream("xtc", state)
+            .draw_bernoulli(self.probability)
+        ):
             return logw_V
         # A threshold of 0 takes every token for likely.
         if self.threshold:

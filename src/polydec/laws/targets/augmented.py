@@ -18,7 +18,7 @@ NOTHING = ScoreRequest(law=RowDetail.NOTHING)
 class PrefixCoprocessor(Protocol):
     """Make vectors from what a model has cached of a prompt (models/learned/kinds/coprocessor.py)."""
 
-    def made(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor:
+    def make_vectors(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor:
         """Compute the vectors.
 
         Args:
@@ -48,7 +48,7 @@ class CacheAugmentationMaker:
     size: int
     count: int
 
-    async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
+    async def commit_thought(self, session: Session, prompt: tuple[int, ...]) -> None:
         """Commit the root of the prompt, and the vectors behind it.
 
         Args:
@@ -57,15 +57,17 @@ class CacheAugmentationMaker:
         """
         # Nothing is made: the root is committed as it would be anyway.
         if not self.count:
-            session.commit((prompt[-1],))
+            session.commit_tokens((prompt[-1],))
             return
-        await session.prefill(NOTHING)
+        await session.prefill_prompt(NOTHING)
         # The root was committed to be read; where the entries were lost, it is taken back and
         # scored again.
         while not (memory := await self._memory(session, prompt)):
-            session.rewind(1)
-        made_LH = self.maker.made(memory, self.count)
-        session.commit(make_soft_tokens(made_LH, self.size, made_LH.shape[1], "a coprocessor"))
+            session.rewind_tokens(1)
+        made_LH = self.maker.make_vectors(memory, self.count)
+        session.commit_tokens(
+            make_soft_tokens(made_LH, self.size, made_LH.shape[1], "a coprocessor")
+        )
 
     async def _memory(
         self, session: Session, prompt: tuple[int, ...]
@@ -73,9 +75,9 @@ class CacheAugmentationMaker:
         """Of every layer what it holds of the prompt, whose last token is committed; nothing where
         the session was evicted behind the pass that wrote it.
         """
-        await session.score(Draft.chain(prompt[-1]), NOTHING)
-        session.commit((prompt[-1],))
-        memory = [session.memory(at) for at in range(self.layers)]
+        await session.score_draft(Draft.chain_draft(prompt[-1]), NOTHING)
+        session.commit_tokens((prompt[-1],))
+        memory = [session.layer_memory(at) for at in range(self.layers)]
         # Fewer entries than tokens: the session was evicted behind the pass that wrote them.
         if memory[0][0].shape[1] == len(prompt):
             return memory

@@ -13,8 +13,8 @@ from polydec.base.errors import RequestError
 from polydec.core.delegating import LawsOnlySession
 from polydec.core.protocols import DraftScores
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenCodec, TokenVocabulary
+from polydec.laws.targets.byte_covers import BYTES, ByteAlphabet, Covers, TokenSequenceTip
 from polydec.laws.targets.contrast import MadeScores
-from polydec.laws.targets.covers import BYTES, ByteAlphabet, Covers, TokenSequenceTip
 from polydec.laws.targets.spelling import vocabulary_spelling
 from polydec.models.sessions.geometry import EmbeddingGeometry
 
@@ -79,11 +79,11 @@ class ByBytesTarget:
     breaks: bytes = b" \n"
     instead: tuple[tuple[int, ...], SplitPrompt] | None = None
 
-    def pressed(self, press: Any) -> ByBytesTarget:
+    def pressed_law(self, press: Any) -> ByBytesTarget:
         """The law over bytes of its target over caches that are pressed. Raises RequestError where
         that cannot read them.
         """
-        return replace(self, target=self.target.pressed(press))
+        return replace(self, target=self.target.pressed_law(press))
 
     @property
     def layers(self) -> int:
@@ -114,10 +114,10 @@ class ByBytesTarget:
     def geometry(self) -> EmbeddingGeometry:
         """Bytes lie nowhere: whoever reads it is refused."""
 
-        def embed(tokens: Sequence[int]) -> Tensor:
+        def embed_tokens(tokens: Sequence[int]) -> Tensor:
             raise _of_tokens("embeddings")
 
-        return EmbeddingGeometry(embed, BYTES)
+        return EmbeddingGeometry(embed_tokens, BYTES)
 
     @cached_property
     def vocab(self) -> TokenVocabulary:
@@ -135,7 +135,7 @@ class ByBytesTarget:
             vocabulary_spelling(words, self.target.vocab.size), self.marks, self.width
         )
 
-    def fixed(self, prompt: Sequence[int]) -> SplitPrompt:
+    def fixed_beginning(self, prompt: Sequence[int]) -> SplitPrompt:
         """What of a prompt is read as it stands. Raises RequestError for a byte out of range, or
         that no token spells.
         """
@@ -168,7 +168,7 @@ class ByBytesTarget:
         mark = next((at for at, x in enumerate(symbols) if x >= BYTES), len(symbols))
         begun = bytes(symbols[:mark])
         for n in range(len(begun), 0, -1):  # nothing is read before a first token
-            token = self.alphabet.spelling.token(begun[:n])
+            token = self.alphabet.spelling.token_of_piece(begun[:n])
             if token is not None:
                 return SplitPrompt((token,), symbols[n:])
         raise RequestError("prompt begins with bytes that no token of the model spells")
@@ -208,7 +208,7 @@ class ByBytesTarget:
         # `run` collects the bytes between two marks; the tokenizer spells each run in one call.
         words, out, run = self.alphabet.spelling.words, list[int](), bytearray()
 
-        def spell(stop: int) -> None:
+        def spell_piece(stop: int) -> None:
             if not run:
                 return
             try:
@@ -225,27 +225,27 @@ class ByBytesTarget:
             if x < BYTES:
                 run.append(x)
             else:
-                spell(at)
+                spell_piece(at)
                 out.append(self.marks[x - BYTES][0])
-        spell(len(symbols))
+        spell_piece(len(symbols))
         return tuple(out)
 
-    def said(self, prompt: Sequence[int]) -> str:
+    def prompt_text(self, prompt: Sequence[int]) -> str:
         """A prompt as text, its marks written out."""
         parts = (bytes([x]) if x < BYTES else self.names[x - BYTES].encode() for x in prompt)
         return b"".join(parts).decode(errors="replace")
 
     def tokens_of(self, prompt: Sequence[int]) -> int:
         """At most so many tokens of the target's context does a prompt take."""
-        head = self.fixed(prompt)
+        head = self.fixed_beginning(prompt)
         return len(head.tokens) + len(head.lead) + len(head.left)
 
-    def open(self, prompt: Sequence[int]) -> ByBytesSession:
+    def open_session(self, prompt: Sequence[int]) -> ByBytesSession:
         if not prompt:
             raise RequestError("prompt is empty: at least one byte is needed")
         return ByBytesSession(self, prompt)
 
-    def begun(self, prompt: Sequence[int]) -> tuple[SplitPrompt, int, bool]:
+    def prompt_beginning(self, prompt: Sequence[int]) -> tuple[SplitPrompt, int, bool]:
         """What a text begins with: what is read first, how many of its symbols that stands for,
         and whether the text's last symbol, its root, is among them.
         """
@@ -254,7 +254,7 @@ class ByBytesTarget:
             known, head = self.instead
             if tuple(prompt[: len(known)]) == known:
                 return head, len(known), len(prompt) == len(known)
-        head = self.fixed(prompt)
+        head = self.fixed_beginning(prompt)
         return replace(head, left=()), len(prompt) - len(head.left), not head.left
 
 
@@ -278,7 +278,7 @@ class ByBytesSession(LawsOnlySession):
 
     def __init__(self, law: ByBytesTarget, prompt: Sequence[int]) -> None:
         self._law = law
-        self._open(law.begun(prompt), prompt)
+        self._open(law.prompt_beginning(prompt), prompt)
 
     def _open(self, begun: tuple[SplitPrompt, int, bool], prompt: Sequence[int]) -> None:
         """Stand before the last symbol of a prompt."""
@@ -288,13 +288,13 @@ class ByBytesSession(LawsOnlySession):
         self._text = list(prompt[:-1])
         # The lead and the left symbols of the prompt are followed when the first draft is scored.
         self._unread = [*head.lead, *head.left, *self._text[self._fixed :]]
-        self._inner = self._law.target.open(head.tokens)
+        self._inner = self._law.target.open_session(head.tokens)
         # The last token that is read as it stands is the root of the inner tree, from which all
         # tips descend.
         anchor = TokenSequenceTip(head.tokens[-1])
-        self._node, self._tree = {anchor: 0}, Draft.chain(anchor.token)
+        self._node, self._tree = {anchor: 0}, Draft.chain_draft(anchor.token)
         self._scored = False
-        self._base: Covers = (self._law.alphabet.whole(anchor),)
+        self._base: Covers = (self._law.alphabet.tip_tokens(anchor),)
         self._forget()
 
     def _forget(self) -> None:
@@ -303,12 +303,12 @@ class ByBytesSession(LawsOnlySession):
         self._begun: Covers = ()
         self._covers: list[Covers] = []
 
-    async def prefill(self, want: ScoreRequest) -> DraftScores:
+    async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
         # The rows of the prompt need covers behind each of its symbols; a second session makes
         # them.
         if want.prompt and self._text:
             return await self._rows(self._text[:1], self._text[1:])
-        await self._inner.prefill(SILENT)
+        await self._inner.prefill_prompt(SILENT)
         if want.last and self._text:
             # The row before the pending root alone: the committed text is read as a prompt.
             return await self._rows(self._text, ())
@@ -318,13 +318,13 @@ class ByBytesSession(LawsOnlySession):
         """The rows behind a prompt and behind each symbol of a text, which a session of their own
         makes.
         """
-        twin = self._law.open(prompt)
+        twin = self._law.open_session(prompt)
         try:
-            return await twin.score(Draft.chain(prompt[-1], text), ROW)
+            return await twin.score_draft(Draft.chain_draft(prompt[-1], text), ROW)
         finally:
             twin.close()
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Score a tree of symbols in one pass of the inner law.
 
         The sequences of tokens to follow are decided by the bytes alone, so the tree of tokens is
@@ -347,7 +347,7 @@ class ByBytesSession(LawsOnlySession):
         known = 0
         new = list[tuple[TokenSequenceTip, TokenSequenceTip]]()
         # A draft that extends the last one keeps the covers of its old nodes.
-        if self._draft is not None and draft.extends(self._draft):
+        if self._draft is not None and draft.is_extension_of(self._draft):
             known = len(self._draft)
             begun = self._begun
         else:
@@ -356,7 +356,7 @@ class ByBytesSession(LawsOnlySession):
             self._shrink([self._base])
             begun = self._base
             for symbol in self._unread:
-                begun, more = alphabet.behind(begun, symbol)
+                begun, more = alphabet.follow_symbol(begun, symbol)
                 new += more
         covers = self._covers[:known]
         for i in range(known, len(draft)):
@@ -368,7 +368,7 @@ class ByBytesSession(LawsOnlySession):
                 before = covers[draft.parent[i]]
             else:
                 before = begun
-            after, more = alphabet.behind(before, draft.token[i])
+            after, more = alphabet.follow_symbol(before, draft.token[i])
             covers.append(after)
             new += more
         # All new tokens of the draft are fed in one pass.
@@ -392,13 +392,13 @@ class ByBytesSession(LawsOnlySession):
             node[tip] = len(token)
             token.append(tip.token)
             parent.append(node[above])
-        tree = Draft.certain(token, parent)
-        scores = await self._inner.score(tree, ROW)
+        tree = Draft.certain_tree(token, parent)
+        scores = await self._inner.score_draft(tree, ROW)
         if not anchor.known:
             # Rows are stored at the tips, so that later drafts find them without a pass.
-            anchor.learn(scores, 0, None)
+            anchor.note_scores(scores, 0, None)
         for tip, above in new:
-            tip.learn(scores, node[tip], above)
+            tip.note_scores(scores, node[tip], above)
         self._tree = tree
         self._node = node
         self._scored = True
@@ -424,8 +424,8 @@ class ByBytesSession(LawsOnlySession):
         if not common and len(nodes) == len(self._tree):
             # Nothing would become shorter.
             return
-        _, stay, _ = self._tree.below(common, nodes)
-        self._tree = self._inner.keep(nodes, common)
+        _, stay, _ = self._tree.subtree_below(common, nodes)
+        self._tree = self._inner.keep_nodes(nodes, common)
         place = {old: i for i, old in enumerate(stay)}
         self._node = {tip: place[i] for tip, i in self._node.items() if i in place}
 
@@ -434,9 +434,9 @@ class ByBytesSession(LawsOnlySession):
         if self._gone:
             self._inner.close()
             prompt = (*self._text, root)
-            self._open(self._law.begun(prompt), prompt)
+            self._open(self._law.prompt_beginning(prompt), prompt)
 
-    def commit(self, tokens: Sequence[int]) -> None:
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
         if self._gone or not tokens:
             self._text += tokens
             self._forget()
@@ -458,13 +458,13 @@ class ByBytesSession(LawsOnlySession):
         self._whole = False
         self._forget()
 
-    def spelled(self, node: int) -> tuple[float, int]:
+    def spelled_logprob(self, node: int) -> tuple[float, int]:
         """Of the text up to a node of the draft that was scored last: the log-probability that a
         text begins so, behind what was read first, and the tokens of its likeliest spelling there.
         """
-        return self._law.alphabet.spelled(self._covers[node])
+        return self._law.alphabet.prefix_logprob(self._covers[node])
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
         """Keep some nodes of the draft that was scored last.
 
         Args:
@@ -482,7 +482,7 @@ class ByBytesSession(LawsOnlySession):
             raise RequestError(
                 "no draft has been scored since the last commit: there is nothing to keep"
             )
-        path, stay, left = draft.below(root, nodes)
+        path, stay, left = draft.subtree_below(root, nodes)
         # Covers before the new root are those behind its parent.
         if root:
             self._begun = self._covers[draft.parent[root]]
@@ -496,7 +496,7 @@ class ByBytesSession(LawsOnlySession):
         self._shrink([self._begun, *self._covers])
         return left
 
-    def rewind(self, n: int) -> None:
+    def rewind_tokens(self, n: int) -> None:
         if not 0 <= n <= len(self._text):
             raise RequestError(
                 f"n is {n}: it must lie in 0 to {len(self._text)}, the committed bytes"
@@ -515,7 +515,7 @@ class ByBytesSession(LawsOnlySession):
     def _refusal(self, what: str) -> RequestError:
         return _of_tokens(what)
 
-    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
+    def bend_scores(self, draft: Draft, scores: DraftScores) -> DraftScores:
         """Return the rows: nothing is shaped over bytes.
 
         Args:
@@ -559,7 +559,7 @@ class RowsOnlyScores:
     hidden_NH = None
     base: Any
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
+    def exit_laws(self, depth: int, nodes: Sequence[int]) -> DraftScores:
         """Refuse: a byte has no layers of its own.
 
         Args:
@@ -575,5 +575,5 @@ class RowsOnlyScores:
 def _scores(covers: Sequence[Covers], alphabet: ByteAlphabet) -> MadeScores:
     """Rows that are made when somebody looks."""
     bare: Any = RowsOnlyScores()
-    bare.base = MadeScores(lambda i: alphabet.weights(covers[i]), bare)
+    bare.base = MadeScores(lambda i: alphabet.symbol_weights(covers[i]), bare)
     return bare.base

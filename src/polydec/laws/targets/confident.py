@@ -62,10 +62,10 @@ class EarlyExitTarget:
     def layers(self) -> int:
         return 0
 
-    def open(self, prompt: Sequence[int]) -> ConfidentSession:
-        return ConfidentSession(self, self.target.open(prompt))
+    def open_session(self, prompt: Sequence[int]) -> ConfidentSession:
+        return ConfidentSession(self, self.target.open_session(prompt))
 
-    def bar(self, t: int) -> float:
+    def exit_threshold(self, t: int) -> float:
         """Lambda at generated token t (0 is the first)."""
         if self.decay is None:
             return self.threshold
@@ -89,7 +89,7 @@ class ConfidentSession(DelegatingSession):
         self._done = done
         self._scored: Draft | None = None
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> SwitchScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> SwitchScores:
         """Score a draft; each node takes the law of the first exit that is sure of it.
 
         Args:
@@ -111,12 +111,12 @@ class ConfidentSession(DelegatingSession):
         for depth in early:
             # A part of the first layers computes only what no earlier part has computed of these
             # nodes.
-            scores = await self._inner.part(range(depth)).score(
+            scores = await self._inner.open_part(range(depth)).score_draft(
                 draft, replace(want, base=RowDetail.ROW)
             )
             for i in range(len(draft)):
                 # The bar depends on the place of the token in the answer.
-                if i not in chosen and _margin(scores.base, i) >= self._how.bar(
+                if i not in chosen and _margin(scores.base, i) >= self._how.exit_threshold(
                     self._done + draft.depth[i]
                 ):
                     chosen[i] = scores
@@ -125,15 +125,15 @@ class ConfidentSession(DelegatingSession):
                 break
         else:
             # Nodes that no exit was sure of go through all layers.
-            scores = await self._inner.part(range(last)).score(draft, want)
+            scores = await self._inner.open_part(range(last)).score_draft(draft, want)
         self._scored = draft
         return SwitchScores.by_node([chosen.get(i, scores) for i in range(len(draft))])
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._inner.commit(tokens)
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
+        self._inner.commit_tokens(tokens)
         self._done += len(tokens)
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
         """Keep some nodes of the draft that was scored last, and count what that commits.
 
         Args:
@@ -143,15 +143,15 @@ class ConfidentSession(DelegatingSession):
         Returns:
             The draft as it now stands.
         """
-        left = self._inner.keep(nodes, root)
+        left = self._inner.keep_nodes(nodes, root)
         # What is committed moves the bar of later tokens.
         if self._scored is not None:
             self._done += self._scored.depth[root]
         self._scored = left
         return left
 
-    def rewind(self, n: int) -> None:
-        self._inner.rewind(n)
+    def rewind_tokens(self, n: int) -> None:
+        self._inner.rewind_tokens(n)
         # A rewind may reach into the prompt, whose tokens are not counted.
         self._done = max(0, self._done - n)
 
@@ -160,7 +160,7 @@ class ConfidentSession(DelegatingSession):
         twin._scored = self._scored
         return twin
 
-    def part(
+    def open_part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
         """Refuse: which layers run is what this law decides itself.
@@ -178,5 +178,5 @@ class ConfidentSession(DelegatingSession):
 
 def _margin(scores: DraftScores, i: int) -> float:
     # Of a vocabulary of one token the second probability is 0.
-    logp = scores.topk(i, 2)[1]
+    logp = scores.likeliest_tokens(i, 2)[1]
     return exp(logp[0]) - (exp(logp[1]) if len(logp) > 1 else 0.0)

@@ -24,15 +24,15 @@ class ContrastRule(Protocol):
     laws: ClassVar[int]
     """How many others there are beside the first."""
     gated: ClassVar[bool]
-    """Whether there are rows of the first law at which the others are not asked (see `opens`)."""
+    """Whether there are rows of the first law at which the others are not asked (see `opens_contrast`)."""
 
-    def opens(self, logp_V: Tensor) -> bool:
+    def opens_contrast(self, logp_V: Tensor) -> bool:
         """Whether the others are asked where the first law has this row; else the row stands as it
         is.
         """
         ...
 
-    def mix(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
+    def mix_laws(self, first_V: Tensor, others: Sequence[Tensor]) -> Tensor:
         """Mix the rows of several laws into one.
 
         A token that the first law rules out stays out. No weight is NaN, and none is infinite but
@@ -91,9 +91,11 @@ class ContrastTarget:
         """0: layers of several laws that are kept in step cannot run alone."""
         return 0
 
-    def open(self, prompt: Sequence[int]) -> ContrastSession:
+    def open_session(self, prompt: Sequence[int]) -> ContrastSession:
         return ContrastSession(
-            self.rule, self.target.open(prompt), [other.open(prompt) for other in self.others]
+            self.rule,
+            self.target.open_session(prompt),
+            [other.open_session(prompt) for other in self.others],
         )
 
 
@@ -120,7 +122,7 @@ class ContrastSession(DelegatingSession):
         self._rows = rows
         self._asked = bool(rows)
 
-    async def prefill(self, want: ScoreRequest) -> DraftScores:
+    async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
         # Under a gated rule the others read the prompt when they are first asked.
         if self._rule.gated:
             waiting = ()
@@ -128,11 +130,11 @@ class ContrastSession(DelegatingSession):
             waiting = self._others
         return (
             await gather_coroutines(
-                self._inner.prefill(want), *(s.prefill(SILENT) for s in waiting)
+                self._inner.prefill_prompt(want), *(s.prefill_prompt(SILENT) for s in waiting)
             )
         )[0]
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Score a draft under all laws and mix their rows.
 
         Under a gated rule the others are asked only where the gate opens at some node.
@@ -146,7 +148,7 @@ class ContrastSession(DelegatingSession):
         """
         # No rows are read: the others need not see this draft.
         if want.law is RowDetail.NOTHING:
-            scores = await self._inner.score(draft, want)
+            scores = await self._inner.score_draft(draft, want)
             self._stage(draft)
             return scores
         # Mixing needs complete rows, whatever the caller reads of the result.
@@ -154,22 +156,23 @@ class ContrastSession(DelegatingSession):
         rows = list[DraftScores]()
         if self._rule.gated:
             # The gate looks at the first law, so the others have to wait for it.
-            first = await self._inner.score(draft, now)
-            if any(self._rule.opens(first.row(i)) for i in range(len(draft))):
+            first = await self._inner.score_draft(draft, now)
+            if any(self._rule.opens_contrast(first.logprob_row(i)) for i in range(len(draft))):
                 rows = await gather_coroutines(*(caught_up(s, draft) for s in self._others))
         else:
             first, *rows = await gather_coroutines(
-                self._inner.score(draft, now), *(s.score(draft, ROW) for s in self._others)
+                self._inner.score_draft(draft, now),
+                *(s.score_draft(draft, ROW) for s in self._others),
             )
         self._stage(draft, rows)
         return MadeScores(ContrastRowMaker(self._rule, first, rows, range(len(draft))), first)
 
-    def commit(self, tokens: Sequence[int]) -> None:
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
         for session in (self._inner, *self._others):
-            session.commit(tokens)
+            session.commit_tokens(tokens)
         self._stage(None)
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
         """Keep some nodes of the draft that was scored last, in all sessions.
 
         Args:
@@ -180,24 +183,24 @@ class ContrastSession(DelegatingSession):
             The draft as it now stands.
         """
         draft = self._draft
-        left = self._inner.keep(nodes, root)
+        left = self._inner.keep_nodes(nodes, root)
         assert draft is not None, "the first law keeps what it never scored"
         # A session that has not scored the draft commits the path as plain tokens.
-        path = [draft.token[i] for i in draft.below(root, nodes)[0]]
+        path = [draft.token[i] for i in draft.subtree_below(root, nodes)[0]]
         for session in self._others:
             if self._asked:
-                session.keep(nodes, root)
+                session.keep_nodes(nodes, root)
             else:
-                session.commit(path)
+                session.commit_tokens(path)
         self._draft = left
         self._rows = ()
         return left
 
-    def evict(self) -> None:
+    def evict_cache(self) -> None:
         for session in (self._inner, *self._others):
-            session.evict()
+            session.evict_cache()
 
-    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
+    def bend_scores(self, draft: Draft, scores: DraftScores) -> DraftScores:
         """Shape rows, then mix them at the nodes that were scored last.
 
         Elsewhere nobody knows what the other laws say, and rows stay as the first session shapes
@@ -210,7 +213,7 @@ class ContrastSession(DelegatingSession):
         Returns:
             The shaped rows.
         """
-        inner = self._inner.bend(draft, scores)
+        inner = self._inner.bend_scores(draft, scores)
         if self._draft is None or not self._rows:
             return inner
         return MadeScores(
@@ -218,9 +221,9 @@ class ContrastSession(DelegatingSession):
             inner,
         )
 
-    def rewind(self, n: int) -> None:
+    def rewind_tokens(self, n: int) -> None:
         for session in (self._inner, *self._others):
-            session.rewind(n)
+            session.rewind_tokens(n)
         self._stage(None)
 
     def fork(self, choice: int | None = None) -> ContrastSession:
@@ -232,7 +235,7 @@ class ContrastSession(DelegatingSession):
         twin._asked = self._asked
         return twin
 
-    def part(
+    def open_part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
         """Refuse: layers of several laws that are kept in step cannot run alone.
@@ -263,8 +266,8 @@ async def caught_up(session: Session, draft: Draft) -> DraftScores:
     Returns:
         The law at every node, complete rows.
     """
-    await session.prefill(SILENT)
-    return await session.score(draft, ROW)
+    await session.prefill_prompt(SILENT)
+    return await session.score_draft(draft, ROW)
 
 
 def matching_nodes(draft: Draft, known: Draft) -> list[int]:
@@ -301,11 +304,15 @@ class ContrastRowMaker:
     at: Sequence[int]
 
     def __call__(self, i: int) -> Tensor:
-        first_V = self.first.row(i)
+        first_V = self.first.logprob_row(i)
         # Where the others were not asked, or the gate is closed, the first law stands.
-        if not self.rows or self.at[i] < 0 or (self.rule.gated and not self.rule.opens(first_V)):
+        if (
+            not self.rows
+            or self.at[i] < 0
+            or (self.rule.gated and not self.rule.opens_contrast(first_V))
+        ):
             return first_V
-        return self.rule.mix(first_V, [scores.row(self.at[i]) for scores in self.rows])
+        return self.rule.mix_laws(first_V, [scores.logprob_row(self.at[i]) for scores in self.rows])
 
 
 class RowMaker(Protocol):
@@ -330,23 +337,23 @@ class MadeScores:
         self._weights: dict[int, Tensor] = {}
         self._row: dict[int, Tensor] = {}
 
-    def weights(self, i: int) -> Tensor:
+    def log_weights(self, i: int) -> Tensor:
         if i not in self._weights:
             self._weights[i] = self._make(i)
         return self._weights[i]
 
-    def row(self, i: int) -> Tensor:
+    def logprob_row(self, i: int) -> Tensor:
         if i not in self._row:
-            self._row[i] = normalise_log_weights(self.weights(i))
+            self._row[i] = normalise_log_weights(self.log_weights(i))
         return self._row[i]
 
-    def certain(self, i: int) -> int | None:
+    def certain_token(self, i: int) -> int | None:
         return None
 
-    def argmax(self, i: int) -> int:
-        return int(self.weights(i).argmax())
+    def likeliest_token(self, i: int) -> int:
+        return int(self.log_weights(i).argmax())
 
-    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Find the likeliest tokens of one row of the made law.
 
         Args:
@@ -356,7 +363,7 @@ class MadeScores:
         Returns:
             Token ids and their log-probabilities, best first.
         """
-        row_V = self.row(i)
+        row_V = self.logprob_row(i)
         value_K, token_K = row_V.topk(min(k, len(row_V)))
         return tuple(token_K.tolist()), tuple(value_K.tolist())
 
@@ -370,9 +377,9 @@ class MadeScores:
         Returns:
             For each node its token ids, best first.
         """
-        return [list(self.topk(i, k)[0]) for i in rows]
+        return [list(self.likeliest_tokens(i, k)[0]) for i in rows]
 
-    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
         """Look up log-probabilities of some tokens of one row of the made law.
 
         Args:
@@ -382,10 +389,10 @@ class MadeScores:
         Returns:
             A log-probability for each token, in the same order.
         """
-        row_V = self.row(i)
+        row_V = self.logprob_row(i)
         return tuple(float(row_V[x]) for x in tokens)
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
+    def exit_laws(self, depth: int, nodes: Sequence[int]) -> DraftScores:
         """Read the law of the first layers alone, as the inner scores have it: it is not mixed.
 
         Args:
@@ -395,7 +402,7 @@ class MadeScores:
         Returns:
             Scores whose row j belongs to ``nodes[j]``.
         """
-        return self._inner.exit(depth, nodes)
+        return self._inner.exit_laws(depth, nodes)
 
     @property
     def hidden_NH(self) -> Tensor | None:

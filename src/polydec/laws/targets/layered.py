@@ -52,8 +52,8 @@ class LayerContrastTarget:
     def layers(self) -> int:
         return self.target.layers
 
-    def open(self, prompt: Sequence[int]) -> LayeredSession:
-        return LayeredSession(self.exits, self.rule, self.target.open(prompt))
+    def open_session(self, prompt: Sequence[int]) -> LayeredSession:
+        return LayeredSession(self.exits, self.rule, self.target.open_session(prompt))
 
 
 class LayeredSession(DelegatingSession):
@@ -76,7 +76,7 @@ class LayeredSession(DelegatingSession):
         self._rows: Sequence[DraftScores] = ()
         self._at: Sequence[int] = ()
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Score a draft, and mix each row with that of an exit.
 
         Args:
@@ -89,20 +89,20 @@ class LayeredSession(DelegatingSession):
         if want.law is RowDetail.NOTHING:
             self._draft = None
             self._rows = ()
-            return await self._inner.score(draft, want)
+            return await self._inner.score_draft(draft, want)
         # The exits come from the pass that runs anyway.
         both = tuple(sorted({*want.exits, *self._exits}))
-        scores = await self._inner.score(draft, replace(want, law=RowDetail.ROW, exits=both))
+        scores = await self._inner.score_draft(draft, replace(want, law=RowDetail.ROW, exits=both))
         tokens, self._at = text_nodes(draft)
-        self._draft, self._rows = draft, [scores.exit(depth, tokens) for depth in self._exits]
+        self._draft, self._rows = draft, [scores.exit_laws(depth, tokens) for depth in self._exits]
         return MadeScores(LayerMixing(self._rule, scores, self._rows, self._at), scores)
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._inner.commit(tokens)
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
+        self._inner.commit_tokens(tokens)
         self._draft = None
         self._rows = ()
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
         """Keep some nodes of the draft that was scored last; its exits are forgotten.
 
         Args:
@@ -114,9 +114,9 @@ class LayeredSession(DelegatingSession):
         """
         self._draft = None
         self._rows = ()
-        return self._inner.keep(nodes, root)
+        return self._inner.keep_nodes(nodes, root)
 
-    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
+    def bend_scores(self, draft: Draft, scores: DraftScores) -> DraftScores:
         """Shape rows, then mix them at the nodes that were scored last.
 
         Elsewhere the exits are not known, and rows stay as the inner session shapes them.
@@ -128,15 +128,15 @@ class LayeredSession(DelegatingSession):
         Returns:
             The shaped rows.
         """
-        inner = self._inner.bend(draft, scores)
+        inner = self._inner.bend_scores(draft, scores)
         if self._draft is None:
             return inner
         # From a node to the staged node of the same text, then to its row in the exits.
         at = [-1 if j < 0 else self._at[j] for j in matching_nodes(draft, self._draft)]
         return MadeScores(LayerMixing(self._rule, inner, self._rows, at), inner)
 
-    def rewind(self, n: int) -> None:
-        self._inner.rewind(n)
+    def rewind_tokens(self, n: int) -> None:
+        self._inner.rewind_tokens(n)
         self._draft = None
         self._rows = ()
 
@@ -176,11 +176,11 @@ class LayerMixing:
     at: Sequence[int]
 
     def __call__(self, i: int) -> Tensor:
-        last_V = self.last.row(i)
+        last_V = self.last.logprob_row(i)
         at = self.at[i]
         if at < 0:
             return last_V
-        early = [scores.row(at) for scores in self.rows]
+        early = [scores.logprob_row(at) for scores in self.rows]
         # DoLa: the premature layer is the one whose law differs most from the last layer's.
         apart = [jensen_shannon_divergence(last_V, row_V) for row_V in early]
-        return self.rule.mix(last_V, [early[apart.index(max(apart))]])
+        return self.rule.mix_laws(last_V, [early[apart.index(max(apart))]])

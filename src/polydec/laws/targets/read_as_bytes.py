@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Target
 from polydec.laws.targets.by_bytes import ByBytesTarget, SplitPrompt
-from polydec.laws.targets.covers import BYTES
+from polydec.laws.targets.byte_covers import BYTES
 from polydec.models.text.byte_text import lead_of
 
 EVERY = tuple(bytes([b]) for b in range(BYTES))

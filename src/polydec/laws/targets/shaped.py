@@ -69,10 +69,10 @@ class ShapedTarget:
         """See `LoadedModel.routes`."""
         return getattr(self.target, "routes", None)
 
-    def open(self, prompt: Sequence[int]) -> ShapedSession:
+    def open_session(self, prompt: Sequence[int]) -> ShapedSession:
         return ShapedSession(
             self.shapers,
-            self.target.open(prompt),
+            self.target.open_session(prompt),
             TextTrail(ShaperStateNode(None, -1, tuple(prompt[:-1]))),
         )
 
@@ -107,13 +107,13 @@ class ShaperStateNode:
         self.kids: dict[int, ShaperStateNode] = {}
         self.states: tuple[Any, ...] | None = None
 
-    def next(self, token: int) -> ShaperStateNode:
+    def next_node(self, token: int) -> ShaperStateNode:
         kid = self.kids.get(token)
         if kid is None:
             kid = self.kids[token] = ShaperStateNode(self, token)
         return kid
 
-    def look(self, shapers: Shapers) -> tuple[Any, ...]:
+    def state_of_shapers(self, shapers: Shapers) -> tuple[Any, ...]:
         """The state of each shaper after this token."""
         # Up to the nearest token whose states are known, or to the start of the answer.
         node = self
@@ -124,12 +124,14 @@ class ShaperStateNode:
         # The shapers begin at the last token of the prompt.
         if node.states is None:
             prompt = (*node.above.prompt, node.token)
-            node.states = tuple(s.start(prompt) for s in shapers)
+            node.states = tuple(s.start_state(prompt) for s in shapers)
         states = node.states
         # Down again, a step for each token. Only the asked node and every 32nd store their states.
         while behind:
             node = behind.pop()
-            states = tuple(s.step(x, node.token) for s, x in zip(shapers, states, strict=True))
+            states = tuple(
+                s.next_state(x, node.token) for s, x in zip(shapers, states, strict=True)
+            )
             if node is self or not node.depth % KEEP:
                 node.states = states
         return states
@@ -149,18 +151,18 @@ class TextTrail:
         self.tip = tip
         self.draft = draft
 
-    def nodes(self, draft: Draft) -> list[ShaperStateNode]:
+    def trail_nodes(self, draft: Draft) -> list[ShaperStateNode]:
         """Of each node of a draft its node in the text. What two drafts have in common is shared."""
         # A node of the text is made once, whichever draft asks for it first.
-        out = [self.tip.next(draft.token[0])]
+        out = [self.tip.next_node(draft.token[0])]
         for p, x in zip(draft.parent[1:], draft.token[1:], strict=True):
-            out.append(out[p].next(x))
+            out.append(out[p].next_node(x))
         return out
 
-    def commit(self, tokens: Sequence[int]) -> None:
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
         """These tokens stand now. Branches that were not taken are forgotten."""
         for x in tokens:
-            kid = self.tip.next(x)
+            kid = self.tip.next_node(x)
             self.tip.kids.clear()
             # The states of a token that lies further back are only needed after a rewind; most are
             # dropped.
@@ -168,7 +170,7 @@ class TextTrail:
                 self.tip.states = None
             self.tip = kid
 
-    def rewind(self, n: int) -> None:
+    def rewind_tokens(self, n: int) -> None:
         while n and self.tip.above is not None:
             self.tip = self.tip.above
             n -= 1
@@ -200,11 +202,11 @@ class ShapedSession(DelegatingSession):
             law=RowDetail.NOTHING
         )  # what was wanted last, and what that is of the inner law
 
-    async def prefill(self, want: ScoreRequest) -> DraftScores:
+    async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
         # Rows of the prompt come unshaped: of the inner law as much is needed as of its base.
-        return await self._inner.prefill(replace(want, law=max(want.law, want.base)))
+        return await self._inner.prefill_prompt(replace(want, law=max(want.law, want.base)))
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> ShapedScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> ShapedScores:
         """Score a draft; rows are shaped when somebody looks at them.
 
         Of the inner law no more is asked than the shapers need: only its argmax where all of them
@@ -227,22 +229,22 @@ class ShapedSession(DelegatingSession):
                 else:
                     law = RowDetail.ROW
             self._asked, self._inside = want, replace(want, law=max(law, want.base))
-        inner = await self._inner.score(draft, self._inside)
+        inner = await self._inner.score_draft(draft, self._inside)
         self._trail.draft = draft
         return ShapedScores(
             self._shapers,
             inner,
-            [] if self._blind else self._trail.nodes(draft),
+            [] if self._blind else self._trail.trail_nodes(draft),
             self._greedy,
             self._same,
         )
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._inner.commit(tokens)
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
+        self._inner.commit_tokens(tokens)
         if not self._blind:
-            self._trail.commit(tokens)
+            self._trail.commit_tokens(tokens)
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
         """Keep some nodes of the draft that was scored last, and follow the committed path in the
         text.
 
@@ -253,15 +255,17 @@ class ShapedSession(DelegatingSession):
         Returns:
             The draft as it now stands.
         """
-        left = self._inner.keep(nodes, root)
+        left = self._inner.keep_nodes(nodes, root)
         trail = self._trail
         # Where no state is ever read, the text is not followed either.
         if trail.draft is not None and not self._blind:
-            trail.commit([trail.draft.token[i] for i in trail.draft.below(root, nodes)[0]])
+            trail.commit_tokens(
+                [trail.draft.token[i] for i in trail.draft.subtree_below(root, nodes)[0]]
+            )
         trail.draft = left
         return left
 
-    def bend(self, draft: Draft, scores: DraftScores) -> ShapedScores:
+    def bend_scores(self, draft: Draft, scores: DraftScores) -> ShapedScores:
         """Shape rows with the shapers of this session, each in its state at the node.
 
         Args:
@@ -271,19 +275,19 @@ class ShapedSession(DelegatingSession):
         Returns:
             The shaped rows.
         """
-        inner = self._inner.bend(draft, scores)
+        inner = self._inner.bend_scores(draft, scores)
         return ShapedScores(
             self._shapers,
             inner,
-            [] if self._blind else self._trail.nodes(draft),
+            [] if self._blind else self._trail.trail_nodes(draft),
             self._greedy,
             self._same,
         )
 
-    def rewind(self, n: int) -> None:
-        self._inner.rewind(n)
+    def rewind_tokens(self, n: int) -> None:
+        self._inner.rewind_tokens(n)
         if not self._blind:
-            self._trail.rewind(n)
+            self._trail.rewind_tokens(n)
 
     def fork(self, choice: int | None = None) -> ShapedSession:
         # Rules that draw take the stream of the new choice.
@@ -295,7 +299,7 @@ class ShapedSession(DelegatingSession):
             shapers, self._inner.fork(choice), TextTrail(self._trail.tip, self._trail.draft)
         )
 
-    def part(
+    def open_part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> ShapedSession:
         """Open a part of the inner session, whose rows are shaped, too. It writes the same text,
@@ -311,7 +315,7 @@ class ShapedSession(DelegatingSession):
             The shaped session over the same cache.
         """
         return ShapedSession(
-            self._shapers, self._inner.part(layers, without, together), self._trail
+            self._shapers, self._inner.open_part(layers, without, together), self._trail
         )
 
 
@@ -346,39 +350,41 @@ class ShapedScores:
         self._certain: dict[int, int] = {}
 
     def _bend(self, i: int, shapers: Shapers) -> Tensor:
-        w_V = self._inner.weights(i)
+        w_V = self._inner.log_weights(i)
         # Half-precision logits are shaped in float32.
         if w_V.dtype != torch.float64:
             w_V = w_V.float()
         if shapers:
-            for s, state in zip(shapers, self._nodes[i].look(self._shapers), strict=False):
-                w_V = s.shape(state, w_V)
+            for s, state in zip(
+                shapers, self._nodes[i].state_of_shapers(self._shapers), strict=False
+            ):
+                w_V = s.shape_law(state, w_V)
         return w_V
 
-    def weights(self, i: int) -> Tensor:
+    def log_weights(self, i: int) -> Tensor:
         if i not in self._weights:
-            x = self.certain(i)
+            x = self.certain_token(i)
             if x is None:
                 self._weights[i] = self._bend(i, self._shapers)
             else:
-                self._weights[i] = one_hot(x, self._inner.weights(i))
+                self._weights[i] = one_hot(x, self._inner.log_weights(i))
         return self._weights[i]
 
-    def row(self, i: int) -> Tensor:
+    def logprob_row(self, i: int) -> Tensor:
         if i not in self._row:
             # Without shapers the inner row is normalised already.
             if self._shapers:
-                self._row[i] = normalise_log_weights(self.weights(i))
+                self._row[i] = normalise_log_weights(self.log_weights(i))
             else:
-                self._row[i] = self._inner.row(i)
+                self._row[i] = self._inner.logprob_row(i)
         return self._row[i]
 
-    def certain(self, i: int) -> int | None:
+    def certain_token(self, i: int) -> int | None:
         # The argmax is that of the inner law, which may know it without a row.
         if self._same:
             if self._greedy:
-                return self._inner.argmax(i)
-            return self._inner.certain(i)
+                return self._inner.likeliest_token(i)
+            return self._inner.certain_token(i)
         if not self._greedy:
             return None
         if i not in self._certain:
@@ -386,15 +392,15 @@ class ShapedScores:
             self._certain[i] = int(self._bend(i, self._shapers[:-1]).argmax())
         return self._certain[i]
 
-    def argmax(self, i: int) -> int:
+    def likeliest_token(self, i: int) -> int:
         if self._same and not self._greedy:
-            return self._inner.argmax(i)
-        x = self.certain(i)
+            return self._inner.likeliest_token(i)
+        x = self.certain_token(i)
         if x is None:
-            return int(self.weights(i).argmax())
+            return int(self.log_weights(i).argmax())
         return x
 
-    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Find the likeliest tokens of one row of the shaped law.
 
         Args:
@@ -404,7 +410,7 @@ class ShapedScores:
         Returns:
             Token ids and their log-probabilities, best first.
         """
-        row_V = self.row(i)
+        row_V = self.logprob_row(i)
         value_K, token_K = row_V.topk(min(k, len(row_V)))
         return tuple(token_K.tolist()), tuple(value_K.tolist())
 
@@ -418,9 +424,12 @@ class ShapedScores:
         Returns:
             For each node its token ids, best first.
         """
-        return [self.weights(i).topk(min(k, len(self.weights(i)))).indices.tolist() for i in rows]
+        return [
+            self.log_weights(i).topk(min(k, len(self.log_weights(i)))).indices.tolist()
+            for i in rows
+        ]
 
-    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
         """Look up log-probabilities of some tokens of one row of the shaped law.
 
         Args:
@@ -430,14 +439,14 @@ class ShapedScores:
         Returns:
             A log-probability for each token, in the same order.
         """
-        only = self.certain(i)
+        only = self.certain_token(i)
         # A law with one token: its log-probability is 0, all others -inf, without a row.
         if only is not None:
             return tuple(0.0 if x == only else NEG_INF for x in tokens)
-        row_V = self.row(i)
+        row_V = self.logprob_row(i)
         return tuple(float(row_V[x]) for x in tokens)
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> ShapedScores:
+    def exit_laws(self, depth: int, nodes: Sequence[int]) -> ShapedScores:
         """Read the law that the first layers alone give, shaped as the rows of all layers are.
 
         Args:
@@ -452,7 +461,7 @@ class ShapedScores:
         else:
             mine = []
         return ShapedScores(
-            self._shapers, self._inner.exit(depth, nodes), mine, self._greedy, self._same
+            self._shapers, self._inner.exit_laws(depth, nodes), mine, self._greedy, self._same
         )
 
     @property

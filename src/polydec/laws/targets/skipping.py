@@ -25,7 +25,7 @@ class SkippingTarget:
     skipping strategy" (2024).
 
     Attributes:
-        target: The model; its sessions must offer parts (`Session.part`).
+        target: The model; its sessions must offer parts (`Session.open_part`).
         keep: Indices of the layers that run, ascending.
     """
 
@@ -40,8 +40,8 @@ class SkippingTarget:
     def layers(self) -> int:
         return 0
 
-    def open(self, prompt: Sequence[int]) -> SkippingSession:
-        return SkippingSession(self.target.open(prompt), self.keep, len(prompt))
+    def open_session(self, prompt: Sequence[int]) -> SkippingSession:
+        return SkippingSession(self.target.open_session(prompt), self.keep, len(prompt))
 
 
 class SkippingSession(DelegatingSession):
@@ -58,13 +58,13 @@ class SkippingSession(DelegatingSession):
         self._layers = layers
         self._prompt = prompt
         # The part writes to the cache of the complete session.
-        self._part = whole.part(layers)
+        self._part = whole.open_part(layers)
         # The last token of the prompt is the root, all others count as committed.
         self._length = prompt - 1
         self._unread: list[int] = []  # committed without a score
         self._scored: Draft | None = None
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Score a draft with the chosen layers; the root that ends the prompt passes all layers
         first.
 
@@ -81,20 +81,20 @@ class SkippingSession(DelegatingSession):
             unread = self._unread
             self._unread = []
             await self._score(
-                Draft.chain(unread[0], unread[1:]),
+                Draft.chain_draft(unread[0], unread[1:]),
                 ScoreRequest(law=RowDetail.NOTHING),
                 self._length - len(unread),
             )
-            self._part.commit(unread)
+            self._part.commit_tokens(unread)
         self._scored = draft
         return await self._score(draft, want, self._length)
 
     async def _score(self, draft: Draft, want: ScoreRequest, length: int) -> DraftScores:
         if length < self._prompt:  # the root ends the prompt: all layers see it
-            await self._inner.score(Draft.chain(draft.token[0]), want)
-        return await self._part.score(draft, want)
+            await self._inner.score_draft(Draft.chain_draft(draft.token[0]), want)
+        return await self._part.score_draft(draft, want)
 
-    def commit(self, tokens: Sequence[int]) -> None:
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
         draft = self._scored
         if draft is None or self._unread:
             known = 0
@@ -102,12 +102,12 @@ class SkippingSession(DelegatingSession):
             # Committed tokens that the scored draft holds are in the cache; the rest waits.
             known = len(draft.nodes_of(tokens))
         if known:
-            self._part.commit(tokens[:known])
+            self._part.commit_tokens(tokens[:known])
         self._unread += tokens[known:]
         self._length += len(tokens)
         self._scored = None
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
         """Keep some nodes of the draft that was scored last.
 
         Args:
@@ -125,11 +125,11 @@ class SkippingSession(DelegatingSession):
                 "no draft has been scored since the last commit: there is nothing to keep"
             )
         depth = self._scored.depth[root]
-        self._scored = self._part.keep(nodes, root)
+        self._scored = self._part.keep_nodes(nodes, root)
         self._length += depth
         return self._scored
 
-    def rewind(self, n: int) -> None:
+    def rewind_tokens(self, n: int) -> None:
         if not 0 <= n <= self._length:
             raise RequestError(
                 f"n is {n}: it must lie in 0 to {self._length}, the committed tokens"
@@ -139,7 +139,7 @@ class SkippingSession(DelegatingSession):
         # Tokens that wait were never in the cache: they go first.
         cut = min(n, len(self._unread))
         self._unread = self._unread[: len(self._unread) - cut]
-        self._part.rewind(n - cut)
+        self._part.rewind_tokens(n - cut)
         # A rewind into the prompt shortens it: its new last token passes all layers again.
         self._prompt = min(self._prompt, self._length + 1)
 
@@ -150,7 +150,7 @@ class SkippingSession(DelegatingSession):
         twin._scored = self._scored
         return twin
 
-    def part(
+    def open_part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
         """Refuse: the layers that run have been chosen already.

@@ -72,7 +72,7 @@ class VocabularySpelling:
         """The bytes that some token holds."""
         return frozenset(b"".join(self.bytes))
 
-    def token(self, piece: bytes) -> int | None:
+    def token_of_piece(self, piece: bytes) -> int | None:
         """The first token of just these bytes; None: there is none."""
         at = bisect_left(self.bytes, piece)
         if at < len(self.id) and self.bytes[at] == piece:

@@ -27,11 +27,11 @@ class SwitchRule(Protocol[S]):
 
     @property
     def entropies(self) -> bool: ...
-    def start(self) -> S:
+    def start_state(self) -> S:
         """The state of the prompt's last token."""
         ...
 
-    def step(self, state: S, entropy: float) -> S:
+    def next_state(self, state: S, entropy: float) -> S:
         """Advance the state by one token.
 
         Args:
@@ -44,7 +44,7 @@ class SwitchRule(Protocol[S]):
         """
         ...
 
-    def large(self, state: S) -> bool:
+    def is_large(self, state: S) -> bool:
         """Whether the large model says what follows this token."""
         ...
 
@@ -89,10 +89,10 @@ class EntropySwitchRule:
         if not 1 <= self.hold <= 4096:
             raise RequestError(f"hold is {self.hold}: it must lie in 1 to 4096")
 
-    def start(self) -> tuple[bool, int, tuple[float, ...]]:
+    def start_state(self) -> tuple[bool, int, tuple[float, ...]]:
         return self.tau is not None and self.tau < 0.0, self.hold, ()
 
-    def step(
+    def next_state(
         self, state: tuple[bool, int, tuple[float, ...]], entropy: float
     ) -> tuple[bool, int, tuple[float, ...]]:
         """Advance the window, and switch where the mean crosses the threshold.
@@ -122,7 +122,7 @@ class EntropySwitchRule:
             return large, since, last
         return not large, 0, last
 
-    def large(self, state: tuple[bool, int, tuple[float, ...]]) -> bool:
+    def is_large(self, state: tuple[bool, int, tuple[float, ...]]) -> bool:
         return state[0]
 
 
@@ -148,10 +148,10 @@ class RandomSwitchRule:
         if not 1 <= self.run <= 4096:
             raise RequestError(f"run is {self.run}: it must lie in 1 to 4096")
 
-    def start(self) -> int:
+    def start_state(self) -> int:
         return 0
 
-    def step(self, state: int, entropy: float) -> int:
+    def next_state(self, state: int, entropy: float) -> int:
         """Count one more token.
 
         Args:
@@ -163,10 +163,14 @@ class RandomSwitchRule:
         """
         return state + 1
 
-    def large(self, state: int) -> bool:
+    def is_large(self, state: int) -> bool:
         # One coin for each run, named by its number, so that the answer does not depend on the
         # draft.
-        return bool(Rng.of(self.seed).at("switch", state // self.run).bernoulli(self.share))
+        return bool(
+            Rng.of_choice(self.seed)
+            .child_stream("switch", state // self.run)
+            .draw_bernoulli(self.share)
+        )
 
 
 @dataclass(frozen=True)
@@ -199,11 +203,11 @@ class SwitchTarget:
     def layers(self) -> int:
         return 0
 
-    def open(self, prompt: Sequence[int]) -> SwitchSession:
+    def open_session(self, prompt: Sequence[int]) -> SwitchSession:
         return SwitchSession(
             self.rule,
-            {False: self.small.open(prompt), True: self.big.open(prompt)},
-            [self.rule.start()],
+            {False: self.small.open_session(prompt), True: self.big.open_session(prompt)},
+            [self.rule.start_state()],
         )
 
 
@@ -229,12 +233,12 @@ class SwitchSession(LawsOnlySession):
     def _turn(self, states: list[Any]) -> None:
         """These are the states now, and the last one says whose turn it is."""
         self._states = states
-        self._inner = self._both[self._rule.large(states[-1])]
+        self._inner = self._both[self._rule.is_large(states[-1])]
 
-    async def prefill(self, want: ScoreRequest) -> DraftScores:
-        return await self._both[self._rule.large(self._states[0])].prefill(want)
+    async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
+        return await self._both[self._rule.is_large(self._states[0])].prefill_prompt(want)
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> SwitchScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> SwitchScores:
         """Score a draft; each node takes the law of the model whose turn it is there.
 
         Args:
@@ -254,10 +258,10 @@ class SwitchSession(LawsOnlySession):
         # Whose turn it was at these tokens depends on rows that have not been read yet: they are
         # scored first.
         if self._unread:
-            chain = Draft.chain(self._unread[0], self._unread[1:])
+            chain = Draft.chain_draft(self._unread[0], self._unread[1:])
             self._scored = await self._score(chain, want)
             self._unread = []
-            self.commit(chain.token)
+            self.commit_tokens(chain.token)
         self._scored = await self._score(draft, want)
         return self._scored[1]
 
@@ -275,28 +279,28 @@ class SwitchSession(LawsOnlySession):
         # node is its own.
         for p in draft.parent:
             states.append(self._states[-1] if p < 0 else self._next(states[p], scores[turn[p]], p))
-            turn.append(self._rule.large(states[-1]))
+            turn.append(self._rule.is_large(states[-1]))
             if turn[-1] not in scores:
                 session = self._both[turn[-1]]
-                await session.prefill(
+                await session.prefill_prompt(
                     ScoreRequest(law=RowDetail.NOTHING)
                 )  # in chunks, where much was missed
-                scores[turn[-1]] = await session.score(draft, want)
+                scores[turn[-1]] = await session.score_draft(draft, want)
         return draft, SwitchScores.by_node([scores[t] for t in turn]), states
 
     def _next(self, state: Any, scores: DraftScores, node: int) -> Any:
-        return self._rule.step(
-            state, law_entropy_bits(scores.base.row(node)) if self._rule.entropies else 0.0
+        return self._rule.next_state(
+            state, law_entropy_bits(scores.base.logprob_row(node)) if self._rule.entropies else 0.0
         )
 
-    def commit(self, tokens: Sequence[int]) -> None:
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
         path: list[int] = []
         if self._scored is not None and not self._unread:
             path = self._scored[0].nodes_of(tokens)
             self._step(path)
             # Both sessions commit what the draft holds; the rest waits until it is scored.
             for session in self._both.values():
-                session.commit(tokens[: len(path)])
+                session.commit_tokens(tokens[: len(path)])
         self._scored = None
         self._unread += tokens[len(path) :]
 
@@ -306,7 +310,7 @@ class SwitchSession(LawsOnlySession):
             _, scores, states = self._scored
             self._turn([*self._states, *(self._next(states[i], scores, i) for i in path)])
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
         """Keep some nodes of the draft that was scored last, in both sessions.
 
         Args:
@@ -324,15 +328,15 @@ class SwitchSession(LawsOnlySession):
                 "no draft has been scored since the last commit: there is nothing to keep"
             )
         draft, scores, states = self._scored
-        path, stay, left = draft.below(root, nodes)
+        path, stay, left = draft.subtree_below(root, nodes)
         self._step(path)
         # A model that has not scored this draft commits the path as plain tokens.
-        asked = {self._rule.large(s) for s in states}
+        asked = {self._rule.is_large(s) for s in states}
         for turn, session in self._both.items():
             if turn in asked:
-                session.keep(nodes, root)
+                session.keep_nodes(nodes, root)
             else:
-                session.commit([draft.token[i] for i in path])
+                session.commit_tokens([draft.token[i] for i in path])
         self._scored = (
             left,
             SwitchScores([scores.of[i] for i in stay], [scores.at[i] for i in stay]),
@@ -340,22 +344,22 @@ class SwitchSession(LawsOnlySession):
         )
         return left
 
-    def evict(self) -> None:
+    def evict_cache(self) -> None:
         for session in self._both.values():
-            session.evict()
+            session.evict_cache()
 
     def _refusal(self, what: str) -> RequestError:
         return RequestError(
             f"{what} cannot be read where two models take turns: they have none in common"
         )
 
-    def rewind(self, n: int) -> None:
+    def rewind_tokens(self, n: int) -> None:
         self._scored = None
         # Tokens that wait were fed to no model: they go first.
         waiting = min(n, len(self._unread))
         del self._unread[len(self._unread) - waiting :]
         for session in self._both.values():
-            session.rewind(n - waiting)
+            session.rewind_tokens(n - waiting)
         # The state of the prompt's last token always stays.
         self._turn(self._states[: max(1, len(self._states) - (n - waiting))])
 
@@ -389,19 +393,19 @@ class SwitchScores:
         """Of scores that all have a row for each node."""
         return SwitchScores(of, range(len(of)))
 
-    def row(self, i: int) -> Tensor:
-        return self.of[i].row(self.at[i])
+    def logprob_row(self, i: int) -> Tensor:
+        return self.of[i].logprob_row(self.at[i])
 
-    def weights(self, i: int) -> Tensor:
-        return self.of[i].weights(self.at[i])
+    def log_weights(self, i: int) -> Tensor:
+        return self.of[i].log_weights(self.at[i])
 
-    def certain(self, i: int) -> int | None:
-        return self.of[i].certain(self.at[i])
+    def certain_token(self, i: int) -> int | None:
+        return self.of[i].certain_token(self.at[i])
 
-    def argmax(self, i: int) -> int:
-        return self.of[i].argmax(self.at[i])
+    def likeliest_token(self, i: int) -> int:
+        return self.of[i].likeliest_token(self.at[i])
 
-    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Find the likeliest tokens of one row.
 
         Args:
@@ -411,7 +415,7 @@ class SwitchScores:
         Returns:
             Token ids and their log-probabilities, best first.
         """
-        return self.of[i].topk(self.at[i], k)
+        return self.of[i].likeliest_tokens(self.at[i], k)
 
     def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
         """Find the likeliest tokens of several rows.
@@ -425,7 +429,7 @@ class SwitchScores:
         """
         return [self.of[i].topk_rows((self.at[i],), k)[0] for i in rows]
 
-    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
         """Look up log-probabilities of some tokens of one row.
 
         Args:
@@ -435,9 +439,9 @@ class SwitchScores:
         Returns:
             A log-probability for each token, in the same order.
         """
-        return self.of[i].logp(self.at[i], tokens)
+        return self.of[i].token_logprobs(self.at[i], tokens)
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> SwitchScores:
+    def exit_laws(self, depth: int, nodes: Sequence[int]) -> SwitchScores:
         """Refuse: the two models have no depth in common.
 
         Args:

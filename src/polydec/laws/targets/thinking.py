@@ -12,8 +12,8 @@ from torch import Tensor
 from polydec.base.errors import RequestError
 from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
-from polydec.laws.targets.behind import PrefixSession
-from polydec.laws.targets.softened import ScoresAt
+from polydec.laws.targets.other_prompt_session import PrefixSession
+from polydec.laws.targets.soft_prompt import ScoresAt
 
 
 class LatentPrefixMaker(Protocol):
@@ -22,7 +22,7 @@ class LatentPrefixMaker(Protocol):
     @property
     def count(self) -> int: ...
 
-    async def think(self, session: Session, prompt: tuple[int, ...]) -> None:
+    async def commit_thought(self, session: Session, prompt: tuple[int, ...]) -> None:
         """Commit the last token of a prompt, which was the root, and vectors behind it.
 
         It is called once, for a session on which nothing was committed. The next root stands behind
@@ -68,12 +68,12 @@ class LatentPrefixTarget:
         """0: layers that run alone would read a text without its thoughts."""
         return 0
 
-    def open(self, prompt: Sequence[int]) -> Session:
+    def open_session(self, prompt: Sequence[int]) -> Session:
         n = len(self.prompt)
         if tuple(prompt[:n]) != self.prompt:
-            return self.target.open(prompt)
+            return self.target.open_session(prompt)
         # The prompt is opened without its last token, before which the vectors stand.
-        inner = self.target.open(prompt[: n - 1])
+        inner = self.target.open_session(prompt[: n - 1])
         return ThinkingSession(
             inner, self.thinker, self.prompt[:-1], prompt[-1], len(prompt) - n, prompt[n - 1 : -1]
         )
@@ -117,15 +117,15 @@ class ThinkingSession(PrefixSession):
         """Think, unless that is done."""
         if self._waits is None:
             return
-        await self._thinker.think(self._inner, self._before)
+        await self._thinker.commit_thought(self._inner, self._before)
         # Tokens that were committed before the vectors stood follow them now.
         if self._waits:
-            self._inner.commit(self._waits)
+            self._inner.commit_tokens(self._waits)
         self._waits = None
 
-    async def prefill(self, want: ScoreRequest) -> DraftScores:
+    async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
         await self._thought()
-        scores = await self._inner.prefill(want)
+        scores = await self._inner.prefill_prompt(want)
         if not want.prompt:
             return scores
         # The row of the token before the last one is read behind the vectors; earlier rows stay in
@@ -136,7 +136,7 @@ class ThinkingSession(PrefixSession):
         behind = range(last + count, last + count + 1 + self._more + self._done)
         return ScoresAt(scores, (*range(last), *behind))
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Score a draft; the vectors are made first, unless they stand already.
 
         Args:
@@ -147,19 +147,19 @@ class ThinkingSession(PrefixSession):
             The law at every node.
         """
         await self._thought()
-        return await super().score(draft, want)
+        return await super().score_draft(draft, want)
 
-    def commit(self, tokens: Sequence[int]) -> None:
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
         if self._waits is None:
-            return super().commit(tokens)
+            return super().commit_tokens(tokens)
         # The vectors come first in the cache, so the tokens wait.
         self._waits += tuple(tokens)
         self._done += len(tokens)
         return None
 
-    def rewind(self, n: int) -> None:
+    def rewind_tokens(self, n: int) -> None:
         if self._waits is None or not 0 <= n <= self._done:
-            return super().rewind(n)
+            return super().rewind_tokens(n)
         self._waits = self._waits[: len(self._waits) - n]
         self._done -= n
         return None
@@ -177,7 +177,7 @@ class ThinkingSession(PrefixSession):
         twin._draft = self._draft
         return twin
 
-    def part(
+    def open_part(
         self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
     ) -> Session:
         """Refuse: they would read the text without the vectors.
@@ -211,4 +211,4 @@ def state_behind(scores: DraftScores, session: Session) -> Tensor:
     hidden_NH = scores.hidden_NH
     if hidden_NH is None:
         raise RequestError("the model shows no states: it cannot think in vectors")
-    return session.normed(hidden_NH[-1:])[0].float()
+    return session.normed_states(hidden_NH[-1:])[0].float()

@@ -36,7 +36,7 @@ class ChanceCalibration:
         self.right = [0.0] * cells
         self.tried = [0.0] * cells
 
-    def chance(self, cell: int, prior: float) -> float:
+    def cell_chance(self, cell: int, prior: float) -> float:
         """Return the chance of a case in a cell, 0 to 1.
 
         Args:
@@ -45,7 +45,7 @@ class ChanceCalibration:
         """
         return (self.right[cell] + self.weight * prior) / (self.tried[cell] + self.weight)
 
-    def observe(self, cell: int, right: float, tried: float = 1.0) -> None:
+    def add_cases(self, cell: int, right: float, tried: float = 1.0) -> None:
         """Add cases to a cell.
 
         Args:

@@ -88,7 +88,7 @@ class PassCosts:
             )
         return ms + (sequences - 1) * self.beside_ms
 
-    def share(self, rows: int, peers: int = 1, context: int = 0) -> float:
+    def request_share(self, rows: int, peers: int = 1, context: int = 0) -> float:
         """Return the time of a pass that falls to one request, in milliseconds.
 
         Args:
@@ -103,9 +103,11 @@ class PassCosts:
 
         `right` says how often a token of the draft model is accepted, 0 to 1.
         """
-        return self.draft_ms + self.share(2) - self.share(1) < right * self.share(1)
+        return self.draft_ms + self.request_share(2) - self.request_share(
+            1
+        ) < right * self.request_share(1)
 
-    def budget(self, answers: int) -> int:
+    def pass_budget(self, answers: int) -> int:
         """Return the positions of one pass while answers are written and prompts fill it up.
 
         As few as give KEEP of the positions a millisecond that the largest passes give, so that

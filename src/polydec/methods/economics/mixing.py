@@ -60,7 +60,7 @@ def weigh_draft_chances(draft: Draft) -> Draft:
     for below in draft.children:
         for i, rival in _rivals({i: draft.chance[i] for i in below}):
             chance[i] = single_source_chance(draft.chance[i], rival)
-    return Draft.certain(draft.token, draft.parent, chance)
+    return Draft.certain_tree(draft.token, draft.parent, chance)
 
 
 def merge_certain_drafts(first: Draft, second: Draft) -> Draft:
@@ -74,12 +74,12 @@ def merge_certain_drafts(first: Draft, second: Draft) -> Draft:
         One tree; each token's chance follows from what both say of it.
     """
     # The trees are merged by token: a node of both has a chance in `of_first` and in `of_second`.
-    tree = TreeBuilder.of(first)
+    tree = TreeBuilder.of_draft(first)
     of_first = {i: p for i, p in enumerate(first.chance or (1.0,) * len(first)) if i}
     of_second = dict[int, float]()
     place = [0]
     for i in range(1, len(second)):
-        place.append(tree.put(place[second.parent[i]], second.token[i]))
+        place.append(tree.find_or_add(place[second.parent[i]], second.token[i]))
         of_second[place[i]] = 1.0 if second.chance is None else second.chance[i]
     # Where both sources say something of the children, each child is weighed by both: one that a
     # source leaves out counts against it. Elsewhere a single source speaks.
@@ -92,7 +92,7 @@ def merge_certain_drafts(first: Draft, second: Draft) -> Draft:
             else:
                 tree.chance[i] = single_source_chance(best[i], rival)
     tree.said = True
-    return tree.draft()
+    return tree.built_draft()
 
 
 def is_certain_draft(draft: Draft) -> bool:

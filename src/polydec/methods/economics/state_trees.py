@@ -188,6 +188,6 @@ def fastest_state_trees(rates: Rates, most: int, costs: PassCosts) -> tuple[Stat
     return max(
         made,
         key=lambda trees_made: (
-            per_round(trees_made) / costs.share(1 + max(tree.rows for tree in trees_made))
+            per_round(trees_made) / costs.request_share(1 + max(tree.rows for tree in trees_made))
         ),
     )

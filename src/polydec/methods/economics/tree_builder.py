@@ -38,12 +38,12 @@ class TreeBuilder:
         self.children: list[dict[int, int]] = [{}]
 
     @staticmethod
-    def of(draft: Draft) -> TreeBuilder:
+    def of_draft(draft: Draft) -> TreeBuilder:
         """Return a builder that goes on with a draft."""
         out = TreeBuilder(draft.token[0])
         # Node 0 is the root, which the builder made already; the others keep their numbers.
         for i in range(1, len(draft.token)):
-            out.add(
+            out.add_node(
                 draft.parent[i],
                 draft.token[i],
                 None if draft.chance is None else draft.chance[i],
@@ -56,7 +56,7 @@ class TreeBuilder:
     def __len__(self) -> int:
         return len(self.token)
 
-    def add(
+    def add_node(
         self,
         parent: int,
         token: int,
@@ -93,7 +93,7 @@ class TreeBuilder:
             self.children[parent].setdefault(token, node)
         return node
 
-    def put(self, parent: int, token: int, chance: float | None = None) -> int:
+    def find_or_add(self, parent: int, token: int, chance: float | None = None) -> int:
         """Find the child with a token, or add it as a certain one.
 
         A child that is there gets the higher of the two chances.
@@ -108,12 +108,12 @@ class TreeBuilder:
         """
         node = self.children[parent].get(token)
         if node is None:
-            return self.add(parent, token, chance)
+            return self.add_node(parent, token, chance)
         if chance is not None and chance > self.chance[node]:
             self.chance[node] = chance
         return node
 
-    def draft(self) -> Draft:
+    def built_draft(self) -> Draft:
         """Return the draft as it is now."""
         # Fields that nobody has set are None, as in any other draft.
         return Draft(

@@ -84,16 +84,18 @@ def widths_by_batch(
     by_width = dict(enumerate(written))
     for batch in BATCHES:
 
-        def cost(width: int, batch: int = batch) -> float:
+        def round_cost(width: int, batch: int = batch) -> float:
             """Return the milliseconds of a round that fall to a sequence.
 
             Args:
                 width: Nodes of the tree.
                 batch: Sequences that share the pass; bound now, since the loop variable changes.
             """
-            return costs.share(1 + width, batch, context) + (draft_ms(batch) if width else 0.0)
+            return costs.request_share(1 + width, batch, context) + (
+                draft_ms(batch) if width else 0.0
+            )
 
-        width = best_width(by_width, cost)
+        width = best_width(by_width, round_cost)
         # The table lists only the batches at which the width changes.
         if not out or out[-1][1] != width:
             out.append((batch, width))
@@ -144,6 +146,6 @@ def widths_for(
     levels = (*rates, *[rates[-1]] * depth)[:depth]
 
     def draft_ms(sequences: int) -> float:
-        return depth * share * costs.share(1, sequences)
+        return depth * share * costs.request_share(1, sequences)
 
     return widths_by_batch(expected_tokens(levels, nodes), costs, draft_ms)

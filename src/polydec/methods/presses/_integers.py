@@ -35,7 +35,7 @@ class PackedIntegers:
     def nbytes(self) -> int:
         return self.codes.nbytes + self.scale.nbytes + self.low.nbytes
 
-    def read(self) -> Tensor:
+    def read_numbers(self) -> Tensor:
         """Return the numbers that come back, in fp32."""
         code = self.codes
         each = 8 // self.bits

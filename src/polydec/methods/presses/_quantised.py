@@ -109,10 +109,12 @@ class QuantisedPress:
             return None
         return PressRounding(self.bits, self.group)
 
-    def size(self, k: int) -> int:
+    def kept_size(self, k: int) -> int:
         return self.block
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: object) -> QuantisedBlock:
+    def pack_block(
+        self, k: int, kv: Tensor, behind: Tensor | None, before: object
+    ) -> QuantisedBlock:
         """Round a block, with its outliers and the main directions of the error.
 
         Args:
@@ -165,7 +167,7 @@ class QuantisedPress:
         left, right = low_rank_factors(exact - back(_read([half])[0]).to(exact.dtype), self.rank)
         return QuantisedBlockHalf(integers, where, what, left.half(), right.half())
 
-    def fill(self, blocks: Sequence[QuantisedBlock], into: Tensor) -> None:
+    def fill_blocks(self, blocks: Sequence[QuantisedBlock], into: Tensor) -> None:
         """Read the blocks back, and add the low-rank part of the error.
 
         Args:
@@ -190,7 +192,7 @@ class QuantisedPress:
 
 def _read(halves: Sequence[QuantisedBlockHalf]) -> Tensor:
     """What was rounded, with outliers where they belong, [n, ...]."""
-    x = stack_packed_integers([h.integers for h in halves]).read()
+    x = stack_packed_integers([h.integers for h in halves]).read_numbers()
     if halves[0].where is None:
         return x
     where = torch.stack([h.where for h in halves if h.where is not None]).long()

@@ -29,6 +29,6 @@ def build(
     kept: Annotated[int, InRange(1, 65536), "older entries of each head that stay"] = 128,
     block: Annotated[int, InRange(16, 4096), "entries that are judged at once"] = 64,
 ) -> CachePress:
-    from polydec.methods.presses._chosen import H2OPress
+    from polydec.methods.presses._selected_entries import H2OPress
 
     return H2OPress("h2o", block, kept)

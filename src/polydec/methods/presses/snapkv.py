@@ -31,6 +31,6 @@ def build(
     sinks: Annotated[int, InRange(0, 4096), "first tokens of the text that stay in any case"] = 4,
     block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 64,
 ) -> CachePress:
-    from polydec.methods.presses._chosen import ScorerPress, SnapKVRule
+    from polydec.methods.presses._selected_entries import ScorerPress, SnapKVRule
 
     return ScorerPress("snapkv", block, kept, sinks, SnapKVRule(watch))

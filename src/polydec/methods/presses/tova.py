@@ -30,6 +30,6 @@ def build(
     kept: Annotated[int, InRange(1, 65536), "older entries that stay"] = 128,
     block: Annotated[int, InRange(16, 4096), "entries that are judged at once"] = 64,
 ) -> CachePress:
-    from polydec.methods.presses._chosen import TovaPress
+    from polydec.methods.presses._selected_entries import TovaPress
 
     return TovaPress("tova", block, kept)

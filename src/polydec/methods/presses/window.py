@@ -29,6 +29,6 @@ def build(
     sinks: Annotated[int, InRange(0, 4096), "first tokens that stay"] = 4,
     block: Annotated[int, InRange(16, 4096), "one to two times so many last tokens stay"] = 128,
 ) -> CachePress:
-    from polydec.methods.presses._chosen import WindowPress
+    from polydec.methods.presses._selected_entries import WindowPress
 
     return WindowPress("window", block, sinks)

@@ -36,16 +36,16 @@ class ModuleCatalogue:
     kind: str
     field: str
 
-    def modules(self) -> dict[str, ModuleType]:
+    def all_modules(self) -> dict[str, ModuleType]:
         """Return every module by its name, which is the file's with hyphens."""
         return _modules(self)
 
-    def names(self) -> dict[str, str]:
+    def all_names(self) -> dict[str, str]:
         """Every name that a module answers to, in lower case: its own, its aliases, its paper's
         number; and its own name."""
         return _names(self)
 
-    def find(self, name: str, otherwise: str) -> str:
+    def find_module(self, name: str, otherwise: str) -> str:
         """Look a module up by one of its names.
 
         Args:
@@ -59,11 +59,11 @@ class ModuleCatalogue:
             RequestError: There is none of that name; the nearest ones are named.
         """
         plain = in_hyphens(name)
-        if plain in self.names():
-            return self.names()[plain]
+        if plain in self.all_names():
+            return self.all_names()[plain]
         # A misspelt name is likely close to a right one; else the words may stand in a title or
         # summary.
-        likely = self._near(plain, 0.65) or self.search(name[:LONGEST])
+        likely = self._near(plain, 0.65) or self.search_modules(name[:LONGEST])
         if likely:
             hint = f"did you mean {' or '.join(likely[:3])}?"
         else:
@@ -72,10 +72,10 @@ class ModuleCatalogue:
 
     def _near(self, plain: str, alike: float) -> list[str]:
         """Up to three modules whose names are spelled alike, in difflib's measure from 0 to 1."""
-        near = get_close_matches(plain[:LONGEST], self.names(), 3, alike)
-        return list(dict.fromkeys(self.names()[x] for x in near))
+        near = get_close_matches(plain[:LONGEST], self.all_names(), 3, alike)
+        return list(dict.fromkeys(self.all_names()[x] for x in near))
 
-    def search(self, words: str) -> list[str]:
+    def search_modules(self, words: str) -> list[str]:
         """Modules whose name, aliases, title, paper or summary hold all of these words, those whose
         name does first."""
         # The most telling text first: a match in the name ranks above one in the summary.
@@ -85,15 +85,15 @@ class ModuleCatalogue:
                 m.CARD.title,
                 m.CARD.source + " " + m.CARD.summary,
             )
-            for name, m in self.modules().items()
+            for name, m in self.all_modules().items()
         }
         return search_described_names(words, texts)
 
-    def options(self, name: str) -> tuple[Option, ...]:
+    def module_options(self, name: str) -> tuple[Option, ...]:
         """Return the options of a module by its own name, from the signature of its `build`."""
         return _options(self, name)
 
-    def chosen(self, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def complete_options(self, name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Complete the options of a module, under their names of today.
 
         Args:
@@ -106,7 +106,7 @@ class ModuleCatalogue:
         Raises:
             RequestError: An option is unknown, given twice, of the wrong type or out of range.
         """
-        known = {o.name: o for o in self.options(name)}
+        known = {o.name: o for o in self.module_options(name)}
         # Earlier names of options stay legal.
         today = {o.formerly: o.name for o in known.values() if o.formerly}
         values = dict[str, Any]()
@@ -124,13 +124,13 @@ class ModuleCatalogue:
                 )
             values[now] = value
         return {
-            o.name: o.convert(values[o.name]) if o.name in values else o.default
+            o.name: o.convert_value(values[o.name]) if o.name in values else o.default
             for o in known.values()
         }
 
-    def describe(self, name: str) -> dict[str, Any]:
+    def describe_module(self, name: str) -> dict[str, Any]:
         """Return what a module's card and options say, by its own name, as an object for JSON."""
-        card: Card = self.modules()[name].CARD
+        card: Card = self.all_modules()[name].CARD
         return {
             "name": card.name,
             "title": card.title,
@@ -148,9 +148,9 @@ class ModuleCatalogue:
                     "type": o.legal,
                     "default": o.default,
                     "help": o.help,
-                    "schema": o.schema(),
+                    "schema": o.json_schema(),
                 }
-                for o in self.options(name)
+                for o in self.module_options(name)
             },
         }
 
@@ -212,7 +212,7 @@ def _modules(catalogue: ModuleCatalogue) -> dict[str, ModuleType]:
 @cache
 def _names(catalogue: ModuleCatalogue) -> dict[str, str]:
     out = dict[str, str]()
-    for name, module in catalogue.modules().items():
+    for name, module in catalogue.all_modules().items():
         card: Card = module.CARD
         # The first module that claims a name keeps it.
         for known in (name, *card.aliases, *filter(None, [card.arxiv])):
@@ -222,4 +222,4 @@ def _names(catalogue: ModuleCatalogue) -> dict[str, str]:
 
 @cache
 def _options(catalogue: ModuleCatalogue, name: str) -> tuple[Option, ...]:
-    return callable_options(catalogue.modules()[name].build)
+    return callable_options(catalogue.all_modules()[name].build)

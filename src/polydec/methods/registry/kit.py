@@ -32,7 +32,7 @@ class ModelArtefact(Protocol):
     kind: ClassVar[str]
     made_by: ClassVar[str]
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was made for these models.
 
         Args:
@@ -62,7 +62,7 @@ def check_artefact_fit(
     Raises:
         PolydecError: It was made for other models.
     """
-    trained.fit(target, draft() if getattr(trained, "reads_draft", True) else None)
+    trained.check_fit(target, draft() if getattr(trained, "reads_draft", True) else None)
 
 
 def any_one(artefact: ModelArtefact) -> bool:
@@ -186,15 +186,15 @@ class Kit:
         # Without a draft of its own: the draft model has none.
         return replace(self, target=self.drafting, small=None, later=None)
 
-    def find(self, kind: type[A]) -> A | None:
+    def find_artefact(self, kind: type[A]) -> A | None:
         """Return an artefact of this type that fits the models; None where there is none."""
         # An artefact that does not fit counts as none: the method can do without it.
         try:
-            return self.need(kind)
+            return self.needed_artefact(kind)
         except PolydecError:
             return None
 
-    def need(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
+    def needed_artefact(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
         """An artefact of a type, which is noted in `read`.
 
         Args:
@@ -229,16 +229,16 @@ class Kit:
         """The kit for a method that needs no draft: one of another vocabulary, or that fills
         canvases, is there for other methods."""
 
-        def own() -> Target | None:
+        def own_law() -> Target | None:
             draft = self.draft
             if draft is None or not family_of(draft).continues_text:
                 return None
-            if self.target.vocab.same(draft.vocab):
+            if self.target.vocab.same_tokens(draft.vocab):
                 return draft
             return None
 
         # The check runs when the draft is asked for: asking for it now would load it.
-        return replace(self, small=None, later=own)
+        return replace(self, small=None, later=own_law)
 
 
 class KitNeed(Protocol):
@@ -250,7 +250,7 @@ class KitNeed(Protocol):
 
     @property
     def name(self) -> str: ...
-    def check(self, kit: Kit, method: str) -> None:
+    def check_kit(self, kit: Kit, method: str) -> None:
         """Check that a kit holds what is needed.
 
         Args:
@@ -277,7 +277,7 @@ class DraftNeed:
     def name(self) -> str:
         return "draft"
 
-    def check(self, kit: Kit, method: str) -> None:
+    def check_kit(self, kit: Kit, method: str) -> None:
         """Check that there is a draft model that continues texts.
 
         Args:
@@ -310,7 +310,7 @@ class MaskedDraftNeed:
     def name(self) -> str:
         return "masked-diffusion draft"
 
-    def check(self, kit: Kit, method: str) -> None:
+    def check_kit(self, kit: Kit, method: str) -> None:
         """Check that there is a draft model that fills canvases.
 
         Args:
@@ -344,7 +344,7 @@ class LayersNeed:
             return "draft's layers"
         return "layers"
 
-    def check(self, kit: Kit, method: str) -> None:
+    def check_kit(self, kit: Kit, method: str) -> None:
         """Check that the model's layers can run alone.
 
         Args:
@@ -374,7 +374,7 @@ class StatesNeed:
     def name(self) -> str:
         return "states"
 
-    def check(self, kit: Kit, method: str) -> None:
+    def check_kit(self, kit: Kit, method: str) -> None:
         """Check that the model shows its hidden states.
 
         Args:
@@ -402,7 +402,7 @@ class SecondPromptNeed:
     def name(self) -> str:
         return "second prompt"
 
-    def check(self, kit: Kit, method: str) -> None:
+    def check_kit(self, kit: Kit, method: str) -> None:
         """Check that there is a second prompt.
 
         Args:
@@ -430,7 +430,7 @@ class OwnPromptNeed:
     def name(self) -> str:
         return "prompt of tokens"
 
-    def check(self, kit: Kit, method: str) -> None:
+    def check_kit(self, kit: Kit, method: str) -> None:
         """Check that the prompt is two tokens or more.
 
         Args:
@@ -454,7 +454,7 @@ class BlockCausalNeed:
     def name(self) -> str:
         return "block-causal model"
 
-    def check(self, kit: Kit, method: str) -> None:
+    def check_kit(self, kit: Kit, method: str) -> None:
         """Check that the model is block-causal.
 
         Args:
@@ -502,7 +502,7 @@ class ArtefactNeed:
             return type_of(self.kind)
         return self.kind
 
-    def fits(self, trained: ModelArtefact) -> bool:
+    def is_fitting(self, trained: ModelArtefact) -> bool:
         """Return whether an artefact will do."""
         return (isinstance(trained, self.wanted) and self.which(trained)) or self._does(trained)
 
@@ -511,7 +511,7 @@ class ArtefactNeed:
 
         return self.instead is not None and isinstance(trained, type_of(self.instead))
 
-    def check(self, kit: Kit, method: str) -> None:
+    def check_kit(self, kit: Kit, method: str) -> None:
         """Check that there is an artefact of the kind, and that it fits the models.
 
         Args:
@@ -525,17 +525,17 @@ class ArtefactNeed:
         # Where an artefact of the other kind is there, it is enough; its own fit is checked.
         others = [x for x in kit.artefacts if self._does(x)]
         if others:
-            if not any(self.fits(x) for x in kit.artefacts if isinstance(x, kind)):
+            if not any(self.is_fitting(x) for x in kit.artefacts if isinstance(x, kind)):
                 # Says why it does not fit, where it does not.
-                kit.need(type(others[0]))
+                kit.needed_artefact(type(others[0]))
             return
-        if not any(self.fits(x) for x in kit.artefacts):
+        if not any(self.is_fitting(x) for x in kit.artefacts):
             raise MissingError(
                 f"method {method} needs {self.called or kind.called}: name one (--with DIR); "
                 f"`{kind.made_by}` makes one"
             )
         # One of the right kind is there: raise the reason if none fits the models.
-        kit.need(kind, self.which)
+        kit.needed_artefact(kind, self.which)
 
 
 DRAFT, ANY_DRAFT, MASKED_DRAFT = DraftNeed(), DraftNeed(same_tokenizer=False), MaskedDraftNeed()

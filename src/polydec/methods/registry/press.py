@@ -19,19 +19,19 @@ PRESSES = ModuleCatalogue(("polydec.methods.presses",), "presses", "press", "cac
 def press_modules() -> dict[str, ModuleType]:
     """The module of each way by its name (the file's, with hyphens), those of other packages
     included (`plugins.py`)."""
-    return PRESSES.modules()
+    return PRESSES.all_modules()
 
 
 def press_names() -> dict[str, str]:
     """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its
     paper's number; and its own."""
-    return PRESSES.names()
+    return PRESSES.all_names()
 
 
 def find_press(name: str) -> str:
     """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the
     nearest names for one that is not there."""
-    return PRESSES.find(name, f"it must be one of {', '.join(press_modules())}")
+    return PRESSES.find_module(name, f"it must be one of {', '.join(press_modules())}")
 
 
 def get_press_module(name: str) -> ModuleType:
@@ -42,7 +42,7 @@ def get_press_module(name: str) -> ModuleType:
 
 def press_options(name: str) -> tuple[Option, ...]:
     """Return the options of a press, from the signature of its `build`."""
-    return PRESSES.options(find_press(name))
+    return PRESSES.module_options(find_press(name))
 
 
 def press_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def press_option_values(name: str, given: Mapping[str, Any] | None = None) -> di
     Raises:
         RequestError: An option is unknown, of the wrong type or out of range.
     """
-    return PRESSES.chosen(find_press(name), given)
+    return PRESSES.complete_options(find_press(name), given)
 
 
 def build(name: str, given: Mapping[str, Any] | None = None) -> tuple[CachePress, dict[str, Any]]:
@@ -71,4 +71,4 @@ def build(name: str, given: Mapping[str, Any] | None = None) -> tuple[CachePress
 
 def describe_press(name: str) -> dict[str, Any]:
     """Return the object that `polydec presses --json` prints for a press."""
-    return PRESSES.describe(find_press(name))
+    return PRESSES.describe_module(find_press(name))

@@ -45,14 +45,14 @@ class MechanismRole:
 
 
 ROLES = {
-    "drafters": MechanismRole("polydec.methods.speculative.drafters", "open"),
-    "trees": MechanismRole("polydec.methods.speculative.trees", "grow"),
-    "verifiers": MechanismRole("polydec.methods.speculative.verifiers", "verify"),
-    "policies": MechanismRole("polydec.methods.speculative.policies", "budget"),
-    "shapers": MechanismRole("polydec.laws.shapers", "shape"),
-    "unmaskers": MechanismRole("polydec.methods.diffusion.unmaskers", "choose"),
-    "refreshes": MechanismRole("polydec.methods.diffusion.refreshes", "feed"),
-    "contrasts": MechanismRole("polydec.laws.contrasts", "mix"),
+    "drafters": MechanismRole("polydec.methods.speculative.drafters", "open_guess"),
+    "trees": MechanismRole("polydec.methods.speculative.trees", "grow_tree"),
+    "verifiers": MechanismRole("polydec.methods.speculative.verifiers", "verify_draft"),
+    "policies": MechanismRole("polydec.methods.speculative.policies", "draft_budget"),
+    "shapers": MechanismRole("polydec.laws.shapers", "shape_law"),
+    "unmaskers": MechanismRole("polydec.methods.diffusion.unmaskers", "choose_edit"),
+    "refreshes": MechanismRole("polydec.methods.diffusion.refreshes", "fed_positions"),
+    "contrasts": MechanismRole("polydec.laws.contrasts", "mix_laws"),
 }
 """By the name of a role, which is also the group of the plug-ins that bring more of it."""
 
@@ -60,7 +60,7 @@ ROLES = {
 def recipe_modules() -> dict[str, ModuleType]:
     """Every recipe's module by its name (the file's, with hyphens), those of other packages
     included (`plugins.py`)."""
-    return RECIPES.modules()
+    return RECIPES.all_modules()
 
 
 def of_family(family: str) -> list[str]:
@@ -109,13 +109,13 @@ def _mechanisms_in(module: ModuleType, role: str) -> Iterator[type]:
 def method_names() -> dict[str, str]:
     """Every name that a method answers to, in lower case: its own, its aliases and its paper's
     number; and its own name."""
-    return RECIPES.names()
+    return RECIPES.all_names()
 
 
 def find_method(name: str) -> str:
     """The method that answers to a name, an alias or an arXiv number. Raises RequestError with the
     nearest names for one that is not there."""
-    return RECIPES.find(name, "`polydec methods` lists all of them")
+    return RECIPES.find_module(name, "`polydec methods` lists all of them")
 
 
 def recipe_for_model(name: str, family: DecodingFamily) -> ModuleType:
@@ -172,7 +172,7 @@ def check_names(name: str, given: Mapping[str, Any] | None = None) -> None:
 def search_methods(words: str) -> list[str]:
     """Methods whose name, aliases, title, paper or summary hold all of these words, those whose
     name does first."""
-    return RECIPES.search(words)
+    return RECIPES.search_modules(words)
 
 
 def get_recipe_module(name: str) -> ModuleType:
@@ -183,7 +183,7 @@ def get_recipe_module(name: str) -> ModuleType:
 
 def method_options(name: str) -> tuple[Option, ...]:
     """Return the options of a recipe, from the signature of its `build`."""
-    return RECIPES.options(find_method(name))
+    return RECIPES.module_options(find_method(name))
 
 
 def method_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def method_option_values(name: str, given: Mapping[str, Any] | None = None) -> d
     Raises:
         RequestError: An option is unknown, given twice, of the wrong type or out of range.
     """
-    return RECIPES.chosen(find_method(name), given)
+    return RECIPES.complete_options(find_method(name), given)
 
 
 def can_use_method(name: str, kit: Kit) -> bool:
@@ -231,7 +231,7 @@ def check_method_needs(card: Card, kit: Kit) -> None:
     """
     _check_family(card, kit.family)
     for need in card.needs:
-        need.check(kit, card.name)
+        need.check_kit(kit, card.name)
 
 
 def _check_family(card: Card, family: DecodingFamily) -> None:
@@ -292,7 +292,7 @@ def describe_method(name: str) -> dict[str, Any]:
     """Return the object that `polydec methods --json` prints for a method."""
     card: Card = get_recipe_module(name).CARD
     return {
-        **RECIPES.describe(card.name),
+        **RECIPES.describe_module(card.name),
         "family": card.family,
         "guarantee": card.guarantee.value if card.guarantee else None,
         "needs_training": card.needs_training,

@@ -20,19 +20,19 @@ STEERINGS = ModuleCatalogue(("polydec.methods.steering",), "steerings", "steerin
 def steering_modules() -> dict[str, ModuleType]:
     """The module of each way by its name (the file's, with hyphens), those of other packages
     included (`plugins.py`)."""
-    return STEERINGS.modules()
+    return STEERINGS.all_modules()
 
 
 def steering_names() -> dict[str, str]:
     """Every name that a way answers to, in lower case with hyphens: its own, its aliases, its
     paper's number; and its own."""
-    return STEERINGS.names()
+    return STEERINGS.all_names()
 
 
 def find_steering(name: str) -> str:
     """The way that answers to a name, an alias or an arXiv number. Raises RequestError with the
     nearest names for one that is not there."""
-    return STEERINGS.find(name, f"it must be one of {', '.join(steering_modules())}")
+    return STEERINGS.find_module(name, f"it must be one of {', '.join(steering_modules())}")
 
 
 def get_steering_module(name: str) -> ModuleType:
@@ -43,7 +43,7 @@ def get_steering_module(name: str) -> ModuleType:
 
 def steering_options(name: str) -> tuple[Option, ...]:
     """Return the options of a way, from the signature of its `build`."""
-    return STEERINGS.options(find_steering(name))
+    return STEERINGS.module_options(find_steering(name))
 
 
 def steering_option_values(name: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def steering_option_values(name: str, given: Mapping[str, Any] | None = None) ->
     Raises:
         RequestError: An option is unknown, of the wrong type or out of range.
     """
-    return STEERINGS.chosen(find_steering(name), given)
+    return STEERINGS.complete_options(find_steering(name), given)
 
 
 def second_prompt_deriver(name: str) -> Callable[[str], str] | None:
@@ -115,10 +115,10 @@ def build(
     card: Card = module.CARD
     # All needs are checked before the law is built: a message names the first one missing.
     for need in card.needs:
-        need.check(kit, f"steering {card.name}")
+        need.check_kit(kit, f"steering {card.name}")
     return module.build(kit, **values), values
 
 
 def describe_steering(name: str) -> dict[str, Any]:
     """Return the object that `polydec steerings --json` prints for a way."""
-    return STEERINGS.describe(find_steering(name))
+    return STEERINGS.describe_module(find_steering(name))

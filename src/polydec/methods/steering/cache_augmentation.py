@@ -43,7 +43,7 @@ def build(
     from polydec.laws.targets.thinking import LatentPrefixTarget
     from polydec.models.learned.kinds.coprocessor import CacheCoprocessor
 
-    made = kit.need(CacheCoprocessor)
+    made = kit.needed_artefact(CacheCoprocessor)
     # The coprocessor has a trained vector for each latent: more of them it cannot make.
     count = min(latents, len(made.soft_LH))
     maker = CacheAugmentationMaker(made, made.skeleton.layers, kit.target.vocab.size, count)

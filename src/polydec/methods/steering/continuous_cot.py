@@ -41,7 +41,7 @@ def build(
         "vectors that are fed back",
     ] = 3,
 ) -> Target:
-    from polydec.laws.targets.continued import ContinuousThoughtMaker
+    from polydec.laws.targets.continuous_thoughts import ContinuousThoughtMaker
     from polydec.laws.targets.thinking import LatentPrefixTarget
 
     # The model makes the vectors itself: its last state is fed back as the next input.

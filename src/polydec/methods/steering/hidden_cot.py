@@ -37,11 +37,11 @@ def build(
     *,
     thoughts: Annotated[int, InRange(0, 1), "1: the vector is read; 0: it is left out"] = 1,
 ) -> Target:
-    from polydec.laws.targets.compressed import HiddenThoughtMaker
+    from polydec.laws.targets.hidden_thought import HiddenThoughtMaker
     from polydec.laws.targets.thinking import LatentPrefixTarget
     from polydec.models.learned.kinds.thought import ThoughtProjection
 
     # The draft model reads the prompt; the projection makes one vector of its last state.
-    thought = kit.need(ThoughtProjection)
+    thought = kit.needed_artefact(ThoughtProjection)
     thinker = HiddenThoughtMaker(kit.drafting, thought, kit.target.vocab.size, thoughts)
     return LatentPrefixTarget(kit.target, kit.prompt, thinker)

@@ -26,7 +26,7 @@ CARD = Card(
 )
 
 CHOOSERS = ("policy", "chance", "likeness", "words")
-"""Names of what may choose chunks (laws/targets/chunked.py has what they do, and is not loaded to
+"""Names of what may choose chunks (laws/targets/passage_chunks.py has what they do, and is not loaded to
 tell them).
 """
 
@@ -37,9 +37,9 @@ def build(
     expand: Annotated[float, InRange(0, 1), "share of the chunks that are read as tokens"] = 0.25,
     by: Annotated[str, OneOf(*CHOOSERS), "what chooses them"] = "policy",
 ) -> Target:
-    from polydec.laws.targets.chunked import SELECTORS, chunk_prompt_passages
+    from polydec.laws.targets.passage_chunks import SELECTORS, chunk_prompt_passages
     from polydec.models.learned.kinds.chunk_encoder import ChunkEncoder
 
     return chunk_prompt_passages(
-        kit.target, kit.prompt, kit.need(ChunkEncoder), expand, SELECTORS[by]
+        kit.target, kit.prompt, kit.needed_artefact(ChunkEncoder), expand, SELECTORS[by]
     )

@@ -174,10 +174,10 @@ def _is_targeted(module: str, c: fields.AdapterFields) -> bool:
     """Whether the config says that a module is adapted; where it says it by a regular expression,
     whatever is there is."""
 
-    def named(names: list[str]) -> bool:
+    def is_named(names: list[str]) -> bool:
         return any(module == name or module.endswith(f".{name}") for name in names)
 
-    if isinstance(c.exclude_modules, list) and named(c.exclude_modules):
+    if isinstance(c.exclude_modules, list) and is_named(c.exclude_modules):
         return False
     if not isinstance(c.target_modules, list):
         return True
@@ -190,7 +190,7 @@ def _is_targeted(module: str, c: fields.AdapterFields) -> bool:
         asked = layers or []
     if asked and (layer is None or int(layer[1]) not in asked) and not c.layers_pattern:
         return module in c.target_modules
-    return named(c.target_modules)
+    return is_named(c.target_modules)
 
 
 def _largest_part(weight: Tensor, rank: int, scale: float) -> Tensor:
@@ -280,7 +280,7 @@ class LoraMergedWeights(Mapping[str, Tensor]):
     def __contains__(self, name: object) -> bool:  # else each question would make a weight
         return name in self._base
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a weight, without making it."""
         return fields.shape_of(self._base, name)
 

@@ -128,7 +128,7 @@ class TransformerConfig:
     sinks: bool = False
     block: int = 0
 
-    def sparse(self, layer: int) -> bool:
+    def is_sparse(self, layer: int) -> bool:
         """Whether the MLP of this layer is experts."""
         return self.experts is not None and self.experts.sparse[layer]
 
@@ -268,7 +268,7 @@ def _by_type(types: Any, width: int | None) -> Windows:
 def _one_rope(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
-    return (RotaryEmbedding.of(c, head, theta),), (0,) * c["num_hidden_layers"]
+    return (RotaryEmbedding.of_config(c, head, theta),), (0,) * c["num_hidden_layers"]
 
 
 def _phi3(
@@ -304,7 +304,7 @@ def _turned(c: Mapping[str, Any]) -> tuple[int | None, ...]:
 def _skipping(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
-    return (RotaryEmbedding.of(c, head, theta),), _turned(c)
+    return (RotaryEmbedding.of_config(c, head, theta),), _turned(c)
 
 
 def _by_window(
@@ -334,7 +334,7 @@ def _by_window(
         "rope_parameters": by_kind.get("sliding_attention"),
         "rope_theta": c.get("rope_local_base_freq"),
     }
-    ropes = RotaryEmbedding.of(whole, head, theta), RotaryEmbedding.of(local, head)
+    ropes = RotaryEmbedding.of_config(whole, head, theta), RotaryEmbedding.of_config(local, head)
     return ropes, tuple(0 if w is None else 1 for w in _gemma3(c))
 
 
@@ -655,7 +655,7 @@ class SplitWeights(Mapping[str, Tensor]):
         t = self.source[piece.name]
         return _flat(name, (t if t.ndim < 2 else t.flatten(0, -2))[piece.first : piece.stop])
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, without reading it."""
         piece = self.pieces.get(name)
         if piece is None:
@@ -707,7 +707,7 @@ def _joined(c: TransformerConfig, weights: Mapping[str, Tensor]) -> dict[str, Te
                 for part, size in parts.items():
                     out[at + part + end] = TensorPiece(name, row, row + size)
                     row += size
-        if c.sparse(i):
+        if c.is_sparse(i):
             _expert_pieces(c, weights, f"model.layers.{i}.", out)
     return out
 

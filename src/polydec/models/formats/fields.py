@@ -834,7 +834,7 @@ def _mlp(c: Any, i: int) -> Any:
     """(name, rows, columns) of the matrices of a layer's MLP, or of its experts."""
     W = c.width
     inner = c.inner
-    if not c.sparse(i):
+    if not c.is_sparse(i):
         yield from (
             ("mlp.gate_proj", inner, W),
             ("mlp.up_proj", inner, W),

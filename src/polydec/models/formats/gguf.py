@@ -70,7 +70,7 @@ class _GGUFHeaderReader:
         self.data = data
         self.at = 0
 
-    def take(self, size: int) -> memoryview:
+    def take_bytes(self, size: int) -> memoryview:
         """The next bytes."""
         if size > len(self.data) - self.at:
             raise FileError(
@@ -80,11 +80,11 @@ class _GGUFHeaderReader:
         self.at += size
         return self.data[self.at - size : self.at]
 
-    def scalar(self, form: str) -> Any:
+    def read_scalar(self, form: str) -> Any:
         """The next number, in a form of `struct`."""
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        return struct.unpack(form, self.take_bytes(struct.calcsize(form)))[0]
 
-    def count(self, what: str, least: int) -> int:
+    def read_count(self, what: str, least: int) -> int:
         """The next number, which says how many things follow.
 
         Args:
@@ -97,18 +97,20 @@ class _GGUFHeaderReader:
         Raises:
             FileError: The file has no room for so many.
         """
-        n = self.scalar("<Q")
+        n = self.read_scalar("<Q")
         if n * least > len(self.data) - self.at:
             raise FileError(
                 f"its header announces {n} {what}, more than the file has room for: it is truncated or damaged"
             )
         return n
 
-    def string(self) -> str:
+    def read_string(self) -> str:
         """The next text."""
-        return str(self.take(self.count("characters of a string", 1)), "utf-8", "replace")
+        return str(
+            self.take_bytes(self.read_count("characters of a string", 1)), "utf-8", "replace"
+        )
 
-    def strings(self) -> list[str]:
+    def read_strings(self) -> list[str]:
         """The next array of texts.
 
         It may be a vocabulary of hundreds of thousands: one loop, without calls for each number.
@@ -117,7 +119,7 @@ class _GGUFHeaderReader:
         data = self.data
         room = len(self.data)
         length = struct.Struct("<Q").unpack_from
-        for _ in range(self.count("strings", 8)):
+        for _ in range(self.read_count("strings", 8)):
             # A text is its length in eight bytes, then its bytes.
             first = self.at + 8
             if first <= room:
@@ -125,46 +127,46 @@ class _GGUFHeaderReader:
             else:
                 stop = first
             if stop > room:
-                self.string()  # raises, and says where the file ends
+                self.read_string()  # raises, and says where the file ends
             out.append(str(data[first:stop], "utf-8", "replace"))
             self.at = stop
         return out
 
-    def name(self) -> str:
+    def read_name(self) -> str:
         """The next text, which must be a legal name."""
         at = self.at
-        text = self.string()
+        text = self.read_string()
         # A damaged header is noticed at the first name that is none.
         if not 0 < len(text) <= 128 or not text.isprintable():
             raise FileError(f"its header has no legal name at byte {at}: it is damaged")
         return text
 
-    def value(self, kind: int) -> Any:
+    def read_value(self, kind: int) -> Any:
         """The next value of a kind: a number, a text, or an array of these."""
         # By the kind that the header states: scalars, strings, and arrays of either.
         if kind in _SCALARS:
-            return self.scalar(_SCALARS[kind])
+            return self.read_scalar(_SCALARS[kind])
         if kind == _STRING:
-            return self.string()
+            return self.read_string()
         if kind != _ARRAY:
             raise FileError(
                 f"its header has a value of kind {kind} at byte {self.at}: kinds are 0 to 12"
             )
-        item = self.scalar("<I")
+        item = self.read_scalar("<I")
         if item == _STRING:
-            return self.strings()
+            return self.read_strings()
         if item not in _SCALARS:
             raise FileError(
                 f"its header has an array of kind {item} at byte {self.at}: numbers and strings are legal"
             )
         form = np.dtype(_SCALARS[item])
         # Counted before they are read: a broken header may state any number.
-        numbers = self.count("numbers", form.itemsize)
+        numbers = self.read_count("numbers", form.itemsize)
         if numbers > MOST:
             raise FileError(
                 f"its header has an array of {numbers} numbers at byte {self.at}: {MOST} are read at most"
             )
-        return np.frombuffer(self.take(numbers * form.itemsize), form).tolist()
+        return np.frombuffer(self.take_bytes(numbers * form.itemsize), form).tolist()
 
 
 class GGUFCheckpoint(Mapping[str, Tensor]):
@@ -219,11 +221,11 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
                 )
             )
 
-    def raw(self, entry: GGUFTensorEntry) -> np.ndarray:
+    def raw_bytes(self, entry: GGUFTensorEntry) -> np.ndarray:
         """The bytes of a tensor as they stand."""
         return self.parts[entry.part][entry.start : entry.stop]
 
-    def field(self, key: str, *default: Any) -> Any:
+    def metadata_field(self, key: str, *default: Any) -> Any:
         """A field of the metadata.
 
         Args:
@@ -243,7 +245,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
     @property
     def architecture(self) -> str:
         """The architecture that the file names, one of ARCHITECTURES."""
-        name = self.field("general.architecture")
+        name = self.metadata_field("general.architecture")
         if not isinstance(name, str) or name not in ARCHITECTURES:
             raise FileError(
                 error_sentence(
@@ -258,7 +260,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         """What a config.json would say."""
         return config_of(self)
 
-    def number(self, key: str, *default: int) -> int:
+    def metadata_count(self, key: str, *default: int) -> int:
         """A count among the metadata; where the file has one a layer, all must be alike.
 
         Args:
@@ -271,7 +273,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         Raises:
             FileError: It is missing without a default, no count, or layers differ.
         """
-        value = self.field(key, *default)
+        value = self.metadata_field(key, *default)
         if isinstance(value, list):  # one a layer
             # Some files write a number for each layer; only equal ones are served.
             if not value or any(v != value[0] for v in value):
@@ -289,7 +291,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
             )
         return value
 
-    def real(self, key: str, *default: float) -> float:
+    def metadata_real(self, key: str, *default: float) -> float:
         """A number above 0 among the metadata.
 
         Args:
@@ -302,7 +304,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         Raises:
             FileError: It is missing without a default, or not above 0.
         """
-        value = self.field(key, *default)
+        value = self.metadata_field(key, *default)
         if type(value) not in (int, float) or not 0 < value < 1e38:
             raise FileError(
                 error_sentence(
@@ -321,7 +323,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
             block = re.fullmatch(r"blk\.(\d+)\.(\w+)", stem)
             if stem in TOP:
                 names[f"{TOP[stem]}.{end}"] = own
-            elif block and (name := kind.name(block[2])):
+            elif block and (name := kind.tensor_name(block[2])):
                 bare = name == "self_attn.sinks"  # Hugging Face's name of these ends there
                 names[f"model.layers.{block[1]}.{name}" + ("" if bare else f".{end}")] = own
             elif own not in TABLES:
@@ -339,7 +341,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, without reading it."""
         return self.entries[self._names[name]].shape
 
@@ -348,12 +350,12 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         first."""
         entry = self.entries[self._names[name]]
         form = f"{self.architecture} {entry.type.name} {entry.shape}".encode()
-        return self.raw(entry), np.frombuffer(form, np.uint8)
+        return self.raw_bytes(entry), np.frombuffer(form, np.uint8)
 
     def __getitem__(self, name: str) -> Tensor:
         own = self._names[name]
         kind = ARCHITECTURES[self.architecture]
-        tensor = self.tensor(own)
+        tensor = self.stored_tensor(own)
         if kind.plus and own.endswith("norm.weight"):
             return tensor - kind.plus  # exact for all that rounding left of it
         if kind.paired and (".attn_q." in own or ".attn_k." in own):
@@ -368,7 +370,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
             tensor = tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(tensor.shape)
         return tensor
 
-    def part(self, name: str, first: int, stop: int) -> GGUFTensorEntry:
+    def row_places(self, name: str, first: int, stop: int) -> GGUFTensorEntry:
         """Where rows of a tensor lie in the file. The tensor's leading sides count as one.
 
         Args:
@@ -398,7 +400,7 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
             stop=entry.start + stop * size,
         )
 
-    def rows(self, name: str, first: int, stop: int) -> Tensor:
+    def tensor_rows(self, name: str, first: int, stop: int) -> Tensor:
         """Rows of a tensor, dequantised. The tensor's leading sides count as one.
 
         Args:
@@ -409,14 +411,14 @@ class GGUFCheckpoint(Mapping[str, Tensor]):
         Returns:
             The rows.
         """
-        return self._dequantised(self.part(name, first, stop), name)
+        return self._dequantised(self.row_places(name, first, stop), name)
 
-    def tensor(self, own: str) -> Tensor:
+    def stored_tensor(self, own: str) -> Tensor:
         """A tensor by the file's own name, dequantised; rows as they stand in the file."""
         return self._dequantised(self.entries[own], own)
 
     def _dequantised(self, entry: GGUFTensorEntry, own: str) -> Tensor:
-        raw = self.raw(entry)
+        raw = self.raw_bytes(entry)
         kind = entry.type
         # A copy: a mapped file cannot be written to, and tensors may be.
         if kind.name in _PLAIN:
@@ -471,28 +473,28 @@ def _view(data: np.memmap) -> memoryview:
 
 def _read(data: memoryview) -> tuple[dict[str, Any], dict[str, GGUFTensorEntry]]:
     head = _GGUFHeaderReader(data)
-    if bytes(head.take(4)) != b"GGUF":
+    if bytes(head.take_bytes(4)) != b"GGUF":
         raise FileError("it does not begin with the letters GGUF")
-    if (version := head.scalar("<I")) not in (2, 3):
+    if (version := head.read_scalar("<I")) not in (2, 3):
         raise FileError(f"its version is {version}: versions 2 and 3 are read, little-endian")
     # A tensor's description takes 32 bytes or more, a field 13: whatever cannot fit is refused
     # before it is read.
-    tensors = head.count("tensors", 32)
-    n_fields = head.count("fields", 13)
+    tensors = head.read_count("tensors", 32)
+    n_fields = head.read_count("fields", 13)
     fields = {}
     for _ in range(n_fields):
-        key = head.name()
-        fields[key] = head.value(head.scalar("<I"))
+        key = head.read_name()
+        fields[key] = head.read_value(head.read_scalar("<I"))
     described = []
     for _ in range(tensors):
-        name = head.name()
-        dims = head.scalar("<I")
+        name = head.read_name()
+        dims = head.read_scalar("<I")
         if not 1 <= dims <= 4:
             raise FileError(f"its tensor {name!r} has {dims} dimensions: 1 to 4 are legal")
         # GGUF lists the side of a row first.
-        shape = tuple(reversed([head.scalar("<Q") for _ in range(dims)]))
+        shape = tuple(reversed([head.read_scalar("<Q") for _ in range(dims)]))
         # Where a tensor lies is known only after all of them are described.
-        described.append((name, shape, head.scalar("<I"), head.scalar("<Q")))
+        described.append((name, shape, head.read_scalar("<I"), head.read_scalar("<Q")))
     align = fields.get("general.alignment", 32)
     if not isinstance(align, int) or align < 1 or align & (align - 1):
         raise FileError(f"its alignment is {align!r}: it must be a power of two")

@@ -31,7 +31,7 @@ class GGUFFile(Protocol):
     def fields(self) -> Mapping[str, Any]: ...
     @property
     def entries(self) -> Mapping[str, Any]: ...
-    def number(self, key: str, *default: int) -> int:
+    def metadata_count(self, key: str, *default: int) -> int:
         """A count among the metadata.
 
         Args:
@@ -46,7 +46,7 @@ class GGUFFile(Protocol):
         """
         ...
 
-    def real(self, key: str, *default: float) -> float:
+    def metadata_real(self, key: str, *default: float) -> float:
         """A number above 0 among the metadata.
 
         Args:
@@ -61,7 +61,7 @@ class GGUFFile(Protocol):
         """
         ...
 
-    def tensor(self, own: str) -> Tensor:
+    def stored_tensor(self, own: str) -> Tensor:
         """A tensor by the file's own name, dequantised."""
         ...
 
@@ -108,7 +108,7 @@ class GGUFArchitecture:
     plus: float = 0.0
     more: Callable[[GGUFFile, Config], Config] | None = None
 
-    def name(self, block: str) -> str | None:
+    def tensor_name(self, block: str) -> str | None:
         """Hugging Face's name of a block's tensor."""
         return self.names.get(block) or _BLOCK.get(block)
 
@@ -141,10 +141,12 @@ def _pattern(file: GGUFFile, config: Config, every: int) -> list[str]:
 def _granite(file: GGUFFile, config: Config) -> Config:
     """Multipliers. A file without one means the usual scale of scores, and 1 otherwise."""
     return {
-        "embedding_multiplier": file.real("granite.embedding_scale", 1.0),
-        "residual_multiplier": file.real("granite.residual_scale", 1.0),
-        "logits_scaling": file.real("granite.logit_scale", 1.0),
-        "attention_multiplier": file.real("granite.attention.scale", config["head_dim"] ** -0.5),
+        "embedding_multiplier": file.metadata_real("granite.embedding_scale", 1.0),
+        "residual_multiplier": file.metadata_real("granite.residual_scale", 1.0),
+        "logits_scaling": file.metadata_real("granite.logit_scale", 1.0),
+        "attention_multiplier": file.metadata_real(
+            "granite.attention.scale", config["head_dim"] ** -0.5
+        ),
     }
 
 
@@ -162,7 +164,7 @@ def _qwen3_moe(file: GGUFFile, config: Config) -> Config:
         for i in range(config["num_hidden_layers"])
         if f"blk.{i}.ffn_gate_inp.weight" not in file.entries
     ]
-    inner = file.number("qwen3moe.expert_feed_forward_length")
+    inner = file.metadata_count("qwen3moe.expert_feed_forward_length")
     return {
         **_experts(file),
         "mlp_only_layers": dense,
@@ -176,7 +178,7 @@ def _gpt_oss(file: GGUFFile, config: Config) -> Config:
     return {
         **_experts(file),
         "layer_types": _pattern(file, config, 2),
-        "intermediate_size": file.number(
+        "intermediate_size": file.metadata_count(
             "gpt-oss.expert_feed_forward_length", config["intermediate_size"]
         ),
         "rope_scaling": None if scaling is None else {**scaling, "truncate": False},
@@ -186,8 +188,8 @@ def _gpt_oss(file: GGUFFile, config: Config) -> Config:
 def _experts(file: GGUFFile) -> Config:
     arch = file.architecture
     return {
-        "num_local_experts": file.number(f"{arch}.expert_count"),
-        "num_experts_per_tok": file.number(f"{arch}.expert_used_count"),
+        "num_local_experts": file.metadata_count(f"{arch}.expert_count"),
+        "num_experts_per_tok": file.metadata_count(f"{arch}.expert_used_count"),
     }
 
 
@@ -199,8 +201,8 @@ def _gemma2(file: GGUFFile, config: Config) -> Config:
         "sliding_window": config.get("sliding_window", 4096),
         "layer_types": _pattern(file, config, 2),
         "query_pre_attn_scalar": wide if config["num_hidden_layers"] == 46 else config["head_dim"],
-        "attn_logit_softcapping": file.real("gemma2.attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": file.real("gemma2.final_logit_softcapping", 30.0),
+        "attn_logit_softcapping": file.metadata_real("gemma2.attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": file.metadata_real("gemma2.final_logit_softcapping", 30.0),
     }
 
 
@@ -213,8 +215,8 @@ def _gemma3(file: GGUFFile, config: Config) -> Config:
         "layer_types": _pattern(file, config, 6 if window else 1),
         "query_pre_attn_scalar": wide if config["num_hidden_layers"] == 62 else config["head_dim"],
         # Gemma 3 has no bound unless the file says one.
-        "final_logit_softcapping": file.real(cap) if file.fields.get(cap) else None,
-        "rope_local_base_freq": file.real("gemma3.rope.freq_base_swa", 10000.0),
+        "final_logit_softcapping": file.metadata_real(cap) if file.fields.get(cap) else None,
+        "rope_local_base_freq": file.metadata_real("gemma3.rope.freq_base_swa", 10000.0),
     }
 
 
@@ -257,8 +259,8 @@ def config_of(file: GGUFFile) -> Config:
         raise FileError(
             f"{file.path} holds no weights of a language model: the tensor token_embd.weight is missing"
         )
-    number = file.number
-    real = file.real
+    number = file.metadata_count
+    real = file.metadata_real
     heads = number(f"{arch}.attention.head_count")
     width = number(f"{arch}.embedding_length")
     layers = number(f"{arch}.block_count")
@@ -318,8 +320,8 @@ def _scaling(file: GGUFFile, arch: str, config: Config) -> Config | None:
             "rope_type": "longrope",
             "short_factor": short,
             "long_factor": long,
-            "attention_factor": file.real(f"{key}.attn_factor", 1.0),
-            "original_max_position_embeddings": file.number(
+            "attention_factor": file.metadata_real(f"{key}.attn_factor", 1.0),
+            "original_max_position_embeddings": file.metadata_count(
                 f"{key}.original_context_length", config["max_position_embeddings"]
             ),
         }
@@ -329,19 +331,21 @@ def _scaling(file: GGUFFile, arch: str, config: Config) -> Config | None:
         raise FileError(
             f"{file.path} has {key}.type = {kind!r:.80}: linear and yarn are served, and tables of divisors"
         )
-    scaling = {"rope_type": kind, "factor": file.real(f"{key}.factor")}
+    scaling = {"rope_type": kind, "factor": file.metadata_real(f"{key}.factor")}
     if kind == "yarn":
         if file.fields.get(f"{key}.yarn_log_multiplier"):
             raise FileError(f"{file.path} has {key}.yarn_log_multiplier: yarn is served without it")
-        scaling["original_max_position_embeddings"] = file.number(f"{key}.original_context_length")
+        scaling["original_max_position_embeddings"] = file.metadata_count(
+            f"{key}.original_context_length"
+        )
         for ours, theirs in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
             if f"{key}.{theirs}" in file.fields:
-                scaling[ours] = file.real(f"{key}.{theirs}")
+                scaling[ours] = file.metadata_real(f"{key}.{theirs}")
         # Yarn's own magnitude is 0.1 ln(factor) + 1; the file's factor comes on top of it, Hugging
         # Face's replaces it.
         for theirs in ("attn_factor", "yarn_attn_factor"):  # on top of the usual magnitude
             if f"{key}.{theirs}" in file.fields:
-                scaling["attention_factor"] = file.real(f"{key}.{theirs}") * (
+                scaling["attention_factor"] = file.metadata_real(f"{key}.{theirs}") * (
                     0.1 * math.log(max(scaling["factor"], 1.0)) + 1.0
                 )
     return scaling
@@ -353,7 +357,7 @@ def _table(file: GGUFFile, name: str, turned: int) -> list[float]:
         raise FileError(
             f"{file.path} lacks the tensor {name}, which belongs to the other rope_factors"
         )
-    divisor = file.tensor(name).flatten().tolist()
+    divisor = file.stored_tensor(name).flatten().tolist()
     if 2 * len(divisor) > turned or not all(0 < x < 1e12 for x in divisor):
         raise FileError(
             f"{file.path} has {name} of {len(divisor)} numbers: at most one for each pair of a "

@@ -60,7 +60,7 @@ class SplitExpertWeights(Mapping[str, Tensor]):
         old = tuple(at)
         self._names = [*(name for name in source if not name.startswith(old)), *self._parts]
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, without reading it."""
         if name not in self._parts:
             return fields.shape_of(self._source, name)
@@ -91,7 +91,7 @@ class SplitExpertWeights(Mapping[str, Tensor]):
             )
         return shape
 
-    def rows(self, name: str, first: int, stop: int) -> Tensor:
+    def tensor_rows(self, name: str, first: int, stop: int) -> Tensor:
         """Rows of one expert of the matrix, its leading sides taken as one; of a bias the row of
         one expert.
 
@@ -115,7 +115,7 @@ class SplitExpertWeights(Mapping[str, Tensor]):
         if end == ".bias":
             return self._read(whole + "_bias")[first:stop, own]
         # Rows are asked for an expert at a time.
-        e = first // self.shape(name)[1]
+        e = first // self.tensor_shape(name)[1]
         if whole + "_blocks" in self._source:
             return _numbers(
                 self._read(whole + "_blocks")[e, own], self._read(whole + "_scales")[e, own]
@@ -132,10 +132,10 @@ class SplitExpertWeights(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._parts:
             return self._source[name]
-        count, rows = self.shape(name)[:2]
+        count, rows = self.tensor_shape(name)[:2]
         if self._parts[name][2] == ".bias":
-            return self.rows(name, 0, count)
-        return torch.stack([self.rows(name, e * rows, (e + 1) * rows) for e in range(count)])
+            return self.tensor_rows(name, 0, count)
+        return torch.stack([self.tensor_rows(name, e * rows, (e + 1) * rows) for e in range(count)])
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts or (name in self._source and name in self._names)

@@ -36,7 +36,7 @@ class RotaryEmbedding:
     options: Mapping[str, Any]
 
     @staticmethod
-    def of(config: Mapping[str, Any], head: int, theta: float = 10000.0) -> RotaryEmbedding:
+    def of_config(config: Mapping[str, Any], head: int, theta: float = 10000.0) -> RotaryEmbedding:
         """Read what a config.json says: `rope_scaling` or, where it says nothing,
         `rope_parameters`, and `rope_theta`.
 
@@ -88,7 +88,7 @@ class RotaryEmbedding:
         """The longest sequence that the scaling is meant for, in positions."""
         return KINDS[self.kind].context(self)
 
-    def table(self, start: int, stop: int) -> Tensor:
+    def factor_table(self, start: int, stop: int) -> Tensor:
         """Factors of consecutive positions.
 
         Where the published rule looks at the length of the text (dynamic, longrope), position p is
@@ -113,7 +113,7 @@ class RotaryEmbedding:
         """Whether turning by a and then by b positions is turning by a + b, wherever one stands."""
         return self.kind not in ("dynamic", "longrope")
 
-    def plain(self, base: float | Tensor | None = None) -> Tensor:
+    def plain_frequencies(self, base: float | Tensor | None = None) -> Tensor:
         """The unscaled frequencies: base^(-2k / dim) for each pair k; base None: the embedding's
         own."""
         return (self.base if base is None else base) ** -self.steps
@@ -125,23 +125,25 @@ class RotaryEmbedding:
 
 
 def _default(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
-    return r.plain(), 1.0
+    return r.plain_frequencies(), 1.0
 
 
 def _linear(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
-    return r.plain() / r.options["factor"], 1.0
+    return r.plain_frequencies() / r.options["factor"], 1.0
 
 
 def _dynamic(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     factor = r.options["factor"]
     # NTK scaling: the base grows with the length once that is beyond the span.
     length = (position + 1).clamp(min=r.span)
-    return r.plain(r.base * (factor * length / r.span - (factor - 1)) ** (r.dim / (r.dim - 2))), 1.0
+    return r.plain_frequencies(
+        r.base * (factor * length / r.span - (factor - 1)) ** (r.dim / (r.dim - 2))
+    ), 1.0
 
 
 def _llama3(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     o = r.options
-    inverse = r.plain()
+    inverse = r.plain_frequencies()
     turns = (
         o["original_max_position_embeddings"] * inverse / (2 * math.pi)
     )  # full turns over the first context
@@ -155,16 +157,16 @@ def _llama3(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
 
 def _yarn(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     o = r.options
-    inverse = r.plain()
+    inverse = r.plain_frequencies()
     first = o["original_max_position_embeddings"]
     factor = o.get("factor") or r.span / first
 
     # The dimension whose frequency makes so many turns over the first context.
-    def dimension(turns: float) -> float:
+    def turn_dimension(turns: float) -> float:
         return r.dim * math.log(first / (turns * 2 * math.pi)) / (2 * math.log(r.base))
 
-    low = dimension(o.get("beta_fast") or 32)
-    high = dimension(o.get("beta_slow") or 1)
+    low = turn_dimension(o.get("beta_fast") or 32)
+    high = turn_dimension(o.get("beta_slow") or 1)
     if o.get("truncate", True):
         low = math.floor(low)
         high = math.ceil(high)
@@ -179,16 +181,16 @@ def _yarn(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
     magnitude = o.get("attention_factor")
     if magnitude is None:
 
-        def scale(by: float) -> float:
+        def scale_by(by: float) -> float:
             if factor <= 1:
                 return 1.0
             return 0.1 * by * math.log(factor) + 1.0
 
         both = o.get("mscale") and o.get("mscale_all_dim")
         if both:
-            magnitude = scale(o["mscale"]) / scale(o["mscale_all_dim"])
+            magnitude = scale_by(o["mscale"]) / scale_by(o["mscale_all_dim"])
         else:
-            magnitude = scale(1.0)
+            magnitude = scale_by(1.0)
     return inverse * (keep + (1.0 - keep) / factor), float(magnitude)
 
 
@@ -204,7 +206,7 @@ def _longrope(r: RotaryEmbedding, position: Tensor) -> tuple[Tensor, float]:
             magnitude = math.sqrt(1 + math.log(factor) / math.log(first))
     short, long = (torch.tensor(o[k], dtype=torch.float64) for k in ("short_factor", "long_factor"))
     # Positions beyond the first context have divisors of their own.
-    return r.plain() / torch.where(position + 1 > first, long, short), float(magnitude)
+    return r.plain_frequencies() / torch.where(position + 1 > first, long, short), float(magnitude)
 
 
 def _span(r: RotaryEmbedding) -> int:

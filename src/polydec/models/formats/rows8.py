@@ -75,7 +75,7 @@ class RowQuantisedWeights(Mapping[str, Tensor]):
     def __contains__(self, name: object) -> bool:  # else each question would make a matrix
         return name in self._names
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, without making it."""
         return fields.shape_of(self._source, name)
 

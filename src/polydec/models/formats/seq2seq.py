@@ -83,7 +83,7 @@ class T5Shape:
         """Number of attention heads."""
         return self.width // self.head
 
-    def published(self, start: int, end: int) -> dict[str, Any]:
+    def published_config(self, start: int, end: int) -> dict[str, Any]:
         """The content of a config.json.
 
         Args:

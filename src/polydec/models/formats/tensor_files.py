@@ -44,7 +44,7 @@ class SafeTensors(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         return self._at[name][1].get_tensor(name)
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, without reading it."""
         return tuple(self._at[name][1].get_slice(name).get_shape())
 
@@ -79,7 +79,7 @@ class SharedEmbeddingWeights(Mapping[str, Tensor]):
     def __contains__(self, name: object) -> bool:  # else each question would read a tensor
         return name in self._borrowed or name in self._own
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, without reading it."""
         return fields.shape_of(self._borrowed.get(name, self._own), name)
 
@@ -112,7 +112,7 @@ class HeadlessWeights(Mapping[str, Tensor]):
     def __contains__(self, name: object) -> bool:
         return self._name(name) in self._own
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, without reading it."""
         return fields.shape_of(self._own, self._name(name))
 

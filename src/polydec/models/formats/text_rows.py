@@ -26,7 +26,7 @@ from polydec.base.edge import (
     whole_text,
 )
 from polydec.base.errors import FileError, PolydecError
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 
 # Limits, so that a wrong or hostile file ends with a sentence and not with full memory.
 LONGEST_LINE = 1 << 24

@@ -196,11 +196,11 @@ class ThinkingReader:
     marks: ThinkingMarks
     opened: bool = False
 
-    def start(self) -> ReadState:
+    def start_state(self) -> ReadState:
         """The state before the first piece."""
         return ReadState(ThinkingPhase.BEGUN if self.opened else ThinkingPhase.FIRST)
 
-    def step(self, state: ReadState, text: str) -> tuple[ReadState, list[Segment]]:
+    def read_piece(self, state: ReadState, text: str) -> tuple[ReadState, list[Segment]]:
         """Read one more piece.
 
         Args:
@@ -225,7 +225,7 @@ class ThinkingReader:
             if not more:
                 return ReadState(phase, rest), out
 
-    def end(self, state: ReadState, cut: bool) -> list[Segment]:
+    def end_text(self, state: ReadState, cut: bool) -> list[Segment]:
         """End the text.
 
         Args:
@@ -265,18 +265,18 @@ class ThinkingReader:
             ]
         return [segment for segment in segments if segment[1]]
 
-    def parted(self, text: str, cut: bool) -> tuple[str, str]:
+    def separate_text(self, text: str, cut: bool) -> tuple[str, str]:
         """Separate a complete text.
 
         Args:
             text: The text.
-            cut: Whether it stops where it would have gone on; see `end`.
+            cut: Whether it stops where it would have gone on; see `end_text`.
 
         Returns:
             What was thought, and what is answered.
         """
-        state, segments = self.step(self.start(), text)
-        segments += self.end(state, cut)
+        state, segments = self.read_piece(self.start_state(), text)
+        segments += self.end_text(state, cut)
         thought, answer = (
             "".join(part for kind, part in segments if kind is wanted)
             for wanted in (ThinkingSegmentKind.THINKING, ThinkingSegmentKind.ANSWER)

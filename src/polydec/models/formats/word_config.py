@@ -10,7 +10,7 @@ from pydantic import Field
 
 from polydec.base.edge import validate_record
 from polydec.base.errors import RequestError
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 
 MODEL_TYPE = "polydec_word_pooled"
 

@@ -120,9 +120,9 @@ def report_artefact_damage(path: str | Path, kind: ArtefactKind) -> Any:
 def width_of_states(target: Target) -> int:
     """Of the states that a law shows. Raises PolydecError where it shows none."""
     # A session needs a token to begin with; any one does, since nothing is scored.
-    session = target.open((0,))
+    session = target.open_session((0,))
     try:
-        return session.embed((0,)).shape[-1]
+        return session.embed_tokens((0,)).shape[-1]
     finally:
         session.close()
 
@@ -153,7 +153,9 @@ def _divides_by_root_mean_square(session: Session, width: int) -> bool:
     # Of ones nothing is left but the norm's weights; another norm gives something else here or for the other state.
     other_H = torch.linspace(-1.0, 2.0, width)
     other_H /= other_H.square().mean().sqrt()
-    weight_H, got_H = session.normed(torch.stack([torch.ones(width), other_H])).double().cpu()
+    weight_H, got_H = (
+        session.normed_states(torch.stack([torch.ones(width), other_H])).double().cpu()
+    )
     away = (got_H - weight_H * other_H).norm()
     # Rounding to bfloat16 is far below that.
     return bool(away <= 0.02 * got_H.norm())
@@ -180,14 +182,14 @@ def require_laws(
     """
     require_width(target, width, who)
     # A session needs a token to begin with; any one does.
-    session = target.open((0,))
+    session = target.open_session((0,))
     # No rows: what the target cannot do is refused before it computes anything.
     none_0H = torch.zeros(0, width)
     try:
         if head:
-            session.states(none_0H)
+            session.score_states(none_0H)
         if normed:
-            session.normed(none_0H)
+            session.normed_states(none_0H)
             if head and not _divides_by_root_mean_square(session, width):
                 raise FileError(
                     "its final norm must divide by the root mean square and nothing else"

@@ -40,7 +40,7 @@ class ArtefactModules(Mapping[str, Any]):
                 return module
         return self._all[kind]
 
-    def likely(self, where: Path) -> Iterator[Any]:
+    def likely_modules(self, where: Path) -> Iterator[Any]:
         """All of them, those first whose tensors a directory seems to hold."""
         # Sorting by false and true puts files that match first.
         for file in sorted(self.files, key=lambda f: not (where / f"{f}.safetensors").is_file()):
@@ -86,7 +86,7 @@ def load_artefact(name: str | PathLike[str]) -> Any:
     if isinstance(kind, str) and kind in MODULES:
         return MODULES[kind].load(str(where))
     # Files of older versions name no kind: the name of the tensor file tells.
-    for module in MODULES.likely(where) if kind is None else ():
+    for module in MODULES.likely_modules(where) if kind is None else ():
         if (where / module.KIND.weights).is_file():
             return module.load(str(where))
     # Imported late: published layouts are rare, and these modules load much.
@@ -123,7 +123,7 @@ def bind_artefact(trained: Any, target: Target) -> Any:
     Raises:
         FileError: It does not fit the target.
     """
-    make = getattr(trained, "bound", None)
+    make = getattr(trained, "bound_drafter", None)
     if make is None:
         return trained
     return make(target)

@@ -152,7 +152,7 @@ def _eagle1(
     if target is None:
         eagle = drafter.eagle
     else:
-        eagle = drafter.bound(target)
+        eagle = drafter.bound_drafter(target)
     vllm = published_eagle1.export_eagle1(out, eagle)
     # A bias of zeros is as good as none, and loses nothing in vLLM.
     biased = eagle.bias_H is not None and bool(eagle.bias_H.any())

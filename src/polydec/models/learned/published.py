@@ -61,7 +61,9 @@ class PublishedLayer:
     def cost(self) -> float:
         return float(sum(t.numel() for t in self.tensors.values()))
 
-    def network(self, vocab: int = 1, own: DraftVocabularyHead | None = None) -> PublishedNetwork:
+    def layer_network(
+        self, vocab: int = 1, own: DraftVocabularyHead | None = None
+    ) -> PublishedNetwork:
         """Make the network that runs the layer in fp32, fed by `NetworkQuery.embed`.
 
         Args:
@@ -89,7 +91,7 @@ class PublishedNetwork:
         self._vocab = vocab
         self._head = c.head
         # Published configs may scale the rotary embedding as their target does.
-        self._rope = RotaryEmbedding.of(
+        self._rope = RotaryEmbedding.of_config(
             {
                 **c.model_dump(exclude_none=True),
                 "max_position_embeddings": c.max_position_embeddings,
@@ -127,7 +129,8 @@ class PublishedNetwork:
             [new[heads : heads + c.kv_heads], new[heads + c.kv_heads :]]
         )
         k, v = (
-            t[:, :stop].repeat_interleave(heads // c.kv_heads, 0) for t in cache.entries().unbind(0)
+            t[:, :stop].repeat_interleave(heads // c.kv_heads, 0)
+            for t in cache.all_entries().unbind(0)
         )
         # Entries before the first new one are seen by all rows; the mask decides on the rest.
         mask = torch.zeros(n, stop)
@@ -142,7 +145,9 @@ class PublishedNetwork:
         out = (x + linear(inner, w["mlp.down_proj.weight"]))[list(q.rows)]
         # The head is large, so it runs only where somebody asks for laws.
         laws = self._own is not None and max(q.want.law, q.want.base) > RowDetail.NOTHING
-        return NetworkAnswer(self.head(out) if laws else None, out if q.want.hidden else None)
+        return NetworkAnswer(
+            self.head_logits(out) if laws else None, out if q.want.hidden else None
+        )
 
     def _project(self, row_MS: Tensor, position_M: Tensor) -> tuple[Tensor, Tensor]:
         """Queries, keys and values [heads + 2 kv heads, M, head], the former turned; and what goes on beside attention."""
@@ -183,7 +188,7 @@ class PublishedNetwork:
         """Factors of the rotary embedding at these positions."""
         if (need := int(position_M.max()) + 1) > len(self._turn):
             # Twice as long each time, so that the table is rarely made anew.
-            self._turn = self._rope.table(0, max(need, 2 * len(self._turn), 256)).to(
+            self._turn = self._rope.factor_table(0, max(need, 2 * len(self._turn), 256)).to(
                 torch.complex64
             )
         return self._turn[position_M]
@@ -191,7 +196,7 @@ class PublishedNetwork:
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return rms_norm(x, x.shape[-1:], weight, self._c.rms_norm_eps)
 
-    def head(self, hidden_RH: Tensor) -> Tensor:
+    def head_logits(self, hidden_RH: Tensor) -> Tensor:
         """Laws of states that left the layer: -inf where its head knows no token."""
         if self._own is None:
             raise FileError(
@@ -203,15 +208,17 @@ class PublishedNetwork:
             1, self._own.token_C, logits
         )
 
-    def normed(self, hidden_RH: Tensor) -> Tensor:
+    def normed_states(self, hidden_RH: Tensor) -> Tensor:
         raise FileError("a published EAGLE layer's head norms by itself")
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         raise FileError(
             "a published EAGLE layer has no table of its own: it reads the target's embeddings"
         )
 
-    def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def read_keys(
+        self, cache: KVCache, stop: int, layer: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Refuse: nothing that drafts for a published layer reads its keys.
 
         Args:
@@ -235,7 +242,7 @@ class UnboundEagle3:
     eagle: Eagle3Model
     table: Tensor | None
 
-    def bound(self, target: Target) -> Eagle3Model:
+    def bound_drafter(self, target: Target) -> Eagle3Model:
         """What drafts for this target. Raises FileError where it does not fit."""
         if self.eagle.depths:
             eagle = self.eagle
@@ -247,7 +254,7 @@ class UnboundEagle3:
                 f"EAGLE-3's fc.weight has {eagle.fuse_HD.shape[1]} columns: it reads the states of "
                 f"{len(eagle.depths)} layers of width {eagle.layer.width}"
             )
-        eagle.fit(target, None)
+        eagle.check_fit(target, None)
         require_table(self.table, target, "EAGLE-3")
         return eagle
 
@@ -266,10 +273,10 @@ def require_table(table: Tensor | None, target: Target, called: str) -> None:
     """
     if table is None:
         return
-    session = target.open((0,))
+    session = target.open_session((0,))
     try:
         # The whole table is compared: a drafter on other embeddings would draft nonsense silently.
-        own = session.embed(range(target.vocab.size))
+        own = session.embed_tokens(range(target.vocab.size))
     finally:
         session.close()
     if own.shape != table.shape or not torch.allclose(own.float(), table.float(), atol=1e-3):

@@ -46,9 +46,9 @@ class ReadEagle1:
     eagle: EagleModel
     table: Tensor | None
 
-    def bound(self, target: Target) -> EagleModel:
+    def bound_drafter(self, target: Target) -> EagleModel:
         """What drafts for this target. Raises FileError where it does not fit."""
-        self.eagle.fit(target, None)
+        self.eagle.check_fit(target, None)
         require_table(self.table, target, "EAGLE-1")
         return self.eagle
 

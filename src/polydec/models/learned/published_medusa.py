@@ -156,7 +156,7 @@ class _StoredHead:
 def _stored_names(weights: Mapping[str, Tensor], count: int) -> list[_StoredHead]:
     """Of each head the names that are there, with and without what the authors' own writer puts before them."""
 
-    def first(*names: str) -> str | None:
+    def first_name(*names: str) -> str | None:
         # The authors' own writer may prefix every name.
         both = (before + name for name in names for before in ("", "medusa_heads."))
         return next((name for name in both if name in weights), None)
@@ -165,13 +165,13 @@ def _stored_names(weights: Mapping[str, Tensor], count: int) -> list[_StoredHead
     for k in range(count):
         theirs = f"{k}.0.linear"
         ours = f"blocks.{k}.layers.0"
-        own = first(f"{k}.1.weight", f"lm_heads.{k}.weight")
-        weight = first(f"{theirs}.weight", f"{ours}.weight")
+        own = first_name(f"{k}.1.weight", f"lm_heads.{k}.weight")
+        weight = first_name(f"{theirs}.weight", f"{ours}.weight")
         for name, have in ((f"lm_heads.{k}.weight", own), (f"{ours}.weight", weight)):
             if have is None:
                 raise FileError(f"the weights lack {name!r}")
         assert own is not None and weight is not None
-        out.append(_StoredHead(own, weight, first(f"{theirs}.bias", f"{ours}.bias")))
+        out.append(_StoredHead(own, weight, first_name(f"{theirs}.bias", f"{ours}.bias")))
     return out
 
 

@@ -34,7 +34,7 @@ class BidirectionalEncoder:
             out |= {f"{i}_before": (W,), f"{i}_between": (W,)}
         return out | {"places": (self.places, W), "norm": (W,)}
 
-    def drawn(self, dice: torch.Generator) -> dict[str, Tensor]:
+    def draw_tensors(self, dice: torch.Generator) -> dict[str, Tensor]:
         """Random tensors to begin with."""
         return {
             name: torch.ones(shape)
@@ -44,7 +44,7 @@ class BidirectionalEncoder:
             for name, shape in self.shapes.items()
         }
 
-    def states(self, t: Mapping[str, Tensor], x_NTW: Tensor, there_NT: Tensor) -> Tensor:
+    def sequence_states(self, t: Mapping[str, Tensor], x_NTW: Tensor, there_NT: Tensor) -> Tensor:
         """Read N sequences of T inputs, each of which sees all others of its sequence.
 
         Args:

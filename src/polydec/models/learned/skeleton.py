@@ -45,7 +45,7 @@ class LlamaLayers:
             out[f"{at}mlp.down_proj.weight"] = (W, self.inner)
         return out | {"norm.weight": (W,)}
 
-    def through(
+    def run_layers(
         self,
         t: Mapping[str, Tensor],
         x_BTH: Tensor,
@@ -100,7 +100,7 @@ class LlamaLayers:
             x_BTH = x_BTH + F.linear(F.silu(gate) * up, t[f"{at}mlp.down_proj.weight"])
         return self._normed(x_BTH, t["norm.weight"]), own
 
-    def nothing(self, rows: int) -> list[tuple[Tensor, Tensor]]:
+    def empty_past(self, rows: int) -> list[tuple[Tensor, Tensor]]:
         """The past of texts that begin."""
         none = torch.zeros(rows, self.kv_heads, 0, self.head)
         return [(none, none)] * self.layers

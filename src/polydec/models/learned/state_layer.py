@@ -61,7 +61,9 @@ class StateLayer:
     def cost(self) -> float:
         return float(sum(t.numel() for t in self.tensors.values()))
 
-    def network(self, vocab: int = 1, own: DraftVocabularyHead | None = None) -> NeuralNetwork:
+    def layer_network(
+        self, vocab: int = 1, own: DraftVocabularyHead | None = None
+    ) -> NeuralNetwork:
         """Make the network that runs the layer, fed by `NetworkQuery.embed` (S wide).
 
         It is the compiled step where that serves this shape, with matrices stored in 8 bits, as
@@ -79,7 +81,7 @@ class StateLayer:
         # A Llama has one width. So the stream is S wide too, and zeros keep the part beside it as
         # it is.
         beside = wide - self.width
-        config = self.config(vocab=vocab, tied=own is None)
+        config = self.network_config(vocab=vocab, tied=own is None)
         for name in (
             "self_attn.o_proj.weight",
             "mlp.down_proj.weight",
@@ -117,7 +119,7 @@ class StateLayer:
         native, _ = cpu.try_native_network(config, tensors | thin, self.threads, quantize="q8_0")
         return native or LlamaTransformer.build(config, tensors, dtype="float32")
 
-    def config(self, layers: int = 1, vocab: int = 1, tied: bool = True) -> dict[str, Any]:
+    def network_config(self, layers: int = 1, vocab: int = 1, tied: bool = True) -> dict[str, Any]:
         """Describe a network of layers of this shape as a Llama's config.json does.
 
         Args:

@@ -32,10 +32,10 @@ class StateStack:
     def cost(self) -> float:
         return sum(layer.cost for layer in self.layers)
 
-    def network(self) -> NeuralNetwork:
-        """What runs them, fed by `NetworkQuery.embed` (H wide); see `StateLayer.network`. It gives states alone."""
+    def layer_network(self) -> NeuralNetwork:
+        """What runs them, fed by `NetworkQuery.embed` (H wide); see `StateLayer.layer_network`. It gives states alone."""
         first = self.layers[0]
-        config = first.config(len(self.layers))
+        config = first.network_config(len(self.layers))
         tensors = {
             f"model.layers.{i}.{name}": tensor.detach()
             for i, layer in enumerate(self.layers)

@@ -46,13 +46,13 @@ def add_native_matrix(step: CpuStep, part: str, weight_NK: Tensor) -> Callable[[
     # The library copies and packs the blocks.
     step._check(step._put(PARTS[part], 0, item))
 
-    def through(rows_MK: Tensor) -> Tensor:
+    def through_matrix(rows_MK: Tensor) -> Tensor:
         # The library takes a limited number of rows a call.
         return torch.cat(
             [_through(step, part, len(weight_NK), part_MK) for part_MK in rows_MK.split(LIMIT)]
         )
 
-    return through
+    return through_matrix
 
 
 def _through(step: CpuStep, part: str, width: int, rows_MK: Tensor) -> Tensor:
@@ -193,16 +193,16 @@ class NativeTreeGrower:
             self._table_CH = self._make().float().contiguous()
         return self._table_CH
 
-    def tip(self, answer: NetworkAnswer) -> TipState:
+    def answer_tip(self, answer: NetworkAnswer) -> TipState:
         """The tip of what the layer answered at its last row."""
         assert answer.hidden_RH is not None and answer.logits_RV is not None
         return TipState(answer.hidden_RH[-1].clone(), answer.logits_RV[-1, self._token_C])
 
-    def answer(self, tip: TipState) -> NetworkAnswer:
+    def answer_of_tip(self, tip: TipState) -> NetworkAnswer:
         """The answer of a pass whose last row is a tip."""
         return NetworkAnswer(self._step._full(tip.logits_C[None]), tip.state_H[None])
 
-    def even(self, rows_MH: Tensor) -> Tensor:
+    def even_rows(self, rows_MH: Tensor) -> Tensor:
         """Rows divided by their root mean squares."""
         return _evened(self._step, rows_MH)
 
@@ -218,7 +218,7 @@ class NativeTreeGrower:
         # Slots for the true states, and for the paths of every level but the last, whose entries
         # nobody reads.
         room = n + q.tips * (q.depth - 1)
-        cache.stage([-1] * room)
+        cache.stage_slots([-1] * room)
         step._turn(length + n + q.depth - 1)
         # The library writes into the cache and reads the tables where they lie.
         where = CacheOf()
@@ -259,7 +259,7 @@ class NativeTreeGrower:
         )
         code = step._lib.step_grow(step._model, C.byref(g))
         # True states stay cached; what the tree's own nodes left does not.
-        cache.commit(range(n) if not code else ())
+        cache.commit_path(range(n) if not code else ())
         _check(step, code)
         # The library counts tokens of the layer's own head; here they become ids of the vocabulary.
         ids = [self._id[x] for x in token[: g.found].tolist()]

@@ -35,11 +35,11 @@ from polydec.models.native.press import StepPress, fill_cache_descriptor, step_p
 from polydec.models.native.weights import NativeWeightLoader, load_all
 from polydec.models.nets.cache import GROWTH, KVCache
 from polydec.models.nets.memory import empty_pooled_tensor
+from polydec.models.nets.moved_keys import rotate_cached_keys, why_not_rotatable
 from polydec.models.nets.packing import group_into_passes
 from polydec.models.nets.press import CachePress
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery, forward_in_parts, in_turns
 from polydec.models.nets.scores import NOT_FINITE
-from polydec.models.nets.turned import rotate_cached_keys, why_not_rotatable
 
 LIMIT = 512  # rows of a pass: more gain nothing, and each holds memory
 MOST = 1 << 24  # of any count in a config
@@ -222,7 +222,7 @@ class CpuStep:
             net._check(net._lib.step_sparse(net._model, *which.buffer_info()))
         net._widen = load_all(load, c, net._put, tokens)
         net._norm_W = torch.from_numpy(
-            load.vector("model.norm.weight", plus=c.norms.plus).data
+            load.read_vector("model.norm.weight", plus=c.norms.plus).data
         ).clone()
         if not load.quantised:  # whatever was asked for, floats are multiplied as floats
             net.compute = "float32"
@@ -247,7 +247,7 @@ class CpuStep:
             experts = 0
         else:
             experts = c.experts.used * c.experts.inner
-        inner = sum(experts if c.sparse(i) else c.inner for i in range(c.layers))
+        inner = sum(experts if c.is_sparse(i) else c.inner for i in range(c.layers))
         net.cost = float(c.layers * attention + 3 * inner * c.width + net._outputs * c.width)
         return net
 
@@ -559,7 +559,7 @@ class CpuStep:
                     law,
                     None,
                     best,
-                    top=self.top if RowDetail.TOPK in (want.law, want.base) else None,
+                    top=self.top_tokens if RowDetail.TOPK in (want.law, want.base) else None,
                 )
             ]
         answers = self._answers(
@@ -598,7 +598,7 @@ class CpuStep:
         best: list[int],
         hidden: Any,
     ) -> list[NetworkAnswer]:
-        def states(r: int, end: int) -> Tensor:
+        def answered_states(r: int, end: int) -> Tensor:
             """Hidden states of some answered rows.
 
             Args:
@@ -624,12 +624,14 @@ class CpuStep:
             answers.append(
                 NetworkAnswer(
                     self._full(logits[k : k + n]) if n and logits is not None else None,
-                    states(r, end) if q.want.hidden else None,
+                    answered_states(r, end) if q.want.hidden else None,
                     best[r:end] if reads else None,
                     # The head runs later, if at all: the argmax was found without keeping the
                     # logits.
-                    (lambda r=r, end=end: self.head(states(r, end))) if reads and not n else None,
-                    top=self.top if RowDetail.TOPK in (q.want.law, q.want.base) else None,
+                    (lambda r=r, end=end: self.head_logits(answered_states(r, end)))
+                    if reads and not n
+                    else None,
+                    top=self.top_tokens if RowDetail.TOPK in (q.want.law, q.want.base) else None,
                 )
             )
             r = end
@@ -643,7 +645,7 @@ class CpuStep:
             1, self._tokens, logits
         )
 
-    def head(self, hidden_RH: Tensor) -> Tensor:
+    def head_logits(self, hidden_RH: Tensor) -> Tensor:
         """Logits of hidden states: what a pass over these rows gave, or would have given."""
         if len(hidden_RH):
             out = []
@@ -655,7 +657,7 @@ class CpuStep:
                 self.layers, 2, self.config.kv_heads, len(some_RH), self._head
             )
             cache = KVCache(nothing)  # no layer runs: nobody writes there
-            cache.stage(range(-1, len(some_RH) - 1))
+            cache.stage_slots(range(-1, len(some_RH) - 1))
             q = NetworkQuery(cache, 0, (), range(len(some_RH)), _ROW, embed=some_RH, layers=())
             logits_RV = self._step([q], ())[0].logits_RV
             assert logits_RV is not None
@@ -664,7 +666,7 @@ class CpuStep:
             return out[0]
         return torch.cat(out)
 
-    def normed(self, hidden_RH: Tensor) -> Tensor:
+    def normed_states(self, hidden_RH: Tensor) -> Tensor:
         """States after the final norm, ``[n, width]``."""
         return rms_norm(hidden_RH.float(), self._norm_W.shape, self._norm_W, self.config.eps)
 
@@ -675,7 +677,7 @@ class CpuStep:
             return f"cache_dtype is {self.cache_dtype!r}, which turns would round again and again"
         return why_not_rotatable(self.config)
 
-    def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
+    def turn_entries(self, kv: Tensor, first: int, by: int) -> Tensor:
         """Give cached entries as they would be at other positions; values stay as they are.
 
         The factors are those of the step's own tables.
@@ -690,14 +692,16 @@ class CpuStep:
         """
         n = kv.shape[-2]
 
-        def tables(k: int) -> tuple[Tensor, Tensor]:
+        def sine_tables(k: int) -> tuple[Tensor, Tensor]:
             cosine, sine = rotary_cos_sin(self.config.ropes[k], max(first, first + by) + n)
             turn = torch.complex(cosine, sine)
             return turn[first : first + n], turn[first + by : first + by + n]
 
-        return rotate_cached_keys(kv, by, self.config, True, tables)
+        return rotate_cached_keys(kv, by, self.config, True, sine_tables)
 
-    def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def read_keys(
+        self, cache: KVCache, stop: int, layer: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Read keys and values that a cache holds.
 
         Args:
@@ -715,7 +719,7 @@ class CpuStep:
             raise RequestError(
                 f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
             )
-        both = cache.layer(self.layers - 1 if layer is None else layer, stop)
+        both = cache.layer_entries(self.layers - 1 if layer is None else layer, stop)
         if self.cache_dtype == "int8":
             # The last four bytes of a head's vector are its scale.
             scale = both[..., self._head :].contiguous().view(torch.float32)
@@ -723,15 +727,15 @@ class CpuStep:
         keys, values = both.float()
         return keys, values
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer, ``[n, width]``."""
         if self._widen is not None:
             return self._widen(tokens)
         if tokens:
-            return torch.stack([self.embedding(x) for x in tokens])
+            return torch.stack([self.embedding_row(x) for x in tokens])
         return torch.empty(0, self.config.width)
 
-    def top(self, logits_RV: Tensor, k: int) -> list[list[int]]:
+    def top_tokens(self, logits_RV: Tensor, k: int) -> list[list[int]]:
         """Find the likeliest tokens of each row.
 
         Args:
@@ -824,7 +828,7 @@ class CpuStep:
             for s in range(q.first, q.first + len(q))
         ]
 
-    def profile(self) -> dict[str, float]:
+    def profile_seconds(self) -> dict[str, float]:
         """Seconds since the last call, of the first thread: linear layers, attention, the rest, the
         head."""
         t = (C.c_double * 4)()
@@ -836,15 +840,15 @@ class CpuStep:
         """Bytes of weights that a pass reads."""
         return self._lib.step_bytes(self._model)
 
-    def bandwidth(self) -> float:
+    def measure_bandwidth(self) -> float:
         """Bytes a second at which all threads read the packed weights."""
         return self._lib.step_bandwidth(self._model)
 
-    def peak(self) -> float:
+    def measure_peak(self) -> float:
         """fp32 operations a second of all threads."""
         return self._lib.step_peak(self._model)
 
-    def embedding(self, token: int) -> Tensor:
+    def embedding_row(self, token: int) -> Tensor:
         """One row of the embedding table, as the file's dequantisation gives it."""
         row = torch.empty(self.config.width)
         self._check(self._lib.step_row(self._model, token, row.data_ptr(), row.numel()))
@@ -913,9 +917,9 @@ def rotary_cos_sin(rope: RotaryEmbedding, n: int) -> tuple[Tensor, Tensor]:
         Cosines and sines, each ``[n, head / 2]``, float32.
     """
     if rope.kind in ("dynamic", "longrope"):  # the frequencies depend on the position
-        turn = rope.table(0, n)
+        turn = rope.factor_table(0, n)
         return turn.real.float(), turn.imag.float()
-    unit = rope.table(1, 2)[0]
+    unit = rope.factor_table(1, 2)[0]
     inverse = 1.0 / rope.base ** (torch.arange(0, rope.dim, 2).float() / rope.dim)
     if rope.kind == "linear":
         inverse = inverse / rope.options["factor"]

@@ -61,7 +61,7 @@ class PackedBlockSlab:
         self._left = torch.empty(0, dtype=torch.uint8)
         self._total = 0
 
-    def take(self, size: int) -> Tensor:
+    def take_bytes(self, size: int) -> Tensor:
         """So many bytes, at a multiple of 64 where all sizes are."""
         if len(self._left) < size:
             # Each piece doubles the room, so that there are few of them; none is smaller than LEAST
@@ -96,7 +96,9 @@ class StepPress:
     asks = False
     lasting = True
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> NativePackedBlock:
+    def pack_block(
+        self, k: int, kv: Tensor, behind: Tensor | None, before: Any
+    ) -> NativePackedBlock:
         """Pack a block of one layer.
 
         Args:
@@ -111,7 +113,7 @@ class StepPress:
         Raises:
             MissingError: A number is not finite.
         """
-        out = self.slab.take(self.size)
+        out = self.slab.take_bytes(self.size)
         self.into(self.shape, kv.contiguous(), out)
         return NativePackedBlock(out, out.data_ptr())
 
@@ -212,7 +214,7 @@ def fill_cache_descriptor(
         if not chunks or (not chunks[-1][1] and len(known) >= len(chunks)):
             rows.append(known[: len(chunks)])  # pyright: ignore[reportArgumentType]
         else:
-            rows.append([cache.chunk(layer, c) for c in chunks])  # pyright: ignore[reportArgumentType]
+            rows.append([cache.packed_chunk(layer, c) for c in chunks])  # pyright: ignore[reportArgumentType]
     # Addresses, [layers, blocks]. One number more, so that an empty table has an address too.
     table = array("Q", bytes(8 * (len(cache.packed) * len(chunks) + 1)))
     for layer, row in zip(layers, rows, strict=True):

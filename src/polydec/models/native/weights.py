@@ -18,7 +18,7 @@ from polydec.models.formats.architectures import SplitWeights, TensorPiece, Tran
 from polydec.models.formats.fields import shape_of, source_of
 from polydec.models.formats.gguf import GGUFCheckpoint, GGUFTensorEntry
 from polydec.models.formats.gguf_families import ARCHITECTURES
-from polydec.models.native import kept
+from polydec.models.native import stored_matrices
 from polydec.models.native.library import PARTS, TYPES, load_native_library
 from polydec.models.nets import pages
 
@@ -62,19 +62,19 @@ class _GGUFWeightBlocks:
         self._pieces = pieces
         self.paired = ARCHITECTURES[file.architecture].paired
 
-    def entry(self, name: str) -> GGUFTensorEntry:
+    def block_place(self, name: str) -> GGUFTensorEntry:
         """Where the blocks of a tensor lie in the file."""
         if (piece := self._pieces.get(name)) is not None:
-            return self._file.part(piece.name, piece.first, piece.stop)
+            return self._file.row_places(piece.name, piece.first, piece.stop)
         return self._file.entries[self._file._names[name]]
 
-    def raw(self, name: str) -> np.ndarray:
+    def raw_bytes(self, name: str) -> np.ndarray:
         """The bytes of a tensor, mapped."""
-        return self._file.raw(self.entry(name))
+        return self._file.raw_bytes(self.block_place(name))
 
-    def release(self, name: str) -> None:
+    def release_pages(self, name: str) -> None:
         """Give back the pages of a tensor that the library has copied."""
-        e = self.entry(name)
+        e = self.block_place(name)
         page = mmap.PAGESIZE
         # The advice takes full pages; they are read again if somebody asks.
         first = e.start // page * page
@@ -113,7 +113,7 @@ class NativeWeightLoader:
             raise MissingError(
                 f"quantize is {quantize!r} and the weights are a GGUF file: its blocks stay as they are"
             )
-        self._keeps = bool(quantize) and _numbers(weights) <= kept.MOST
+        self._keeps = bool(quantize) and _numbers(weights) <= stored_matrices.MOST
         self._types: Counter[str] = Counter()
         self._mapped: list[pages.Region] | None = None
         self.approximate = ""
@@ -136,11 +136,11 @@ class NativeWeightLoader:
     def __contains__(self, name: str) -> bool:
         return name in self._weights
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, without reading it."""
         return shape_of(self._weights, name)
 
-    def vector(self, name: str, bias: bool = False, plus: float = 0.0) -> NativeWeight:
+    def read_vector(self, name: str, bias: bool = False, plus: float = 0.0) -> NativeWeight:
         """Read a vector.
 
         Args:
@@ -151,13 +151,13 @@ class NativeWeightLoader:
         Returns:
             The vector, float32.
         """
-        self.shape(name)
+        self.tensor_shape(name)
         data = np.ascontiguousarray(
             self._weights[name].float().numpy() + plus
         )  # a GGUF file's are already in our order
         return NativeWeight(data, data.shape, None, 0, bias)
 
-    def matrix(self, name: str, swap: int = 0) -> NativeWeight:
+    def read_matrix(self, name: str, swap: int = 0) -> NativeWeight:
         """Read a matrix: the blocks of a GGUF file as they stand, or floats, which may be
         quantised.
 
@@ -173,11 +173,11 @@ class NativeWeightLoader:
             MissingError: It is no matrix, or its type is not known to the library.
         """
         # Asked first: a tensor that is missing raises here, whatever its form.
-        shape = self.shape(name)
+        shape = self.tensor_shape(name)
         if len(shape) != 2:
             raise MissingError(f"{name} has shape {shape}: a matrix is expected")
         if self._file is not None:
-            entry = self._file.entry(name)
+            entry = self._file.block_place(name)
             # The library computes with these block forms as they are.
             if entry.type.name not in TYPES:
                 raise MissingError(
@@ -185,7 +185,7 @@ class NativeWeightLoader:
                 )
             self._types[entry.type.name] += shape[0] * shape[1]
             return NativeWeight(
-                self._file.raw(name),
+                self._file.raw_bytes(name),
                 shape,
                 TYPES[entry.type.name],
                 swap if self._file.paired else 0,
@@ -205,20 +205,20 @@ class NativeWeightLoader:
     def _blocks(self, kind: str, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """A matrix in blocks, those of an earlier load where there are such."""
 
-        def made() -> np.ndarray:
+        def made_blocks() -> np.ndarray:
             return QUANTISED[kind](self._weights[name])
 
         if not self._keeps:
-            return made()
+            return made_blocks()
         n, k = shape
-        return kept.cached_quantised_blocks(
-            kind, source_of(self._weights, name), (n, k // 32, SIZES[kind]), made
+        return stored_matrices.cached_quantised_blocks(
+            kind, source_of(self._weights, name), (n, k // 32, SIZES[kind]), made_blocks
         )
 
-    def done(self, name: str) -> None:
+    def release_pages(self, name: str) -> None:
         """Give back the file's pages, which are not needed any more."""
         if self._file is not None:
-            self._file.release(name)
+            self._file.release_pages(name)
             return
         if self._mapped is None:
             self._mapped = pages.mapped_file_regions(".safetensors")
@@ -308,7 +308,9 @@ def load_all(
         MissingError: A tensor is missing or of another shape, or the library does not take it.
     """
 
-    def give(part: str, layer: int, name: str, swap: int = 0, expert: int | None = None) -> None:
+    def give_tensor(
+        part: str, layer: int, name: str, swap: int = 0, expert: int | None = None
+    ) -> None:
         """Give one tensor, and its bias if it has one.
 
         Args:
@@ -324,15 +326,15 @@ def load_all(
             # Experts are numbered after the parts: gate, up and down of each.
             number = len(PARTS) + 3 * expert + list(_MLP).index(part)
         if part in _MATRICES:
-            item = load.matrix(name + ".weight", swap)
+            item = load.read_matrix(name + ".weight", swap)
         else:
-            item = load.vector(name + ".weight", plus=c.norms.plus)
+            item = load.read_vector(name + ".weight", plus=c.norms.plus)
         _check(put(number, layer, item), name)
         # The library has its own copy: the file's pages can go, so that a model is not in memory
         # twice.
-        load.done(name + ".weight")
+        load.release_pages(name + ".weight")
         if name + ".bias" in load:
-            _check(put(number, layer, load.vector(name + ".bias", bias=True)), name)
+            _check(put(number, layer, load.read_vector(name + ".bias", bias=True)), name)
 
     top = "model.embed_tokens"
     widen: Callable[[Sequence[int]], Tensor] | None = None
@@ -347,7 +349,7 @@ def load_all(
 
         widen = looked_up
     else:
-        give("embed", 0, top)
+        give_tensor("embed", 0, top)
     for i in range(c.layers):
         # Norms have other places in other families; each is named by where it stands.
         norms = {
@@ -356,7 +358,7 @@ def load_all(
             "norm2": c.norms.mlp,
             "after2": c.norms.mlped,
         }
-        if c.sparse(i):
+        if c.is_sparse(i):
             mlp = {"router": "mlp.gate"}
         else:
             mlp = _MLP
@@ -370,24 +372,24 @@ def load_all(
             if part in ("q_norm", "k_norm") and full + ".weight" not in load:
                 continue
             # Only queries and keys are turned, so only these have pairs.
-            give(part, i, full, c.head if part in "qk" else 0)
+            give_tensor(part, i, full, c.head if part in "qk" else 0)
         if c.sinks:
             sinks = f"model.layers.{i}.self_attn.sinks"
-            _check(put(PARTS["sinks"], i, load.vector(sinks)), sinks)
-        for e in range(c.experts.count if c.experts is not None and c.sparse(i) else 0):
+            _check(put(PARTS["sinks"], i, load.read_vector(sinks)), sinks)
+        for e in range(c.experts.count if c.experts is not None and c.is_sparse(i) else 0):
             for part, name in _MLP.items():
-                give(
+                give_tensor(
                     part,
                     i,
                     f"model.layers.{i}.{name.replace('mlp.', f'mlp.experts.{e}.')}",
                     expert=e,
                 )
-    give("norm", 0, "model.norm")
+    give_tensor("norm", 0, "model.norm")
     if "lm_head.weight" in load:
-        give("head", 0, "lm_head")
+        give_tensor("head", 0, "lm_head")
     # A head of its own is needed and missing: asking for its shape raises the error.
     elif tokens is not None or c.tied is False or widen is not None:
-        load.shape("lm_head.weight")
+        load.tensor_shape("lm_head.weight")
     return widen
 
 

@@ -126,7 +126,7 @@ class KVCache:
         """The first free slot."""
         return self.length + len(self.parent)
 
-    def stage(self, parent: Sequence[int]) -> int:
+    def stage_slots(self, parent: Sequence[int]) -> int:
         """Make room for a tree, or for more nodes of the staged one; the slot of its first node."""
         first = self.length + len(self.parent)
         # New nodes need room, and slots that nobody else reads. Where the start lies beyond the
@@ -137,7 +137,7 @@ class KVCache:
         self.parent += parent
         return first
 
-    def reserve(self, need: int) -> None:
+    def reserve_slots(self, need: int) -> None:
         """Make room for so many entries in all, which are about to come: a long text does not move
         on its way then.
 
@@ -146,18 +146,18 @@ class KVCache:
         if need > self.start + self.capacity and self.press is None:
             self._move(self.end, need)
 
-    def claim(self, first: int) -> None:
+    def claim_slots(self, first: int) -> None:
         """Slots from `first` on are about to be written again."""
         self._move(first, self.end)
 
-    def append(self, kv: Tensor) -> None:
+    def append_entries(self, kv: Tensor) -> None:
         """Further committed entries, while nothing is staged."""
         n = kv.shape[-2]
-        first = self.stage(range(-1, n - 1)) - self.start
+        first = self.stage_slots(range(-1, n - 1)) - self.start
         self.kv[..., first : first + n, :] = kv
-        self.commit(range(n))
+        self.commit_path(range(n))
 
-    def own(self) -> None:
+    def copy_shared(self) -> None:
         """Copy what other caches hold, so that they may go."""
         if not self.shared:
             return
@@ -167,16 +167,16 @@ class KVCache:
         kv = empty_pooled_tensor(
             (*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device
         )
-        for at, piece in self.pieces(base, self.end):
+        for at, piece in self.entry_pieces(base, self.end):
             kv[..., at - base : at - base + piece.shape[-2], :] = piece
         self.shared = ()
         self._hold(CacheStorage(kv, base))
 
-    def commit(self, path: Sequence[int]) -> None:
+    def commit_path(self, path: Sequence[int]) -> None:
         """Commit these staged entries (a path from the tip, ascending), drop the other staged ones."""
-        self.keep(path, ())
+        self.keep_path(path, ())
 
-    def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
+    def keep_path(self, path: Sequence[int], stay: Sequence[int]) -> None:
         """Commit a path of the staged entries, and keep others staged.
 
         Args:
@@ -203,7 +203,7 @@ class KVCache:
         else:
             self.parent = []
 
-    def truncate(self, length: int) -> None:
+    def truncate_entries(self, length: int) -> None:
         """Forget what is staged, and every committed slot from `length` on.
 
         0 gives all memory back. Where entries that rows after `length` see are there packed only,
@@ -213,7 +213,7 @@ class KVCache:
             raise RequestError(
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
             )
-        length = self.whole(length)
+        length = self.available_entries(length)
         self.length = length
         self.parent = []
         self._unpack(length)
@@ -229,7 +229,7 @@ class KVCache:
         rows after them see some that are there packed only.
         """
         if length is not None:
-            length = self.whole(length)
+            length = self.available_entries(length)
         stop = self.end if length is None else length
         # The twin has storage of no slots: whatever it writes first makes some.
         twin = KVCache(
@@ -252,7 +252,7 @@ class KVCache:
         twin.beside = self.beside
         return twin
 
-    def pieces(self, first: int, stop: int) -> Iterator[tuple[int, Tensor]]:
+    def entry_pieces(self, first: int, stop: int) -> Iterator[tuple[int, Tensor]]:
         """Yield where entries lie, in order.
 
         Args:
@@ -268,15 +268,15 @@ class KVCache:
                 yield first, of.kv[..., first - of.start : end - of.start, :]
                 first = end
 
-    def entries(self) -> Tensor:
+    def all_entries(self) -> Tensor:
         """All of them, committed and staged, side by side: a view where nothing is shared, else a
         copy."""
-        pieces = [t for _, t in self.pieces(self.base, self.end)]
+        pieces = [t for _, t in self.entry_pieces(self.base, self.end)]
         if len(pieces) == 1:
             return pieces[0]
         return torch.cat([*pieces, self.kv[..., :0, :]], -2)
 
-    def layer(self, i: int, stop: int) -> Tensor:
+    def layer_entries(self, i: int, stop: int) -> Tensor:
         """The entries of one layer from the first one on.
 
         Args:
@@ -286,12 +286,12 @@ class KVCache:
         Returns:
             ``[..., stop, head]``: a view where they lie in one storage, else a copy.
         """
-        pieces = [t[i] for _, t in self.pieces(0, stop)]
+        pieces = [t[i] for _, t in self.entry_pieces(0, stop)]
         if len(pieces) == 1:
             return pieces[0]
         return torch.cat([*pieces, self.kv[i, ..., :0, :]], -2)
 
-    def chunk(self, layer: int, at: Chunk) -> PackedBlock:
+    def packed_chunk(self, layer: int, at: Chunk) -> PackedBlock:
         """What is packed of a block of one layer; it is packed now where it was not yet.
 
         Args:
@@ -311,7 +311,7 @@ class KVCache:
             return packed
         # Blocks are packed in order, since a press may build on what it made of the block before.
         while not path and len(blocks) < k:
-            self.chunk(layer, (len(blocks), ()))
+            self.packed_chunk(layer, (len(blocks), ()))
         size = self.press.block
         length = self.length
         kv = self._block(layer, k * size, path)[:2]
@@ -326,10 +326,10 @@ class KVCache:
             ready = k - 1 < count_packable_blocks(length, self.press)
             # The block before may reach into the staged entries, too: it gets the part of the path
             # that it is made of.
-            before = self.chunk(
+            before = self.packed_chunk(
                 layer, (k - 1, () if ready else path[: (k + self.press.asks) * size - length])
             )
-        packed = self.press.pack(k, kv, behind, before)
+        packed = self.press.pack_block(k, kv, behind, before)
         if not path:
             blocks.append(packed)
         return packed
@@ -339,11 +339,11 @@ class KVCache:
         that are staged."""
         assert self.press is not None
         stop = first + self.press.block
-        pieces = [t[layer] for _, t in self.pieces(first, min(stop, self.length))]
+        pieces = [t[layer] for _, t in self.entry_pieces(first, min(stop, self.length))]
         if path and stop > self.length:
             # Positions beyond the committed text belong to staged nodes, which lie in the order of
             # the tree: the path says which of them are meant.
-            staged = torch.cat([t[layer] for _, t in self.pieces(self.length, self.end)], -2)
+            staged = torch.cat([t[layer] for _, t in self.entry_pieces(self.length, self.end)], -2)
             slots = path[max(0, first - self.length) : stop - self.length]
             pieces.append(
                 staged.index_select(
@@ -354,7 +354,7 @@ class KVCache:
             return pieces[0]
         return torch.cat(pieces, -2)
 
-    def shed(self, filled: int) -> None:
+    def shed_packed(self, filled: int) -> None:
         """Give back old entries that every layer has packed, but for one block that a short rewind
         may ask for.
 
@@ -385,7 +385,7 @@ class KVCache:
             self._hold(CacheStorage(kv, base))
         self.base = base
 
-    def whole(self, length: int) -> int:
+    def available_entries(self, length: int) -> int:
         """So many entries, where all that rows after them see is there; else 0: how many a fork or
         a cut may have."""
         missing = (
@@ -450,7 +450,7 @@ class KVCache:
         kv = empty_pooled_tensor(
             (*self.kv.shape[:-2], size, self.kv.shape[-1]), self.kv.dtype, self.kv.device
         )
-        for at, piece in self.pieces(start, self.end):
+        for at, piece in self.entry_pieces(start, self.end):
             kv[..., at - start : at - start + piece.shape[-2], :] = piece
         self.shared = self._read(start)
         self._hold(CacheStorage(kv, start))

@@ -30,7 +30,7 @@ class EntryCache(Generic[T]):
         """The first free slot."""
         return self.length + len(self.parent)
 
-    def above(self, slot: int) -> T | None:
+    def slot_before(self, slot: int) -> T | None:
         """The entry that a slot follows: the one before a committed slot, the parent of a staged
         one; None: there is none."""
         if slot < self.length:
@@ -42,22 +42,22 @@ class EntryCache(Generic[T]):
             return self.text[at]
         return None
 
-    def stage(self, parent: Sequence[int]) -> int:
+    def stage_slots(self, parent: Sequence[int]) -> int:
         first = self.end
         self.parent += parent
         self.text += [None] * len(parent)
         return first
 
-    def reserve(self, need: int) -> None:
+    def reserve_slots(self, need: int) -> None:
         """There is always room."""
 
-    def claim(self, first: int) -> None:
+    def claim_slots(self, first: int) -> None:
         """Forks share values, not slots."""
 
-    def commit(self, path: Sequence[int]) -> None:
-        self.keep(path, ())
+    def commit_path(self, path: Sequence[int]) -> None:
+        self.keep_path(path, ())
 
-    def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
+    def keep_path(self, path: Sequence[int], stay: Sequence[int]) -> None:
         """Commit a path of the staged entries, and keep others staged.
 
         Args:
@@ -74,7 +74,7 @@ class EntryCache(Generic[T]):
         self.length = self.length + len(path)
         self.parent = parent
 
-    def truncate(self, length: int) -> None:
+    def truncate_entries(self, length: int) -> None:
         del self.text[length:]
         self.length = length
         self.parent = []
@@ -85,7 +85,7 @@ class EntryCache(Generic[T]):
         twin.length = self.length
         twin.parent = list(self.parent)
         if length is not None:
-            twin.truncate(length)
+            twin.truncate_entries(length)
         return twin
 
     @property

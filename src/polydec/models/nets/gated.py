@@ -41,7 +41,7 @@ class GatedAdapter:
             return len(self.layers[0]["qkv"][0])
         return 0
 
-    def require(self, layers: int, width: int, qkv: int, gathered: int, inner: int) -> None:
+    def require_sizes(self, layers: int, width: int, qkv: int, gathered: int, inner: int) -> None:
         """Check that the adapter was made for a network of these sizes.
 
         Args:
@@ -73,7 +73,7 @@ class GatedAdapter:
                     f"{into} to {out}"
                 )
 
-    def mapped(self, change: Callable[[str, Tensor, Tensor], Pair]) -> GatedAdapter:
+    def map_pairs(self, change: Callable[[str, Tensor, Tensor], Pair]) -> GatedAdapter:
         """The adapter whose pairs are `change` of the place and the pair there."""
         return GatedAdapter(
             [
@@ -95,7 +95,7 @@ class ActiveAdapter:
     adapter: GatedAdapter
     row_N: Tensor
 
-    def add(self, layer: int, place: str, read_TI: Tensor, into_TO: Tensor) -> None:
+    def add_adapted_rows(self, layer: int, place: str, read_TI: Tensor, into_TO: Tensor) -> None:
         """Add what the adapter makes of its rows, in place. Other rows are not touched.
 
         Args:

@@ -37,7 +37,7 @@ class HFCache:
 
     Attention only appends to it, so twins share tensors; a recurrent state is copied completely,
     and cannot go back: what would have to is forgotten from the beginning (`length` then says 0)
-    and fed again. So is what a pass leaves that failed on the way (`whole`).
+    and fed again. So is what a pass leaves that failed on the way (`available_entries`).
 
     Attributes:
         past: The cache of `transformers`; None: a model with a state of its own has not run yet.
@@ -61,18 +61,18 @@ class HFCache:
     def end(self) -> int:
         return self.length + len(self.parent)
 
-    def stage(self, parent: Sequence[int]) -> int:
+    def stage_slots(self, parent: Sequence[int]) -> int:
         first = self.end
         self.parent += parent
         return first
 
-    def reserve(self, need: int) -> None:
+    def reserve_slots(self, need: int) -> None:
         """Nothing is stored in advance."""
 
-    def own(self) -> None:
+    def copy_shared(self) -> None:
         """Twins share tensors that nobody writes to."""
 
-    def claim(self, first: int) -> None:
+    def claim_slots(self, first: int) -> None:
         """Prepare to feed the slots from `first` on again. An entry is never written twice: the old
         ones are dropped."""
         self._mend()
@@ -80,10 +80,10 @@ class HFCache:
             self.past.crop(first - self.held)
             self.held = first
 
-    def commit(self, path: Sequence[int]) -> None:
-        self.keep(path, ())
+    def commit_path(self, path: Sequence[int]) -> None:
+        self.keep_path(path, ())
 
-    def keep(self, path: Sequence[int], stay: Sequence[int]) -> None:
+    def keep_path(self, path: Sequence[int], stay: Sequence[int]) -> None:
         """Commit a path of the staged entries, and keep others staged.
 
         A recurrent state that has read other entries cannot do that: it forgets everything.
@@ -127,7 +127,7 @@ class HFCache:
             layer.keys = layer.keys[..., : self.held, :]
             layer.values = layer.values[..., : self.held, :]
 
-    def truncate(self, length: int) -> None:
+    def truncate_entries(self, length: int) -> None:
         if not 0 <= length <= self.length:
             raise RequestError(
                 f"length is {length}: it must lie in 0 to {self.length}, the committed entries"
@@ -144,7 +144,7 @@ class HFCache:
         # Only a whole copy can be cut: layers may hold their entries in different ways.
         if length is not None:
             twin = self.fork()
-            twin.truncate(length)
+            twin.truncate_entries(length)
             return twin
         twin = HFCache(self.past, self.recurrent)
         twin.length = self.length
@@ -236,19 +236,21 @@ class HFNetwork:
 
     partial = False
 
-    def head(self, hidden_RH: Tensor) -> Tensor:
+    def head_logits(self, hidden_RH: Tensor) -> Tensor:
         """Refuse: layers cannot run alone in this model."""
         raise FileError(
             "layers cannot run alone in this model: its adapter runs the whole network only"
         )
 
-    def normed(self, hidden_RH: Tensor) -> Tensor:
+    def normed_states(self, hidden_RH: Tensor) -> Tensor:
         """Refuse: the final norm cannot run alone in this model."""
         raise FileError(
             "the final norm cannot run alone in this model: its adapter runs the whole network only"
         )
 
-    def keys(self, cache: HFCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def read_keys(
+        self, cache: HFCache, stop: int, layer: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Refuse: keys stand as `transformers` has them.
 
         Args:
@@ -357,12 +359,12 @@ class HFNetwork:
         if not q.token:
             return states
         # A token of -1 has no embedding: any row stands in, and is overwritten.
-        rows = self.embed([max(x, 0) for x in q.token]).clone()
+        rows = self.embed_tokens([max(x, 0) for x in q.token]).clone()
         rows[torch.tensor(q.given, device=self._device)] = states
         return rows
 
     @torch.inference_mode()
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         """What the model takes as inputs_embeds, ``[n, width]``."""
         return self._model.get_input_embeddings()(
             torch.tensor(list(tokens), dtype=torch.long, device=self._device)
@@ -451,7 +453,7 @@ class HFNetwork:
         for mode in self._modes():
             self._mode = mode
             try:
-                if tried.passes():
+                if tried.pass_times():
                     return mode
             except Exception as e:  # a model that cannot do a thing says so in its own way
                 why = f" ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''})"
@@ -526,7 +528,7 @@ class _HFNetworkTrial:
         )
         return self._net._model(input_ids=ids, use_cache=False).logits[-1, -1].float()
 
-    def passes(self) -> bool:
+    def pass_times(self) -> bool:
         with self._small_window():
             if self._net._mode.masks is not None:
                 rows = self._as_tree()
@@ -546,27 +548,27 @@ class _HFNetworkTrial:
 
     def _as_tree(self) -> list[Tensor]:
         cache = self._net.new_cache()
-        cache.stage(range(-1, 5))
-        cache.commit(range(6))
+        cache.stage_slots(range(-1, 5))
+        cache.commit_path(range(6))
         self._feed(cache, self._text)
-        cache.stage(self.PARENT)
+        cache.stage_slots(self.PARENT)
         rows = list(self._feed(cache, self._tree))
         # Nodes 0 and 2 stay, node 1 goes: the cache must move entries. Then the last node once
         # more.
-        cache.commit((0, 2))  # and the last node again, below a branch that was kept
-        cache.stage((-1,))
+        cache.commit_path((0, 2))  # and the last node again, below a branch that was kept
+        cache.stage_slots((-1,))
         return [*rows, self._feed(cache, self._tree[4:])[-1]]
 
     def _as_paths(self) -> list[Tensor]:
         cache = self._net.new_cache()
         rows = list[Tensor]()
-        cache.stage(range(-1, 5))
-        cache.commit(range(6))
+        cache.stage_slots(range(-1, 5))
+        cache.commit_path(range(6))
         self._feed(cache, self._text)
         # No trees: every path in a fork of the cache, which is what a session would do.
         for path in ((0,), (0, 1), (0, 2), (0, 1, 3), (0, 2, 4)):
             twin = cache.fork()
-            twin.stage(range(-1, len(path) - 1))
+            twin.stage_slots(range(-1, len(path) - 1))
             rows.append(self._feed(twin, [self._tree[i] for i in path])[-1])
         return rows
 

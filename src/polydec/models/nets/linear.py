@@ -57,14 +57,14 @@ def _onednn(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Linear:
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous(), 8)
     op, b = torch.ops.mkldnn._linear_pointwise.default, None if bias is None else bias.to(dtype)
 
-    def call(x: Tensor) -> Tensor:
+    def run_once(x: Tensor) -> Tensor:
         x, m = x.to(dtype), len(x)
         # One to three rows are summed in another order: padded, a row is the same in every call.
         if m < 4:
             return op(pad(x, (0, 0, 0, 4 - m)), packed, b, "none", [], "")[:m]
         return op(x, packed, b, "none", [], "")
 
-    return call
+    return run_once
 
 
 def _fbgemm_fp16(weight: Tensor, bias: Tensor | None) -> Linear:

@@ -48,7 +48,7 @@ class MemoryPool:
         """Bytes that wait."""
         return sum(piece.nbytes for piece in list(self._free.values()))
 
-    def take(self, size: int) -> Tensor:
+    def take_bytes(self, size: int) -> Tensor:
         """So many bytes (uint8), whatever stands in them."""
         piece = self._fitting(size)
         if piece is None:
@@ -107,4 +107,4 @@ def empty_pooled_tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torc
         count *= n
     if device.type != "cpu" or count * dtype.itemsize < LARGE:
         return torch.empty(shape, dtype=dtype, device=device)
-    return POOL.take(count * dtype.itemsize).view(dtype).view(shape)
+    return POOL.take_bytes(count * dtype.itemsize).view(dtype).view(shape)

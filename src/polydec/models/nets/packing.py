@@ -134,9 +134,9 @@ class PressedKVGather:
     def __call__(self) -> None:
         assert self.cache.press is not None
         if self.chunks:
-            blocks = [self.cache.chunk(self.layer, c) for c in self.chunks]
+            blocks = [self.cache.packed_chunk(self.layer, c) for c in self.chunks]
             press: Any = self.cache.press
-            press.fill(blocks, self.packed)
+            press.fill_blocks(blocks, self.packed)
         torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]
 
 
@@ -166,7 +166,7 @@ class SpanAttention:
     cap: float | None
     sinks: Sequence[Tensor] | None
 
-    def attend(self, at: int) -> None:
+    def attend_layer(self, at: int) -> None:
         """Gather what the query's rows see in the layer with this index among those that run."""
         if self.gather:
             self.gather[at]()
@@ -246,7 +246,7 @@ class SingleTokenAttention:
     cap: float | None
     sinks: Sequence[Tensor] | None
 
-    def attend(self, at: int) -> None:
+    def attend_layer(self, at: int) -> None:
         """Gather what the token sees in the layer with this index among those that run."""
         if self.gather:
             self.gather[at]()
@@ -285,7 +285,7 @@ class PackedAttention:
         """Cache the fresh keys and values of a layer, then gather what every row sees."""
         torch._foreach_copy_(self.write[at], self.fresh)  # pyright: ignore[reportPrivateImportUsage]
         for span in self.spans:
-            span.attend(at)
+            span.attend_layer(at)
         if self.gathered is not self.mixed:
             self.mixed.copy_(self.gathered)
 
@@ -551,7 +551,7 @@ def _layers(
     gather = list[KVGather]()
     if cache.shared:  # every layer is gathered into the same place
         place = kv.new_empty(*kv.shape[1:-2], size, kv.shape[-1])
-        pieces = list(cache.pieces(0, size))
+        pieces = list(cache.entry_pieces(0, size))
         into = [place[..., at : at + piece.shape[-2], :] for at, piece in pieces]
         gather = [KVGather(into, [piece[i] for _, piece in pieces]) for i in layers]
         # Expanded over the layers, so that what follows need not know that there is one place for
@@ -596,7 +596,9 @@ def _pressed(
     size = behind + stop - seen.first
     # Packed entries stand first, and behind them those of the text that are still whole.
     place = kv.new_empty(2, *kv.shape[2:-2], size, kv.shape[-1])
-    pieces = [(behind + at - seen.first, t[:, :2]) for at, t in cache.pieces(seen.first, stop)]
+    pieces = [
+        (behind + at - seen.first, t[:, :2]) for at, t in cache.entry_pieces(seen.first, stop)
+    ]
     into = [place[..., at : at + t.shape[-2], :] for at, t in pieces]
     # Gathered layer by layer, since a press may keep other entries in each.
     unpack = [

@@ -151,7 +151,7 @@ def build_padded_attention(
         # Padding on the left: old entries of all rows end at slot P.
         left = P - q.first
         place_fresh_entries(q, row, qkv, heads, p.layers, fresh, write)
-        for at, piece in q.cache.pieces(0, stop):
+        for at, piece in q.cache.entry_pieces(0, stop):
             into.append(place[:, b, :, left + at : left + at + piece.shape[-2]])
             for i, layer in enumerate(p.layers):
                 out[i].append(piece[layer])

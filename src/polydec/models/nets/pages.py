@@ -130,11 +130,11 @@ def collapse_huge_pages(areas: Iterable[Region], seconds: float = 0.4, threads: 
         return 0
     end = time.monotonic() + seconds
 
-    def move(part: Region) -> int:
+    def move_pages(part: Region) -> int:
         a, b = part
         if time.monotonic() > end or madvise(a, b - a, ADVISE) or madvise(a, b - a, COLLAPSE):
             return 0
         return b - a
 
     with ThreadPoolExecutor(threads) as pool:
-        return sum(pool.map(move, parts))
+        return sum(pool.map(move_pages, parts))

@@ -65,7 +65,7 @@ class BlockPacker(Protocol):
     @property
     def called(self) -> str: ...
 
-    def pack(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> PackedBlock:
+    def pack_block(self, k: int, kv: Tensor, behind: Tensor | None, before: Any) -> PackedBlock:
         """Pack a block of one layer.
 
         Args:
@@ -91,15 +91,15 @@ class CachePress(BlockPacker, Protocol):
     @property
     def rounding(self) -> PressRounding | None: ...
 
-    def size(self, k: int) -> int:
+    def kept_size(self, k: int) -> int:
         """Entries that attention sees of what packing block k makes."""
         ...
 
-    def fill(self, blocks: Sequence[Any], into: Tensor) -> None:
+    def fill_blocks(self, blocks: Sequence[Any], into: Tensor) -> None:
         """Write the keys and values of several packed blocks side by side.
 
         Args:
-            blocks: What `pack` made of them, in the order of the text.
+            blocks: What `pack_block` made of them, in the order of the text.
             into: Where they go, ``[2, kv heads, the sum of their sizes, head]``.
         """
         ...
@@ -188,7 +188,7 @@ def view_pressed_cache(
     seen = chunks_of_rows(press, position, begin, length, parent)
     # A block that several rows see is there once; a dict keeps the order.
     chunks = tuple(dict.fromkeys(c for chunks_of_row in seen for c in chunks_of_row))
-    sizes = tuple(press.size(k) for k, _ in chunks)
+    sizes = tuple(press.kept_size(k) for k, _ in chunks)
     # The row that stands first sees the fewest blocks packed: entries from there on are laid out as
     # they are.
     first = min(count_sealed_blocks(p, press) for p in position) * press.block

@@ -78,7 +78,7 @@ class NetworkQuery:
             return [i for i, x in enumerate(self.token) if x < 0]
         return list(range(len(self.embed)))
 
-    def part(self, start: int, stop: int) -> NetworkQuery:
+    def cut_query(self, start: int, stop: int) -> NetworkQuery:
         """Cut a query to some of its tokens, in the same cache.
 
         Args:
@@ -174,7 +174,9 @@ def forward_in_parts(
     """
     if all(len(q) <= limit for q in queries):
         return forward(queries)
-    parts = [[q.part(i, min(i + limit, len(q))) for i in range(0, len(q), limit)] for q in queries]
+    parts = [
+        [q.cut_query(i, min(i + limit, len(q))) for i in range(0, len(q), limit)] for q in queries
+    ]
     # One call: parts of a query stand one after another, so each finds the entries of the part
     # before it in the cache.
     answers = iter(forward([p for pieces in parts for p in pieces]))
@@ -199,7 +201,7 @@ def in_turns(
         One answer a query, in order; answers of parts are joined.
     """
     parts = [
-        [q.part(i, min(i + limit, len(q))) for i in range(0, len(q), limit)]
+        [q.cut_query(i, min(i + limit, len(q))) for i in range(0, len(q), limit)]
         for q, limit in zip(queries, limits, strict=True)
     ]
     answers: list[list[tuple[NetworkAnswer, int]]] = [[] for _ in queries]
@@ -226,18 +228,18 @@ def _joined(parts: Sequence[tuple[NetworkAnswer, int]]) -> NetworkAnswer:
         d: torch.cat([a.exits[d] for a in answers if a.exits]) for d in answers[0].exits
     }
 
-    def logits() -> Tensor:
+    def joined_logits() -> Tensor:
         # Parts that have logits give them, the others compute theirs now.
         rows = [a.logits_RV if a.logits_RV is not None else a.later and a.later() for a in answers]
         return torch.cat([r for r in rows if r is not None])
 
     return NetworkAnswer(
-        logits() if law else None,
+        joined_logits() if law else None,
         None
         if answers[0].hidden_RH is None
         else torch.cat([a.hidden_RH for a in answers if a.hidden_RH is not None]),
         None if answers[0].argmax is None else [x for a in answers for x in a.argmax or ()],
-        logits if waits else None,
+        joined_logits if waits else None,
         exits,
         answers[0].top,
     )
@@ -270,7 +272,7 @@ class NeuralNetwork(Protocol):
         """Whether layers can run alone."""
         ...
 
-    def head(self, hidden_RH: Tensor) -> Tensor:
+    def head_logits(self, hidden_RH: Tensor) -> Tensor:
         """Compute logits of states that lie before the final norm.
 
         Args:
@@ -284,17 +286,17 @@ class NeuralNetwork(Protocol):
         """
         ...
 
-    def normed(self, hidden_RH: Tensor) -> Tensor:
+    def normed_states(self, hidden_RH: Tensor) -> Tensor:
         """States behind the final norm, [n, H]. Raises RequestError where the network cannot do
         that alone."""
         ...
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer, [n, H]."""
         ...
 
-    def keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
-        """Read keys and values that a cache holds: see Session.memory.
+    def read_keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        """Read keys and values that a cache holds: see Session.layer_memory.
 
         Args:
             cache: A cache of this network.

@@ -78,7 +78,7 @@ class LogitScores:
                 self._logits[k] = a.logits_RV
         return self._logits[k]
 
-    def weights(self, i: int) -> Tensor:
+    def log_weights(self, i: int) -> Tensor:
         k, row = self._place(i)
         row_V = self._all(k)[row]
         if i not in self._checked:
@@ -86,19 +86,19 @@ class LogitScores:
             self._checked.add(i)
         return row_V
 
-    def row(self, i: int) -> Tensor:
+    def logprob_row(self, i: int) -> Tensor:
         if i not in self._logp:
-            w_V = self.weights(i)
+            w_V = self.log_weights(i)
             self._logp[i] = normalise_log_weights(
                 # Narrow numbers are normalised in float32.
                 w_V if w_V.dtype == torch.float64 else w_V.float()
             )
         return self._logp[i]
 
-    def certain(self, i: int) -> int | None:
+    def certain_token(self, i: int) -> int | None:
         return None
 
-    def argmax(self, i: int) -> int:
+    def likeliest_token(self, i: int) -> int:
         if len(self._answers) == 1:
             k = 0
             row = i
@@ -115,7 +115,7 @@ class LogitScores:
             tokens = self._argmax[k]
         return tokens[row]
 
-    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The likeliest tokens of a row.
 
         Args:
@@ -125,12 +125,12 @@ class LogitScores:
         Returns:
             Token ids, best first, and their log-probabilities.
         """
-        row_V = self.row(i)
+        row_V = self.logprob_row(i)
         value_K, token_K = row_V.topk(min(k, len(row_V)))
         return tuple(token_K.tolist()), tuple(value_K.tolist())
 
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
-        """The likeliest tokens of many rows: the vectorised twin of `topk`, without
+        """The likeliest tokens of many rows: the vectorised twin of `likeliest_tokens`, without
         log-probabilities.
 
         Args:
@@ -152,9 +152,9 @@ class LogitScores:
             # NaN counts as the largest for torch, so it stands first.
             require_finite_logits(best.values[:, :1].flatten().tolist())
             return best.indices.tolist()
-        return [self.weights(i).topk(k).indices.tolist() for i in rows]
+        return [self.log_weights(i).topk(k).indices.tolist() for i in rows]
 
-    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
         """Log-probabilities of some tokens of a row.
 
         Args:
@@ -164,7 +164,7 @@ class LogitScores:
         Returns:
             Their log-probabilities in nats, in order.
         """
-        row_V = self.row(i)
+        row_V = self.logprob_row(i)
         return tuple(float(row_V[x]) for x in tokens)
 
     @property
@@ -174,7 +174,7 @@ class LogitScores:
             return torch.cat(states)
         return None
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> LogitScores:
+    def exit_laws(self, depth: int, nodes: Sequence[int]) -> LogitScores:
         """The law that the first `depth` layers give at some nodes.
 
         The head runs when somebody looks, and then once for all exits that were asked for by then.
@@ -201,7 +201,7 @@ class LogitScores:
         waiting = self._waiting
         waiting.append(hidden_RH)
 
-        def later() -> (
+        def later_laws() -> (
             Tensor
         ):  # one product for all exits that were asked for before one was looked at
             if isinstance(waiting[mine], Tensor):
@@ -213,7 +213,7 @@ class LogitScores:
                     waiting[i] = (logits_RV,)
             return waiting[mine][0]
 
-        return LogitScores([NetworkAnswer(None, hidden_RH, later=later)])
+        return LogitScores([NetworkAnswer(None, hidden_RH, later=later_laws)])
 
     @property
     def base(self) -> LogitScores:
@@ -240,7 +240,7 @@ def exits_of(answers: Sequence[NetworkAnswer], head: Callable[[Tensor], Tensor])
         A function that gives the states of some nodes at a depth, and `head`.
     """
 
-    def states(depth: int, nodes: Sequence[int]) -> Tensor:
+    def exit_states(depth: int, nodes: Sequence[int]) -> Tensor:
         """Hidden states at an exit.
 
         Args:
@@ -252,7 +252,7 @@ def exits_of(answers: Sequence[NetworkAnswer], head: Callable[[Tensor], Tensor])
         """
         return torch.cat([a.exits[depth] for a in answers if a.exits is not None])[list(nodes)]
 
-    return states, head
+    return exit_states, head
 
 
 def pick_answer_rows(
@@ -273,7 +273,7 @@ def pick_answer_rows(
     """
     out = list[tuple[int, NetworkAnswer]]()
     first = 0
-    head = network.head
+    head = network.head_logits
     for n, a in answers:
         mine = [r - first for r in rows if first <= r < first + n]
         first += n

@@ -179,16 +179,16 @@ class Seq2SeqParts:
         """Whether norms stand before what they belong to."""
         return self.config.family == "t5"
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         """Embeddings of tokens, scaled as the family does, ``[n, width]``."""
         ids = torch.tensor(list(tokens), dtype=torch.long, device=self.device)
         return self.table[ids] * self.config.scale
 
-    def heads(self, x: Tensor) -> Tensor:
+    def split_heads(self, x: Tensor) -> Tensor:
         """``[tokens, heads * head]`` -> ``[heads, tokens, head]``."""
         return x.unflatten(-1, (self.config.heads, self.config.head)).transpose(0, 1)
 
-    def enter(self, tower: Seq2SeqStack, x: Tensor, positions: Tensor) -> Tensor:
+    def layer_inputs(self, tower: Seq2SeqStack, x: Tensor, positions: Tensor) -> Tensor:
         """What goes into the first layer.
 
         Args:
@@ -206,7 +206,9 @@ class Seq2SeqParts:
             return x
         return tower.enter(x)
 
-    def around(self, x: Tensor, norm: Seq2SeqNorm, work: Callable[[Tensor], Tensor]) -> Tensor:
+    def residual_step(
+        self, x: Tensor, norm: Seq2SeqNorm, work: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """Take a residual step, with the norm where the family has it.
 
         Args:
@@ -221,7 +223,7 @@ class Seq2SeqParts:
             return x + work(norm(x))
         return norm(x + work(x))
 
-    def mlp(self, block: Seq2SeqBlock, x: Tensor) -> Tensor:
+    def run_mlp(self, block: Seq2SeqBlock, x: Tensor) -> Tensor:
         """The MLP of a layer.
 
         Args:
@@ -235,7 +237,9 @@ class Seq2SeqParts:
         inner = _ACTS[self.config.act](first(x))
         return block.out(inner * others[0](x) if others else inner)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    def attend_heads(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    ) -> Tensor:
         """Attend with all heads at once.
 
         Args:
@@ -255,7 +259,9 @@ class Seq2SeqParts:
             scores = scores + mask
         return (torch.softmax(scores, -1) @ value).transpose(0, 1).flatten(1)
 
-    def apart(self, tower: Seq2SeqStack, query: Tensor, key: Tensor, both: bool) -> Tensor | None:
+    def position_scores(
+        self, tower: Seq2SeqStack, query: Tensor, key: Tensor, both: bool
+    ) -> Tensor | None:
         """What T5 adds to scores, from how far positions stand from each other.
 
         Args:
@@ -331,11 +337,13 @@ class Seq2SeqEncoder:
         places = [torch.arange(len(ids), device=p.device) for ids in sources]
         # All sources lie flat, one after another: everything but attention runs over all tokens at
         # once.
-        x = p.enter(tower, p.embed([t for ids in sources for t in ids]), torch.cat(places))
-        apart = [p.apart(tower, place, place, True) for place in places]
+        x = p.layer_inputs(
+            tower, p.embed_tokens([t for ids in sources for t in ids]), torch.cat(places)
+        )
+        apart = [p.position_scores(tower, place, place, True) for place in places]
         for block in tower.blocks:
 
-            def own(h: Tensor, block: Seq2SeqBlock = block) -> Tensor:
+            def own_attention(h: Tensor, block: Seq2SeqBlock = block) -> Tensor:
                 """Attention of every source over itself.
 
                 Args:
@@ -345,18 +353,22 @@ class Seq2SeqEncoder:
                 Returns:
                     What it adds.
                 """
-                q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
+                q, k, v = (
+                    p.split_heads(m(h)) for m in (block.own.query, block.own.key, block.own.value)
+                )
                 # Attention looks at each source by itself, so nothing need be padded.
-                mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
+                mixed = [p.attend_heads(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
                 return block.own.out(torch.cat(mixed))
 
-            x = p.around(x, block.own.norm, own)
-            x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
+            x = p.residual_step(x, block.own.norm, own_attention)
+            x = p.residual_step(x, block.norm, lambda h, block=block: p.run_mlp(block, h))
         if tower.leave is not None:
             x = tower.leave(x)
         # The decoder's cross-attention reads keys and values of the source: they are computed once
         # here, for every decoder layer.
-        both = [torch.stack([p.heads(c.key(x)), p.heads(c.value(x))]) for c in self._crosses]
+        both = [
+            torch.stack([p.split_heads(c.key(x)), p.split_heads(c.value(x))]) for c in self._crosses
+        ]
         kv = torch.stack(both)
         # Copies, so that a source does not hold the memory of its neighbours in the pass.
         read = {ids: kv[:, :, :, r].clone() for ids, r in zip(sources, rows)}
@@ -396,7 +408,7 @@ class GapFiller:
         self.encoder = decoder.encoder
         self.cost = decoder.cost
 
-    def asks(self, kv: Tensor, known: Sequence[int], count: int) -> GapQuery:
+    def gap_query(self, kv: Tensor, known: Sequence[int], count: int) -> GapQuery:
         """The query of a text with gaps at its end.
 
         Args:
@@ -418,12 +430,14 @@ class GapFiller:
         texts = [(*q.known, *(self.mark,) * q.count) for q in queries]
         rows = _slices([len(text) for text in texts])
         places = [torch.arange(len(text), device=p.device) for text in texts]
-        x = p.enter(tower, p.embed([t for text in texts for t in text]), torch.cat(places))
+        x = p.layer_inputs(
+            tower, p.embed_tokens([t for text in texts for t in text]), torch.cat(places)
+        )
         # Biases depend on distances alone, so all layers share them.
-        apart = [p.apart(tower, place, place, True) for place in places]
+        apart = [p.position_scores(tower, place, place, True) for place in places]
         for i, block in enumerate(tower.blocks):
 
-            def own(h: Tensor, block: Seq2SeqBlock = block) -> Tensor:
+            def own_attention(h: Tensor, block: Seq2SeqBlock = block) -> Tensor:
                 """Attention of every text over itself, gaps included.
 
                 Args:
@@ -435,11 +449,13 @@ class GapFiller:
                 """
                 # Texts stand flat in one tensor: matrices run over all at once, attention over each
                 # text apart.
-                q, k, v = (p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value))
-                mixed = [p.attend(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
+                q, k, v = (
+                    p.split_heads(m(h)) for m in (block.own.query, block.own.key, block.own.value)
+                )
+                mixed = [p.attend_heads(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
                 return block.own.out(torch.cat(mixed))
 
-            def cross(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
+            def cross_attention(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
                 """Attention of every text over its own source.
 
                 Args:
@@ -452,17 +468,17 @@ class GapFiller:
                 """
                 assert block.cross is not None, "a decoder reads a source"
                 # Keys and values of the source were computed once, when it was encoded.
-                asks = p.heads(block.cross.query(h))
+                asks = p.split_heads(block.cross.query(h))
                 mixed = list[Tensor]()
                 for q, r in zip(queries, rows, strict=True):
                     key, value = q.kv[i]
-                    mixed.append(p.attend(asks[:, r], key, value, None))
+                    mixed.append(p.attend_heads(asks[:, r], key, value, None))
                 return block.cross.out(torch.cat(mixed))
 
-            x = p.around(x, block.own.norm, own)
+            x = p.residual_step(x, block.own.norm, own_attention)
             assert block.cross is not None, "a decoder reads a source"
-            x = p.around(x, block.cross.norm, cross)
-            x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
+            x = p.residual_step(x, block.cross.norm, cross_attention)
+            x = p.residual_step(x, block.norm, lambda h, block=block: p.run_mlp(block, h))
         return [
             # Logits of the gaps alone. The mark is the last token: cutting there leaves it out.
             linear(self._ready(x[r.stop - q.count : r.stop]), p.head)[:, : self.mark]
@@ -517,23 +533,25 @@ class Seq2SeqDecoder:
         shape = (c.layers, 2, c.heads, ROOM, c.head)
         return KVCache(torch.zeros(shape, dtype=p.number, device=p.device))
 
-    def normed(self, hidden_RH: Tensor) -> Tensor:
+    def normed_states(self, hidden_RH: Tensor) -> Tensor:
         """States after the last layer's norm, ``[n, width]``."""
         leave = self.tower.leave
         if leave is None:
             return hidden_RH
         return leave(hidden_RH)
 
-    def head(self, hidden_RH: Tensor) -> Tensor:
+    def head_logits(self, hidden_RH: Tensor) -> Tensor:
         """Logits of hidden states, through the final norm, ``[n, V]``."""
         p = self.parts
-        return linear(self.normed(hidden_RH) / p.config.divide, p.head) + p.bias
+        return linear(self.normed_states(hidden_RH) / p.config.divide, p.head) + p.bias
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer before positions are added, ``[n, width]``."""
-        return self.parts.embed(tokens)
+        return self.parts.embed_tokens(tokens)
 
-    def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def read_keys(
+        self, cache: KVCache, stop: int, layer: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Refuse: keys of an encoder-decoder model are not shown.
 
         Args:
@@ -553,12 +571,12 @@ class Seq2SeqDecoder:
         x = torch.cat([self._entering(q) for q in queries])
         # Positions of all slots that a query sees, since T5's bias needs those of the keys as well.
         places = [self._places(q) for q in queries]
-        x = p.enter(tower, x, torch.cat([w[q.first :] for q, w in zip(queries, places)]))
+        x = p.layer_inputs(tower, x, torch.cat([w[q.first :] for q, w in zip(queries, places)]))
         # T5's bias of positions is the same in every layer, so that it is part of the mask.
         masks = [self._mask(q, w) for q, w in zip(queries, places)]
         for i, block in enumerate(tower.blocks):
 
-            def own(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
+            def own_attention(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
                 """Attention of every text over its own cache, to which the fed tokens' entries are
                 written first.
 
@@ -571,7 +589,7 @@ class Seq2SeqDecoder:
                     What it adds.
                 """
                 asks, k, v = (
-                    p.heads(m(h)) for m in (block.own.query, block.own.key, block.own.value)
+                    p.split_heads(m(h)) for m in (block.own.query, block.own.key, block.own.value)
                 )
                 mixed = list[Tensor]()
                 for q, r, mask in zip(queries, rows, masks):
@@ -580,11 +598,11 @@ class Seq2SeqDecoder:
                     # through the cache.
                     into = q.cache.kv[i, :, :, q.first - q.cache.start : stop - q.cache.start]
                     into[0], into[1] = k[:, r], v[:, r]
-                    keys, values = q.cache.layer(i, stop)
-                    mixed.append(p.attend(asks[:, r], keys, values, mask))
+                    keys, values = q.cache.layer_entries(i, stop)
+                    mixed.append(p.attend_heads(asks[:, r], keys, values, mask))
                 return block.own.out(torch.cat(mixed))
 
-            def cross(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
+            def cross_attention(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
                 """Attention of every text over the source that its cache points at.
 
                 Args:
@@ -596,7 +614,7 @@ class Seq2SeqDecoder:
                     What it adds.
                 """
                 assert block.cross is not None, "a decoder reads a source"
-                asks = p.heads(block.cross.query(h))
+                asks = p.split_heads(block.cross.query(h))
                 mixed = list[Tensor]()
                 for q, r in zip(queries, rows):
                     # A pass without a source only measures cost: it reads one entry of zeros.
@@ -605,20 +623,20 @@ class Seq2SeqDecoder:
                     else:
                         beside = q.cache.beside.kv
                     keys, values = beside[i]
-                    mixed.append(p.attend(asks[:, r], keys, values, None))
+                    mixed.append(p.attend_heads(asks[:, r], keys, values, None))
                 return block.cross.out(torch.cat(mixed))
 
-            x = p.around(x, block.own.norm, own)
+            x = p.residual_step(x, block.own.norm, own_attention)
             assert block.cross is not None, "a decoder reads a source"
-            x = p.around(x, block.cross.norm, cross)
-            x = p.around(x, block.norm, lambda h, block=block: p.mlp(block, h))
+            x = p.residual_step(x, block.cross.norm, cross_attention)
+            x = p.residual_step(x, block.norm, lambda h, block=block: p.run_mlp(block, h))
         return [self._answer(q, x[r]) for q, r in zip(queries, rows)]
 
     def _entering(self, q: NetworkQuery) -> Tensor:
         if q.embed is None:
-            return self.embed(q.token)
+            return self.embed_tokens(q.token)
         # A token of -1 has no embedding: any row stands in, and is overwritten.
-        x = self.embed([max(t, 0) for t in q.token] or [0] * len(q))
+        x = self.embed_tokens([max(t, 0) for t in q.token] or [0] * len(q))
         x[torch.tensor(q.given)] = q.embed.to(x)
         return x
 
@@ -626,7 +644,7 @@ class Seq2SeqDecoder:
         hidden_RH = x[list(q.rows)]
         silent = q.want.law is RowDetail.NOTHING and q.want.base is RowDetail.NOTHING
         return NetworkAnswer(
-            None if silent else self.head(hidden_RH), hidden_RH if q.want.hidden else None
+            None if silent else self.head_logits(hidden_RH), hidden_RH if q.want.hidden else None
         )
 
     def _places(self, q: NetworkQuery) -> Tensor:
@@ -648,7 +666,7 @@ class Seq2SeqDecoder:
         mask[:, low:] = tree_attention_mask(
             q.first, stop, cache.length, cache.parent, p.number, p.device
         )
-        apart = p.apart(self.tower, places[q.first :], places, False)
+        apart = p.position_scores(self.tower, places[q.first :], places, False)
         if apart is None:
             return mask[None]
         return mask + apart
@@ -710,14 +728,14 @@ def build(
 def _made(load: _Seq2SeqLoader) -> Seq2SeqDecoder:
     """What a loader's tensors make."""
     config = load.config
-    encoder = load.tower(False)
-    decoder = load.tower(True)
-    table = load.first(_TABLES, (config.vocab, config.width))
+    encoder = load.read_tower(False)
+    decoder = load.read_tower(True)
+    table = load.read_first(_TABLES, (config.vocab, config.width))
     # Without a head of its own the embedding table is the head.
-    head = load.first(("lm_head.weight", *_TABLES), (config.vocab, config.width))
+    head = load.read_first(("lm_head.weight", *_TABLES), (config.vocab, config.width))
     bias = torch.zeros(config.vocab, dtype=load.number, device=load.device)
     if "final_logits_bias" in load.weights:
-        bias += load.get("final_logits_bias", (1, config.vocab))[0]
+        bias += load.read_tensor("final_logits_bias", (1, config.vocab))[0]
     # Tokens that are never written, such as padding.
     bias[list(config.barred)] = float("-inf")
     parts = Seq2SeqParts(config, table, head, bias, load.number, load.device)
@@ -743,7 +761,7 @@ class _Seq2SeqLoader:
     number: torch.dtype
     device: torch.device
 
-    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def read_tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Read a tensor and check it.
 
         Args:
@@ -771,7 +789,7 @@ class _Seq2SeqLoader:
             raise FileError(f"{name}: a number in it is NaN or infinite")
         return t
 
-    def first(self, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
+    def read_first(self, names: Sequence[str], shape: tuple[int, ...]) -> Tensor:
         """Read the first of several tensors that is there.
 
         Args:
@@ -784,29 +802,31 @@ class _Seq2SeqLoader:
         Raises:
             FileError: None is there, or `get` refuses it.
         """
-        return self.get(next((n for n in names if n in self.weights), names[0]), shape)
+        return self.read_tensor(next((n for n in names if n in self.weights), names[0]), shape)
 
-    def tower(self, decoder: bool) -> Seq2SeqStack:
+    def read_tower(self, decoder: bool) -> Seq2SeqStack:
         """The decoder, or the encoder."""
         c = self.config
         side = "decoder" if decoder else "encoder"
-        blocks = tuple(self.block(decoder, i) for i in range(c.layers if decoder else c.first))
+        blocks = tuple(self.read_block(decoder, i) for i in range(c.layers if decoder else c.first))
         if c.family == "t5":
             # T5 stores the bias in its first layer and uses it in all of them.
             name = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            leave = self.norm(f"{side}.final_layer_norm")
-            return Seq2SeqStack(blocks, None, None, leave, self.get(name, (c.buckets, c.heads)))
+            leave = self.read_norm(f"{side}.final_layer_norm")
+            return Seq2SeqStack(
+                blocks, None, None, leave, self.read_tensor(name, (c.buckets, c.heads))
+            )
         if c.family == "marian":
             return Seq2SeqStack(
                 blocks, SinusoidalPositions(c.width, self.number, self.device), None, None, None
             )
         # BART's table has two rows before position 0.
-        places = self.get(f"model.{side}.embed_positions.weight", (c.context + 2, c.width))
+        places = self.read_tensor(f"model.{side}.embed_positions.weight", (c.context + 2, c.width))
         return Seq2SeqStack(
-            blocks, places[2:], self.norm(f"model.{side}.layernorm_embedding"), None, None
+            blocks, places[2:], self.read_norm(f"model.{side}.layernorm_embedding"), None, None
         )
 
-    def block(self, decoder: bool, i: int) -> Seq2SeqBlock:
+    def read_block(self, decoder: bool, i: int) -> Seq2SeqBlock:
         """Read a layer.
 
         Args:
@@ -827,28 +847,28 @@ class _Seq2SeqLoader:
                 names = (f"{mlp}.wi_0", f"{mlp}.wi_1")
             else:
                 names = (f"{mlp}.wi",)
-            inner = self.rows(f"{names[0]}.weight")
+            inner = self.row_count(f"{names[0]}.weight")
             return Seq2SeqBlock(
                 self.t5_attention(f"{at}.0.SelfAttention", f"{at}.0.layer_norm"),
                 self.t5_attention(f"{at}.1.EncDecAttention", f"{at}.1.layer_norm")
                 if decoder
                 else None,
-                tuple(LinearMap(self.get(f"{n}.weight", (inner, c.width))) for n in names),
-                LinearMap(self.get(f"{mlp}.wo.weight", (c.width, inner))),
-                self.norm(f"{at}.{last}.layer_norm"),
+                tuple(LinearMap(self.read_tensor(f"{n}.weight", (inner, c.width))) for n in names),
+                LinearMap(self.read_tensor(f"{mlp}.wo.weight", (c.width, inner))),
+                self.read_norm(f"{at}.{last}.layer_norm"),
             )
         # BART and Marian, whose parts have names.
         at = f"model.{'decoder' if decoder else 'encoder'}.layers.{i}"
-        inner = self.rows(f"{at}.fc1.weight")
+        inner = self.row_count(f"{at}.fc1.weight")
         return Seq2SeqBlock(
-            self.attention(f"{at}.self_attn"),
-            self.attention(f"{at}.encoder_attn") if decoder else None,
-            (self.matrix(f"{at}.fc1", inner, c.width),),
-            self.matrix(f"{at}.fc2", c.width, inner),
-            self.norm(f"{at}.final_layer_norm"),
+            self.read_attention(f"{at}.self_attn"),
+            self.read_attention(f"{at}.encoder_attn") if decoder else None,
+            (self.read_linear(f"{at}.fc1", inner, c.width),),
+            self.read_linear(f"{at}.fc2", c.width, inner),
+            self.read_norm(f"{at}.final_layer_norm"),
         )
 
-    def rows(self, name: str) -> int:
+    def row_count(self, name: str) -> int:
         """Number of rows of a matrix, which the config need not say; 0 where it is missing."""
         if name in self.weights:
             return shape_of(self.weights, name)[0]
@@ -866,20 +886,24 @@ class _Seq2SeqLoader:
         """
         c = self.config
         inner = c.heads * c.head
-        q, k, v = (LinearMap(self.get(f"{at}.{x}.weight", (inner, c.width))) for x in "qkv")
+        q, k, v = (LinearMap(self.read_tensor(f"{at}.{x}.weight", (inner, c.width))) for x in "qkv")
         return Seq2SeqAttention(
-            q, k, v, LinearMap(self.get(f"{at}.o.weight", (c.width, inner))), self.norm(norm)
+            q,
+            k,
+            v,
+            LinearMap(self.read_tensor(f"{at}.o.weight", (c.width, inner))),
+            self.read_norm(norm),
         )
 
-    def attention(self, at: str) -> Seq2SeqAttention:
+    def read_attention(self, at: str) -> Seq2SeqAttention:
         """Read an attention of a BART or Marian layer, from the prefix of its matrices."""
         W = self.config.width
         q, k, v, o = (
-            self.matrix(f"{at}.{x}", W, W) for x in ("q_proj", "k_proj", "v_proj", "out_proj")
+            self.read_linear(f"{at}.{x}", W, W) for x in ("q_proj", "k_proj", "v_proj", "out_proj")
         )
-        return Seq2SeqAttention(q, k, v, o, self.norm(f"{at}_layer_norm"))
+        return Seq2SeqAttention(q, k, v, o, self.read_norm(f"{at}_layer_norm"))
 
-    def matrix(self, at: str, rows: int, width: int) -> LinearMap:
+    def read_linear(self, at: str, rows: int, width: int) -> LinearMap:
         """Read a linear map with a bias.
 
         Args:
@@ -890,13 +914,15 @@ class _Seq2SeqLoader:
         Returns:
             The map.
         """
-        return LinearMap(self.get(f"{at}.weight", (rows, width)), self.get(f"{at}.bias", (rows,)))
+        return LinearMap(
+            self.read_tensor(f"{at}.weight", (rows, width)), self.read_tensor(f"{at}.bias", (rows,))
+        )
 
-    def norm(self, at: str) -> Seq2SeqNorm:
+    def read_norm(self, at: str) -> Seq2SeqNorm:
         """Read a norm, from the prefix of its tensors; T5's have no bias."""
         c = self.config
         if c.family == "t5":
             bias = None
         else:
-            bias = self.get(f"{at}.bias", (c.width,))
-        return Seq2SeqNorm(self.get(f"{at}.weight", (c.width,)), bias, c.eps)
+            bias = self.read_tensor(f"{at}.bias", (c.width,))
+        return Seq2SeqNorm(self.read_tensor(f"{at}.weight", (c.width,)), bias, c.eps)

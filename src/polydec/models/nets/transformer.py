@@ -31,6 +31,7 @@ from polydec.models.nets.cache import GROWTH, KVCache
 from polydec.models.nets.gated import ActiveAdapter, GatedAdapter
 from polydec.models.nets.linear import Linear, LinearKernel, cpu_kernel, cuda_kernel
 from polydec.models.nets.memory import empty_pooled_tensor
+from polydec.models.nets.moved_keys import rotate_cached_keys, why_not_rotatable
 from polydec.models.nets.packing import (
     AttentionHeads,
     PackedAttention,
@@ -41,7 +42,6 @@ from polydec.models.nets.packing import (
 )
 from polydec.models.nets.press import CachePress
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery, forward_in_parts
-from polydec.models.nets.turned import rotate_cached_keys, why_not_rotatable
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
@@ -93,7 +93,7 @@ class _TransformerLoader:
         self._device = device
         self._number = number
 
-    def get(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+    def read_tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """Read a tensor and check it.
 
         Args:
@@ -120,7 +120,7 @@ class _TransformerLoader:
             raise FileError(f"{name}: a number in it is NaN or infinite")
         return t
 
-    def norm(self, name: str, width: int, plus: float) -> Tensor:
+    def read_norm(self, name: str, width: int, plus: float) -> Tensor:
         """A norm's weights times the root of its width.
 
         What is normed is divided by its length here, not by the root of its mean square.
@@ -133,14 +133,14 @@ class _TransformerLoader:
         Returns:
             The weights, ``[width]``.
         """
-        w = self.get(name, (width,))
+        w = self.read_tensor(name, (width,))
         return (w + plus if plus else w) * width**0.5
 
-    def has(self, name: str) -> bool:
+    def has_tensor(self, name: str) -> bool:
         """Whether there is such a tensor."""
         return name in self._weights
 
-    def bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
+    def read_bias(self, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
         """Read the biases of maps that are fused.
 
         Args:
@@ -154,7 +154,7 @@ class _TransformerLoader:
         if not any(n in self._weights for n in names):
             return None
         biases = [
-            self.get(n, (s,))
+            self.read_tensor(n, (s,))
             if n in self._weights
             else torch.zeros(s, dtype=self._number, device=self._device)
             for n, s in zip(names, sizes)
@@ -221,7 +221,7 @@ class LlamaTransformer:
         self._adapters = WeakKeyDictionary[GatedAdapter, GatedAdapter]()
         self.account: padded.PaddingStats | None = None
 
-    def padded(self) -> LlamaTransformer:
+    def padded_model(self) -> LlamaTransformer:
         """The same weights, over passes that are laid out as one padded tensor
         (models/nets/padded.py), which its `account` counts.
 
@@ -291,7 +291,7 @@ class LlamaTransformer:
             head_name = "model.embed_tokens.weight"
         # A config that says that the head is not tied needs one: reading it raises the right error.
         if head_name != "lm_head.weight" and c.tied is False:
-            load.get("lm_head.weight")
+            load.read_tensor("lm_head.weight")
         if "lm_head.tokens" in weights:
             tokens = weights["lm_head.tokens"].long().to(where)
         else:
@@ -320,7 +320,7 @@ class LlamaTransformer:
             if "model.embed_tokens.weight" in weights:
                 embed = weights["model.embed_tokens.weight"]
             else:
-                embed = load.get("model.embed_tokens.weight")
+                embed = load.read_tensor("model.embed_tokens.weight")
             # Embeddings stay as they are stored: only the rows of a pass are ever widened.
             if dtype != "float64":
                 embed = embed.to(where)
@@ -329,20 +329,20 @@ class LlamaTransformer:
             proj = None
             if "model.embed_tokens.proj.weight" in weights:
                 proj = kernel.pack(
-                    load.get("model.embed_tokens.proj.weight", (W, embed.shape[1])), None
+                    load.read_tensor("model.embed_tokens.proj.weight", (W, embed.shape[1])), None
                 )
             # Raises the error of a wrong shape.
             elif embed.shape[1] != W:
-                load.get("model.embed_tokens.weight", (embed.shape[0], W))
+                load.read_tensor("model.embed_tokens.weight", (embed.shape[0], W))
             # The final norm is folded into the head. It is kept as well, for who reads normed
             # states.
-            last = load.norm("model.norm.weight", W, c.norms.plus)
+            last = load.read_norm("model.norm.weight", W, c.norms.plus)
             norm = last / c.divide
             if head_name != "lm_head.weight":
                 matrix = embed.to(number)
             else:
-                matrix = load.get(head_name, (rows, W))
-            head_bias = load.bias(["lm_head.bias"], [rows])
+                matrix = load.read_tensor(head_name, (rows, W))
+            head_bias = load.read_bias(["lm_head.bias"], [rows])
             head = pool.submit(lambda: head_kernel.pack(matrix * norm, head_bias))
             waiting = list[list[Any]]()
             layers = list[TransformerLayer]()
@@ -421,7 +421,7 @@ class LlamaTransformer:
                 number = torch.complex128
             else:
                 number = torch.complex64
-            more = self.config.ropes[k].table(have, size).to(number)
+            more = self.config.ropes[k].factor_table(have, size).to(number)
             turn = self._turn[k] = torch.cat([turn.to(number).view(have, more.shape[1]), more]).to(
                 self._device
             )
@@ -454,7 +454,7 @@ class LlamaTransformer:
         return e.to(self._number) * self.config.embed_scale
 
     @torch.inference_mode()
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer, [n, width]."""
         return self._rows(tokens).to(self._number)
 
@@ -464,7 +464,7 @@ class LlamaTransformer:
         return why_not_rotatable(self.config)
 
     @torch.inference_mode()
-    def turned(self, kv: Tensor, first: int, by: int) -> Tensor:
+    def turn_entries(self, kv: Tensor, first: int, by: int) -> Tensor:
         """Give cached entries as they would be at other positions; values stay as they are.
 
         Pairs are turned in float32 at least.
@@ -480,12 +480,14 @@ class LlamaTransformer:
         stood = range(first, first + kv.shape[-2])
         shall = range(first + by, first + by + kv.shape[-2])
 
-        def tables(k: int) -> tuple[Tensor, Tensor]:
+        def sine_tables(k: int) -> tuple[Tensor, Tensor]:
             return self._turns(k, stood)[:, 0], self._turns(k, shall)[:, 0]
 
-        return rotate_cached_keys(kv, by, self.config, False, tables)
+        return rotate_cached_keys(kv, by, self.config, False, sine_tables)
 
-    def keys(self, cache: KVCache, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def read_keys(
+        self, cache: KVCache, stop: int, layer: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Read keys and values that a cache holds.
 
         Args:
@@ -504,7 +506,7 @@ class LlamaTransformer:
             raise RequestError(
                 f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
             )
-        keys, values = cache.layer(self.layers - 1 if layer is None else layer, stop)
+        keys, values = cache.layer_entries(self.layers - 1 if layer is None else layer, stop)
         return keys[
             ..., _pairs(self.config.head, self.config.turned, keys.device).argsort()
         ], values
@@ -550,12 +552,12 @@ class LlamaTransformer:
         # States that some query wants to see from the middle of the network.
         taps = {d for q in p.queries for d in q.want.exits}
 
-        def enter(name: str | None) -> Tensor:
+        def enter_room(name: str | None) -> Tensor:
             if name is None:
                 return h.copy_(x)
             return divide(x, norm(full, dim=-1, keepdim=True, out=n), out=h)
 
-        def attended(at: int, i: int) -> Tensor:
+        def attended_rows(at: int, i: int) -> Tensor:
             """What the attention of a layer adds to the residual stream.
 
             Args:
@@ -568,9 +570,9 @@ class LlamaTransformer:
             layer = self._layers[i]
             k = c.turns[i]
             # The norm's weights are folded into the matrix; `h` is divided by its length only.
-            flat.copy_(layer.qkv(enter(c.norms.attention)))
+            flat.copy_(layer.qkv(enter_room(c.norms.attention)))
             for gate in gates:
-                gate.add(i, "qkv", h, flat)
+                gate.add_adapted_rows(i, "qkv", h, flat)
             if layer.qk_norm is not None:
                 self._norm_heads(qk, layer.qk_norm)
             if k is not None:
@@ -578,7 +580,7 @@ class LlamaTransformer:
             attend(at)
             y = self._normed(layer.out(mixed), layer.attended)
             for gate in gates:
-                gate.add(i, "out", mixed, y)
+                gate.add_adapted_rows(i, "out", mixed, y)
             return y
 
         ahead = dict[int, Tensor]()  # what attentions add that read together with an earlier one
@@ -588,15 +590,15 @@ class LlamaTransformer:
             if p.together > 1 and 0 < at < len(p.layers) - 1 and (at - 1) % p.together == 0:
                 group = range(at, min(at + p.together, len(p.layers) - 1))
                 ahead = {
-                    p.layers[g]: attended(g, p.layers[g]).clone()
+                    p.layers[g]: attended_rows(g, p.layers[g]).clone()
                     for g in group
                     if 2 * p.layers[g] not in p.without
                 }
             if 2 * i not in p.without:
-                x.add_(ahead.pop(i) if i in ahead else attended(at, i))
+                x.add_(ahead.pop(i) if i in ahead else attended_rows(at, i))
             # The MLP, unless this half is left out.
             if 2 * i + 1 not in p.without:
-                enter(c.norms.mlp)
+                enter_room(c.norms.mlp)
                 down = layer.down
                 gated = [(gate, i) for gate in gates]
                 if down is None:
@@ -617,7 +619,7 @@ class LlamaTransformer:
     ) -> Tensor:
         both = gate_up(h)
         for adapted, i in gates:
-            adapted.add(i, "gate_up", h, both)
+            adapted.add_adapted_rows(i, "gate_up", h, both)
         gate, up = both.chunk(2, -1)
         if self._act is None:
             inner = _clamped(gate, up, *self.config.clamp)
@@ -625,7 +627,7 @@ class LlamaTransformer:
             inner = self._act(gate).mul_(up)
         y = down(inner)
         for adapted, i in gates:
-            adapted.add(i, "down", inner, y)
+            adapted.add_adapted_rows(i, "down", inner, y)
         return y
 
     def _gates(self, p: PackedPass) -> list[ActiveAdapter]:
@@ -658,7 +660,7 @@ class LlamaTransformer:
                 raise FileError(
                     "this network is no plain Llama: rows with an adapter are known for that skeleton only"
                 )
-            adapter.require(
+            adapter.require_sizes(
                 c.layers, c.width, (c.heads + 2 * c.kv_heads) * c.head, c.heads * c.head, c.inner
             )
             # The adapter follows what packing did to the weights: rotated partners side by side,
@@ -669,7 +671,7 @@ class LlamaTransformer:
             scale = torch.ones(turned + c.kv_heads, 1, 1, dtype=self._number, device=self._device)
             scale[: c.heads] = c.scale
 
-            def packed(place: str, into_RI: Tensor, out_OR: Tensor) -> tuple[Tensor, Tensor]:
+            def packed_pair(place: str, into_RI: Tensor, out_OR: Tensor) -> tuple[Tensor, Tensor]:
                 """One pair of matrices, as it fits the packed ones.
 
                 Args:
@@ -691,7 +693,7 @@ class LlamaTransformer:
                     )
                 return into, out
 
-            self._adapters[adapter] = adapter.mapped(packed)
+            self._adapters[adapter] = adapter.map_pairs(packed_pair)
         return self._adapters[adapter]
 
     def _moved(self, p: PackedPass) -> tuple[Tensor, Tensor] | None:
@@ -823,13 +825,13 @@ class LlamaTransformer:
         return w
 
     @torch.inference_mode()
-    def head(self, hidden_RH: Tensor) -> Tensor:
+    def head_logits(self, hidden_RH: Tensor) -> Tensor:
         """Logits of hidden states at any depth, through the final norm."""
         h = hidden_RH.to(self._device, self._number)
         return self._logits(torch.cat([h, h.new_full((len(h), 1), self._floor)], 1))
 
     @torch.inference_mode()
-    def normed(self, hidden_RH: Tensor) -> Tensor:
+    def normed_states(self, hidden_RH: Tensor) -> Tensor:
         """States after the final norm, ``[n, width]``."""
         h = hidden_RH.to(self._device, self._number)
         full = torch.cat([h, h.new_full((len(h), 1), self._floor)], 1)
@@ -849,7 +851,7 @@ def _pairs(head: int, dim: int, device: torch.device) -> Tensor:
 
 def _mlp_shapes(c: TransformerConfig, i: int) -> list[tuple[int, int]]:
     """Of the matrices of a layer's MLP that a row goes through."""
-    if not c.sparse(i):
+    if not c.is_sparse(i):
         return [(2 * c.inner, c.width), (c.width, c.inner)]
     assert c.experts is not None
     return [(2 * c.experts.inner, c.width), (c.width, c.experts.inner)] * c.experts.used
@@ -872,12 +874,12 @@ def _layer(
     a = name + "self_attn."
     m = name + "mlp."
 
-    def norm(which: str | None) -> Tensor | None:
+    def read_norm(which: str | None) -> Tensor | None:
         if which is None:
             return None
-        return load.norm(f"{name}{which}.weight", W, c.norms.plus)
+        return load.read_norm(f"{name}{which}.weight", W, c.norms.plus)
 
-    def normed(weight: Tensor, by: Tensor | None) -> Tensor:
+    def fold_norm(weight: Tensor, by: Tensor | None) -> Tensor:
         """Fold a norm's weights into the matrix that reads what it normed, in place: the matrix is
         a copy.
 
@@ -892,7 +894,7 @@ def _layer(
             return weight
         return weight.mul_(by)
 
-    def added(weight: Tensor, after: str | None) -> Tensor:
+    def scaled_addition(weight: Tensor, after: str | None) -> Tensor:
         """Scale what a layer adds in its last matrix, unless a norm follows.
 
         Args:
@@ -907,22 +909,22 @@ def _layer(
             return weight
         return weight * c.residual
 
-    n1, n2 = norm(c.norms.attention), norm(c.norms.mlp)
+    n1, n2 = read_norm(c.norms.attention), read_norm(c.norms.mlp)
     if c.sinks:
-        sinks = load.get(a + "sinks", (H,))
+        sinks = load.read_tensor(a + "sinks", (H,))
     else:
         sinks = None
-    attended = norm(c.norms.attended)
-    mlped = norm(c.norms.mlped)
+    attended = read_norm(c.norms.attended)
+    mlped = read_norm(c.norms.mlped)
     sizes = [H * D, KV * D, KV * D]
-    q, k, v = (load.get(a + f"{x}_proj.weight", (s, W)) for x, s in zip("qkv", sizes))
-    bias = load.bias([a + f"{x}_proj.bias" for x in "qkv"], sizes)
-    out = load.get(a + "o_proj.weight", (W, H * D))
+    q, k, v = (load.read_tensor(a + f"{x}_proj.weight", (s, W)) for x, s in zip("qkv", sizes))
+    bias = load.read_bias([a + f"{x}_proj.bias" for x in "qkv"], sizes)
+    out = load.read_tensor(a + "o_proj.weight", (W, H * D))
     qk_norm, scale = None, c.scale  # the scale of attention rides in q
-    if load.has(a + "q_norm.weight"):
+    if load.has_tensor(a + "q_norm.weight"):
         counts = (H, KV) if c.wide_norms else (1, 1)
         qn, kn = (
-            load.norm(a + f"{x}_norm.weight", n * D, c.norms.plus).view(n, D)[:, order]
+            load.read_norm(a + f"{x}_norm.weight", n * D, c.norms.plus).view(n, D)[:, order]
             for x, n in zip("qk", counts)
         )
         # A norm takes away any scale of the matrix before it, so the attention's scale goes into
@@ -930,7 +932,7 @@ def _layer(
         qk_norm = torch.cat([(qn * scale).expand(H, D), kn.expand(KV, D)])
         scale = 1.0
 
-    def heads(t: Tensor, n: int) -> Tensor:
+    def reorder_heads(t: Tensor, n: int) -> Tensor:
         """Reorder the dimensions of each head so that rotated partners stand side by side.
 
         Args:
@@ -942,12 +944,12 @@ def _layer(
         """
         return t.view(n, D, -1)[:, order].reshape(n * D, -1)
 
-    def qkv() -> Linear:
-        weight = normed(torch.cat([heads(q, H) * scale, heads(k, KV), v]), n1)
+    def pack_qkv() -> Linear:
+        weight = fold_norm(torch.cat([reorder_heads(q, H) * scale, reorder_heads(k, KV), v]), n1)
         b = bias
         if b is not None:
             bq, bk, bv = b.split(sizes)
-            b = torch.cat([heads(bq, H)[:, 0] * scale, heads(bk, KV)[:, 0], bv])
+            b = torch.cat([reorder_heads(bq, H)[:, 0] * scale, reorder_heads(bk, KV)[:, 0], bv])
         return kernel.pack(weight, b)
 
     def bias_of(which: str, after: str | None) -> Tensor | None:
@@ -960,12 +962,12 @@ def _layer(
         Returns:
             The bias, scaled as its matrix is; None: there is none.
         """
-        b = load.bias([which], [W])
+        b = load.read_bias([which], [W])
         if b is None:
             return None
-        return added(b, after)
+        return scaled_addition(b, after)
 
-    def mlp(m: str, inner: int) -> tuple[Future[Linear], Future[Linear]]:
+    def pack_mlp(m: str, inner: int) -> tuple[Future[Linear], Future[Linear]]:
         """Begin to pack an MLP.
 
         Args:
@@ -977,28 +979,28 @@ def _layer(
         """
         # Tensors are read here, one after another; packing them goes on in the pool.
         gate, up, down = (
-            load.get(f"{m}{x}_proj.weight", s)
+            load.read_tensor(f"{m}{x}_proj.weight", s)
             for x, s in (("gate", (inner, W)), ("up", (inner, W)), ("down", (W, inner)))
         )
         b_down = bias_of(m + "down_proj.bias", c.norms.mlped)
-        b_mlp = load.bias([m + "gate_proj.bias", m + "up_proj.bias"], [inner, inner])
+        b_mlp = load.read_bias([m + "gate_proj.bias", m + "up_proj.bias"], [inner, inner])
         return (
-            pool.submit(lambda: kernel.pack(normed(torch.cat([gate, up]), n2), b_mlp)),
-            pool.submit(lambda: kernel.pack(added(down, c.norms.mlped), b_down)),
+            pool.submit(lambda: kernel.pack(fold_norm(torch.cat([gate, up]), n2), b_mlp)),
+            pool.submit(lambda: kernel.pack(scaled_addition(down, c.norms.mlped), b_down)),
         )
 
     b_out = bias_of(a + "o_proj.bias", c.norms.attended)
     attention = [
-        pool.submit(qkv),
-        pool.submit(lambda: kernel.pack(added(out, c.norms.attended), b_out)),
+        pool.submit(pack_qkv),
+        pool.submit(lambda: kernel.pack(scaled_addition(out, c.norms.attended), b_out)),
     ]
-    if not c.sparse(i):
-        return [*attention, *mlp(m, c.inner), (), qk_norm, attended, mlped, sinks]
+    if not c.is_sparse(i):
+        return [*attention, *pack_mlp(m, c.inner), (), qk_norm, attended, mlped, sinks]
     assert c.experts is not None
-    router = normed(load.get(m + "gate.weight", (c.experts.count, W)).clone(), n2)
-    b_router = load.bias([m + "gate.bias"], [c.experts.count])
+    router = fold_norm(load.read_tensor(m + "gate.weight", (c.experts.count, W)).clone(), n2)
+    b_router = load.read_bias([m + "gate.bias"], [c.experts.count])
     exact = kernel.head or kernel  # a choice bears little rounding
-    parts = [mlp(f"{m}experts.{e}.", c.experts.inner) for e in range(c.experts.count)]
+    parts = [pack_mlp(f"{m}experts.{e}.", c.experts.inner) for e in range(c.experts.count)]
     experts = [(gate_up.result(), down.result()) for gate_up, down in parts]
     return [
         *attention,

@@ -110,7 +110,7 @@ class WordNetwork:
         if q.embed is not None:
             raise RequestError("vectors stand in the prompt: a word-pooled model reads bytes only")
         for slot, token in enumerate(q.token, q.first):
-            before = q.cache.above(slot)
+            before = q.cache.slot_before(slot)
             q.cache.text[slot] = self._behind_token(self.first if before is None else before, token)
         return q.cache.text[q.first : q.first + len(q.token)]
 
@@ -210,7 +210,7 @@ class WordNetwork:
         w = self.w
         B, S, E = x_BSE.shape
 
-        def part(key: str, y: Tensor) -> Tensor:
+        def apply_part(key: str, y: Tensor) -> Tensor:
             """One of the layer's matrices, applied to y.
 
             Args:
@@ -225,28 +225,29 @@ class WordNetwork:
         # Norms stand before each part, as in a Llama.
         y = F.rms_norm(x_BSE, (E,), w[f"{name}.input_layernorm.weight"], c.eps)
         q, k, v = (
-            part(f"self_attn.{p}_proj", y).view(B, S, -1, c.head).transpose(1, 2) for p in "qkv"
+            apply_part(f"self_attn.{p}_proj", y).view(B, S, -1, c.head).transpose(1, 2)
+            for p in "qkv"
         )
         q, k = (apply_rotary(z, cos_SD, sin_SD) for z in (q, k))
         if memory is not None:
             # The memory stands first, so that columns of the mask count from the text's beginning.
             k, v = (torch.cat([old[None], z], 2) for old, z in zip(memory, (k, v), strict=True))
         attended = F.scaled_dot_product_attention(q, k, v, see_SP).transpose(1, 2).reshape(B, S, E)
-        x_BSE = x_BSE + part("self_attn.o_proj", attended)
+        x_BSE = x_BSE + apply_part("self_attn.o_proj", attended)
         y = F.rms_norm(x_BSE, (E,), w[f"{name}.post_attention_layernorm.weight"], c.eps)
-        gated = F.silu(part("mlp.gate_proj", y)) * part("mlp.up_proj", y)
-        return x_BSE + part("mlp.down_proj", gated), torch.cat([k, v])
+        gated = F.silu(apply_part("mlp.gate_proj", y)) * apply_part("mlp.up_proj", y)
+        return x_BSE + apply_part("mlp.down_proj", gated), torch.cat([k, v])
 
-    def head(self, hidden_RH: Tensor) -> Tensor:
+    def head_logits(self, hidden_RH: Tensor) -> Tensor:
         raise _closed("states")
 
-    def normed(self, hidden_RH: Tensor) -> Tensor:
+    def normed_states(self, hidden_RH: Tensor) -> Tensor:
         raise _closed("states")
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         raise _closed("embeddings")
 
-    def keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def read_keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
         """Refuse: a word-pooled model has no keys of a single byte.
 
         Args:
@@ -300,7 +301,7 @@ def apply_rotary(x: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
 def word_tensor_shapes(c: WordConfig) -> dict[str, tuple[int, ...]]:
     """The tensors of a directory, and their shapes."""
 
-    def layer(name: str, width: int) -> dict[str, tuple[int, ...]]:
+    def layer_shapes(name: str, width: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors of one layer.
 
         Args:
@@ -337,5 +338,5 @@ def word_tensor_shapes(c: WordConfig) -> dict[str, tuple[int, ...]]:
         ("layers", c.layers, c.width),
     ):
         for i in range(count):
-            out |= layer(f"{room}.{i}", width)
+            out |= layer_shapes(f"{room}.{i}", width)
     return out

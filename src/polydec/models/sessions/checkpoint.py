@@ -23,10 +23,10 @@ from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.nets.words import WordNetwork
 from polydec.models.sessions import denoiser, inserter
 from polydec.models.sessions.denoiser import MaskedDenoiser
+from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.models.sessions.inserter import BidirectionalInserter
 from polydec.models.sessions.lm import CausalLaw
 from polydec.models.sessions.options import CacheDtype, Compute, Dtype, Quantize, Threads
-from polydec.models.sessions.sourced import EncoderDecoderModel
 from polydec.models.sessions.sources import CheckpointFiles, open_source
 from polydec.models.text.tokenizer import Tokenizer
 

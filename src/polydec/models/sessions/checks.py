@@ -85,7 +85,7 @@ def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -
             f"enter is {enter}: nodes that enter above the first layer must stand behind all others"
         )
     if carries:
-        width = network.embed(draft.token[:1]).shape[1]
+        width = network.embed_tokens(draft.token[:1]).shape[1]
     else:
         width = 0
     for i, state_H in carries.items():
@@ -125,7 +125,7 @@ def require_routing(network: NeuralNetwork, draft: Draft, want: ScoreRequest) ->
 def require_layers(
     network: NeuralNetwork, layers: Sequence[int], without: frozenset[int], together: int
 ) -> None:
-    """Check that some layers can run alone; see `Session.part`.
+    """Check that some layers can run alone; see `Session.open_part`.
 
     Args:
         network: The network.

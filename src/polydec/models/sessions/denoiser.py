@@ -83,11 +83,13 @@ class MaskedDenoiser:
         """Bytes of the caches of open boards."""
         return total_cache_bytes(b.cache for b in self._boards if b.cache is not None)
 
-    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+    def embed_canvas(self, canvas: Sequence[int | None]) -> Tensor:
         """What enters the first layer for each token, and for gaps."""
-        return self.network.embed([self.mask if x is None else x for x in canvas]).float().cpu()
+        return (
+            self.network.embed_tokens([self.mask if x is None else x for x in canvas]).float().cpu()
+        )
 
-    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+    def laws_of_states(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
         """Log-weights of positions whose states are known.
 
         Args:
@@ -100,9 +102,9 @@ class MaskedDenoiser:
         Raises:
             RequestError: A number is not finite.
         """
-        return self.unmasked(self.network.head(state_RH))
+        return self.unmasked_weights(self.network.head_logits(state_RH))
 
-    def unmasked(self, logits_RV: Tensor) -> Tensor:
+    def unmasked_weights(self, logits_RV: Tensor) -> Tensor:
         """Log-weights of the vocabulary alone, float64, with -inf at the mask.
 
         Raises:
@@ -114,7 +116,7 @@ class MaskedDenoiser:
         require_finite_logits(logw_RV.max(-1).values.tolist())
         return logw_RV
 
-    def open(self, length: int, prompt: int = 0) -> MaskedBoard:
+    def open_canvas(self, length: int, prompt: int = 0) -> MaskedBoard:
         """Open a canvas.
 
         Args:
@@ -133,10 +135,10 @@ class MaskedDenoiser:
                 f"the canvas has {length} positions: the model's context holds {self.network.context}"
             )
         board = MaskedBoard(self)
-        self.watch(board)
+        self.watch_board(board)
         return board
 
-    def watch(self, board: MaskedBoard) -> None:
+    def watch_board(self, board: MaskedBoard) -> None:
         """Count the bytes of this board's cache, too, as long as it lives."""
         self._boards.add(board)
 
@@ -152,7 +154,7 @@ class MaskedBoard:
         self._model = model
         self.cache: Any = None
 
-    async def score(
+    async def score_canvas(
         self, canvas: Sequence[int | None], rows: Sequence[int], feed: Sequence[int]
     ) -> Tensor:
         """Log-weights of the tokens at some positions.
@@ -178,7 +180,7 @@ class MaskedBoard:
             fed = sorted({*feed, *(r - 1 for r in rows)})
         else:
             fed = feed
-        self.cache.claim(fed[0])  # it may be read by a twin
+        self.cache.claim_slots(fed[0])  # it may be read by a twin
         tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
         index = {p: i for i, p in enumerate(fed)}
         # One run of slots needs no list of them.
@@ -192,9 +194,9 @@ class MaskedBoard:
         )
         answer: NetworkAnswer = await ForwardQuery(model.network, query, len(tokens))
         assert answer.logits_RV is not None
-        return model.unmasked(answer.logits_RV)
+        return model.unmasked_weights(answer.logits_RV)
 
-    async def read(self, canvas: Sequence[int | None], feed: Sequence[int]) -> Tensor:
+    async def read_canvas(self, canvas: Sequence[int | None], feed: Sequence[int]) -> Tensor:
         """States after the last layer at the positions that are fed.
 
         Under a shifted head a position's state is that of the one before it (the first has its
@@ -216,7 +218,7 @@ class MaskedBoard:
             fed = sorted({*feed, *(p - 1 for p in feed if p)})
         else:
             fed = feed
-        self.cache.claim(fed[0])
+        self.cache.claim_slots(fed[0])
         tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
         index = {p: i for i, p in enumerate(fed)}
         # One run of slots needs no list of them.
@@ -239,7 +241,7 @@ class MaskedBoard:
             self.cache = self._model.network.new_cache()
         fed = self.cache.length
         if length < fed:
-            self.cache.truncate(length)
+            self.cache.truncate_entries(length)
         # A block-causal model need not have seen what follows the block that it works in.
         new = range(fed, length if not self._model.block else feed[-1] + 1)
         # A slot that no pass has written holds anything, and attention would read it.
@@ -249,8 +251,8 @@ class MaskedBoard:
                 "fed before"
             )
         if new:
-            self.cache.stage(range(-1, len(new) - 1))
-            self.cache.commit(range(len(new)))
+            self.cache.stage_slots(range(-1, len(new) - 1))
+            self.cache.commit_path(range(len(new)))
 
     def fork(self) -> MaskedBoard:
         twin = MaskedBoard(self._model)
@@ -258,7 +260,7 @@ class MaskedBoard:
             twin.cache = None
         else:
             twin.cache = self.cache.fork()
-        self._model.watch(twin)
+        self._model.watch_board(twin)
         return twin
 
     def close(self) -> None:
@@ -475,7 +477,7 @@ class RenamedWeights(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         return self._weights[self._names[name]]
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor, without reading it."""
         return fields.shape_of(self._weights, self._names[name])
 

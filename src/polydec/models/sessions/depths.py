@@ -55,7 +55,7 @@ async def score_whole(ledger: SessionLedger, draft: Draft, want: ScoreRequest) -
     ):
         return await score_to_depth(ledger, network.layers, draft, want)
     # The fast path: every node answers, and every staged entry has passed all layers afterwards.
-    query = NetworkQuery(cache, cache.stage(draft.parent), draft.token, range(n), want)
+    query = NetworkQuery(cache, cache.stage_slots(draft.parent), draft.token, range(n), want)
     answer = await ForwardQuery(network, query, n, behind=query.first)
     ledger.scored = ScoredDraft(draft, [ledger.through] * n, {network.layers: [(n, answer)]})
     return LogitScores((answer,))
@@ -79,12 +79,12 @@ async def score_to_depth(
     Raises:
         RequestError: The network cannot score this draft, or not with what is wanted.
     """
-    ledger.settle()
+    ledger.settle_pass()
     require_readable(ledger.network, draft, want)
     if ledger.skipped is not None:
         # Other layers hold nothing of these entries: all of them is fed again.
         ledger.skipped = replace(ledger.skipped, evicted=0)
-        ledger.forget(ledger.skipped.first)
+        ledger.forget_entries(ledger.skipped.first)
     scored = ledger.scored
     # The draft is fed anew if it does not extend the last one, or if nodes that have no answer at
     # this depth have climbed past it already.
@@ -94,8 +94,8 @@ async def score_to_depth(
         or not goes_on(scored, draft, depth, want)
         or any(entry.depth >= depth for entry in scored.entries[answered:])
     ):
-        ledger.drop()
-        ledger.take()
+        ledger.drop_draft()
+        ledger.take_slots()
     await _stage(ledger, draft, want.exits)
     ledger.scored.answers.setdefault(depth, []).extend(await advance_to_depth(ledger, depth, want))
     return scores_of(ledger, depth, want)
@@ -114,7 +114,7 @@ def goes_on(scored: ScoredDraft, draft: Draft, key: Any, want: ScoreRequest) -> 
     Returns:
         Whether a score can go on from the staged nodes.
     """
-    if not scored.entries or scored.draft is None or not draft.extends(scored.draft):
+    if not scored.entries or scored.draft is None or not draft.is_extension_of(scored.draft):
         return False
     law = max(want.law, want.base) is not RowDetail.NOTHING
     for _, answer in scored.answers.get(key, ()):
@@ -142,7 +142,7 @@ async def _stage(ledger: SessionLedger, draft: Draft, exits: tuple[int, ...]) ->
 def _add(ledger: SessionLedger, draft: Draft, stop: int, depth: int) -> None:
     """Stage the nodes below `stop` that have no entry yet."""
     known = len(ledger.scored.entries)
-    ledger.cache.stage(draft.parent[known:stop])
+    ledger.cache.stage_slots(draft.parent[known:stop])
     ledger.scored.entries += [entry_of(draft, i, depth) for i in range(known, stop)]
 
 
@@ -170,7 +170,7 @@ async def advance_to_depth(
     begin = cache.end - len(entries)
     answers = list[tuple[int, NetworkAnswer]]()
     if first < len(entries):
-        cache.claim(begin + first)  # entries are about to be written: not where others read
+        cache.claim_slots(begin + first)  # entries are about to be written: not where others read
     while first < len(entries) and entries[-1].depth < depth:
         low = entries[-1].depth  # those that are furthest behind come last, and catch up first
         # The group runs up to the depth of the entries before it. Then they are one group, and one
@@ -214,7 +214,7 @@ async def advance_to_depth(
             else:
                 answers = []
         elif stop == depth:  # rows that are seldom looked at: their heads wait until then
-            answers = [(1, defer_logits(answer, i, network.head)) for i in asked]
+            answers = [(1, defer_logits(answer, i, network.head_logits)) for i in asked]
         for i, entry in enumerate(group):
             entries[start + i] = _climbed(entry, stop, answer, i - rows.start, deepest)
     ledger.lag = [entry for entry in entries[:lagging] if entry.depth < layers]
@@ -258,6 +258,6 @@ def scores_of(ledger: SessionLedger, key: Any, want: ScoreRequest) -> LogitScore
         answers,
         (
             lambda depth, nodes: torch.stack([entries[i].exits[depth] for i in nodes]),
-            ledger.network.head,
+            ledger.network.head_logits,
         ),
     )

@@ -50,7 +50,7 @@ class EmbeddingGeometry:
         spread_H = (squares / self.known - mean_H.square()).clamp(min=0.0).sqrt()
         return mean_H, torch.where(spread_H > 1e-12, 1.0 / spread_H.clamp(min=1e-12), 0.0)
 
-    def directions(self, tokens: Sequence[int]) -> Tensor:
+    def unit_vectors(self, tokens: Sequence[int]) -> Tensor:
         """Unit vectors (NH, float64) of these ids; the zero vector for one that lies at the mean."""
         mean_H, scale_H = self._moments
         rows_NH = (self._embed(tokens).double() - mean_H) * scale_H

@@ -77,7 +77,7 @@ class BidirectionalInserter:
         """Bytes of the caches of open slates."""
         return total_cache_bytes(s.cache for s in self._slates if s.cache is not None)
 
-    def open(self, length: int) -> InsertionSlate:
+    def open_slate(self, length: int) -> InsertionSlate:
         """Open a text.
 
         Raises:
@@ -100,7 +100,7 @@ class InsertionSlate:
         self._model = model
         self.cache: Any = None
 
-    async def score(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
+    async def score_slots(self, text: Sequence[int], slots: Sequence[int]) -> InsertionScores:
         """What the model would insert after some tokens.
 
         Args:
@@ -119,8 +119,8 @@ class InsertionSlate:
         if self.cache is None:
             self.cache = model.network.new_cache()
         if new := range(self.cache.length, len(tokens)):
-            self.cache.stage(range(-1, len(new) - 1))
-            self.cache.commit(range(len(new)))
+            self.cache.stage_slots(range(-1, len(new) - 1))
+            self.cache.commit_path(range(len(new)))
         # The mark stands before the text, so that the token at position s has slot s + 1. Row 0 is
         # the mark's.
         query = NetworkQuery(self.cache, 0, tokens, (0, *(s + 1 for s in slots)), _ROWS)

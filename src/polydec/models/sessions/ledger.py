@@ -137,7 +137,7 @@ class SessionLedger:
         skipped: Committed entries that ran under some layers only; None: there are none.
         filling: While a pass feeds the text, how much of it was cached before; else None. An entry
             counts as cached once the pass that fills it has answered: where a pass fails, or is
-            interrupted, the next verb finds everything as it was before (`settle`).
+            interrupted, the next verb finds everything as it was before (`settle_pass`).
         through: What a full pass leaves of any token.
     """
 
@@ -198,34 +198,34 @@ class SessionLedger:
             return []
         return self.scored.draft.nodes_of(tokens)
 
-    def settle(self) -> None:
+    def settle_pass(self) -> None:
         """Undo a pass that never answered: what it was to fill is not cached."""
         if self.filling is not None:
             length = self.filling
             self.filling = None
-            self.forget(length)
+            self.forget_entries(length)
         # Slots that were staged for entries that never came to be.
         elif len(self.cache.parent) != len(self.scored.entries):
-            self.cache.keep((), range(len(self.scored.entries)))
+            self.cache.keep_path((), range(len(self.scored.entries)))
         if self.pressed:
-            self.shed()
+            self.shed_pressed()
 
-    def shed(self) -> None:
+    def shed_pressed(self) -> None:
         """Of a pressed cache give back what is not read any more."""
         if self.pressed:
-            self.cache.shed(self.filled)
+            self.cache.shed_packed(self.filled)
 
-    def drop(self) -> None:
+    def drop_draft(self) -> None:
         """Unstage the draft; nothing is scored any more."""
         if self.cache.parent:
-            self.cache.commit(())
+            self.cache.commit_path(())
         self.scored = ScoredDraft()
 
-    def forget(self, length: int) -> None:
+    def forget_entries(self, length: int) -> None:
         """Unstage the draft, and forget all cached entries but the first so many."""
-        self.drop()
+        self.drop_draft()
         before = self.cache.length
-        self.cache.truncate(min(before, length))  # a pressed one may forget more
+        self.cache.truncate_entries(min(before, length))  # a pressed one may forget more
         # What lags are the last entries: as many of them go as the cache gave up.
         gone = before - self.cache.length
         if gone > 0:
@@ -236,16 +236,16 @@ class SessionLedger:
         if skipped is not None and not skipped.evicted and self.cache.length <= skipped.first:
             self.skipped = None
 
-    def take(self, stop: int | None = None) -> None:
+    def take_slots(self, stop: int | None = None) -> None:
         """Give slots to what the cache lacks of the text (of its first `stop` tokens); it runs with
         the next pass."""
         assert self.cache.length <= len(self.text), "the cache holds more than the text"
         tail = self.text[self.cache.length : stop]
         self.lag += entries_of(tail)
-        self.cache.stage(range(-1, len(tail) - 1))
-        self.cache.commit(range(len(tail)))
+        self.cache.stage_slots(range(-1, len(tail) - 1))
+        self.cache.commit_path(range(len(tail)))
 
-    def commit(self, tokens: Sequence[int], cached: bool) -> None:
+    def commit_tokens(self, tokens: Sequence[int], cached: bool) -> None:
         """Make these tokens part of the text.
 
         Args:
@@ -264,9 +264,9 @@ class SessionLedger:
             # text.
             if path and path[-1] >= staged:  # some were given back
                 path = [i for i in path if i < staged]
-            self.cache.commit(path)
+            self.cache.commit_path(path)
             self.lag += self._late(path)
-        self.drop()
+        self.drop_draft()
         self.text += tokens
 
     def _adopt(self, tokens: Sequence[int]) -> None:
@@ -276,12 +276,12 @@ class SessionLedger:
             exact = len(path) == len(tokens)
             if path[: len(tokens)] == tuple(tokens) and (exact or self.network.rollback):
                 self.cache = twin
-                self.cache.commit(range(len(tokens)))
+                self.cache.commit_path(range(len(tokens)))
                 return
-        self.cache.commit(())
+        self.cache.commit_path(())
 
-    def keep(self, nodes: Sequence[int], root: int, cached: bool) -> Draft:
-        """Keep some nodes of the draft that was scored last; see `Session.keep`.
+    def keep_nodes(self, nodes: Sequence[int], root: int, cached: bool) -> Draft:
+        """Keep some nodes of the draft that was scored last; see `Session.keep_nodes`.
 
         Args:
             nodes: The nodes that stay, ascending, each node's parent among them.
@@ -299,17 +299,17 @@ class SessionLedger:
             raise RequestError(
                 "no draft has been scored since the last commit: there is nothing to keep"
             )
-        path, stay, left = scored.draft.below(root, nodes)
+        path, stay, left = scored.draft.subtree_below(root, nodes)
         tokens = [scored.draft.token[i] for i in path]
         # Nodes that all layers had scored stand first among those that stay, too.
         since = sum(i < scored.since for i in stay)
         if not cached or len(scored.entries) < len(scored.draft):
-            self.commit(tokens, cached)  # without entries of its own: all of it is fed again
+            self.commit_tokens(tokens, cached)  # without entries of its own: all of it is fed again
             if cached:
                 self.scored = ScoredDraft(left, run=scored.run, since=since)
         else:
             # Only the accepted path stays, and those nodes that a later draft may use again.
-            self.cache.keep(path, stay)
+            self.cache.keep_path(path, stay)
             self.lag += self._late(path)
             scored.answers = {
                 key: pick_answer_rows(rows, stay, self.network)
@@ -332,7 +332,7 @@ class SessionLedger:
         entries = [self.scored.entries[i] for i in path]
         return [replace(entry, exits={}) for entry in entries if entry.depth < self.layers]
 
-    def rewind(self, n: int) -> None:
+    def rewind_tokens(self, n: int) -> None:
         """Forget the last n committed tokens, and whatever is staged."""
         del self.text[len(self.text) - n :]
         # Entries that were given back end with the text now, or are no more.
@@ -344,23 +344,23 @@ class SessionLedger:
             else:
                 evicted = 0
             self.skipped = replace(self.skipped, evicted=evicted)
-        self.forget(min(self.cache.length, len(self.text)))
+        self.forget_entries(min(self.cache.length, len(self.text)))
 
-    def graft(self) -> None:
+    def graft_entries(self) -> None:
         """Put the next entries of an older text into their places: the cache has come to where they
         stand."""
         one = self.grafts.pop(0)
         assert self.cache.length == one.at, "the text before a graft has not been fed"
         network: Any = (
             self.network
-        )  # its keys can be turned (models/nets/turned.py), or nobody would have planned this
+        )  # its keys can be turned (models/nets/moved_keys.py), or nobody would have planned this
         # Keys are turned by the distance that the entries move.
-        for first, piece in one.cache.pieces(one.first, one.stop):
-            self.cache.append(network.turned(piece, first, one.at - one.first))
+        for first, piece in one.cache.entry_pieces(one.first, one.stop):
+            self.cache.append_entries(network.turn_entries(piece, first, one.at - one.first))
         if self.edited is None:
             self.edited = one.at
 
-    def evict(self) -> None:
+    def evict_cache(self) -> None:
         """Give all entries back, but for those that could not be fed again as they are.
 
         Text and draft stay, so that both can be fed anew.
@@ -373,7 +373,7 @@ class SessionLedger:
         # Counted before the entries go: afterwards nothing would say which nodes the full network
         # had scored.
         since = self.passed_all_layers
-        self.forget(0)
+        self.forget_entries(0)
         self.scored = ScoredDraft(scored.draft, run=scored.run, since=since)
 
     def fork(self) -> SessionLedger:

@@ -13,9 +13,9 @@ from polydec.base.options import short_repr
 from polydec.core.scheduler import CachedPrefix, current_task
 from polydec.core.types import TokenVocabulary
 from polydec.models.nets.cache import total_cache_bytes
+from polydec.models.nets.moved_keys import why_still
 from polydec.models.nets.press import CachePress
 from polydec.models.nets.query import NeuralNetwork
-from polydec.models.nets.turned import why_still
 from polydec.models.sessions.checks import can_run_adapters, router_shape
 from polydec.models.sessions.geometry import EmbeddingGeometry
 from polydec.models.sessions.ledger import SessionLedger
@@ -109,7 +109,7 @@ class CausalLaw:
         size = self.vocab.size
         words = self.vocab.words
         return EmbeddingGeometry(
-            self.network.embed,
+            self.network.embed_tokens,
             size if words is None else lambda: min(size, len(words.pieces)),
         )
 
@@ -133,7 +133,7 @@ class CausalLaw:
         for law in self._pressed.values():
             law.keep = count
 
-    def pressed(self, press: CachePress) -> CausalLaw:
+    def pressed_law(self, press: CachePress) -> CausalLaw:
         """The law of this network over caches that are pressed.
 
         Its sessions are live here, too, as they share passes with others; what they hold they share
@@ -166,7 +166,7 @@ class CausalLaw:
             self._pressed[press].live = self.live
         return self._pressed[press]
 
-    def open(self, prompt: Sequence[int]) -> LMSession:
+    def open_session(self, prompt: Sequence[int]) -> LMSession:
         """Open a session over a prompt.
 
         Ids that stand for vectors (models/sessions/soft.py) may stand before the last token.
@@ -182,8 +182,8 @@ class CausalLaw:
                 f"prompt has {len(prompt)} tokens: the model's context holds {self.network.context}, "
                 "the answer included"
             )
-        self.require([x for x in prompt[:-1] if state_of(x) is None], "prompt")
-        self.require(prompt[-1:], "prompt")
+        self.require_token_ids([x for x in prompt[:-1] if state_of(x) is None], "prompt")
+        self.require_token_ids(prompt[-1:], "prompt")
         # The last token is the pending root: the first draft feeds it.
         text = tuple(prompt[:-1])
         session = LMSession(self, self._account(text))
@@ -191,12 +191,12 @@ class CausalLaw:
             ledger = session.ledger
             taken = ledger.cache.length + sum(graft.stop - graft.first for graft in ledger.grafts)
             ledger.prefix = CachedPrefix(self.network, len(text), taken)
-            session.owner.opened(ledger.prefix)
+            session.owner.note_opened(ledger.prefix)
         # From here on other prompts may share what this session caches.
         self.live.add(session)
         return session
 
-    def reusing(self, key: str, edited: bool, cache_salt: str = "") -> CausalLaw:
+    def reusing_view(self, key: str, edited: bool, cache_salt: str = "") -> CausalLaw:
         """A view of this law for one request, which takes of the last text of its key what it can.
 
         That is what both begin with, and (edited) what stands after an edit. `within` says how much
@@ -243,13 +243,13 @@ class CausalLaw:
         # Two requests of one key at a time would each take the same older text, and the later one
         # would not see the other's edit.
         others = (session.law.within for session in self.live if session.law is not self)
-        if reuse.edited and any(x is not None and x[1].follows(reuse) for x in others):
+        if reuse.edited and any(x is not None and x[1].same_text(reuse) for x in others):
             raise RequestError(
                 f"reuse_key is {short_repr(reuse.key)}: another request of this key is being answered, and they "
                 "follow one another"
             )
         # What the key's older text has in common with this one: a beginning, and later parts.
-        kept, n, grafts = reuse.known(text)
+        kept, n, grafts = reuse.known_text(text)
         if kept is None or not n:
             return SessionLedger(self.network, law._beginning(text), text, pressed)
         # The older text was approximate itself, from there on, and so is this one.
@@ -257,10 +257,10 @@ class CausalLaw:
             edited = kept.edited
         else:
             edited = None
-        reuse.took(n, grafts, edited)
+        reuse.note_reuse(n, grafts, edited)
         return SessionLedger(self.network, kept.cache.fork(n), text, pressed, grafts, edited)
 
-    def forget(self, key: str, cache_salt: str = "") -> None:
+    def forget_text(self, key: str, cache_salt: str = "") -> None:
         """Give back what is stored of the text of a key.
 
         Args:
@@ -268,9 +268,9 @@ class CausalLaw:
             cache_salt: Salt of its requests. Default "".
         """
         for law in (self, *self._pressed.values()):
-            law.texts.forget(key, cache_salt)
+            law.texts.forget_text(key, cache_salt)
 
-    def require(self, tokens: Sequence[int], who: str) -> None:
+    def require_token_ids(self, tokens: Sequence[int], who: str) -> None:
         """Check token ids.
 
         Args:
@@ -337,7 +337,7 @@ class CausalLaw:
         """
         if self.press is None:
             return common
-        return cache.whole(common)
+        return cache.available_entries(common)
 
     def _new_cache(self) -> Any:
         """An empty one."""
@@ -367,7 +367,7 @@ class CausalLaw:
             reuse = self.within[1]
             # The last session of the view to close leaves its text.
             if cache.length and not any(session.law is self for session in self.live):
-                reuse.texts.put(
+                reuse.texts.store_text(
                     reuse.key, text[: cache.length], cache, edited, cache_salt=reuse.cache_salt
                 )
         elif self.keep and cache.length:

@@ -35,8 +35,8 @@ class _LayerSubsetSession(DelegatingSession):
         self._inner = self._whole = whole
         self._alone = alone
 
-    def rewind(self, n: int) -> None:
-        self._whole.rewind(n)
+    def rewind_tokens(self, n: int) -> None:
+        self._whole.rewind_tokens(n)
 
     def close(self) -> None:
         if self._alone:
@@ -55,7 +55,7 @@ class PartSession(_LayerSubsetSession):
         super().__init__(whole, alone)
         self._depth = depth
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> LogitScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> LogitScores:
         """The laws after the first layers, through final norm and head.
 
         Args:
@@ -70,11 +70,11 @@ class PartSession(_LayerSubsetSession):
         await self._whole.pause_on_hold()
         return scores
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        self._whole.commit(tokens)
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
+        self._whole.commit_tokens(tokens)
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        """Keep some nodes of the draft that was scored last; see `Session.keep`.
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Keep some nodes of the draft that was scored last; see `Session.keep_nodes`.
 
         Args:
             nodes: The nodes that stay, ascending, each node's parent among them.
@@ -84,7 +84,7 @@ class PartSession(_LayerSubsetSession):
         Returns:
             The draft as it now stands.
         """
-        return self._whole.keep(nodes, root)
+        return self._whole.keep_nodes(nodes, root)
 
     def fork(self, choice: int | None = None) -> PartSession:
         # The fork has a full session of its own, which nobody else closes.
@@ -104,7 +104,7 @@ class SkipSession(_LayerSubsetSession):
         super().__init__(whole, alone)
         self._run = run
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> LogitScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> LogitScores:
         """The laws of the network that has these layers only.
 
         Args:
@@ -118,12 +118,12 @@ class SkipSession(_LayerSubsetSession):
         await self._whole.pause_on_hold()
         return scores
 
-    def commit(self, tokens: Sequence[int]) -> None:
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
         # Not the full session's commit: that would feed these tokens again through all layers.
         skips.commit_with_skips(self._whole.ledger, tokens)
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        """Keep some nodes of the draft that was scored last; see `Session.keep`.
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Keep some nodes of the draft that was scored last; see `Session.keep_nodes`.
 
         Args:
             nodes: The nodes that stay, ascending, each node's parent among them.

@@ -34,7 +34,7 @@ async def score_by_paths(
         RequestError: The network cannot score this draft, or not with what is wanted.
     """
     require_readable(ledger.network, draft, want)
-    ledger.drop()
+    ledger.drop_draft()
     # Text that is not cached yet is fed once, into the session's own cache. A single token of it
     # rides with the paths instead, which saves a pass.
     while (left := len(ledger.text) - ledger.cache.length) > 1:

@@ -15,7 +15,7 @@ from polydec.models.sessions.queries import SILENT, feed_text
 
 async def prefill_prompt(ledger: SessionLedger, want: ScoreRequest, chunk: int) -> LogitScores:
     """Feed a prompt in chunks, until what is left of it may ride with the first score; see
-    `Session.prefill`.
+    `Session.prefill_prompt`.
 
     Args:
         ledger: Account of the session.
@@ -38,15 +38,15 @@ async def prefill_prompt(ledger: SessionLedger, want: ScoreRequest, chunk: int) 
     while ledger.grafts:
         while (left := ledger.grafts[0].at - ledger.cache.length) > 0:
             await feed_text(ledger, ledger.cache.length + min(left, chunk), (), SILENT)
-        ledger.graft()
+        ledger.graft_entries()
     rows = want.prompt or want.last
     # Rows are wanted of all layers: what only some layers have seen is fed again.
     if rows and ledger.skipped is not None:
-        ledger.forget(ledger.skipped.first)
+        ledger.forget_entries(ledger.skipped.first)
     if want.prompt:  # an older text's cache has no rows to give
-        ledger.forget(0)
+        ledger.forget_entries(0)
     elif want.last and ledger.text:
-        ledger.forget(min(ledger.cache.length, len(ledger.text) - 1))
+        ledger.forget_entries(min(ledger.cache.length, len(ledger.text) - 1))
     if ledger.prefix is not None:  # what was just forgotten is fed again
         ledger.prefix.cached = min(ledger.prefix.cached, ledger.cache.length)
         ledger.prefix = None
@@ -55,10 +55,10 @@ async def prefill_prompt(ledger: SessionLedger, want: ScoreRequest, chunk: int) 
     else:
         end = ledger.skipped.first
     if end > ledger.cache.length:
-        ledger.cache.reserve(end)
+        ledger.cache.reserve_slots(end)
     # Without wanted rows a last chunk may stay: the first score feeds it.
     while (left := end - ledger.cache.length) > 0 and (rows or left > chunk):
-        ledger.drop()
+        ledger.drop_draft()
         await depths.advance_to_depth(ledger, ledger.layers, SILENT)  # what a part has left behind
         first = ledger.cache.length
         stop = first + min(left, chunk)
@@ -69,7 +69,9 @@ async def prefill_prompt(ledger: SessionLedger, want: ScoreRequest, chunk: int) 
         elif want.last and stop == end:
             asked = (stop - first - 1,)
         answer = await feed_text(ledger, stop, asked, want)
-        ledger.shed()
+        ledger.shed_pressed()
         if asked:
             answers.append(answer)
-    return LogitScores(answers, exits_of(answers, ledger.network.head) if want.exits else None)
+    return LogitScores(
+        answers, exits_of(answers, ledger.network.head_logits) if want.exits else None
+    )

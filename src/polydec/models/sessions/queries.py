@@ -81,14 +81,14 @@ def build_forward(network: NeuralNetwork, query: NetworkQuery) -> ForwardQuery:
     if free < PROMPT or not network.tree or query.at is not None:
         return ForwardQuery(network, query, len(query), behind=query.first)
 
-    def split(most: int) -> ForwardQuery:
+    def split_query(most: int) -> ForwardQuery:
         """The query's beginning of at most so many tokens, with the rest."""
         # A part may end only where no answered row has come yet: the rest answers.
         n = min(most, free)
-        rest = build_forward(network, query.part(n, len(query)))
-        return ForwardQuery(network, query.part(0, n), n, rest=rest, behind=query.first)
+        rest = build_forward(network, query.cut_query(n, len(query)))
+        return ForwardQuery(network, query.cut_query(0, n), n, rest=rest, behind=query.first)
 
-    return ForwardQuery(network, query, len(query), split, behind=query.first)
+    return ForwardQuery(network, query, len(query), split_query, behind=query.first)
 
 
 async def feed_text(
@@ -123,15 +123,15 @@ async def feed_text(
         cache = twin
     if twin is None:
         # If the pass fails, the session goes back to what was cached before (see
-        # `SessionLedger.settle`).
+        # `SessionLedger.settle_pass`).
         ledger.filling = cache.length
     tokens = ledger.text[cache.length : stop]
     # Text that is not cached yet gets slots before the draft's nodes.
     first = cache.end
     if tokens:
-        cache.stage(range(-1, len(tokens) - 1))
-        cache.commit(range(len(tokens)))
-    cache.stage(parent)
+        cache.stage_slots(range(-1, len(tokens) - 1))
+        cache.commit_path(range(len(tokens)))
+    cache.stage_slots(parent)
     query = query_of(cache, first, [*entries_of(tokens), *entries], rows, want)
     answer = await build_forward(ledger.network, query)
     if twin is None:

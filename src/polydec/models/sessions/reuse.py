@@ -92,7 +92,7 @@ class KeyedTextCache:
         """The caches of all texts."""
         return [kept.cache for kept in self._kept.values()]
 
-    def take(self, key: str, cache_salt: str = "") -> CachedText | None:
+    def take_text(self, key: str, cache_salt: str = "") -> CachedText | None:
         """The text of a key, which stays.
 
         Args:
@@ -104,7 +104,7 @@ class KeyedTextCache:
         """
         return self._kept.get((cache_salt, key))
 
-    def put(
+    def store_text(
         self,
         key: str,
         text: tuple[int, ...],
@@ -129,7 +129,7 @@ class KeyedTextCache:
                 return
             del self._kept[evicted]
         # It copies what it shares, so that the caches it shares with can go.
-        cache.own()
+        cache.copy_shared()
         self._kept[place] = CachedText(text, cache, edited, now)
 
     def _evictable(self, cache_salt: str, now: float) -> tuple[str, str] | None:
@@ -145,7 +145,7 @@ class KeyedTextCache:
             return None
         return min((p for p in self._kept if p[0] == largest), key=lambda p: self._kept[p].at)
 
-    def forget(self, key: str, cache_salt: str = "") -> None:
+    def forget_text(self, key: str, cache_salt: str = "") -> None:
         """Drop the text of a key.
 
         Args:
@@ -187,7 +187,7 @@ class CacheReuse:
             "approximate": self.approximate,
         }
 
-    def took(self, n: int, grafts: Sequence[CacheGraft], edited: int | None) -> None:
+    def note_reuse(self, n: int, grafts: Sequence[CacheGraft], edited: int | None) -> None:
         """Note what was taken of the key's text.
 
         Args:
@@ -200,16 +200,18 @@ class CacheReuse:
         self.positions = n + self.turned
         self.approximate = bool(grafts) or edited is not None
 
-    def follows(self, other: CacheReuse) -> bool:
+    def same_text(self, other: CacheReuse) -> bool:
         """Whether both are about one text."""
         mine = (self.key, self.cache_salt)
         others = (other.key, other.cache_salt)
         return self.texts is other.texts and mine == others
 
-    def known(self, text: Sequence[int]) -> tuple[CachedText | None, int, tuple[CacheGraft, ...]]:
+    def known_text(
+        self, text: Sequence[int]
+    ) -> tuple[CachedText | None, int, tuple[CacheGraft, ...]]:
         """The text of the key, how many tokens of it this one begins with, and what else of it
         stands in this one."""
-        kept = self.texts.take(self.key, self.cache_salt)
+        kept = self.texts.take_text(self.key, self.cache_salt)
         if kept is None:
             return None, 0, ()
         n = common_prefix_length(kept.text, text)

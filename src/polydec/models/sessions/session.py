@@ -17,7 +17,7 @@ from polydec.core.types import Draft, ScoreRequest
 from polydec.models.nets.press import CachePress
 from polydec.models.nets.query import NetworkAnswer, NeuralNetwork
 from polydec.models.nets.scores import LogitScores
-from polydec.models.sessions import depths, paths, prompts, rerouted
+from polydec.models.sessions import depths, moved_router, paths, prompts
 from polydec.models.sessions.checks import require_answerable, require_layers
 from polydec.models.sessions.ledger import SessionLedger
 from polydec.models.sessions.parts import PartSession, SkipSession
@@ -32,11 +32,11 @@ class SourceContext(Protocol):
         """How many sequences share the network's passes."""
         ...
 
-    async def ready(self) -> None:
+    async def prepare_judgement(self) -> None:
         """Read it, where it has not been read or was given back."""
         ...
 
-    def evict(self) -> None:
+    def evict_cache(self) -> None:
         """Give back what was read of it."""
         ...
 
@@ -51,7 +51,7 @@ class SessionLaw(Protocol):
     live: WeakSet[LMSession]
     within: tuple[Any, CacheReuse] | None
 
-    def require(self, tokens: Sequence[int], who: str) -> None:
+    def require_token_ids(self, tokens: Sequence[int], who: str) -> None:
         """Check token ids.
 
         Args:
@@ -104,15 +104,15 @@ class LMSession:
         beside = self.law.beside
         return max(1, len(self.law.live) if beside is None else beside.peers)
 
-    async def prefill(self, want: ScoreRequest) -> LogitScores:
+    async def prefill_prompt(self, want: ScoreRequest) -> LogitScores:
         if self.law.beside is not None:  # what texts are written from has been read
-            await self.law.beside.ready()
-        self.ledger.settle()
+            await self.law.beside.prepare_judgement()
+        self.ledger.settle_pass()
         # Refused before anything is fed.
         require_answerable(self.law.network, want)
         return await prompts.prefill_prompt(self.ledger, want, self.law.chunk)
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> LogitScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> LogitScores:
         """The laws at every node of a draft, by all layers.
 
         Args:
@@ -126,11 +126,11 @@ class LMSession:
             RequestError: The network cannot score this draft, or not with what is wanted.
         """
         if self.law.beside is not None:  # what texts are written from has been read
-            await self.law.beside.ready()
-        self.ledger.settle()
+            await self.law.beside.prepare_judgement()
+        self.ledger.settle_pass()
         # Three ways to score: with a moved router, as a tree in one pass, or path by path.
         if want.routing is not None:
-            scores = await rerouted.score_with_routing(self.ledger, draft, want)
+            scores = await moved_router.score_with_routing(self.ledger, draft, want)
         elif self.law.network.tree:
             scores = await depths.score_whole(self.ledger, draft, want)
         else:
@@ -144,13 +144,13 @@ class LMSession:
         if self.owner is not None and self.owner.paused is not None:
             await PauseEffect()
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        self.ledger.settle()
+    def commit_tokens(self, tokens: Sequence[int]) -> None:
+        self.ledger.settle_pass()
         # What only some layers have staged is no entry of the full network: it is fed again.
-        self.ledger.commit(tokens, cached=self.ledger.scored.run is None)
+        self.ledger.commit_tokens(tokens, cached=self.ledger.scored.run is None)
 
-    def keep(self, nodes: Sequence[int], root: int = 0) -> Draft:
-        """Keep some nodes of the draft that was scored last; see `Session.keep`.
+    def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """Keep some nodes of the draft that was scored last; see `Session.keep_nodes`.
 
         Args:
             nodes: The nodes that stay, ascending, each node's parent among them.
@@ -163,39 +163,39 @@ class LMSession:
         Raises:
             RequestError: No draft was scored since the last commit.
         """
-        self.ledger.settle()
-        return self.ledger.keep(nodes, root, cached=self.ledger.scored.run is None)
+        self.ledger.settle_pass()
+        return self.ledger.keep_nodes(nodes, root, cached=self.ledger.scored.run is None)
 
-    def rewind(self, n: int) -> None:
+    def rewind_tokens(self, n: int) -> None:
         committed = len(self.ledger.text)
         if not 0 <= n <= committed:
             raise RequestError(f"n is {n}: it must lie in 0 to {committed}, the committed tokens")
-        self.ledger.settle()
-        self.ledger.rewind(n)
+        self.ledger.settle_pass()
+        self.ledger.rewind_tokens(n)
 
-    def evict(self) -> None:
-        self.ledger.settle()
+    def evict_cache(self) -> None:
+        self.ledger.settle_pass()
         beside = self.law.beside
         live = self.law.live
         if beside is not None and all(session.owner is self.owner for session in live):
-            beside.evict()  # nobody else is reading it
-        self.ledger.evict()
+            beside.evict_cache()  # nobody else is reading it
+        self.ledger.evict_cache()
 
-    def states(self, hidden_NH: Tensor) -> LogitScores:
-        return LogitScores([NetworkAnswer(self.law.network.head(hidden_NH), hidden_NH)])
+    def score_states(self, hidden_NH: Tensor) -> LogitScores:
+        return LogitScores([NetworkAnswer(self.law.network.head_logits(hidden_NH), hidden_NH)])
 
-    def normed(self, hidden_NH: Tensor) -> Tensor:
-        return self.law.network.normed(hidden_NH)
+    def normed_states(self, hidden_NH: Tensor) -> Tensor:
+        return self.law.network.normed_states(hidden_NH)
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
-        self.law.require(tokens, "tokens")
-        return self.law.network.embed(tokens)
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
+        self.law.require_token_ids(tokens, "tokens")
+        return self.law.network.embed_tokens(tokens)
 
-    def memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
-        self.ledger.settle()
-        return self.law.network.keys(self.ledger.cache, self.ledger.filled, layer)
+    def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
+        self.ledger.settle_pass()
+        return self.law.network.read_keys(self.ledger.cache, self.ledger.filled, layer)
 
-    def bend(self, draft: Draft, scores: DraftScores) -> DraftScores:
+    def bend_scores(self, draft: Draft, scores: DraftScores) -> DraftScores:
         """Scores of others, as this session would shape them: a model shapes nothing.
 
         Args:
@@ -208,12 +208,12 @@ class LMSession:
         return scores
 
     def fork(self, choice: int | None = None) -> LMSession:
-        self.ledger.settle()
+        self.ledger.settle_pass()
         twin = LMSession(self.law, self.ledger.fork())
         self.law.live.add(twin)
         return twin
 
-    def part(
+    def open_part(
         self,
         layers: Sequence[int],
         without: frozenset[int] = frozenset(),
@@ -243,10 +243,10 @@ class LMSession:
 
     def close(self) -> None:
         ledger = self.ledger
-        ledger.settle()
+        ledger.settle_pass()
         self.law.live.discard(self)
         # Only entries that have passed every layer are of use to another text.
-        ledger.forget(ledger.filled)
+        ledger.forget_entries(ledger.filled)
         self.law.keep_text(tuple(ledger.text), ledger.cache, ledger.edited, self.cache_salt)
         # The law may have taken the cache over: this session lets go of it.
         ledger.cache = ledger.cache.fork(0)  # what nobody else reads is given back

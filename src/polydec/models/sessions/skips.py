@@ -46,7 +46,7 @@ async def score_skipping_layers(
     Raises:
         RequestError: The network cannot score this draft, or a state enters above the first layer.
     """
-    ledger.settle()
+    ledger.settle_pass()
     require_readable(ledger.network, draft, want)
     if draft.enter and any(draft.enter):
         raise RequestError(
@@ -56,7 +56,7 @@ async def score_skipping_layers(
     skipped = ledger.skipped
     # Committed entries of another choice of layers are of no use to these.
     if skipped is not None and (skipped.run != run or len(ledger.text) > ledger.cache.length):
-        ledger.forget(skipped.first)
+        ledger.forget_entries(skipped.first)
     scored = ledger.scored
     layers = ledger.layers
     # Whether all that is staged has passed every layer: then new nodes may follow it, under these
@@ -70,16 +70,16 @@ async def score_skipping_layers(
             last = scored.draft
         else:
             last = None
-        extends = last is not None and draft.extends(last)
+        extends = last is not None and draft.is_extension_of(last)
         if extends:
             passed_all = ledger.passed_all_layers
         else:
             passed_all = 0
-        ledger.drop()
-        ledger.take()
+        ledger.drop_draft()
+        ledger.take_slots()
         await depths.advance_to_depth(ledger, layers, SILENT)
         if passed_all:  # they stand as they are, also where their entries were given back
-            await depths.score_to_depth(ledger, layers, draft.only(range(passed_all)), want)
+            await depths.score_to_depth(ledger, layers, draft.only_nodes(range(passed_all)), want)
         whole = True
         before = layers
     scored = ledger.scored
@@ -87,7 +87,7 @@ async def score_skipping_layers(
     answers = list(scored.answers.get(before, ()))
     # Nodes without an entry run under these layers only.
     if new := range(known, len(draft)):
-        first = ledger.cache.stage(draft.parent[known:])
+        first = ledger.cache.stage_slots(draft.parent[known:])
         entries = [entry_of(draft, i) for i in new]
         query = query_of(ledger.cache, first, entries, range(len(new)), want, *run)
         answer = await build_forward(ledger.network, query)
@@ -109,7 +109,7 @@ async def score_skipping_layers(
 
 
 async def _restore(ledger: SessionLedger, run: Run) -> None:
-    """After `evict`: run again what had run under these layers only."""
+    """After `evict_cache`: run again what had run under these layers only."""
     skipped = ledger.skipped
     if skipped is None or not skipped.evicted:
         return
@@ -117,13 +117,13 @@ async def _restore(ledger: SessionLedger, run: Run) -> None:
         ledger.skipped = replace(skipped, evicted=0)
         return
     # First the text before it with all layers, then these entries with their own.
-    ledger.drop()
-    ledger.take(skipped.first)
+    ledger.drop_draft()
+    ledger.take_slots(skipped.first)
     await depths.advance_to_depth(ledger, ledger.layers, SILENT)
     ledger.filling = skipped.first
     entries = entries_of(ledger.text[skipped.first : skipped.evicted])
-    slot = ledger.cache.stage(range(-1, len(entries) - 1))
-    ledger.cache.commit(range(len(entries)))
+    slot = ledger.cache.stage_slots(range(-1, len(entries) - 1))
+    ledger.cache.commit_path(range(len(entries)))
     query = query_of(ledger.cache, slot, entries, (), SILENT, *run)
     await build_forward(ledger.network, query)
     ledger.filling, ledger.skipped = None, replace(skipped, evicted=0)
@@ -137,9 +137,9 @@ def commit_with_skips(ledger: SessionLedger, tokens: Sequence[int]) -> None:
         ledger: Account of the session.
         tokens: Tokens that are past now, the root first.
     """
-    ledger.settle()
+    ledger.settle_pass()
     _note(ledger, ledger.nodes_of(tokens))
-    ledger.commit(tokens, cached=True)
+    ledger.commit_tokens(tokens, cached=True)
 
 
 def keep_with_skips(ledger: SessionLedger, nodes: Sequence[int], root: int) -> Draft:
@@ -157,10 +157,10 @@ def keep_with_skips(ledger: SessionLedger, nodes: Sequence[int], root: int) -> D
     Raises:
         RequestError: No draft was scored since the last commit.
     """
-    ledger.settle()
+    ledger.settle_pass()
     if ledger.scored.draft is not None:
-        _note(ledger, ledger.scored.draft.below(root, nodes)[0])
-    return ledger.keep(nodes, root, cached=True)
+        _note(ledger, ledger.scored.draft.subtree_below(root, nodes)[0])
+    return ledger.keep_nodes(nodes, root, cached=True)
 
 
 def _note(ledger: SessionLedger, path: Sequence[int]) -> None:

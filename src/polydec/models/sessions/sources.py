@@ -17,9 +17,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.base import files
+from polydec.base.caller_warnings import warn_caller
 from polydec.base.edge import read_bytes
 from polydec.base.errors import FileError
-from polydec.base.heard import warn_caller
 from polydec.models.formats import adapters, edge, fields, sentences, zoo
 from polydec.models.formats.gguf import GGUFCheckpoint
 from polydec.models.formats.tensor_files import SharedEmbeddingWeights, open_weights
@@ -363,7 +363,7 @@ def save_checkpoint(
     where = Path(edge.path_text(path, "path"))
     where.mkdir(parents=True, exist_ok=True)
 
-    def put(name: str, write: Any) -> None:
+    def replace_file(name: str, write: Any) -> None:
         """Replace a file at once.
 
         Args:
@@ -379,7 +379,7 @@ def save_checkpoint(
             name: Its name in the directory.
             content: What it holds.
         """
-        put(
+        replace_file(
             name,
             lambda part: part.write_text(
                 json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
@@ -395,11 +395,11 @@ def save_checkpoint(
         """
         if template is not None:
             (where / name).parent.mkdir(exist_ok=True)
-            put(name, lambda part: part.write_text(template.source, encoding="utf-8"))
+            replace_file(name, lambda part: part.write_text(template.source, encoding="utf-8"))
 
     # Copies: safetensors refuses tensors that share memory, such as tied embeddings.
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
-    put("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
+    replace_file("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
     put_json("config.json", config)
     if text is not None and text.eos:
         eos = {"eos_token_id": sorted(text.eos)}
@@ -407,7 +407,7 @@ def save_checkpoint(
         eos = {}
     put_json("generation_config.json", {**eos, **(generation or {})})
     if text is not None:
-        put("tokenizer.json", lambda part: text.tokenizer.save(str(part)))
+        replace_file("tokenizer.json", lambda part: text.tokenizer.save(str(part)))
         put_json(
             "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **text.names}
         )

@@ -41,7 +41,7 @@ class SpecialTokenTable:
         """Of each mark the tokens that mean it."""
         return tuple((x,) for x in self.tokens)
 
-    def of(self, other: SpecialTokenTable) -> tuple[tuple[int, ...], ...]:
+    def of_tokenizer(self, other: SpecialTokenTable) -> tuple[tuple[int, ...], ...]:
         """Of each of these marks the tokens of another tokenizer that mean it.
 
         They are those of the same name; every further token that ends a text there is added to the

@@ -70,7 +70,7 @@ class ControlTokens:
         # Ids of control tokens that the twin can still reach: by merges of its plain vocabulary.
         self._forbidden = frozenset(self._ids.values()) - self._meant.keys()
 
-    def marked(self, value: Any) -> Any:
+    def mark_texts(self, value: Any) -> Any:
         """A text, or lists and dicts whose values are texts, with marks around each control token.
 
         Names of fields, the role of a message and other values stay.
@@ -80,12 +80,12 @@ class ControlTokens:
                 lambda found: f"{FIRST}{found[0]}{LAST}", _PRIVATE.sub("", value)
             )
         if isinstance(value, Mapping):
-            return {k: x if k in ("role", "type") else self.marked(x) for k, x in value.items()}
+            return {k: x if k in ("role", "type") else self.mark_texts(x) for k, x in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.marked(x) for x in value]
+            return [self.mark_texts(x) for x in value]
         return value
 
-    def encode(self, shown: str, *, special: bool = False) -> list[int]:
+    def encode_shown(self, shown: str, *, special: bool = False) -> list[int]:
         """Token ids of a text in which what users wrote is marked.
 
         Args:

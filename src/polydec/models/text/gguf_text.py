@@ -17,8 +17,8 @@ from tokenizers import (
 )
 from tokenizers.models import BPE
 
+from polydec.base.caller_warnings import warn_caller
 from polydec.base.errors import FileError
-from polydec.base.heard import warn_caller
 from polydec.models.formats.edge import validate_record
 from polydec.models.formats.fields import GGUFText
 from polydec.models.formats.gguf import GGUFCheckpoint
@@ -53,7 +53,7 @@ def read_text(file: GGUFCheckpoint) -> Tokenizer:
         if key.startswith(prefix)
     }
     for needed in ("tokens", "model"):
-        file.field(prefix + needed)
+        file.metadata_field(prefix + needed)
     validate_record(
         GGUFText,
         {**described, "chat_template": file.fields.get("tokenizer.chat_template")},
@@ -61,7 +61,7 @@ def read_text(file: GGUFCheckpoint) -> Tokenizer:
     )
     # Fields have the right types from here on.
     tokens, types = _tokens(file)
-    kind = file.field("tokenizer.ggml.model")
+    kind = file.metadata_field("tokenizer.ggml.model")
     pre = file.fields.get("tokenizer.ggml.pre", "default")
     if kind == "gpt2" and "tokenizer.ggml.pre" not in file.fields:
         warn_caller(
@@ -135,7 +135,7 @@ def generation_defaults(file: GGUFCheckpoint, eos: frozenset[int]) -> dict[str, 
 
 
 def _tokens(file: GGUFCheckpoint) -> tuple[list[str], list[int]]:
-    tokens = file.field("tokenizer.ggml.tokens")
+    tokens = file.metadata_field("tokenizer.ggml.tokens")
     types = file.fields.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))
     if len(types) != len(tokens):
         raise FileError(f"{file.path} has {len(tokens)} tokens but {len(types)} token types")
@@ -203,7 +203,7 @@ def _vocab(tokens: Sequence[str], types: Sequence[int]) -> dict[str, int]:
 def _byte_level(
     file: GGUFCheckpoint, tokens: Sequence[str], types: Sequence[int], pre: str
 ) -> HFTokenizer:
-    merges = [tuple(m.split(" ", 1)) for m in file.field("tokenizer.ggml.merges")]
+    merges = [tuple(m.split(" ", 1)) for m in file.metadata_field("tokenizer.ggml.merges")]
     if bad := next((m for m in merges if len(m) != 2), None):
         raise FileError(
             f"{file.path} has the merge {' '.join(bad)!r}: each must be two tokens with a space between"
@@ -242,7 +242,7 @@ def _sentencepiece(
 ) -> HFTokenizer:
     """SentencePiece's BPE: of all neighbours the pair whose joint piece has the best score is
     joined first."""
-    scores = file.field("tokenizer.ggml.scores")
+    scores = file.metadata_field("tokenizer.ggml.scores")
     if len(scores) != len(tokens):
         # Every kind of token has its place, as ids count them all.
         raise FileError(f"{file.path} has {len(tokens)} tokens but {len(scores)} scores")

@@ -169,7 +169,7 @@ def takes_parts(template: ChatTemplate, names: Names, role: str) -> bool:
 def _shown_in_parts(template: ChatTemplate, names: Names, role: str, user: Any) -> bool:
     asked = {"role": "user", "content": user}
 
-    def shown(content: Any) -> bool:
+    def shown_content(content: Any) -> bool:
         message: dict[str, Any] = {"role": role, "content": content}
         # Templates refuse roles out of place: each is tried where it usually stands.
         if role == "tool":
@@ -192,7 +192,7 @@ def _shown_in_parts(template: ChatTemplate, names: Names, role: str, user: Any) 
             for tools in (None, [_TOOL_BESIDE])
         )
 
-    return not shown(NEEDLE) and shown(_parts(NEEDLE))
+    return not shown_content(NEEDLE) and shown_content(_parts(NEEDLE))
 
 
 _TOOL_BESIDE: Message = {
@@ -229,7 +229,7 @@ def takes_json_arguments(template: ChatTemplate, names: Names) -> bool:
     else:
         asked = "a"
 
-    def shown(arguments: Any) -> str:
+    def shown_arguments(arguments: Any) -> str:
         chat = [
             {"role": "user", "content": asked},
             {"role": "assistant", "content": "", "tool_calls": [_call(arguments)]},
@@ -238,10 +238,10 @@ def takes_json_arguments(template: ChatTemplate, names: Names) -> bool:
         return next((text for text in tried if text is not None), "")
 
     # An object that shows up as Python's own repr is not shown as JSON.
-    as_object = shown(value)
+    as_object = shown_arguments(value)
     if NEEDLE in as_object and repr(value) not in as_object:
         return False
-    return json.dumps(value) in shown(json.dumps(value))
+    return json.dumps(value) in shown_arguments(json.dumps(value))
 
 
 def _tried(

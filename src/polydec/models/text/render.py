@@ -1,5 +1,5 @@
 """A chat template rendered in a process of its own: the script of a
-`polydec.base.apart.SubprocessWorker`.
+`polydec.base.subprocess_worker.SubprocessWorker`.
 
 It imports nothing but jinja2, so that it starts quickly and stays small. It must not be imported by
 anything else.

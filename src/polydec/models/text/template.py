@@ -5,7 +5,7 @@ A template is a program that comes with a checkpoint. Jinja's sandbox keeps it f
 insides, but not from using up time and memory: one filter can write a gigabyte inside a single C
 call, a deeply nested expression takes Python's own compiler down, and no check of the source tells
 such a template from an honest one. So all of them run in one long-lived worker, whose limits the
-system enforces (`polydec.base.apart`): what goes too far ends the worker, never this process.
+system enforces (`polydec.base.subprocess_worker`): what goes too far ends the worker, never this process.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polydec.base.apart import SubprocessLimits, SubprocessWorker
 from polydec.base.errors import PolydecError, RequestError
+from polydec.base.subprocess_worker import SubprocessLimits, SubprocessWorker
 from polydec.models.formats.edge import error_sentence
 
 MEMORY = 512 << 20
@@ -73,7 +73,7 @@ class ChatTemplate:
                 f"the chat has {len(request)} bytes with its template: {MOST} are legal"
             )
         try:
-            answer = _WORKER.ask(request)
+            answer = _WORKER.ask_worker(request)
         # The worker died or ran out of time: to the caller the template refuses.
         except PolydecError as e:
             answer = {"error": str(e)}

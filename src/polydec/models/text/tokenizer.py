@@ -199,7 +199,7 @@ class Tokenizer:
             RequestError: The text cannot be encoded, or only with a control token for plain text.
         """
         try:
-            ids = tuple(self.control_tokens.encode(text, special=special))
+            ids = tuple(self.control_tokens.encode_shown(text, special=special))
         except PolydecError:
             raise
         except BaseException as e:  # the library raises bare Exceptions, and panics that are none
@@ -232,7 +232,7 @@ class Tokenizer:
                 f"the text {text[:40]!r} cannot be encoded with this checkpoint's tokenizer", e
             ) from None
 
-    def beyond(self, text: str, most: int) -> bool:
+    def exceeds_limit(self, text: str, most: int) -> bool:
         """Whether a text certainly has more tokens than a limit, without encoding all of it.
 
         It has if its parts, each by itself, have more than twice as many.
@@ -270,7 +270,7 @@ class Tokenizer:
             The text.
         """
         speller = self._speller(after)
-        return "".join([*map(speller.feed, ids), speller.end()])
+        return "".join([*map(speller.feed_token, ids), speller.end_text()])
 
     @property
     def pieces(self) -> tuple[bytes | None, ...]:
@@ -292,7 +292,7 @@ class Tokenizer:
         """The chat templates of chats without tools and with them."""
         return self.template, self.tool_template or self.template
 
-    def render(
+    def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, reply: bool = True, **values: Any
     ) -> str:
         """The text of a chat.
@@ -345,7 +345,7 @@ class Tokenizer:
         """Whether the chat template has a place for tools."""
         return message_forms.shows_tools(*self.chat_templates, self.names)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **values: Any) -> tuple[int, ...]:
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **values: Any) -> tuple[int, ...]:
         """The prompt that asks for the assistant's next turn.
 
         Args:
@@ -359,7 +359,7 @@ class Tokenizer:
             RequestError: There is no template, it refuses the messages, or its text cannot be
                 encoded.
         """
-        return self.encode(self.render(messages, **values), special=False)
+        return self.encode(self.render_chat(messages, **values), special=False)
 
     @cached_property
     def thinking_marks(self) -> ThinkingMarks | None:
@@ -375,7 +375,7 @@ class Tokenizer:
         names = {i: self.tokenizer.id_to_token(i) or "" for i in self._skipped}
         return {i: n for i, n in names.items() if n and any(n in text for text in marks.texts)}
 
-    def writer(
+    def text_writers(
         self,
         stop: Sequence[str] = (),
         include_stop: bool = False,
@@ -480,11 +480,11 @@ def named_templates(
 class TokenSpeller(Protocol):
     """Turns tokens into complete characters."""
 
-    def feed(self, token: int) -> str:
+    def feed_token(self, token: int) -> str:
         """What becomes certain of the text with one more token."""
         ...
 
-    def end(self) -> str:
+    def end_text(self) -> str:
         """What is left at the end of the text."""
         ...
 
@@ -527,7 +527,7 @@ def _spell_bytes(name: str) -> bytes:
 
 
 def _spell_pieces(replaced: Sequence[tuple[str, str]], fallback: bool) -> Callable[[str], bytes]:
-    def spell(name: str) -> bytes:
+    def spell_piece(name: str) -> bytes:
         if fallback and len(name) == 6 and name[:3] == "<0x" and name[5] == ">":
             try:
                 return bytes([int(name[3:5], 16)])
@@ -537,7 +537,7 @@ def _spell_pieces(replaced: Sequence[tuple[str, str]], fallback: bool) -> Callab
             name = name.replace(old, new)
         return name.encode()
 
-    return spell
+    return spell_piece
 
 
 def read_rule(decoder: Mapping[str, Any]) -> SpellingRule | None:
@@ -584,7 +584,7 @@ class ByteSpeller:
         self._bytes_of, self._begun = bytes_of, b""  # begun: the first bytes of a character
         self._strip, self._marks = (0, False) if inside else (rule.strip, rule.marks)
 
-    def feed(self, token: int) -> str:
+    def feed_token(self, token: int) -> str:
         piece = self._bytes_of[token]
         if piece is None:
             return ""
@@ -601,7 +601,7 @@ class ByteSpeller:
         self._begun = data[used:]
         return text
 
-    def end(self) -> str:
+    def end_text(self) -> str:
         begun = self._begun
         self._begun = b""
         return utf_8_decode(begun, "replace", True)[0]
@@ -620,7 +620,7 @@ class WindowSpeller:
         self._known = len(self._ids)  # these are written; they stand in the window as context
         self._written = tokenizer.decode(self._ids)
 
-    def feed(self, token: int) -> str:
+    def feed_token(self, token: int) -> str:
         self._ids.append(token)
         text = self._tokenizer.decode(self._ids)
         # A character that is not complete yet is decoded as U+FFFD: it waits.
@@ -632,7 +632,7 @@ class WindowSpeller:
         self._known, self._written = len(self._ids), self._tokenizer.decode(self._ids)
         return piece
 
-    def end(self) -> str:
+    def end_text(self) -> str:
         return self._tokenizer.decode(self._ids)[len(self._written) :]
 
     def fork(self) -> WindowSpeller:
@@ -665,19 +665,19 @@ class StopWriter:
         self._tokens_left = min_tokens
         self.stopped = False
 
-    def push(self, token: int) -> str:
+    def push_token(self, token: int) -> str:
         if self.stopped:
             return ""
-        piece = self._speller.feed(token)
+        piece = self._speller.feed_token(token)
         stops_count = self.count_token()
         if self._stop:
-            return self.take(piece, stops_count)
+            return self.take_piece(piece, stops_count)
         return piece
 
-    def end(self) -> str:
+    def end_text(self) -> str:
         if self.stopped:
             return ""
-        return self.take(self._speller.end(), self.complete) + self.rest()
+        return self.take_piece(self._speller.end_text(), self.complete) + self.rest_text()
 
     def fork(self) -> StopWriter:
         twin = copy(self)
@@ -694,13 +694,13 @@ class StopWriter:
         self._tokens_left -= 1
         return self._tokens_left < 0
 
-    def rest(self) -> str:
+    def rest_text(self) -> str:
         """What was held back."""
         withheld = self._withheld
         self._withheld = ""
         return withheld
 
-    def take(self, piece: str, stops_count: bool) -> str:
+    def take_piece(self, piece: str, stops_count: bool) -> str:
         """What becomes certain of the text with one more piece.
 
         Args:
@@ -735,10 +735,10 @@ class StopWriter:
 class SilentSpeller:
     """The speller of a writer that is given text."""
 
-    def feed(self, token: int) -> str:
+    def feed_token(self, token: int) -> str:
         return ""
 
-    def end(self) -> str:
+    def end_text(self) -> str:
         return ""
 
     def fork(self) -> SilentSpeller:
@@ -768,18 +768,18 @@ class MarkSpeller:
         self._before = before
         self._inner = speller(before)
 
-    def feed(self, token: int) -> str:
+    def feed_token(self, token: int) -> str:
         name = self._names.get(token)
         if name is None:
             self._before = (*self._before[-7:], token)
-            return self._inner.feed(token)
-        text = self._inner.end() + name
+            return self._inner.feed_token(token)
+        text = self._inner.end_text() + name
         # A new speller: no character, and no piece of one, goes on across a control token.
         self._inner = self._made(self._before)
         return text
 
-    def end(self) -> str:
-        return self._inner.end()
+    def end_text(self) -> str:
+        return self._inner.end_text()
 
     def fork(self) -> MarkSpeller:
         twin = copy(self)
@@ -795,26 +795,26 @@ class ThinkingWriter:
         self._speller = speller
         self._reader = reader
         self._stops = stops
-        self._read = reader.start()
+        self._read = reader.start_state()
 
     @property
     def stopped(self) -> bool:
         return self._stops.stopped
 
-    def push(self, token: int) -> str:
+    def push_token(self, token: int) -> str:
         # Tokens of the thinking count, too.
         stops_count = self._stops.count_token()
-        return self._written(self._speller.feed(token), stops_count)
+        return self._written(self._speller.feed_token(token), stops_count)
 
-    def end(self) -> str:
+    def end_text(self) -> str:
         if self.stopped:
             return ""
         stops_count = self._stops.complete
-        text = self._written(self._speller.end(), stops_count)
-        text += self._passed(self._reader.end(self._read, cut=False), stops_count)
+        text = self._written(self._speller.end_text(), stops_count)
+        text += self._passed(self._reader.end_text(self._read, cut=False), stops_count)
         if self.stopped:
             return text
-        return text + self._stops.rest()
+        return text + self._stops.rest_text()
 
     def fork(self) -> ThinkingWriter:
         twin = copy(self)
@@ -824,18 +824,18 @@ class ThinkingWriter:
     def _written(self, text: str, stops_count: bool) -> str:
         if self.stopped:
             return ""
-        self._read, segments = self._reader.step(self._read, text)
+        self._read, segments = self._reader.read_piece(self._read, text)
         return self._passed(segments, stops_count)
 
     def _passed(self, segments: Sequence[Segment], stops_count: bool) -> str:
         out = ""
         for kind, part in segments:
             if kind is ThinkingSegmentKind.ANSWER:
-                out += self._stops.take(part, stops_count)
+                out += self._stops.take_piece(part, stops_count)
             else:
                 # What was held back cannot become a stop string any more: the answer is interrupted
                 # here.
-                out += self._stops.rest() + part
+                out += self._stops.rest_text() + part
             if self.stopped:
                 break
         return out

@@ -57,7 +57,7 @@ def render_tool_chat(
     if own:
         rest.remove(next(m for m in spoken if m["role"] == "system"))
     try:
-        shown = text.render([system, *rest], **values)
+        shown = text.render_chat([system, *rest], **values)
         # Some templates take a system message and leave it out.
         if told in shown:
             return shown
@@ -66,7 +66,7 @@ def render_tool_chat(
             raise
     first = next((at for at, m in enumerate(spoken) if m["role"] == "user"), 0)
     asked = {**spoken[first], "content": f"{told}\n\n{spoken[first]['content']}"}
-    return text.render([*spoken[:first], asked, *spoken[first + 1 :]], **values)
+    return text.render_chat([*spoken[:first], asked, *spoken[first + 1 :]], **values)
 
 
 def with_earlier_calls(text: Tokenizer, messages: Sequence[Message], **values: Any) -> str:
@@ -87,11 +87,11 @@ def with_earlier_calls(text: Tokenizer, messages: Sequence[Message], **values: A
     """
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     if not calls and all(message["role"] != "tool" for message in messages):
-        return text.render(messages, **values)
+        return text.render_chat(messages, **values)
     try:
         # Tried with the template's own form of calls; whether it showed them is seen in the text.
         if text.shows_tools:
-            shown = text.render(messages, **values)
+            shown = text.render_chat(messages, **values)
         else:
             shown = ""
     except PolydecError:  # it takes calls beside tools only
@@ -101,7 +101,7 @@ def with_earlier_calls(text: Tokenizer, messages: Sequence[Message], **values: A
     gave = [str(joined_text(m["content"])).strip() for m in messages if m["role"] == "tool"]
     if shown and all(x in shown for x in names) and all(_is_shown(x, shown) for x in gave):
         return shown
-    return text.render(as_texts(messages), **values)
+    return text.render_chat(as_texts(messages), **values)
 
 
 def _is_shown(gave: str, shown: str) -> bool:

@@ -64,12 +64,12 @@ def test_the_network_computes_what_was_trained():
     network.load_state_dict(dict(drafter.tensors))
     sources, known, filler = [(1, 2, 3), (4, 5)], [(0, 7), (0, 8, 9, 1)], drafter.filler
     kvs = filler.encoder.forward(sources)
-    answers = filler.forward([filler.asks(kv, k, 3) for kv, k in zip(kvs, known)])
+    answers = filler.forward([filler.gap_query(kv, k, 3) for kv, k in zip(kvs, known)])
     for source, k, answer in zip(sources, known, answers):
         text_BT, here_BT = pad_id_rows([(*k, 11, 11, 11)])
         with torch.no_grad():
             states = network(*pad_id_rows([source]), text_BT, here_BT)[0, -3:]
-            assert torch.allclose(network.logits(states), answer, atol=1e-5)
+            assert torch.allclose(network.token_logits(states), answer, atol=1e-5)
     assert answers[0].shape == (3, 11)
 
 
@@ -105,9 +105,11 @@ def test_near_best_keeps_the_first_child_within_both_bounds():
     scores = rows((0.6, 0.3, 0.06, 0.04), (0.6, 0.3, 0.06, 0.04))
 
     def kept(token, top, tolerance):
-        draft = Draft.certain((9, token), (-1, 0), (1.0, 1.0))
-        verdict = NearBestVerifier(top, tolerance).verify(draft, Greedy(scores), Rng.of(0), 3)
-        return verdict.tokens(draft)
+        draft = Draft.certain_tree((9, token), (-1, 0), (1.0, 1.0))
+        verdict = NearBestVerifier(top, tolerance).verify_draft(
+            draft, Greedy(scores), Rng.of_choice(0), 3
+        )
+        return verdict.written_tokens(draft)
 
     assert kept(0, 1, 0.0) == (0, 0)
     assert kept(1, 2, 0.7) == (1, 0)  # log 0.6 / 0.3 = 0.69
@@ -115,8 +117,12 @@ def test_near_best_keeps_the_first_child_within_both_bounds():
     assert kept(1, 1, 9.0) == (0,)
     assert kept(2, 3, 2.4) == (2, 0) and kept(3, 3, 9.0) == (0,)
     for token in range(4):
-        draft = Draft.certain((9, token), (-1, 0), (1.0, 1.0))
-        strict = MatchVerifier().verify(draft, Greedy(scores), Rng.of(0), 3).tokens(draft)
+        draft = Draft.certain_tree((9, token), (-1, 0), (1.0, 1.0))
+        strict = (
+            MatchVerifier()
+            .verify_draft(draft, Greedy(scores), Rng.of_choice(0), 3)
+            .written_tokens(draft)
+        )
         assert kept(token, 4, 0.0) == kept(token, 1, 9.0) == strict
     for bad in ({"top": 0}, {"tolerance": -1.0}, {"tolerance": float("nan")}):
         with pytest.raises(PolydecError, match=next(iter(bad))):
@@ -129,8 +135,8 @@ class Greedy:
     def __init__(self, scores):
         self.base = scores
 
-    def certain(self, i):
-        return self.base.argmax(i)
+    def certain_token(self, i):
+        return self.base.likeliest_token(i)
 
 
 def test_damage_is_one_sentence(made, tmp_path):
@@ -169,7 +175,7 @@ class ByText:
             self.of.sources += sources
             return [torch.tensor(sum(s)) for s in sources]
 
-    def asks(self, kv, known, count):
+    def gap_query(self, kv, known, count):
         return kv, tuple(known), count
 
     def forward(self, queries):
@@ -183,30 +189,32 @@ class ByText:
 
 def test_a_fork_has_a_text_of_its_own_and_shares_what_the_encoder_made():
     filler = ByText(11)
-    guess = BlockFilledDrafter(SimpleNamespace(filler=filler, block=3)).open((4, 5), None)
+    guess = BlockFilledDrafter(SimpleNamespace(filler=filler, block=3)).open_guess((4, 5), None)
 
     def drafted(guess, depth=3, nodes=8):
-        return run_coroutines([guess.propose(5, 2, DraftBudget(depth, nodes), Rng.of(0))])[0].token[
-            1:
-        ]
+        return run_coroutines(
+            [guess.propose_draft(5, 2, DraftBudget(depth, nodes), Rng.of_choice(0))]
+        )[0].token[1:]
 
     def wrote(guess, *tokens):
-        guess.learn(
-            Draft.chain(0, tokens[:-1]), None, Verdict(tuple(range(1, len(tokens))), tokens[-1])
+        guess.learn_round(
+            Draft.chain_draft(0, tokens[:-1]),
+            None,
+            Verdict(tuple(range(1, len(tokens))), tokens[-1]),
         )
 
     assert drafted(guess) == (7, 8, 9)  # 9 of the source, 9 of the text, modulo 11
-    twin = guess.fork(None)
+    twin = guess.fork_guess(None)
     wrote(guess, 1, 2)
     wrote(twin, 3)
-    third = twin.fork(None)
+    third = twin.fork_guess(None)
     wrote(third, 1)
     assert [drafted(g) for g in (guess, twin, third)] == [(10, 0, 1), (10, 0, 1), (0, 1, 2)]
     assert filler.asked[1:] == [((4, 5, 1, 2), 3), ((4, 5, 3), 3), ((4, 5, 3, 1), 3)]
     assert filler.sources == [(4, 5)], "the source is encoded once, for all who write from it"
-    early = BlockFilledDrafter(SimpleNamespace(filler=filler, block=3)).open((4, 5), None)
+    early = BlockFilledDrafter(SimpleNamespace(filler=filler, block=3)).open_guess((4, 5), None)
     wrote(early, 6)
-    assert drafted(early.fork(None)) == drafted(early) == (2, 3, 4)
+    assert drafted(early.fork_guess(None)) == drafted(early) == (2, 3, 4)
     assert filler.sources[1:] == [(4, 5)], "a fork that looks first encodes the source, for both"
     assert drafted(guess, depth=2) == (10, 0) and drafted(guess, nodes=1) == (10,)
     assert filler.asked[-1] == ((4, 5, 1, 2), 3), "as many gaps as it was trained on"
@@ -217,8 +225,8 @@ def test_a_fork_has_a_text_of_its_own_and_shares_what_the_encoder_made():
 def test_a_source_stands_in_the_place_of_the_prompt_and_a_block_in_that_of_the_trained_one():
     filler = ByText(11)
     drafter = BlockFilledDrafter(SimpleNamespace(filler=filler, block=3), source=(1, 2), block=2)
-    guess = drafter.open((4, 5), None)
-    draft = run_coroutines([guess.propose(5, 2, DraftBudget(9, 9), Rng.of(0))])[0]
+    guess = drafter.open_guess((4, 5), None)
+    draft = run_coroutines([guess.propose_draft(5, 2, DraftBudget(9, 9), Rng.of_choice(0))])[0]
     assert (draft.token, draft.parent) == ((5, 1, 2), (-1, 0, 1)) and filler.sources == [(1, 2)]
     sure = torch.tensor([3.0, *[0.0] * 10]).softmax(-1)[0].item()
     assert draft.chance == (1.0, pytest.approx(sure), pytest.approx(sure))
@@ -226,6 +234,6 @@ def test_a_source_stands_in_the_place_of_the_prompt_and_a_block_in_that_of_the_t
         with pytest.raises(PolydecError, match="block is"):
             replace(drafter, block=bad)
     assert guess.want == ScoreRequest(law=RowDetail.NOTHING)
-    based = replace(drafter, base=True).open((4, 5), None).want
+    based = replace(drafter, base=True).open_guess((4, 5), None).want
     assert based == ScoreRequest(law=RowDetail.NOTHING, base=RowDetail.ROW)
     assert replace(drafter, block=64).block == 64 and replace(drafter, block=1).block == 1

@@ -27,11 +27,11 @@ from polydec.methods.speculative.verifiers.match import MatchVerifier
 def propose(guess, depth=64):
     return run_coroutines(
         [
-            guess.propose(
+            guess.propose_draft(
                 guess.windows.text[-1],
                 len(guess.windows.text),
                 DraftBudget(depth, depth),
-                Rng.of(0),
+                Rng.of_choice(0),
             )
         ]
     )[0]
@@ -50,13 +50,13 @@ def test_index_equals_a_scan_and_never_matches_itself(how):
     dice = random.Random(1)
     for _ in range(150):
         text = [dice.randrange(dice.choice((2, 3, 6))) for _ in range(dice.randint(1, 30))]
-        guess = how.open(text[:1], None)
+        guess = how.open_guess(text[:1], None)
         for i, x in enumerate(text[1:], 1):
             head, n = text[:i], how.gamma
             ends = [e for e in range(n, i) if head[e - n : e] == head[-n:]] if i >= n else []
             start = (ends[0] if how.first else ends[-1]) if ends else i
             assert propose(guess).token[1:] == tuple(head[start : start + how.block])
-            guess.learn(Draft.chain(head[-1]), None, Verdict((), x))
+            guess.learn_round(Draft.chain_draft(head[-1]), None, Verdict((), x))
 
 
 def test_is_lookup_with_one_length():
@@ -76,16 +76,16 @@ def test_is_lookup_with_one_length():
 
 
 def test_rates_follow_what_came():
-    guess = CopySpecDrafter(2).open((1, 2, 3, 1, 2), None)
+    guess = CopySpecDrafter(2).open_guess((1, 2, 3, 1, 2), None)
     assert propose(guess).chance == (1.0, 0.5, 0.5, 0.5)
-    guess.learn(Draft.chain(2), None, Verdict((), 3))
+    guess.learn_round(Draft.chain_draft(2), None, Verdict((), 3))
     assert guess.rate == {2: pytest.approx(0.55)}
-    guess.learn(Draft.chain(3), None, Verdict((), 7))
+    guess.learn_round(Draft.chain_draft(3), None, Verdict((), 7))
     assert guess.rate == {2: pytest.approx(0.495)}
 
 
 def test_adapts_the_lengths_to_what_pays():
-    guess = CopySpecDrafter(adapt=True, cost=0.2).open(
+    guess = CopySpecDrafter(adapt=True, cost=0.2).open_guess(
         (1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4), None
     )
     guess.rate.update({2: 0.1, 3: 0.1, 4: 0.9})
@@ -97,7 +97,7 @@ def test_adapts_the_lengths_to_what_pays():
     )
     guess.rate.update({4: 0.15})
     assert len(propose(guess)) == 1  # nothing pays: nothing is copied
-    free = CopySpecDrafter(adapt=True, cost=0.0).open((1, 2, 3, 4, 5, 1, 2), None)
+    free = CopySpecDrafter(adapt=True, cost=0.0).open_guess((1, 2, 3, 4, 5, 1, 2), None)
     assert propose(free).token[1:] == (3, 4, 5, 1, 2)
 
 

@@ -107,9 +107,9 @@ def test_a_model_that_is_right_is_asked_and_one_that_is_wrong_soon_is_not():
     asked = []
 
     class Watched(ChainTree):
-        async def grow(self, *args):
+        async def grow_tree(self, *args):
             asked.append(1)
-            return await super().grow(*args)
+            return await super().grow_tree(*args)
 
     for seed, most, least in ((5, 60, 15), (77, 35, 1)):
         asked.clear()
@@ -134,7 +134,7 @@ def test_more_sequences_make_rows_dearer():
     costs = PassCosts((1.0, 1.1, 1.2, 1.3, 2.6, 3.9, 5.2, 6.5))
     target = toy_law(3)
     _, alone = drafts(CostAwareDrafter(LookupDrafter(), None, costs), target)
-    others = [target.open((0, 1)) for _ in range(7)]
+    others = [target.open_session((0, 1)) for _ in range(7)]
     _, together = drafts(CostAwareDrafter(LookupDrafter(), None, costs), target)
     assert len(others) == 7 and sum(together) < sum(alone)
 
@@ -143,18 +143,18 @@ def test_belief():
     b = ChanceBelief()
     assert b(1.0) == 1.0 and b(0.0) == 0.0
     for _ in range(500):
-        b.see(0.9, False)
-        b.see(0.4, True)
+        b.count_outcome(0.9, False)
+        b.count_outcome(0.4, True)
     assert b(0.9) < 0.05 and b(0.4) > 0.95 and b(0.6) == pytest.approx(0.6)
 
 
 def test_what_it_wants_is_what_both_want():
-    guess = CostAwareDrafter(LookupDrafter(), paid(), PassCosts()).open(
-        (0, 1), toy_law(1).open((0, 1))
+    guess = CostAwareDrafter(LookupDrafter(), paid(), PassCosts()).open_guess(
+        (0, 1), toy_law(1).open_session((0, 1))
     )
     assert guess.want == ScoreRequest(law=RowDetail.NOTHING)
-    twin = guess.fork(toy_law(1).open((0, 1)))
-    twin.ledger.paths.see(0.5, True)
+    twin = guess.fork_guess(toy_law(1).open_session((0, 1)))
+    twin.ledger.paths.count_outcome(0.5, True)
     assert sum(guess.ledger.paths.rates.tried) == 0
 
 
@@ -165,16 +165,16 @@ def test_drawn_nodes_of_the_source_are_never_cut():
         price = 0.0
         want = ScoreRequest(law=RowDetail.NOTHING)
 
-        def open(self, prompt, session):
+        def open_guess(self, prompt, session):
             return self
 
-        async def propose(self, root, position, budget, rng):
-            return Draft.chain(root, (0, 1), (row, row))
+        async def propose_draft(self, root, position, budget, rng):
+            return Draft.chain_draft(root, (0, 1), (row, row))
 
-    guess = CostAwareDrafter(Drawn(), None, PassCosts((1.0, 1.5), 0.0)).open(
-        (0, 1), toy_law(1).open((0, 1))
+    guess = CostAwareDrafter(Drawn(), None, PassCosts((1.0, 1.5), 0.0)).open_guess(
+        (0, 1), toy_law(1).open_session((0, 1))
     )
-    draft = run_coroutines([guess.propose(1, 2, DraftBudget(4, 8), Rng.of(0))])[0]
+    draft = run_coroutines([guess.propose_draft(1, 2, DraftBudget(4, 8), Rng.of_choice(0))])[0]
     assert draft.token == (1, 0, 1)
 
 
@@ -187,11 +187,13 @@ def test_who_is_not_asked_learns_when_next_asked():
     text = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2]
     guess = CostAwareDrafter(
         SuffixDrafter(floor=0.05), None, PassCosts((1.0, 1.1, *[3.0 * m for m in range(3, 20)]))
-    ).open(text[:3], Crowd)
+    ).open_guess(text[:3], Crowd)
 
     def step(n):
-        draft = run_coroutines([guess.propose(text[n - 1], n, DraftBudget(4, 8), Rng.of(n))])[0]
-        guess.learn(draft, None, Verdict((), text[n]))
+        draft = run_coroutines(
+            [guess.propose_draft(text[n - 1], n, DraftBudget(4, 8), Rng.of_choice(n))]
+        )[0]
+        guess.learn_round(draft, None, Verdict((), text[n]))
         return len(draft)
 
     assert {step(n) for n in range(3, 10)} == {1} and guess.free.text == text[:3]
@@ -212,19 +214,19 @@ class Cyclic:
     def __init__(self, price, step=1):
         self.price, self.step, self.asked = price, step, 0
 
-    def open(self, prompt, session):
+    def open_guess(self, prompt, session):
         return self
 
-    async def propose(self, root, position, budget, rng):
+    async def propose_draft(self, root, position, budget, rng):
         self.asked += 1
         n = min(budget.depth, budget.nodes)
         tokens = [(root + self.step * i) % 3 for i in range(n + 1)]
-        return Draft.certain(tokens, range(-1, n), (1.0, *[0.95] * n))
+        return Draft.certain_tree(tokens, range(-1, n), (1.0, *[0.95] * n))
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         pass
 
-    def fork(self, session=None, choice=None):
+    def fork_guess(self, session=None, choice=None):
         return self
 
     def close(self):
@@ -269,7 +271,7 @@ def test_a_drafter_that_computes_and_is_wrong_is_seldom_asked_again():
 
 
 def test_prices_add_up():
-    session = toy_law(1).open((0, 1))
+    session = toy_law(1).open_session((0, 1))
     price = (
         CostAwareDrafter(
             MergedTreeDrafter(
@@ -281,11 +283,13 @@ def test_prices_add_up():
             CappedDrafter(Cyclic(4.0)),
             PassCosts(),
         )
-        .open((0, 1), session)
+        .open_guess((0, 1), session)
         .price
     )
-    assert price == 7.25 and PricedDrafter(Cyclic(2.0), 0.5).open((0, 1), session).price == 2.5
-    assert SuffixDrafter().open((0, 1), session).price == 0.0
+    assert (
+        price == 7.25 and PricedDrafter(Cyclic(2.0), 0.5).open_guess((0, 1), session).price == 2.5
+    )
+    assert SuffixDrafter().open_guess((0, 1), session).price == 0.0
     with pytest.raises(ValueError, match=r"ms is -1\.0: it must be finite and at least 0"):
         PricedDrafter(LookupDrafter(), -1.0)
 
@@ -298,12 +302,12 @@ class Probing:
     price: float = 0.0
     want: ScoreRequest = field(default_factory=lambda: ScoreRequest(law=RowDetail.NOTHING))
 
-    def open(self, prompt, session):
+    def open_guess(self, prompt, session):
         return self
 
-    async def propose(self, root, position, budget, rng):
+    async def propose_draft(self, root, position, budget, rng):
         if budget.depth < 2:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         return Draft(
             (root, 1, 0, 0, 0),
             (-1, 0, 0, 1, 3),
@@ -313,11 +317,11 @@ class Probing:
             (1.0, self.chance, 0.0, 0.0, 0.0),
         )
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         for i in range(len(draft)):
-            scores.row(i)
+            scores.logprob_row(i)
 
-    def fork(self, session=None, choice=None):
+    def fork_guess(self, session=None, choice=None):
         return self
 
     def close(self):
@@ -337,18 +341,24 @@ def test_probes_go_where_what_they_stand_on_goes(wrap):
             result.token_ids == drafts(NothingDrafter(), toy_law(1, 5, eos=-1), 40)[0].token_ids
             and len(sizes) == result.stats.passes
         )
-    guess = CostAwareDrafter(Probing(0.01), None, PassCosts()).open((0, 1), toy_law(1).open((0, 1)))
-    draft = run_coroutines([guess.propose(1, 2, DraftBudget(4, 8), Rng.of(0))])[0]
+    guess = CostAwareDrafter(Probing(0.01), None, PassCosts()).open_guess(
+        (0, 1), toy_law(1).open_session((0, 1))
+    )
+    draft = run_coroutines([guess.propose_draft(1, 2, DraftBudget(4, 8), Rng.of_choice(0))])[0]
     assert draft.token == (1, 0) and draft.probe == (False, True), (
         "the root's probe is fed, the candidate is not worth a row"
     )
-    guess = CostAwareDrafter(Probing(0.99), None, PassCosts((1.0, 1.01))).open(
-        (0, 1), toy_law(1).open((0, 1))
+    guess = CostAwareDrafter(Probing(0.99), None, PassCosts((1.0, 1.01))).open_guess(
+        (0, 1), toy_law(1).open_session((0, 1))
     )
-    assert len(run_coroutines([guess.propose(1, 2, DraftBudget(4, 8), Rng.of(0))])[0]) == 5
-    assert len(run_coroutines([guess.propose(1, 2, DraftBudget(4, 3), Rng.of(0))])[0]) == 2, (
-        "a candidate whose probes do not fit stays out"
+    assert (
+        len(run_coroutines([guess.propose_draft(1, 2, DraftBudget(4, 8), Rng.of_choice(0))])[0])
+        == 5
     )
+    assert (
+        len(run_coroutines([guess.propose_draft(1, 2, DraftBudget(4, 3), Rng.of_choice(0))])[0])
+        == 2
+    ), "a candidate whose probes do not fit stays out"
 
 
 def trained(seed, first_ms, level_ms):
@@ -392,9 +402,9 @@ def test_a_trained_tree_that_is_wrong_is_soon_left_alone():
     asked = []
 
     class Watched(BestFirstTree):
-        async def grow(self, *args):
+        async def grow_tree(self, *args):
             asked.append(1)
-            return await super().grow(*args)
+            return await super().grow_tree(*args)
 
     target, opposite = toy_law(5, 3), toy_law(77, 3)
     opposite.network.weight = -8 * target.network.weight
@@ -408,7 +418,7 @@ def test_company_asks_no_tree_that_pays_alone():
     costs, tree = PassCosts((1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)), trained(3, 0.2, 0.05)
     target = toy_law(3, 3)
     _, alone = drafts(CostAwareDrafter(NothingDrafter(), None, costs, tree=tree), target)
-    others = [target.open((0, 1)) for _ in range(7)]
+    others = [target.open_session((0, 1)) for _ in range(7)]
     _, together = drafts(CostAwareDrafter(NothingDrafter(), None, costs, tree=tree), target)
     assert len(others) == 7 and sum(alone) > 0 == sum(together)
 
@@ -444,10 +454,10 @@ class Likely(Probing):
 
     tokens: tuple[int, ...] = ()
 
-    async def propose(self, root, position, budget, rng):
-        return Draft.certain((root, *self.tokens), (-1, 0, 1), (1.0, self.chance, self.chance))
+    async def propose_draft(self, root, position, budget, rng):
+        return Draft.certain_tree((root, *self.tokens), (-1, 0, 1), (1.0, self.chance, self.chance))
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         pass
 
 
@@ -459,10 +469,10 @@ def test_a_tree_that_names_what_is_there_anyway_brings_nothing():
         target = toy_law(3, 3)
         guess = CostAwareDrafter(
             free, None, PassCosts((1.0, 1.01, 1.02)), tree=trained(3, 0.05, 0.02)
-        ).open((0, 1), target.open((0, 1)))
-        draft = run_coroutines([guess.propose(1, 2, DraftBudget(2, 3), Rng.of(0))])[0]
+        ).open_guess((0, 1), target.open_session((0, 1)))
+        draft = run_coroutines([guess.propose_draft(1, 2, DraftBudget(2, 3), Rng.of_choice(0))])[0]
         path = tuple(draft.nodes_of((1, *text))[1:])
-        guess.learn(draft, None, Verdict(path, 0))
+        guess.learn_round(draft, None, Verdict(path, 0))
         assert len(path) == 2 and max(guess.ledger.tree.counts.tried) == 1.0
         return max(guess.ledger.tree.counts.right)
 
@@ -475,25 +485,27 @@ def test_a_fork_has_a_tree_of_its_own():
     drafter = CostAwareDrafter(
         NothingDrafter(), None, PassCosts((1.0, 1.01, 1.02)), tree=trained(3, 0.05, 0.02)
     )
-    guess = drafter.open((0, 1), target.open((0, 1)))
-    assert guess.tree is not None is not guess.fork(target.open((0, 1))).tree
-    assert guess.fork(target.open((0, 1))).tree is not guess.tree
+    guess = drafter.open_guess((0, 1), target.open_session((0, 1)))
+    assert guess.tree is not None is not guess.fork_guess(target.open_session((0, 1))).tree
+    assert guess.fork_guess(target.open_session((0, 1))).tree is not guess.tree
 
 
 def test_a_class_of_steps_in_which_a_tree_brought_nothing_is_tried_again():
     brought = TreeYield()
     for _ in range(40):
-        brought.observe(0, 0.0)
-    low = brought.expected(0, 0.6)
+        brought.count_tokens(0, 0.0)
+    low = brought.expected_tokens(0, 0.6)
     for _ in range(1000):
         brought.pass_over(0)
-    assert low < 0.2 < 0.5 < brought.expected(0, 0.6) and brought.expected(1, 0.6) == 0.6
+    assert (
+        low < 0.2 < 0.5 < brought.expected_tokens(0, 0.6) and brought.expected_tokens(1, 0.6) == 0.6
+    )
 
 
 def test_what_a_tree_brings_follows_how_often_it_is_right():
     drafter = trained(3, 0.1, 0.1).drafter
-    twice = PricedTree(drafter, 0.1, 0.1, 2 * 0.3).brings(0)
-    assert twice == pytest.approx(2 * PricedTree(drafter, 0.1, 0.1, 0.3).brings(0))
+    twice = PricedTree(drafter, 0.1, 0.1, 2 * 0.3).expected_gain(0)
+    assert twice == pytest.approx(2 * PricedTree(drafter, 0.1, 0.1, 0.3).expected_gain(0))
     costs = PassCosts((1.0, 1.05), tree_ms=(0.2, 0.1))
     assert PricedTree.by_costs((drafter, 0.5), costs) == PricedTree(drafter, 0.2, 0.1, 0.5)
     unknown = PricedTree.by_costs((drafter, 0.5), PassCosts((1.0, 1.05)))
@@ -502,14 +514,14 @@ def test_what_a_tree_brings_follows_how_often_it_is_right():
 
 
 def test_the_class_of_a_step_is_its_best_first_chance():
-    assert class_of(Draft.chain(0)) == 0
-    two = Draft.certain((0, 1, 2, 3), (-1, 0, 0, 1), (1.0, 0.2, 0.4, 0.99))
+    assert class_of(Draft.chain_draft(0)) == 0
+    two = Draft.certain_tree((0, 1, 2, 3), (-1, 0, 0, 1), (1.0, 0.2, 0.4, 0.99))
     assert class_of(two) == 2, "what stands below the first tokens does not count"
-    assert class_of(Draft.certain((0, 1), (-1, 0), (1.0, 1.0))) == 5
+    assert class_of(Draft.certain_tree((0, 1), (-1, 0), (1.0, 1.0))) == 5
 
 
 def test_what_a_tree_took():
     tree = trained(3, 1.0, 0.25)
-    assert tree.took_ms(Draft.chain(0, (1, 2)), 4) == 1.5  # a third level named nothing
-    assert tree.took_ms(Draft.chain(0, (1, 2)), 2) == 1.25
-    assert tree.budget(DraftBudget(20, 99), 1.0) == DraftBudget(8, 24, floor=0.5)
+    assert tree.took_ms(Draft.chain_draft(0, (1, 2)), 4) == 1.5  # a third level named nothing
+    assert tree.took_ms(Draft.chain_draft(0, (1, 2)), 2) == 1.25
+    assert tree.tree_budget(DraftBudget(20, 99), 1.0) == DraftBudget(8, 24, floor=0.5)

@@ -19,10 +19,12 @@ from polydec.methods.speculative.policies.average import MovingAveragePolicy
 
 
 def proposed(config, text, depth):
-    guess = config.open(text, None)
+    guess = config.open_guess(text, None)
 
     async def go():
-        return await guess.propose(text[-1], len(text), DraftBudget(depth, depth), Rng.of(0))
+        return await guess.propose_draft(
+            text[-1], len(text), DraftBudget(depth, depth), Rng.of_choice(0)
+        )
 
     return run_coroutines([go()])[0].token[1:]
 
@@ -32,7 +34,7 @@ def test_without_the_text_it_is_the_likeliest_token_of_each_gap():
         chain = MarkovChainNetwork(seed, 5)
         text = (0, 3, 1)
         canvas = (*text, *(None,) * 4)
-        want = tuple(int(chain.law(canvas, i).argmax()) for i in range(3, 7))
+        want = tuple(int(chain.position_law(canvas, i).argmax()) for i in range(3, 7))
         assert proposed(DiffusionDrafter(ToyDenoiser(chain), 1.0, top=1, beam=1), text, 4) == want
 
 
@@ -41,7 +43,7 @@ def best_path(seed, eos):
     text = (0, 1, 2, 0, 1, 4, 0, 1)
     config = DiffusionDrafter(ToyDenoiser(MarkovChainNetwork(seed, 5), eos), 0.5, 1.0, 5, 1000)
     laws = torch.stack(
-        [MarkovChainNetwork(seed, 5).law((*text, *(None,) * 4), i) for i in range(8, 12)]
+        [MarkovChainNetwork(seed, 5).position_law((*text, *(None,) * 4), i) for i in range(8, 12)]
     ).log_softmax(-1)
     seen = Counter(tuple(text[i - n : i]) for i in range(1, 9) for n in range(4) if n <= i)
 
@@ -84,7 +86,7 @@ class Table:
 
     rows = {(1,): [(0.6, 3), (0.4, 2)], (0, 1): [(1.0, 3)], (3,): [(0.5, 0), (0.2, 4)]}  # noqa: RUF012
 
-    def levels(self, tokens):
+    def followers_by_level(self, tokens):
         out = []
         for n in (1, 2):
             if len(tokens) < n or tuple(tokens[-n:]) not in self.rows:
@@ -113,7 +115,7 @@ def test_a_corpus_is_read_beside_the_text(known, seed):
     for i in range(1, 9):
         seen.update(tuple(text[i - n : i]) for n in range(4) if n <= i)
     laws = torch.stack(
-        [MarkovChainNetwork(seed, 5).law((*text, *(None,) * 3), i) for i in range(8, 11)]
+        [MarkovChainNetwork(seed, 5).position_law((*text, *(None,) * 3), i) for i in range(8, 11)]
     )
     logp = laws.log_softmax(-1)
     config = DiffusionDrafter(model, 0.5, 1.0, 5, 1000, Table(), known)
@@ -137,20 +139,22 @@ def test_a_draft_says_where_its_likeliest_tokens_end():
     said = 0
     for seed in range(12):
         chain, text = MarkovChainNetwork(seed, 4, 2.0), (0, 1, 2)
-        raw = [int(chain.law((*text, *(None,) * 6), i).argmax()) for i in range(3, 9)]
+        raw = [int(chain.position_law((*text, *(None,) * 6), i).argmax()) for i in range(3, 9)]
         want = raw.index(3) if 3 in raw else 6
         config = DiffusionDrafter(ToyDenoiser(chain, 3), 0.2, ends=True)
-        guess = config.open(text, None)
-        draft = run_coroutines([guess.propose(2, 3, DraftBudget(6, 6), Rng.of(0))])[0]
+        guess = config.open_guess(text, None)
+        draft = run_coroutines([guess.propose_draft(2, 3, DraftBudget(6, 6), Rng.of_choice(0))])[0]
         assert draft.natural == want
         said += want != len(draft) - 1
-        state = MovingAveragePolicy(1, 8, 3, 0.5).observe((6, 4.0, 2.0), draft, Verdict((), 2))
+        state = MovingAveragePolicy(1, 8, 3, 0.5).observe_round(
+            (6, 4.0, 2.0), draft, Verdict((), 2)
+        )
         assert state[1:] == (2.0 + 0.5 * want, 1.0)
         bare = run_coroutines(
             [
                 DiffusionDrafter(ToyDenoiser(chain, 3))
-                .open(text, None)
-                .propose(2, 3, DraftBudget(6, 6), Rng.of(0))
+                .open_guess(text, None)
+                .propose_draft(2, 3, DraftBudget(6, 6), Rng.of_choice(0))
             ]
         )[0]
         assert bare.natural is None
@@ -180,11 +184,11 @@ def test_the_length_follows_what_was_accepted():
         (6, 6, (6, 6.25, 4.75)),
         (2, 2, (4, 4.125, 3.375)),
     ):
-        state = policy.observe(
-            state, Draft.chain(0, (1,) * drafted), Verdict(tuple(range(1, accepted + 1)), 2)
+        state = policy.observe_round(
+            state, Draft.chain_draft(0, (1,) * drafted), Verdict(tuple(range(1, accepted + 1)), 2)
         )
-        assert state == want and policy.budget(state).depth == want[0]
-    assert policy.observe(state, Draft.chain(0), Verdict((), 2)) == state
+        assert state == want and policy.draft_budget(state).depth == want[0]
+    assert policy.observe_round(state, Draft.chain_draft(0), Verdict((), 2)) == state
 
 
 @pytest.fixture(scope="module")

@@ -53,9 +53,11 @@ def test_the_output_law_is_the_targets(options, shaping):
 
 def rows(target, prompt, draft):
     """The target's laws behind the prompt and behind each token of a draft of two."""
-    session = target.open(prompt)
-    scores = run_coroutines([session.score(Draft.chain(prompt[-1], draft), ScoreRequest())])[0]
-    out = [float64_probabilities(scores.row(i)) for i in range(3)]
+    session = target.open_session(prompt)
+    scores = run_coroutines(
+        [session.score_draft(Draft.chain_draft(prompt[-1], draft), ScoreRequest())]
+    )[0]
+    out = [float64_probabilities(scores.logprob_row(i)) for i in range(3)]
     session.close()
     return out
 
@@ -95,7 +97,9 @@ def test_to_go_on_behind_a_rejected_token_is_not_exact():
         target, prompt = toy_law(seed + 1, 3, eos=3), (0, 1)
         chain = MarkovChainNetwork(seed, 3)
         q = [
-            float64_probabilities(normalise_log_weights(chain.law((*prompt, None, None), i)))[:3]
+            float64_probabilities(
+                normalise_log_weights(chain.position_law((*prompt, None, None), i))
+            )[:3]
             for i in (2, 3)
         ]
         truth = target_law(target, prompt, 2)
@@ -108,15 +112,18 @@ def test_a_gap_is_accepted_as_often_as_both_laws_agree():
     """One minus their total variation, at the first gap and behind it."""
     target, prompt, config = toy_law(3, 3), (0, 1), gaps(3, 2)
     tried, kept, want = [0, 0], [0, 0], [0.0, 0.0]
-    session = target.open(prompt)
+    session = target.open_session(prompt)
     for seed in range(3000):
-        rng = Rng.of(seed)
-        guess = config.open(prompt, None)
-        draft = run_coroutines([guess.propose(1, 2, DraftBudget(2, 2), rng)])[0]
-        scores = run_coroutines([session.score(draft, ScoreRequest())])[0]
-        verdict = ExactVerifier().verify(draft, scores, rng, 2)
+        rng = Rng.of_choice(seed)
+        guess = config.open_guess(prompt, None)
+        draft = run_coroutines([guess.propose_draft(1, 2, DraftBudget(2, 2), rng)])[0]
+        scores = run_coroutines([session.score_draft(draft, ScoreRequest())])[0]
+        verdict = ExactVerifier().verify_draft(draft, scores, rng, 2)
         for i in range(min(2, len(verdict.path) + 1)):
-            p, q = float64_probabilities(scores.row(i)), float64_probabilities(draft.law[i + 1])
+            p, q = (
+                float64_probabilities(scores.logprob_row(i)),
+                float64_probabilities(draft.law[i + 1]),
+            )
             tried[i] += 1
             kept[i] += len(verdict.path) > i
             want[i] += float(torch.minimum(p, q).sum())
@@ -135,8 +142,8 @@ class Noted:
     def __getattr__(self, name):
         return getattr(self.model, name)
 
-    def open(self, length, prompt=0):
-        return NotedBoard(self, self.model.open(length, prompt))
+    def open_canvas(self, length, prompt=0):
+        return NotedBoard(self, self.model.open_canvas(length, prompt))
 
 
 @dataclass(frozen=True)
@@ -144,10 +151,10 @@ class NotedBoard:
     noted: Noted
     board: object
 
-    async def score(self, canvas, rows, feed):
+    async def score_canvas(self, canvas, rows, feed):
         self.noted.seen.append((canvas, tuple(feed)))
         plain = tuple(0 if x == self.noted.boundary else x for x in canvas)
-        return await self.board.score(plain, rows, feed)
+        return await self.board.score_canvas(plain, rows, feed)
 
     def close(self):
         self.board.close()
@@ -159,13 +166,13 @@ def test_a_boundary_stands_before_the_gaps_and_kept_text_is_not_fed_again():
         config = FilledGapsDrafter(
             Noted(ToyDenoiser(MarkovChainNetwork(1, 3), masked=False), seen), 1.0, keep
         )
-        guess = config.open((0, 1, 2), None)
-        draft = run_coroutines([guess.propose(2, 3, DraftBudget(3, 3), Rng.of(0))])[0]
-        guess.learn(draft, None, Verdict((1,), 0))
+        guess = config.open_guess((0, 1, 2), None)
+        draft = run_coroutines([guess.propose_draft(2, 3, DraftBudget(3, 3), Rng.of_choice(0))])[0]
+        guess.learn_round(draft, None, Verdict((1,), 0))
         text = (0, 1, 2, draft.token[1], 0)
-        run_coroutines([guess.propose(0, 5, DraftBudget(2, 2), Rng.of(0))])
-        twin = guess.fork(None)
-        run_coroutines([twin.propose(0, 5, DraftBudget(1, 1), Rng.of(0))])
+        run_coroutines([guess.propose_draft(0, 5, DraftBudget(2, 2), Rng.of_choice(0))])
+        twin = guess.fork_guess(None)
+        run_coroutines([twin.propose_draft(0, 5, DraftBudget(1, 1), Rng.of_choice(0))])
         assert [canvas for canvas, _ in seen] == [
             (0, 1, 2, 7, None, None, None),
             (*text, 7, None, None),
@@ -181,8 +188,10 @@ def test_a_long_text_is_read_from_its_end_and_blocks_bound_the_draft():
     text = tuple(i % 3 for i in range(30))
 
     def drafted(model, keep, depth=6):
-        guess = FilledGapsDrafter(model, 0.0, keep).open(text, None)
-        out = run_coroutines([guess.propose(text[-1], 30, DraftBudget(depth, depth), Rng.of(0))])[0]
+        guess = FilledGapsDrafter(model, 0.0, keep).open_guess(text, None)
+        out = run_coroutines(
+            [guess.propose_draft(text[-1], 30, DraftBudget(depth, depth), Rng.of_choice(0))]
+        )[0]
         guess.close()
         return len(out) - 1
 
@@ -201,7 +210,11 @@ def test_without_heat_it_is_the_likeliest_path_of_diffuspec():
         model = ToyDenoiser(MarkovChainNetwork(seed, 5))
         ours, theirs = (
             run_coroutines(
-                [config.open((0, 3, 1), None).propose(1, 3, DraftBudget(4, 4), Rng.of(0))]
+                [
+                    config.open_guess((0, 3, 1), None).propose_draft(
+                        1, 3, DraftBudget(4, 4), Rng.of_choice(0)
+                    )
+                ]
             )[0]
             for config in (
                 FilledGapsDrafter(model, 0.0),
@@ -254,9 +267,9 @@ def test_texts_stay_as_they_are_and_marks_are_never_written(pair):
         ]
         assert len({t.token_ids for t in texts}) == 1
     denoiser = lm.draft.lm
-    board = denoiser.open(6)
+    board = denoiser.open_session(6)
     logw = run_coroutines(
-        [board.score((3, 4, denoiser.boundary, None, None, None), (3, 4), range(6))]
+        [board.score_canvas((3, 4, denoiser.boundary, None, None, None), (3, 4), range(6))]
     )[0]
     assert logw.shape == (2, denoiser.vocab.size) and bool(logw.isfinite().all())
     assert denoiser.mask == denoiser.vocab.size and denoiser.boundary == denoiser.mask + 1
@@ -267,10 +280,10 @@ def test_what_is_kept_has_the_law_of_the_first_pass(pair):
     lm = load(pair[0], draft=pair[1], dtype="float32")
     laws = []
     for keep in (False, True):
-        guess = FilledGapsDrafter(lm.draft.lm, 1.0, keep).open((5, 6, 7), None)
-        first = run_coroutines([guess.propose(7, 3, DraftBudget(3, 3), Rng.of(0))])[0]
-        guess.learn(first, None, Verdict((), 9))
-        second = run_coroutines([guess.propose(9, 4, DraftBudget(3, 3), Rng.of(0))])[0]
+        guess = FilledGapsDrafter(lm.draft.lm, 1.0, keep).open_guess((5, 6, 7), None)
+        first = run_coroutines([guess.propose_draft(7, 3, DraftBudget(3, 3), Rng.of_choice(0))])[0]
+        guess.learn_round(first, None, Verdict((), 9))
+        second = run_coroutines([guess.propose_draft(9, 4, DraftBudget(3, 3), Rng.of_choice(0))])[0]
         guess.close()
         laws.append([d.law[1] for d in (first, second)])
     assert torch.allclose(laws[0][0], laws[1][0], atol=1e-5)

@@ -53,11 +53,11 @@ def lm(source):
 
 def chain_rows(lm, together):
     async def rows():
-        session = lm.open(TEXT)
-        part = session.part(range(LAYERS), together=together)
-        await session.score(Draft.chain(TEXT[-1]), ScoreRequest())
-        scores = await part.score(Draft.chain(TEXT[-1], (8, 9, 10)), ScoreRequest())
-        return torch.stack([scores.row(i) for i in range(4)])
+        session = lm.open_session(TEXT)
+        part = session.open_part(range(LAYERS), together=together)
+        await session.score_draft(Draft.chain_draft(TEXT[-1]), ScoreRequest())
+        scores = await part.score_draft(Draft.chain_draft(TEXT[-1], (8, 9, 10)), ScoreRequest())
+        return torch.stack([scores.logprob_row(i) for i in range(4)])
 
     return run_coroutines([rows()])[0]
 
@@ -77,32 +77,36 @@ def test_what_groups_compute(source, lm):
 
 
 async def plain_rows(lm):
-    session = lm.open(TEXT)
-    await session.score(Draft.chain(TEXT[-1]), ScoreRequest())
-    scores = await session.score(Draft.chain(TEXT[-1], (8, 9, 10)), ScoreRequest())
-    return torch.stack([scores.row(i) for i in range(4)])
+    session = lm.open_session(TEXT)
+    await session.score_draft(Draft.chain_draft(TEXT[-1]), ScoreRequest())
+    scores = await session.score_draft(Draft.chain_draft(TEXT[-1], (8, 9, 10)), ScoreRequest())
+    return torch.stack([scores.logprob_row(i) for i in range(4)])
 
 
 def test_a_group_by_hand(lm):
     """Layers 1 to 3 of a row that sees itself alone: attentions of the same input, then the MLPs one behind another."""
 
     async def states(session, layers, draft, without=frozenset(), together=1, embed=None):
-        scores = await session.part(layers, without, together).score(
+        scores = await session.open_part(layers, without, together).score_draft(
             draft, ScoreRequest(hidden=True)
         )
         return scores.hidden_NH[0]
 
-    net, draft = lm.network, Draft.chain(TEXT[0])
-    x = run_coroutines([states(lm.open(TEXT[:1]), (0,), draft)])[0]
+    net, draft = lm.network, Draft.chain_draft(TEXT[0])
+    x = run_coroutines([states(lm.open_session(TEXT[:1]), (0,), draft)])[0]
     outs = list[torch.Tensor]()
     for i in (1, 2, 3):  # the attention alone, on top of what enters the group
-        cut = run_coroutines([states(lm.open(TEXT[:1]), (0, i), draft, frozenset({2 * i + 1}))])[0]
+        cut = run_coroutines(
+            [states(lm.open_session(TEXT[:1]), (0, i), draft, frozenset({2 * i + 1}))]
+        )[0]
         outs.append(cut - x)
     z = x
     for i, added in zip((1, 2, 3), outs, strict=True):
         z = mlp(net, i, z + added)
     want = mlp(net, 4, z + attention_alone(lm, z, 4))
-    got = run_coroutines([states(lm.open(TEXT[:1]), (0, 1, 2, 3, 4), draft, frozenset(), 3)])[0]
+    got = run_coroutines(
+        [states(lm.open_session(TEXT[:1]), (0, 1, 2, 3, 4), draft, frozenset(), 3)]
+    )[0]
     assert got.allclose(want, atol=1e-10, rtol=0)
 
 
@@ -122,22 +126,25 @@ def attention_alone(lm, z, i):
 
 def test_behind_every_round_the_cache_is_exact(lm):
     async def rounds():
-        session = lm.open(TEXT)
-        guess, text = GroupedDrafter(lm, ChainTree(), 3).open(TEXT, session), list(TEXT)
+        session = lm.open_session(TEXT)
+        guess, text = GroupedDrafter(lm, ChainTree(), 3).open_guess(TEXT, session), list(TEXT)
         for accepted in (0, 2, 3, 1):
-            draft = await guess.propose(
-                text[-1], len(text), DraftBudget(3, 3), Rng.of(0).at("r", len(text))
+            draft = await guess.propose_draft(
+                text[-1],
+                len(text),
+                DraftBudget(3, 3),
+                Rng.of_choice(0).child_stream("r", len(text)),
             )
             verdict = Verdict(tuple(range(1, accepted + 1)), 11)
-            guess.learn(draft, None, verdict)
-            text += verdict.tokens(draft)
-            scores = await guess.laws.score(Draft.chain(text[-1]), ScoreRequest())
-            fresh = lm.open(tuple(text))
-            truth = await fresh.score(Draft.chain(text[-1]), ScoreRequest())
-            assert scores.row(0).allclose(truth.row(0), atol=1e-10, rtol=0), (
+            guess.learn_round(draft, None, verdict)
+            text += verdict.written_tokens(draft)
+            scores = await guess.laws.score_draft(Draft.chain_draft(text[-1]), ScoreRequest())
+            fresh = lm.open_session(tuple(text))
+            truth = await fresh.score_draft(Draft.chain_draft(text[-1]), ScoreRequest())
+            assert scores.logprob_row(0).allclose(truth.logprob_row(0), atol=1e-10, rtol=0), (
                 "the first law of a round is the draft's own"
             )
-            for got, want in zip(guess.session.memory(), fresh.memory(), strict=True):
+            for got, want in zip(guess.session.layer_memory(), fresh.check_memory(), strict=True):
                 assert got.shape == want.shape and got.allclose(want, atol=1e-10, rtol=0)
 
     run_coroutines([rounds()])
@@ -169,10 +176,10 @@ def test_what_cannot_be_is_told(lm, tmp_path):
     with pytest.raises(ValueError, match="together is 0: it must lie in 1 to 64"):
         GroupedDrafter(lm, ChainTree(), 0)
     with pytest.raises(ValueError, match="together is 0: it must be at least 1"):
-        lm.open(TEXT).part(range(LAYERS), together=0)
+        lm.open_session(TEXT).open_part(range(LAYERS), together=0)
     source = sources.open_source(str(micro.write(tmp_path / "m", hidden=64)))
     native = CausalLaw(CpuStep.build(source.config, source.weights), lm.vocab)
     with pytest.raises(
         ValueError, match=r"cannot read together \(the compiled step runs one after another\)"
     ):
-        native.open(TEXT).part(range(2), together=2)
+        native.open_session(TEXT).open_part(range(2), together=2)

@@ -49,7 +49,7 @@ def bound():
     """zoo:tiny, and a random narrow drafter on its states."""
     target = load("zoo:tiny").checkpoint.lm
     width = target.network.config.width
-    return target, narrow.examples(target.vocab, width, width)[0].bound(target)
+    return target, narrow.examples(target.vocab, width, width)[0].bound_drafter(target)
 
 
 def rounds(drafter, target, one_call: bool, forks: bool = False):
@@ -57,21 +57,21 @@ def rounds(drafter, target, one_call: bool, forks: bool = False):
     drafts = []
 
     class Seen:
-        def open(self, prompt, session):
-            guess = drafter.open(prompt, session)
+        def open_guess(self, prompt, session):
+            guess = drafter.open_guess(prompt, session)
             return Watched(guess if one_call else replace(guess, grower=None))
 
     class Watched:
         def __init__(self, guess: StateGuess):
             self.guess, self.want, self.price = guess, guess.want, 0.0
-            self.learn, self.close = guess.learn, guess.close
+            self.learn, self.close = guess.learn_round, guess.close
 
-        async def propose(self, root, position, budget, rng):
-            drafts.append(await self.guess.propose(root, position, budget, rng))
+        async def propose_draft(self, root, position, budget, rng):
+            drafts.append(await self.guess.propose_draft(root, position, budget, rng))
             return drafts[-1]
 
-        def fork(self, session, choice=None):
-            return Watched(self.guess.fork(session, choice))
+        def fork_guess(self, session, choice=None):
+            return Watched(self.guess.fork_guess(session, choice))
 
     decoder = SpeculativeDecoder(target, Seen(), MatchVerifier(), FixedPolicy(4, 12))
     return drafts, run_coroutines([answer_one(decoder, Request(PROMPT, 24, n=2 if forks else 1))])[
@@ -86,9 +86,9 @@ class Exact:
     def __init__(self, width, tips):
         self.expands, self.trees, self.close = (width, tips), [], []
 
-    async def grow(self, laws, root, position, budget, rng):
+    async def grow_tree(self, laws, root, position, budget, rng):
         width, tips = self.expands
-        fed, open_, named, gaps = Draft.chain(root), [((), 0, 1.0)], [], [1.0]
+        fed, open_, named, gaps = Draft.chain_draft(root), [((), 0, 1.0)], [], [1.0]
 
         def ranked(pairs, most):
             """The best `most` of pairs that end with their worth."""
@@ -98,9 +98,9 @@ class Exact:
             return pairs[:most]
 
         for _ in range(budget.depth):
-            scores, level = await laws.score(fed, ScoreRequest(base=RowDetail.ROW)), []
+            scores, level = await laws.score_draft(fed, ScoreRequest(base=RowDetail.ROW)), []
             for path, at, chance in open_:
-                logits_V = scores.base.weights(at).double()
+                logits_V = scores.base.log_weights(at).double()
                 exact_V = (logits_V - logits_V.logsumexp(0)).exp()
                 first = exact_V.sort(descending=True, stable=True).indices[: width + 1].tolist()
                 best = ranked([(x, float(exact_V[x])) for x in first], width)
@@ -114,12 +114,12 @@ class Exact:
             open_ = []
             for path, above, _, chance in level[:tips]:
                 open_.append((path, len(fed), chance))
-                fed = fed.grown(path[-1], above, DrawKind.CERTAIN, None)
+                fed = fed.with_node(path[-1], above, DrawKind.CERTAIN, None)
         kept = ranked(named, budget.nodes)
         kept.sort(key=lambda one: len(one[0]))
         self.trees.append(([one[0] for one in kept], [one[2] for one in kept]))
         self.close.append(min(gaps))
-        return Draft.chain(root)
+        return Draft.chain_draft(root)
 
 
 def paths_of(draft):
@@ -139,18 +139,18 @@ def near(got, want):
 
 def grown_thrice(eagle, states, width, tips, budget, root=3):
     """(the tree of one call, BestFirst's level by level, what Exact drew) behind these true states, of a fresh guess each."""
-    session = bound()[0].open((1, 2))
+    session = bound()[0].open_session((1, 2))
     out, exact = [], Exact(width, tips)
     for tree, grower in (
         (BestFirstTree(width, tips), True),
         (BestFirstTree(width, tips), False),
         (exact, False),
     ):
-        guess = EagleDrafter(eagle, tree).open((1, 2), session)
+        guess = EagleDrafter(eagle, tree).open_guess((1, 2), session)
         guess.text, guess.true_H = (2, root), torch.zeros(1)
         guess.pending = [((5 + i,), state_S) for i, state_S in enumerate(states)]
         guess = guess if grower else replace(guess, grower=None)
-        out.append(run_coroutines([guess.propose(root, 0, budget, None)])[0])
+        out.append(run_coroutines([guess.propose_draft(root, 0, budget, None)])[0])
     session.close()
     return out[0], out[1], exact
 
@@ -320,13 +320,13 @@ def test_room_is_made_for_every_path_of_every_level(length):
     states = torch.randn(length, 2 * H, generator=g)
     one, by_level, _ = grown_thrice(eagle, states, 4, 4, DraftBudget(5, 30))
     assert len(one) == 31 and (one.token, one.parent) == (by_level.token, by_level.parent)
-    session = target.open((1, 2))
-    guess = EagleDrafter(eagle, BestFirstTree(4)).open((1, 2), session)
+    session = target.open_session((1, 2))
+    guess = EagleDrafter(eagle, BestFirstTree(4)).open_guess((1, 2), session)
     guess.text, guess.true_H = (2, 3), torch.zeros(1)
     guess.pending = [((5 + i,), state_S) for i, state_S in enumerate(states[:-1])]
     run_coroutines([guess._catch_up()])
     guess.pending = [((5 + length - 1,), states[-1])]
-    last = run_coroutines([guess.propose(3, 0, DraftBudget(5, 30), None)])[0]
+    last = run_coroutines([guess.propose_draft(3, 0, DraftBudget(5, 30), None)])[0]
     assert (last.token, last.parent) == (one.token, one.parent)
     assert guess.cache.length == length and not guess.cache.parent
     session.close()
@@ -341,11 +341,11 @@ def test_rows_are_divided_by_their_root_mean_square():
     )
     rows = rows.clamp(-1e18, 1e18)
     want = rows.double() / (rows.double().square().mean(-1, keepdim=True) + 1e-6).sqrt()
-    got = eagle.grower.even(rows)
+    got = eagle.grower.even_rows(rows)
     assert torch.allclose(got.double(), want, rtol=1e-6, atol=0.0) and got.shape == rows.shape
-    assert torch.equal(eagle.grower.even(rows[3:4]), got[3:4])
-    assert torch.equal(eagle.grower.even(rows.T.contiguous().T), got)
-    assert eagle.grower.even(rows[:0]).shape == (0, H)
+    assert torch.equal(eagle.grower.even_rows(rows[3:4]), got[3:4])
+    assert torch.equal(eagle.grower.even_rows(rows.T.contiguous().T), got)
+    assert eagle.grower.even_rows(rows[:0]).shape == (0, H)
     at, lib, model = rows.data_ptr(), step._lib, step._model
     for n, count, room in ((0, 0, 0), (2, H, H), (1, H, 2 * H), (1, H - 1, H - 1), (-1, -H, -H)):
         assert lib.step_even(model, n, at, count, at, room) in (3, 6)
@@ -355,7 +355,7 @@ def test_rows_are_divided_by_their_root_mean_square():
 def test_a_layer_without_a_join_grows_nothing_and_matrices_have_their_shapes():
     target, eagle = bound()
     H = target.network.config.width
-    alone = eagle.layer.layer.network(target.vocab.size, eagle.own)
+    alone = eagle.layer.layer.layer_network(target.vocab.size, eagle.own)
     for part, k in (("join", H), ("join", 3 * H), ("fuse", H + 32), ("fuse", 65 * H)):
         with pytest.raises(PolydecError, match="shape"):
             add_native_matrix(alone, part, torch.zeros(H, k))
@@ -389,7 +389,7 @@ def test_trees_have_the_same_bits_on_every_instruction_set(monkeypatch):
 
 
 def drawn(guess, budget):
-    d = run_coroutines([guess.propose(guess.text[-1], 0, budget, None)])[0]
+    d = run_coroutines([guess.propose_draft(guess.text[-1], 0, budget, None)])[0]
     return d.token, d.parent
 
 
@@ -398,9 +398,9 @@ def test_rounds_in_one_call_and_level_by_level_take_turns():
     draws that has never grown one."""
     target, eagle = bound()
     H, g, calls = target.network.config.width, torch.Generator().manual_seed(8), []
-    session, dice = target.open((1, 2)), random.Random(8)
-    one = EagleDrafter(eagle, BestFirstTree(3)).open((1, 2), session)
-    level = replace(EagleDrafter(eagle, BestFirstTree(3)).open((1, 2), session), grower=None)
+    session, dice = target.open_session((1, 2)), random.Random(8)
+    one = EagleDrafter(eagle, BestFirstTree(3)).open_guess((1, 2), session)
+    level = replace(EagleDrafter(eagle, BestFirstTree(3)).open_guess((1, 2), session), grower=None)
 
     class Counted:
         cost = 1.0
@@ -410,7 +410,7 @@ def test_rounds_in_one_call_and_level_by_level_take_turns():
             return eagle.grower.forward(queries)
 
     counted = Counted()
-    counted.tip, counted.answer = eagle.grower.tip, eagle.grower.answer
+    counted.tip, counted.answer = eagle.grower.answer_tip, eagle.grower.answer_of_tip
     one.grower = counted
 
     def on(depth, q):
@@ -438,28 +438,30 @@ def test_rounds_in_one_call_and_level_by_level_take_turns():
         grew = len(calls) - before
         assert grew == (go_on is can_always_continue and depth > 0 and nodes > 0)
         if go_on is stops and depth > 1 and nodes > 3:
-            assert max(Draft.certain(*got).depth) == 2
+            assert max(Draft.certain_tree(*got).depth) == 2
         ways[go_on, fresh > 1, grew] += 1
         if dice.random() < 0.3:
-            one, level = one.fork(session), level.fork(session)
+            one, level = one.fork_guess(session), level.fork_guess(session)
     assert len(ways) >= 8 and len(calls) > 15
     session.close()
 
 
 def test_a_long_prompt_is_read_in_parts_and_a_known_tip_again():
     target, eagle = bound()
-    drafter, session = EagleDrafter(eagle, BestFirstTree(2)), target.open((1, 2))
-    guess = drafter.open((1, 2), session)
+    drafter, session = EagleDrafter(eagle, BestFirstTree(2)), target.open_session((1, 2))
+    guess = drafter.open_guess((1, 2), session)
     guess.text, guess.true_H = (2, 3), torch.zeros(1)
     g = torch.Generator().manual_seed(1)
     width = target.network.config.width
     guess.pending = [((i,), torch.randn(2 * width, generator=g)) for i in range(1, 91)]
     budget = DraftBudget(3, 6)
-    first = run_coroutines([guess.propose(3, 0, budget, None)])[0]  # 90 states: as a prompt
-    again = run_coroutines([guess.propose(3, 0, budget, None)])[0]  # no state: behind the same tip
+    first = run_coroutines([guess.propose_draft(3, 0, budget, None)])[0]  # 90 states: as a prompt
+    again = run_coroutines([guess.propose_draft(3, 0, budget, None)])[
+        0
+    ]  # no state: behind the same tip
     by_level = run_coroutines(
         [
-            replace(guess, grower=None, tip=eagle.grower.answer(guess.end)).propose(
+            replace(guess, grower=None, tip=eagle.grower.answer_of_tip(guess.end)).propose_draft(
                 3, 0, budget, None
             )
         ]
@@ -467,22 +469,22 @@ def test_a_long_prompt_is_read_in_parts_and_a_known_tip_again():
     assert len(first) == 7 and guess.cache.length == 90
     for other in (again, by_level):
         assert (other.token, other.parent) == (first.token, first.parent)
-    twin = guess.fork(session)
-    assert run_coroutines([twin.propose(3, 0, budget, None)])[0].token == first.token
+    twin = guess.fork_guess(session)
+    assert run_coroutines([twin.propose_draft(3, 0, budget, None)])[0].token == first.token
 
 
 def test_a_law_that_is_bent_is_grown_by_level():
     target, _ = bound()
 
     def one_call(*shapers):
-        session = ShapedTarget(target, *shapers).open(PROMPT)
+        session = ShapedTarget(target, *shapers).open_session(PROMPT)
         return reads_argmax(session, PROMPT[-1])
 
-    assert one_call(GreedyRule()) and reads_argmax(target.open(PROMPT), 1)
+    assert one_call(GreedyRule()) and reads_argmax(target.open_session(PROMPT), 1)
     assert not one_call(RepetitionPenaltyRule(1.3), GreedyRule()) and not one_call(
         TemperatureRule(0.7)
     )
-    assert ONLY_ARGMAX.argmax(0) == SEEN
+    assert ONLY_ARGMAX.likeliest_token(0) == SEEN
 
 
 @pytest.mark.parametrize("field", ["width", "tips", "depth", "nodes", "floor"])
@@ -519,8 +521,8 @@ def test_a_floor_and_few_tips_grow_what_the_rule_grows_whatever_shapes_the_targe
     law = ShapedTarget(target, RepetitionPenaltyRule(1.3), TemperatureRule(0.7))
     one, by_level = [], []
     for drafts, one_call in ((one, True), (by_level, False)):
-        session = law.open((1, 2))
-        guess = EagleDrafter(eagle, BestFirstTree(4, 1), prompt=False, bent=False).open(
+        session = law.open_session((1, 2))
+        guess = EagleDrafter(eagle, BestFirstTree(4, 1), prompt=False, bent=False).open_guess(
             (1, 2), session
         )
         guess.text, guess.true_H = (2, 3), torch.zeros(1)
@@ -529,7 +531,9 @@ def test_a_floor_and_few_tips_grow_what_the_rule_grows_whatever_shapes_the_targe
         guess = guess if one_call else replace(guess, grower=None)
         for floor in (0.0, 1e-3, 0.9999):
             drafts.append(
-                run_coroutines([guess.propose(3, 0, DraftBudget(5, 16, floor=floor), None)])[0]
+                run_coroutines([guess.propose_draft(3, 0, DraftBudget(5, 16, floor=floor), None)])[
+                    0
+                ]
             )
     assert [(d.token, d.parent) for d in one] == [(d.token, d.parent) for d in by_level]
     assert len(one[0]) == 17 > len(one[1]) and len(one[2]) == 1

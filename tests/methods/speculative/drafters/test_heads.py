@@ -42,7 +42,7 @@ from polydec.models.learned.kinds.heads import DraftHeads
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 
 CHAIN = RankedTree(((0,), (0, 0), (0, 0, 0)))
-ROOT = Draft.chain(1)
+ROOT = Draft.chain_draft(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +58,10 @@ class Oracle:
     def normed(self):
         return self.own is not None
 
-    def head(self, k):
+    def level_head(self, k):
         return self.own
 
-    def start(self, state_NH):
+    def start_levels(self, state_NH):
         return heads.rms_normalised(state_NH)
 
     def forward(self, queries):
@@ -92,7 +92,9 @@ class Oracle:
 
 def oracle(law, published=False):
     own = law.network.weight.flatten(0, 1).T if published else None
-    return Oracle(heads.rms_normalised(law.open((0,)).embed(range(law.vocab.size))), own)
+    return Oracle(
+        heads.rms_normalised(law.open_session((0,)).embed_tokens(range(law.vocab.size))), own
+    )
 
 
 @pytest.mark.parametrize("published", [False, True], ids=["ours", "published"])
@@ -111,7 +113,7 @@ class Fed:
         self.network, self.depths, self.window, self.normed = self, depths, window, normed
         self.new_cache, self.cost = law.network.new_cache, 0.1
 
-    def enter(self, embed_NWH, state_NH):
+    def layer_inputs(self, embed_NWH, state_NH):
         token, before = embed_NWH[:, -1, 0], state_NH[:, 0].double()
         assert embed_NWH.shape[1] == self.window and state_NH.shape[1] in (4, 4 * len(self.depths))
         assert self.window == 1 or embed_NWH[:, -2, 0].equal(before), (
@@ -119,9 +121,9 @@ class Fed:
         )
         return torch.stack([token, before, torch.full_like(token, 7), torch.zeros_like(token)], 1)
 
-    below = enter
+    drafted_inputs = layer_inputs
 
-    def read(self, k, true_H, out_NS):
+    def read_states(self, k, true_H, out_NS):
         return out_NS, out_NS
 
     def forward(self, queries):
@@ -169,8 +171,8 @@ def test_a_block_is_guessed_in_one_pass_and_seen_as_a_whole():
 
     def guesses(rows, *asked):
         cache = network.new_cache()
-        first = cache.stage(range(-1, len(rows) - 1))
-        cache.commit(range(len(rows)))
+        first = cache.stage_slots(range(-1, len(rows) - 1))
+        cache.commit_path(range(len(rows)))
         return network.forward([NetworkQuery(cache, first, (), asked, LAYER, rows)])[0].hidden_RH
 
     other = torch.cat([rows[:5], rows[5:] + 1.0])
@@ -225,8 +227,8 @@ def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(module, draw
     own, tips = module.examples(lm.vocab, 32, 32)[-1], []
 
     class Spy:
-        def open(self, prompt, session):
-            tips.append(draws(own, BestFirstTree(3)).open(prompt, session))
+        def open_guess(self, prompt, session):
+            tips.append(draws(own, BestFirstTree(3)).open_guess(prompt, session))
             tips[-1].close = lambda: None  # so that the cache can be looked at
             return tips[-1]
 
@@ -244,10 +246,10 @@ def test_what_is_kept_between_rounds_is_what_would_be_computed_anew(module, draw
     state_NH, _ = read_target_states(lm, text)
 
     async def anew():
-        guess = draws(own, BestFirstTree(3)).open(text, lm.open(text))
+        guess = draws(own, BestFirstTree(3)).open_guess(text, lm.open_session(text))
         windows = [pad_last_tokens(text[: i + 2], own.window) for i in range(kept)]
         guess.pending, guess.true_H = list(zip(windows, state_NH, strict=True)), state_NH[-1]
-        await guess.propose(text[-1], len(text), DraftBudget(1, 1), Rng.of(0))
+        await guess.propose_draft(text[-1], len(text), DraftBudget(1, 1), Rng.of_choice(0))
         return guess.tip.hidden_RH
 
     assert run_coroutines([anew()])[0].allclose(tips[0].tip.hidden_RH, atol=1e-4)
@@ -306,11 +308,11 @@ def test_untrained_heads_say_what_the_state_says():
     """Heads that pass the state on give the model's own law: the state is the right one, before the norm."""
     law = toy_law(3, 5)
     same = DraftHeads(heads.new_draft_heads(4, 2, False, 0), False, law.vocab, ((1.0,),) * 2)
-    session, state_H = law.open((0, 1)), torch.tensor([2.0, 1.0, 7.0, 0.0])
-    for shaped in (session, ShapedTarget(law, TemperatureRule(0.5)).open((0, 1))):
+    session, state_H = law.open_session((0, 1)), torch.tensor([2.0, 1.0, 7.0, 0.0])
+    for shaped in (session, ShapedTarget(law, TemperatureRule(0.5)).open_session((0, 1))):
         known = StateGuess(None, shaped, None, true_H=state_H)
-        got = run_coroutines([HeadLaws(same, known).score(ROOT, None)])[0]
-        assert got.row(0).isfinite().all()
+        got = run_coroutines([HeadLaws(same, known).score_draft(ROOT, None)])[0]
+        assert got.logprob_row(0).isfinite().all()
     network = torch.nn.functional.normalize(state_H, dim=0) * 2  # rms 1 at width 4
     assert heads.rms_normalised(state_H[None])[0].allclose(network, atol=1e-5)
 
@@ -326,8 +328,8 @@ def test_hydra_that_reads_nothing_is_medusa():
     for k in range(3):
         x = torch.randn(2, 4)
         carry = torch.cat([x, torch.randn(2, 4 * k)], 1)
-        assert blind.step(k, carry, torch.randn(2, 4))[1].allclose(
-            small.step(k, x, x)[1], atol=1e-6
+        assert blind.guess_level(k, carry, torch.randn(2, 4))[1].allclose(
+            small.guess_level(k, x, x)[1], atol=1e-6
         )
 
 
@@ -337,13 +339,13 @@ def test_a_head_of_several_blocks_is_the_published_loop():
     assert [len(blocks) for blocks in deep.more] == [2, 2, 2]
     u, e = torch.randn(5, 4), torch.randn(5, 4)
     for k in range(3):
-        carry, made = deep.step(k, u, e)
+        carry, made = deep.guess_level(k, u, e)
         weight, bias, skip = deep.heads[k]
         want = carry @ skip.T + torch.nn.functional.silu(carry @ weight.T + bias)
         for into, shift in deep.more[k]:
             want = want + torch.nn.functional.silu(want @ into.T + shift)
         assert made.allclose(want, atol=1e-6)
-        one = replace(deep, more=()).step(k, u, e)[1]
+        one = replace(deep, more=()).guess_level(k, u, e)[1]
         assert not one.allclose(made, atol=1e-3)
         u = carry
     own = [t for blocks in deep.more for block in blocks for t in block]
@@ -362,18 +364,18 @@ def test_queries_together_are_queries_alone():
 
 
 def test_a_tree_by_rates():
-    assert RankedTree.of(((0.5, 0.3), (0.4, 0.3)), 4).paths == ((0,), (1,), (0, 0), (0, 1))
-    assert len(RankedTree.of(((0.5, 0.3), (0.4, 0.3)), 64).paths) == 6
+    assert RankedTree.of_rates(((0.5, 0.3), (0.4, 0.3)), 4).paths == ((0,), (1,), (0, 0), (0, 1))
+    assert len(RankedTree.of_rates(((0.5, 0.3), (0.4, 0.3)), 64).paths) == 6
     law = toy_law(4, 5)
 
     async def grown():
-        return await RankedTree.of(((0.5, 0.3), (0.4, 0.3)), 4).grow(
-            law.open((0, 1)), 1, 2, DraftBudget(3, 8), Rng.of(0)
+        return await RankedTree.of_rates(((0.5, 0.3), (0.4, 0.3)), 4).grow_tree(
+            law.open_session((0, 1)), 1, 2, DraftBudget(3, 8), Rng.of_choice(0)
         )
 
     draft, weight = run_coroutines([grown()])[0], law.network.weight
-    first = weight[0, 1].topk(2).indices.tolist()
-    second = weight[1, first[0]].topk(2).indices.tolist()
+    first = weight[0, 1].likeliest_tokens(2).indices.tolist()
+    second = weight[1, first[0]].likeliest_tokens(2).indices.tolist()
     assert draft.token == (1, *first, *second) and draft.parent == (-1, 0, 0, 1, 1)
     with pytest.raises(ValueError, match="every beginning of each path"):
         RankedTree(((0, 0),))

@@ -53,9 +53,13 @@ def greedy(target):
 
 
 def propose(drafter, prompt, budget=None, seed=0):
-    guess = drafter.open(prompt, None)
+    guess = drafter.open_guess(prompt, None)
     return run_coroutines(
-        [guess.propose(prompt[-1], len(prompt), budget or DraftBudget(5, 5), Rng.of(seed))]
+        [
+            guess.propose_draft(
+                prompt[-1], len(prompt), budget or DraftBudget(5, 5), Rng.of_choice(seed)
+            )
+        ]
     )[0]
 
 
@@ -170,19 +174,25 @@ def test_what_a_shaper_sees_of_the_small_model_is_the_true_text():
     small = toy_law(5, 6, eos=-1, cost=0.1)
     how = HierarchicalDrafter(small, LookupDrafter(2, 1), MatchVerifier(), 3, 3)
     prompt, text = (0, 1, 2, 0, 1), [0, 1, 2, 0, 1]
-    guess = how.open(prompt, None)
+    guess = how.open_guess(prompt, None)
 
     async def rounds():
         for n, keep in enumerate((5, 0, 2, 1, 5, 5, 3, 0)):
-            draft = await guess.propose(text[-1], len(text), DraftBudget(5, 5), Rng.of(n))
+            draft = await guess.propose_draft(
+                text[-1], len(text), DraftBudget(5, 5), Rng.of_choice(n)
+            )
             assert len(draft) == 6
-            fresh = how.open(tuple(text), None)
-            again = await fresh.propose(text[-1], len(text), DraftBudget(5, 5), Rng.of(n))
+            fresh = how.open_guess(tuple(text), None)
+            again = await fresh.propose_draft(
+                text[-1], len(text), DraftBudget(5, 5), Rng.of_choice(n)
+            )
             assert again.token == draft.token
             verdict = Verdict(tuple(range(1, 1 + keep)), (draft.token[-1] + 1) % 6)
-            guess.learn(
+            guess.learn_round(
                 draft,
-                await small.open(tuple(text)).score(draft, ScoreRequest(base=RowDetail.ROW)),
+                await small.open_session(tuple(text)).score_draft(
+                    draft, ScoreRequest(base=RowDetail.ROW)
+                ),
                 verdict,
             )
             text.extend([*draft.token[1 : 1 + keep], verdict.bonus])
@@ -195,27 +205,27 @@ def chain_by_hand(small, inner, text, length, least, levels, nodes):
     chain, trees = [], []
     while len(chain) < least:
         here = (*text, *chain)
-        guess = inner.open(here, small.open(here))
+        guess = inner.open_canvas(here, small.open_session(here))
         size = DraftBudget(min(levels, length - len(chain) - 1), nodes)
 
         async def one(here=here, guess=guess, size=size):
-            scores = await guess.session.prefill(
+            scores = await guess.session.prefill_prompt(
                 ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True)
             )
-            guess.learn(
-                Draft.chain(here[0], here[1:-1]),
+            guess.learn_round(
+                Draft.chain_draft(here[0], here[1:-1]),
                 scores,
                 Verdict(tuple(range(1, len(here) - 1)), here[-1], prompt=True),
             )
-            tree = await guess.propose(here[-1], len(here), size, Rng.of(0))
-            session = small.open(here)
-            return tree, MatchVerifier().verify(
-                tree, await session.score(tree, ScoreRequest()), Rng.of(0), 0
+            tree = await guess.propose_draft(here[-1], len(here), size, Rng.of_choice(0))
+            session = small.open_session(here)
+            return tree, MatchVerifier().verify_draft(
+                tree, await session.score_draft(tree, ScoreRequest()), Rng.of_choice(0), 0
             )
 
         tree, verdict = run_coroutines([one()])[0]
         trees.append(tree.token)
-        chain += verdict.tokens(tree)
+        chain += verdict.written_tokens(tree)
     return chain, trees
 
 
@@ -227,11 +237,13 @@ def test_an_eagle_layer_reads_the_small_models_states_alone(least):
     small, inner = greedy(toy_law(5, size, eos=-1, cost=0.1)), layer(size)
     how = HierarchicalDrafter(small, inner, MatchVerifier(), levels, nodes, least)
     text = [0, 1, 2, 0, 1]
-    guess = how.open(tuple(text), None)
+    guess = how.open_guess(tuple(text), None)
     assert guess.want == ScoreRequest(law=RowDetail.NOTHING)  # of the target's states it wants none
 
     async def propose(n):
-        return await guess.propose(text[-1], len(text), DraftBudget(length, length), Rng.of(n))
+        return await guess.propose_draft(
+            text[-1], len(text), DraftBudget(length, length), Rng.of_choice(n)
+        )
 
     whole = False
     for n, keep in enumerate((9, 0, 2, 9, 9, 1, 9, 0)):
@@ -255,9 +267,11 @@ def test_an_eagle_layer_reads_the_small_models_states_alone(least):
         keep = min(keep, len(draft) - 1)
         whole = keep == len(draft) - 1
         bonus = (draft.token[min(keep + 1, len(draft) - 1)] + 1) % size
-        twin = guess.fork(None)
+        twin = guess.fork_guess(None)
         for one in (guess, twin):
-            one.learn(draft, None, Verdict(tuple(range(1, 1 + keep)), bonus))  # no row is looked at
+            one.learn_round(
+                draft, None, Verdict(tuple(range(1, 1 + keep)), bonus)
+            )  # no row is looked at
         guess.close()
         guess = twin
         text += [*draft.token[1 : 1 + keep], bonus]
@@ -349,7 +363,7 @@ def test_the_small_model_makes_fewer_passes_than_tokens():
         FixedPolicy(6),
     )
     scheduler = Scheduler()
-    task = scheduler.submit(answer_one(decoder, Request((0, 1, 2), 120)))
+    task = scheduler.submit_coroutine(answer_one(decoder, Request((0, 1, 2), 120)))
     while scheduler.step():
         pass
     use = task.usage[small.target.network]
@@ -361,7 +375,7 @@ def test_a_confident_chain_ends_with_the_first_weak_token():
         draft = propose(
             HierarchicalDrafter(toy_law(5, 6), RecyclingDrafter(2, 4), MatchVerifier()),
             (0, 1, 2),
-            ConfidencePolicy(0.3, 6).budget(None),
+            ConfidencePolicy(0.3, 6).draft_budget(None),
             seed,
         )
         q = [float(law[x].exp()) for law, x in zip(draft.law[1:], draft.token[1:], strict=True)]
@@ -373,16 +387,16 @@ def test_greedy_tokens_are_weighed_where_that_is_asked():
     graded = propose(
         HierarchicalDrafter(greedy(small), RecyclingDrafter(2, 4), MatchVerifier()),
         (0, 1, 2),
-        ConfidencePolicy(0.0, 4).budget(None),
+        ConfidencePolicy(0.0, 4).draft_budget(None),
     )
     chain = run_coroutines(
         [
-            ChainTree().grow(
-                greedy(small).open((0, 1, 2)),
+            ChainTree().grow_tree(
+                greedy(small).open_session((0, 1, 2)),
                 2,
                 3,
-                ConfidencePolicy(0.0, 4).budget(None),
-                Rng.of(0),
+                ConfidencePolicy(0.0, 4).draft_budget(None),
+                Rng.of_choice(0),
             )
         ]
     )[0]
@@ -405,34 +419,34 @@ def test_any_inner_drafter(record_counts):
 class Wrong(HierarchicalDrafter):
     """Nested with a fault in its bookkeeping."""
 
-    def open(self, prompt, session):
-        guess = super().open(prompt, session)
-        small, learn = guess._small, guess.learn
+    def open_guess(self, prompt, session):
+        guess = super().open_guess(prompt, session)
+        small, learn = guess._small, guess.learn_round
 
         def broken(draft, scores, verdict):
-            rewind, small.rewind = small.rewind, lambda n: None
+            rewind, small.rewind_tokens = small.rewind_tokens, lambda n: None
             learn(draft, scores, verdict)
-            small.rewind = rewind
+            small.rewind_tokens = rewind
 
-        guess.learn = broken
+        guess.learn_round = broken
         return guess
 
 
 def test_a_small_model_that_forgets_to_rewind_is_caught():
     """The law survives that (drafts may be anything that is drawn as it says); the draft's own law does not."""
     how, prompt = Wrong(toy_law(5, 6, eos=-1), NothingDrafter(), MatchVerifier(), 0), (0, 1, 2)
-    guess = how.open(prompt, None)
+    guess = how.open_guess(prompt, None)
 
     async def rounds():
-        draft = await guess.propose(2, 3, DraftBudget(4, 4), Rng.of(0))
-        guess.learn(draft, None, Verdict((1,), 3))
-        return await guess.propose(3, 5, DraftBudget(4, 4), Rng.of(1)), draft.token[1]
+        draft = await guess.propose_draft(2, 3, DraftBudget(4, 4), Rng.of_choice(0))
+        guess.learn_round(draft, None, Verdict((1,), 3))
+        return await guess.propose_draft(3, 5, DraftBudget(4, 4), Rng.of_choice(1)), draft.token[1]
 
     draft, first = run_coroutines([rounds()])[0]
-    guess = HierarchicalDrafter(toy_law(5, 6, eos=-1), NothingDrafter(), MatchVerifier(), 0).open(
-        (0, 1, 2, first, 3), None
-    )
-    fresh = run_coroutines([guess.propose(3, 5, DraftBudget(4, 4), Rng.of(1))])[0]
+    guess = HierarchicalDrafter(
+        toy_law(5, 6, eos=-1), NothingDrafter(), MatchVerifier(), 0
+    ).open_guess((0, 1, 2, first, 3), None)
+    fresh = run_coroutines([guess.propose_draft(3, 5, DraftBudget(4, 4), Rng.of_choice(1))])[0]
     assert not draft.law[1].equal(fresh.law[1])
 
 

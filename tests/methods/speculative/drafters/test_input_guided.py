@@ -22,40 +22,44 @@ TEXT = (10, 11, 12, 13, 14, 10, 15, 11, 12, 16)
 
 
 def propose(guess, depth=64):
-    return run_coroutines([guess.propose(0, 9, DraftBudget(depth, depth), Rng.of(0))])[0]
+    return run_coroutines([guess.propose_draft(0, 9, DraftBudget(depth, depth), Rng.of_choice(0))])[
+        0
+    ]
 
 
 def after(guess, *tokens):
     for x in tokens:
-        guess.push(x)
+        guess.push_token(x)
     return propose(guess).token[1:]
 
 
 @pytest.mark.parametrize("near", [False, True])
 def test_a_place_that_is_unambiguous_is_found(near):
-    assert after(InputGuidedDrafter(near=near).open(TEXT, None), 14) == TEXT[5:]
-    assert after(InputGuidedDrafter(near=near).open(TEXT, None), 11) == ()  # twice
+    assert after(InputGuidedDrafter(near=near).open_guess(TEXT, None), 14) == TEXT[5:]
+    assert after(InputGuidedDrafter(near=near).open_guess(TEXT, None), 11) == ()  # twice
     assert (
-        after(InputGuidedDrafter(near=near).open(TEXT, None), 15, 11) == TEXT[8:]
+        after(InputGuidedDrafter(near=near).open_guess(TEXT, None), 15, 11) == TEXT[8:]
     )  # the copy went on
-    assert after(InputGuidedDrafter(near=near).open(TEXT, None), 99) == ()
+    assert after(InputGuidedDrafter(near=near).open_guess(TEXT, None), 99) == ()
 
 
 def test_by_two_and_three_tokens():
     text = (1, 2, 3, 7, 2, 3, 8, 1, 3, 9)
     assert (
-        after(InputGuidedDrafter().open(text, None), 99, 3) == ()
+        after(InputGuidedDrafter().open_guess(text, None), 99, 3) == ()
     )  # three times; 99 3 does not occur
-    assert after(InputGuidedDrafter().open(text, None), 1, 3) == (9,)
-    assert after(InputGuidedDrafter().open(text, None), 2, 3) == ()  # twice as two, and no third
-    assert after(InputGuidedDrafter().open(text, None), 1, 2, 3) == (7, 2, 3, 8, 1, 3, 9)
+    assert after(InputGuidedDrafter().open_guess(text, None), 1, 3) == (9,)
+    assert (
+        after(InputGuidedDrafter().open_guess(text, None), 2, 3) == ()
+    )  # twice as two, and no third
+    assert after(InputGuidedDrafter().open_guess(text, None), 1, 2, 3) == (7, 2, 3, 8, 1, 3, 9)
 
 
 def test_realignment_equals_brute_force():
     dice = random.Random(2)
     for _ in range(300):
         text = tuple(dice.randrange(5) for _ in range(dice.randint(1, 14)))
-        guess = InputGuidedDrafter().open(text, None)
+        guess = InputGuidedDrafter().open_guess(text, None)
         out = [dice.randrange(6) for _ in range(dice.randint(1, 4))]
         guess.place.last = tuple(out[-3:])
         want = None
@@ -70,14 +74,20 @@ def test_realignment_equals_brute_force():
 
 
 def test_the_first_pass_copies_the_source_where_asked_to():
-    assert propose(InputGuidedDrafter(eager=True, block=4).open(TEXT, None)).token[1:] == TEXT[:4]
-    assert propose(InputGuidedDrafter().open(TEXT, None)).token == (0,)
-    assert propose(InputGuidedDrafter(2, -1, eager=True).open(TEXT, None)).token[1:] == TEXT[2:-1]
+    assert (
+        propose(InputGuidedDrafter(eager=True, block=4).open_guess(TEXT, None)).token[1:]
+        == TEXT[:4]
+    )
+    assert propose(InputGuidedDrafter().open_guess(TEXT, None)).token == (0,)
+    assert (
+        propose(InputGuidedDrafter(2, -1, eager=True).open_guess(TEXT, None)).token[1:]
+        == TEXT[2:-1]
+    )
 
 
 def test_near_the_place_that_was_left():
     def edited(*tokens):
-        return after(InputGuidedDrafter(near=True, eager=True).open(TEXT, None), *tokens)
+        return after(InputGuidedDrafter(near=True, eager=True).open_guess(TEXT, None), *tokens)
 
     assert edited(10, 11, 99) == TEXT[3:6]  # one was replaced: guessed, three tokens at most
     assert edited(10, 11, 99, 98) == TEXT[4:7]  # two were
@@ -87,16 +97,16 @@ def test_near_the_place_that_was_left():
     assert edited(10, 11, 12, 13, 14, 10, 15, 99, 12) == TEXT[9:]  # of two places the nearer one
     assert edited(10, 99, 98, 97, 96) == ()  # lost
     assert edited(10, 99, 98, 97, 96, 15, 11) == TEXT[8:]  # and found again
-    published = after(InputGuidedDrafter(eager=True).open(TEXT, None), 10, 11, 99)
+    published = after(InputGuidedDrafter(eager=True).open_guess(TEXT, None), 10, 11, 99)
     assert published == ()
 
 
 def test_chance_follows_what_agreed():
-    guess = InputGuidedDrafter(eager=True).open(TEXT, None)
+    guess = InputGuidedDrafter(eager=True).open_guess(TEXT, None)
     assert propose(guess).chance == (1.0, *PRIOR, PRIOR[-1])
-    guess.learn(Draft.chain(0, TEXT[:2]), None, Verdict((1, 2), 99))
+    guess.learn_round(Draft.chain_draft(0, TEXT[:2]), None, Verdict((1, 2), 99))
     assert guess.rates.tried[:4] == [1, 1, 1, 0] and guess.rates.right[:4] == [1, 1, 0, 0]
-    assert guess.chance(2) == pytest.approx(4 * PRIOR[2] / 5)
+    assert guess.agreement_chance(2) == pytest.approx(4 * PRIOR[2] / 5)
 
 
 def test_the_identity_takes_one_pass():

@@ -13,7 +13,7 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_decoder import check_decoder, check_greedy, check_law
 from polydec.lab.testing.check_target import TargetChecker, check_target
-from polydec.lab.testing.exercised import declared_unexercised
+from polydec.lab.testing.exercised_counts import declared_unexercised
 from polydec.lab.testing.kits import build
 from polydec.lab.testing.toy import OrderTwoNetwork, toy_law
 from polydec.laws.shapers.greedy import GreedyRule
@@ -69,12 +69,12 @@ class Deep(OrderTwoNetwork):
         self.done = done
         self.other *= 1 if done > self.layers else 6  # depths below know nothing
 
-    def head(self, hidden_RH):
+    def head_logits(self, hidden_RH):
         state = hidden_RH.clone()
         state[:, 2] = torch.where(
             state[:, 2] >= 2**self.done - 1, 2.0**self.layers - 1, state[:, 2]
         )
-        return super().head(state)
+        return super().head_logits(state)
 
 
 def deep(seed=1, size=5, done=9):
@@ -271,7 +271,7 @@ def test_confidence_exit_between_its_limits():
         runs == sorted(runs, reverse=True)
         and runs[-1] == (len(PROMPT) + 39) * 2 + (4 if len(PROMPT) - 1 > 4 else 0) * 4
     )
-    assert EarlyExitTarget(above, (1, 6), 1.3, 5.0).bar(10**6) > 1
+    assert EarlyExitTarget(above, (1, 6), 1.3, 5.0).exit_threshold(10**6) > 1
 
 
 def test_the_best_exit_is_that_of_brute_force():
@@ -291,14 +291,15 @@ def test_the_best_exit_is_that_of_brute_force():
                 )
 
             best = max((worth(e, g), -e, -g) for e in how.exits for g in range(10))
-            e, g = how.best(counts)
+            e, g = how.best_exit(counts)
             assert worth(e, g) == pytest.approx(best[0]) and (
                 g == 0 or (e, g) == (-best[1], -best[2])
             )
     sure = {e: ExitHitCount(5.0, 0.0) if e >= 3 else ExitHitCount(1.0, 4.0) for e in range(1, 8)}
-    assert DynamicExitDrafter(ChainTree(), 8, depth=9, head=0.0).best(sure) == (3, 9)
+    assert DynamicExitDrafter(ChainTree(), 8, depth=9, head=0.0).best_exit(sure) == (3, 9)
     assert (
-        DynamicExitDrafter(ChainTree(), 8).best({e: ExitHitCount() for e in range(1, 8)})[1] == 0
+        DynamicExitDrafter(ChainTree(), 8).best_exit({e: ExitHitCount() for e in range(1, 8)})[1]
+        == 0
     ), "no exit is chosen without counts"
 
 
@@ -319,7 +320,7 @@ def test_a_model_that_is_done_after_three_layers():
     )[0]
     lengths = [n for n in drafted if n is not None]
     assert set(lengths[19:-1]) == {5} and r.stats.accepted > 0.9 * r.stats.drafted
-    guess = decoder.drafter.open(PROMPT, target.open(PROMPT))
+    guess = decoder.drafter.open_guess(PROMPT, target.open_session(PROMPT))
     assert (
         decoder.drafter.best(
             {e: ExitHitCount(9.0 if e >= 3 else 2.0, 0.0 if e >= 3 else 7.0) for e in guess.counts}
@@ -333,29 +334,33 @@ def test_shadow_counts_are_those_of_truncated_passes():
         ShapedTarget(deep(5), GreedyRule()),
         DynamicExitDrafter(ChainTree(), 6, omega=0.5, prompt=3),
     )
-    session = target.open(PROMPT)
-    guess = how.open(PROMPT, session)
+    session = target.open_session(PROMPT)
+    guess = how.open_guess(PROMPT, session)
     want = guess.want
-    guess.learn(
-        Draft.chain(PROMPT[0], PROMPT[1:-1]),
-        run_coroutines([session.prefill(want)])[0],
+    guess.learn_round(
+        Draft.chain_draft(PROMPT[0], PROMPT[1:-1]),
+        run_coroutines([session.prefill_prompt(want)])[0],
         Verdict((1, 2, 3), PROMPT[-1]),
     )
     base = deep(5)
 
     def says(text, exit):
-        part = base.open(text).part(range(exit))
-        return run_coroutines([part.score(Draft.chain(text[-1]), ScoreRequest())])[0].argmax(0)
+        part = base.open_session(text).open_part(range(exit))
+        return run_coroutines([part.score_draft(Draft.chain_draft(text[-1]), ScoreRequest())])[
+            0
+        ].likeliest_token(0)
 
     expected = {e: ExitHitCount() for e in how.exits}
     for e in how.exits:
         seen = [says(PROMPT[:k], e) == says(PROMPT[:k], 6) for k in (2, 3, 4)]
         expected[e] = (float(sum(seen)), 3.0 - sum(seen))
     assert {e: (c.hits, c.misses) for e, c in guess.counts.items()} == expected
-    draft = run_coroutines([guess.propose(PROMPT[-1], 5, FixedPolicy(4).start(), Rng.of(0))])[0]
-    scores = run_coroutines([session.score(draft, replace(guess.want, law=RowDetail.ROW))])[0]
-    verdict = MatchVerifier().verify(draft, scores, None, 5)
-    guess.learn(draft, scores, verdict)
+    draft = run_coroutines(
+        [guess.propose_draft(PROMPT[-1], 5, FixedPolicy(4).start_state(), Rng.of_choice(0))]
+    )[0]
+    scores = run_coroutines([session.score_draft(draft, replace(guess.want, law=RowDetail.ROW))])[0]
+    verdict = MatchVerifier().verify_draft(draft, scores, None, 5)
+    guess.learn_round(draft, scores, verdict)
     path = [draft.token[i] for i in verdict.path]
     for e in how.exits:
         texts = [(*PROMPT, *path[:k]) for k in range(len(path) + 1)]
@@ -413,19 +418,19 @@ def test_two_targets_share_a_sorted_draft():
 
 
 def test_the_threshold_follows_the_acceptance():
-    policy, draft = ThresholdPolicy(0.5, 0.9, depth=4), Draft.chain(0, (1, 2))
-    state = policy.observe(policy.start(), draft, Verdict((), 0))
+    policy, draft = ThresholdPolicy(0.5, 0.9, depth=4), Draft.chain_draft(0, (1, 2))
+    state = policy.observe_round(policy.start_state(), draft, Verdict((), 0))
     assert state == pytest.approx((0.5 + 0.1 * 0.01, 0.45))
-    state = policy.observe((0.5, 1.0), draft, Verdict((1, 2), 0))
+    state = policy.observe_round((0.5, 1.0), draft, Verdict((1, 2), 0))
     assert state == pytest.approx((0.5 - 0.1 * 0.01, 1.0))
-    assert policy.observe((0.5, 1.0), Draft.chain(0, (1,) * 4), Verdict((1, 2, 3, 4), 0))[
-        0
-    ] == pytest.approx(0.5)
-    assert policy.observe((0.5, 0.3), Draft.chain(0), Verdict((), 0)) == (0.5, 0.3)
+    assert policy.observe_round(
+        (0.5, 1.0), Draft.chain_draft(0, (1,) * 4), Verdict((1, 2, 3, 4), 0)
+    )[0] == pytest.approx(0.5)
+    assert policy.observe_round((0.5, 0.3), Draft.chain_draft(0), Verdict((), 0)) == (0.5, 0.3)
     for taken in ((), (1, 2)):
-        state = ThresholdPolicy(0.5, step=1.0, keep=0.0).start()
+        state = ThresholdPolicy(0.5, step=1.0, keep=0.0).start_state()
         for _ in range(5):
-            state = ThresholdPolicy(0.5, step=1.0, keep=0.0).observe(
+            state = ThresholdPolicy(0.5, step=1.0, keep=0.0).observe_round(
                 state, draft, Verdict(taken, 0)
             )
             assert 0.0 <= state[0] <= 1.0

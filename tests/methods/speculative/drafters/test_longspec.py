@@ -82,16 +82,16 @@ def test_who_knows_the_model_is_never_wrong(tree, window):
 class Siblings(WindowLaws):
     """Sees whatever was drafted before."""
 
-    async def score(self, draft, want):
+    async def score_draft(self, draft, want):
         parent = tuple(range(-1, len(draft) - 1))
-        return await super().score(replace(draft, parent=parent), want)
+        return await super().score_draft(replace(draft, parent=parent), want)
 
 
 class Bonus(LongSpecGuess):
     """Forgets to read the accepted tokens but the last."""
 
-    def learn(self, draft, scores, verdict):
-        super().learn(draft, scores, replace(verdict, path=()))
+    def learn_round(self, draft, scores, verdict):
+        super().learn_round(draft, scores, replace(verdict, path=()))
 
 
 @pytest.mark.parametrize("wrong", [Siblings, Bonus])
@@ -119,8 +119,10 @@ def written(lm, window, tokens):
     guesses = []
 
     class Spy:
-        def open(self, prompt, session):
-            guesses.append(LongSpecDrafter(own(lm, window), BestFirstTree(3)).open(prompt, session))
+        def open_guess(self, prompt, session):
+            guesses.append(
+                LongSpecDrafter(own(lm, window), BestFirstTree(3)).open_guess(prompt, session)
+            )
             guesses[-1].close = lambda: None  # so that it can be looked at
             return guesses[-1]
 
@@ -136,10 +138,12 @@ def written(lm, window, tokens):
 
 
 async def proposed(lm, window, text):
-    session = lm.open(text)
-    guess = LongSpecDrafter(own(lm, window), BestFirstTree(3)).open(text, session)
+    session = lm.open_session(text)
+    guess = LongSpecDrafter(own(lm, window), BestFirstTree(3)).open_guess(text, session)
     await prefill_for_guess(session, guess, text)
-    return await guess.propose(text[-1], len(text), DraftBudget(3, 12), Rng.of(0)), guess
+    return await guess.propose_draft(
+        text[-1], len(text), DraftBudget(3, 12), Rng.of_choice(0)
+    ), guess
 
 
 def test_what_it_keeps_is_a_window_however_long_the_text_is(lm):
@@ -178,15 +182,15 @@ def test_a_token_outside_the_window_is_seen_through_the_memory_alone(lm):
     )
 
     async def laws(text):
-        session = lm.open(text)
-        guess = LongSpecDrafter(own(lm, 5), BestFirstTree(1)).open(text, session)
+        session = lm.open_session(text)
+        guess = LongSpecDrafter(own(lm, 5), BestFirstTree(1)).open_guess(text, session)
         session.memory = lambda: memory
-        await guess.propose(text[-1], len(text), DraftBudget(1, 1), Rng.of(0))
-        scores = await WindowLaws(guess, guess.state_W, memory).score(
-            Draft.chain(text[-1], (30, 31)), ScoreRequest()
+        await guess.propose_draft(text[-1], len(text), DraftBudget(1, 1), Rng.of_choice(0))
+        scores = await WindowLaws(guess, guess.state_W, memory).score_draft(
+            Draft.chain_draft(text[-1], (30, 31)), ScoreRequest()
         )
         session.close()
-        return torch.stack([scores.row(i) for i in range(3)])
+        return torch.stack([scores.logprob_row(i) for i in range(3)])
 
     first, other, near = run_coroutines(
         [laws(text), laws((*text[:15], *text[15:])), laws((*text[:15], 40, *text[16:]))]
@@ -203,18 +207,20 @@ def test_without_the_target_s_entries_it_drafts_with_what_is_there(lm):
     text, _ = written(lm, 6, 12)
 
     async def drafted(evicts):
-        session = lm.open(text)
-        guess = LongSpecDrafter(own(lm, 6), BestFirstTree(2)).open(text, session)
+        session = lm.open_session(text)
+        guess = LongSpecDrafter(own(lm, 6), BestFirstTree(2)).open_guess(text, session)
         await prefill_for_guess(session, guess, text)
         if evicts:
-            session.evict()
-        draft = await guess.propose(text[-1], len(text), DraftBudget(3, 6), Rng.of(0))
-        scores = await session.score(draft, replace(guess.want, law=RowDetail.ROW, last=False))
-        verdict = MatchVerifier().verify(draft, scores, Rng.of(0), len(text))
-        session.commit(verdict.committed(draft))
-        guess.learn(draft, scores, verdict)
-        assert guess.session.memory()[0].shape[1] == len(text) + len(verdict.path)
-        return guess.state_W, scores.row(0)
+            session.evict_cache()
+        draft = await guess.propose_draft(text[-1], len(text), DraftBudget(3, 6), Rng.of_choice(0))
+        scores = await session.score_draft(
+            draft, replace(guess.want, law=RowDetail.ROW, last=False)
+        )
+        verdict = MatchVerifier().verify_draft(draft, scores, Rng.of_choice(0), len(text))
+        session.commit_tokens(verdict.committed_tokens(draft))
+        guess.learn_round(draft, scores, verdict)
+        assert guess.session.layer_memory()[0].shape[1] == len(text) + len(verdict.path)
+        return guess.state_W, scores.logprob_row(0)
 
     (all_W, row_V), (none_W, same_V) = run_coroutines([drafted(False), drafted(True)])
     assert not all_W.allclose(none_W, atol=1e-3) and row_V.allclose(same_V, atol=1e-5)

@@ -39,15 +39,15 @@ def decode(target, name, tokens=120, **options):
 
 async def rounds(target, drafter, prompt, count):
     """(levels before the pass, draft, scores, guess) of some greedy passes."""
-    session, root, out = target.open(prompt), prompt[-1], []
-    guess = drafter.open(prompt, session)
+    session, root, out = target.open_session(prompt), prompt[-1], []
+    guess = drafter.open_guess(prompt, session)
     for n in range(count):
         levels = [list(level) for level in guess.levels]
-        draft = await guess.propose(root, len(prompt) + n, BUDGET, Rng.of(n))
-        scores = await session.score(draft, ScoreRequest())
-        verdict = follow_draft_path(draft, lambda node, depth, s=scores: s.argmax(node))
-        session.commit((root, *[draft.token[i] for i in verdict.path]))
-        guess.learn(draft, scores, verdict)
+        draft = await guess.propose_draft(root, len(prompt) + n, BUDGET, Rng.of_choice(n))
+        scores = await session.score_draft(draft, ScoreRequest())
+        verdict = follow_draft_path(draft, lambda node, depth, s=scores: s.likeliest_token(node))
+        session.commit_tokens((root, *[draft.token[i] for i in verdict.path]))
+        guess.learn_round(draft, scores, verdict)
         out.append((levels, draft, scores, guess))
         root = verdict.bonus
     return out
@@ -97,13 +97,13 @@ def test_a_cell_sees_what_the_paper_lets_it_see(window, ngram):
             path = [draft.token[j] for j in (0, *draft.path_to(i))]
 
             async def alone(path=path, text=tuple(text)):
-                session = target.open((*text, path[0]))
+                session = target.open_session((*text, path[0]))
                 return (
-                    await session.score(Draft.chain(path[0], path[1:]), ScoreRequest())
-                ).base.row(len(path) - 1)
+                    await session.score_draft(Draft.chain_draft(path[0], path[1:]), ScoreRequest())
+                ).base.logprob_row(len(path) - 1)
 
-            assert torch.equal(scores.base.row(i), run_coroutines([alone()])[0])
-        verdict = follow_draft_path(draft, lambda node, depth, s=scores: s.argmax(node))
+            assert torch.equal(scores.base.logprob_row(i), run_coroutines([alone()])[0])
+        verdict = follow_draft_path(draft, lambda node, depth, s=scores: s.likeliest_token(node))
         text += [draft.token[i] for i in (0, *verdict.path)]
 
 
@@ -136,9 +136,9 @@ class OffByOne(LookaheadGuess):
 class Unshifted(LookaheadGuess):
     """The window does not move on with the text."""
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         old = self.levels[0]
-        super().learn(draft, scores, verdict)
+        super().learn_round(draft, scores, verdict)
         self.levels[0] = old[-len(self.levels[0]) :]
 
 
@@ -150,7 +150,7 @@ def test_a_pool_of_wrong_ngrams_shows(fault, monkeypatch):
 
 
 def test_the_pool_keeps_the_newest():
-    guess = LookaheadDrafter(2, 3, 2, pool=4).open((0, 1), None)
+    guess = LookaheadDrafter(2, 3, 2, pool=4).open_guess((0, 1), None)
     for head, found in ((1, (2, 3)), (1, (4, 5)), (1, (2, 3)), (2, (0, 0)), (1, (6, 7))):
         guess._keep(head, found)
     assert guess.pool == {2: [(0, 0)], 1: [(2, 3), (6, 7)]}
@@ -159,18 +159,18 @@ def test_the_pool_keeps_the_newest():
 
 
 def test_near_the_end_and_under_small_budgets_the_window_stays_out():
-    guess = LookaheadDrafter(3, 3, 2).open((0, 1, 2), None)
+    guess = LookaheadDrafter(3, 3, 2).open_guess((0, 1, 2), None)
     guess._keep(2, (5, 6))
     for budget in (DraftBudget(2, 64), DraftBudget(8, 2)):
-        draft = run_coroutines([guess.propose(2, 3, budget, Rng.of(0))])[0]
+        draft = run_coroutines([guess.propose_draft(2, 3, budget, Rng.of_choice(0))])[0]
         assert draft.token == (2, 5, 6) and not any(draft.probe or ())
 
 
 def test_an_end_inside_the_window_does_not_cut_it():
     """A window over a text of EOS ids alone is fed whole; a candidate below one is cut."""
-    draft = Draft.certain((0, 2, 2, 2, 2), (-1, 0, 1, 0, 3))
+    draft = Draft.certain_tree((0, 2, 2, 2, 2), (-1, 0, 1, 0, 3))
     draft = replace(draft, probe=(False, True, True, False, False))
-    assert draft.fit(8, frozenset({2})).token == (0, 2, 2, 2) and draft.fit(
+    assert draft.cut_draft(8, frozenset({2})).token == (0, 2, 2, 2) and draft.cut_draft(
         1, frozenset({2})
     ).token == (0, 2, 2)
 
@@ -198,14 +198,17 @@ def test_jacobi_reads_the_shaped_law():
     """Under a penalty the guesses are those of the penalised text."""
 
     async def learnt():
-        session, guess = target.open((0, 1, 2)), JacobiDrafter(3).open((0, 1, 2), None)
-        draft = await guess.propose(2, 3, BUDGET, Rng.of(0))
-        scores = await session.score(draft, ScoreRequest())
-        verdict = follow_draft_path(draft, lambda node, depth: scores.argmax(node))
-        guess.learn(draft, scores, verdict)
+        session, guess = (
+            target.open_session((0, 1, 2)),
+            JacobiDrafter(3).open_guess((0, 1, 2), None),
+        )
+        draft = await guess.propose_draft(2, 3, BUDGET, Rng.of_choice(0))
+        scores = await session.score_draft(draft, ScoreRequest())
+        verdict = follow_draft_path(draft, lambda node, depth: scores.likeliest_token(node))
+        guess.learn_round(draft, scores, verdict)
         done = len(verdict.path)
         return guess.guess[: 3 - done], *(
-            [s.argmax(i) for i in range(done + 1, 4)] for s in (scores, scores.base)
+            [s.likeliest_token(i) for i in range(done + 1, 4)] for s in (scores, scores.base)
         )
 
     differ = 0

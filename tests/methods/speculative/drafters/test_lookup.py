@@ -20,11 +20,11 @@ from polydec.methods.speculative.verifiers.match import MatchVerifier
 def propose(guess, depth=4):
     return run_coroutines(
         [
-            guess.propose(
+            guess.propose_draft(
                 guess.windows.text[-1],
                 len(guess.windows.text),
                 DraftBudget(depth, depth),
-                Rng.of(0),
+                Rng.of_choice(0),
             )
         ]
     )[0].token[1:]
@@ -61,27 +61,27 @@ def test_index_equals_a_scan(how):
     for _ in range(170):
         text = [dice.randrange(dice.choice((2, 3, 6))) for _ in range(dice.randint(1, 40))]
         cut = dice.randint(1, len(text))
-        guess = how.open(text[:cut], None)
+        guess = how.open_guess(text[:cut], None)
         for x in text[cut:]:
             assert propose(guess) == by_scanning(guess.windows.text, how, 4)
-            guess.learn(Draft.chain(guess.windows.text[-1]), None, Verdict((), x))
+            guess.learn_round(Draft.chain_draft(guess.windows.text[-1]), None, Verdict((), x))
         assert guess.windows.text == text and propose(guess) == by_scanning(text, how, 4)
 
 
 def test_learns_the_accepted_path_and_the_bonus():
-    guess = LookupDrafter().open((1, 2), None)
-    guess.learn(Draft.chain(2, (5, 6, 7)), None, Verdict((1, 2), 9))
+    guess = LookupDrafter().open_guess((1, 2), None)
+    guess.learn_round(Draft.chain_draft(2, (5, 6, 7)), None, Verdict((1, 2), 9))
     assert guess.windows.text == [1, 2, 5, 6, 9]
 
 
 def test_a_copy_goes_round_or_stops():
-    assert propose(LookupDrafter().open((1, 2, 1, 2), None), 7) == (1, 2, 1, 2, 1, 2, 1)
-    assert propose(LookupDrafter(loop=False).open((1, 2, 1, 2), None), 7) == (1, 2)
+    assert propose(LookupDrafter().open_guess((1, 2, 1, 2), None), 7) == (1, 2, 1, 2, 1, 2, 1)
+    assert propose(LookupDrafter(loop=False).open_guess((1, 2, 1, 2), None), 7) == (1, 2)
 
 
 def test_a_longer_match_is_copied_further():
-    assert propose(LookupDrafter(growth=2).open((1, 2, 9, 3, 2), None), 7) == (9, 3)
-    assert propose(LookupDrafter(growth=2).open((1, 2, 9, 3, 1, 2), None), 7) == (9, 3, 1, 2)
+    assert propose(LookupDrafter(growth=2).open_guess((1, 2, 9, 3, 2), None), 7) == (9, 3)
+    assert propose(LookupDrafter(growth=2).open_guess((1, 2, 9, 3, 1, 2), None), 7) == (9, 3, 1, 2)
 
 
 def test_a_cycle_is_copied_whole():
@@ -95,24 +95,24 @@ def test_a_cycle_is_copied_whole():
 
 
 def test_no_draft_without_an_earlier_occurrence():
-    assert propose(LookupDrafter().open((1, 2, 3, 4), None)) == ()
-    assert propose(LookupDrafter(3, 2).open((1, 2, 7, 2), None)) == ()
+    assert propose(LookupDrafter().open_guess((1, 2, 3, 4), None)) == ()
+    assert propose(LookupDrafter(3, 2).open_guess((1, 2, 7, 2), None)) == ()
 
 
 def test_chance_follows_the_length_of_the_match_and_what_was_right():
     def chances(guess):
         return run_coroutines(
-            [guess.propose(guess.windows.text[-1], 9, DraftBudget(3, 3), Rng.of(0))]
+            [guess.propose_draft(guess.windows.text[-1], 9, DraftBudget(3, 3), Rng.of_choice(0))]
         )[0].chance
 
-    guess = LookupDrafter(5).open((1, 2, 3, 4, 9, 1, 2), None)
+    guess = LookupDrafter(5).open_guess((1, 2, 3, 4, 9, 1, 2), None)
     assert chances(guess) == (1.0, *PRIOR[1:4])  # a match of two, then of three, of four
-    guess.learn(Draft.chain(2), None, Verdict((), 3))
-    guess.learn(Draft.chain(3), None, Verdict((), 7))
+    guess.learn_round(Draft.chain_draft(2), None, Verdict((), 3))
+    guess.learn_round(Draft.chain_draft(3), None, Verdict((), 7))
     assert guess.rates.tried[2:4] == [1, 1] and guess.rates.right[2:4] == [1, 0]
-    assert guess.chance(2) == pytest.approx((1 + 4 * PRIOR[1]) / 5) and guess.chance(
+    assert guess.match_chance(2) == pytest.approx((1 + 4 * PRIOR[1]) / 5) and guess.match_chance(
         3
     ) == pytest.approx(4 * PRIOR[2] / 5)
     assert (
-        LookupDrafter(2).open((1, 2, 3, 4, 9, 1, 2), None).chance(9) == PRIOR[1]
+        LookupDrafter(2).open_guess((1, 2, 3, 4, 9, 1, 2), None).match_chance(9) == PRIOR[1]
     )  # matches of two are all it knows

@@ -39,16 +39,16 @@ class Says:
     want: ScoreRequest = field(default_factory=lambda: ScoreRequest(law=0))
     price: float = 0.0
 
-    def open(self, prompt, session):
+    def open_guess(self, prompt, session):
         return self
 
-    async def propose(self, root, position, budget, rng):
+    async def propose_draft(self, root, position, budget, rng):
         return self.draft
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         pass
 
-    def fork(self, session=None, choice=None):
+    def fork_guess(self, session=None, choice=None):
         return self
 
     def close(self):
@@ -56,11 +56,11 @@ class Says:
 
 
 def graft(*drafts, trust=8.0, floor=0.0):
-    return MergedTreeDrafter(tuple(map(Says, drafts)), trust, floor).open((0,), None)
+    return MergedTreeDrafter(tuple(map(Says, drafts)), trust, floor).open_guess((0,), None)
 
 
 def propose(guess, nodes=64):
-    return run_coroutines([guess.propose(0, 1, DraftBudget(8, nodes), Rng.of(0))])[0]
+    return run_coroutines([guess.propose_draft(0, 1, DraftBudget(8, nodes), Rng.of_choice(0))])[0]
 
 
 def paths(draft):
@@ -75,8 +75,8 @@ def rival(c, r):
     return round(c * (1 - r) / (c * (1 - r) + 1 - c), 6)
 
 
-A = Draft.certain((0, 1, 2, 3), (-1, 0, 1, 2), (1.0, 0.5, 0.4, 0.9))
-B = Draft.certain((0, 1, 4, 2), (-1, 0, 0, 1), (1.0, 0.3, 0.6, 0.8))
+A = Draft.certain_tree((0, 1, 2, 3), (-1, 0, 1, 2), (1.0, 0.5, 0.4, 0.9))
+B = Draft.certain_tree((0, 1, 4, 2), (-1, 0, 0, 1), (1.0, 0.3, 0.6, 0.8))
 
 
 def test_equal_beginnings_are_one_path_with_the_best_chance_and_rivals_are_weighed():
@@ -88,7 +88,7 @@ def test_equal_beginnings_are_one_path_with_the_best_chance_and_rivals_are_weigh
         (1, 2, 3): 0.9,
     }
     assert rival(0.5, 0.6) == 0.285714 and rival(0.6, 0.5) == 0.428571 and rival(0.6, 0.0) == 0.6
-    three = Draft.certain((0, 1, 2, 3), (-1, 0, 0, 0), (1.0, 0.5, 1.0, 0.2))
+    three = Draft.certain_tree((0, 1, 2, 3), (-1, 0, 0, 0), (1.0, 0.5, 1.0, 0.2))
     assert paths(propose(graft(three, three))) == {
         (1,): rival(0.5, 0.999),
         (2,): rival(0.999, 0.5),
@@ -117,7 +117,7 @@ def test_kept_nodes_are_the_best_of_any_trees():
                 token.append(dice.randrange(3))
                 parent.append(dice.randrange(i))
                 chance.append(dice.choice((0.2, 0.5, 1.0)))
-            return Draft.certain(token, parent, chance)
+            return Draft.certain_tree(token, parent, chance)
 
         sources = [tree() for _ in range(3)]
         whole, most = propose(graft(*sources)), dice.randrange(8)
@@ -139,7 +139,7 @@ def test_every_source_is_calibrated_where_the_parent_was_accepted():
     guess = graft(A, B, trust=2.0)
     draft = propose(guess)
     at = {tuple(draft.token[j] for j in draft.path_to(i)): i for i in range(1, len(draft))}
-    guess.learn(draft, None, Verdict((at[1,],), 5))
+    guess.learn_round(draft, None, Verdict((at[1,],), 5))
     again = paths(propose(guess))
     # of A: 0.5 was right, 0.4 was not, 0.9 was not tried; of B: 0.3 was right, 0.6 was wrong, 0.8 was wrong
     assert again[1,] == rival(max((1 + 2 * 0.5) / 3, (1 + 2 * 0.3) / 3), 2 * 0.6 / 3)
@@ -152,7 +152,7 @@ def test_what_was_not_kept_is_learned_from_too():
     guess = graft(A, B)
     draft = propose(guess, 1)
     for _ in range(40):
-        guess.learn(draft, None, Verdict((), 1))
+        guess.learn_round(draft, None, Verdict((), 1))
         draft = propose(guess, 1)
     assert draft.token == (0, 1) and draft.chance[1] > 0.8
 
@@ -162,7 +162,7 @@ def test_wants_what_any_source_wants():
         Says(A, ScoreRequest(law=0, base=2, exits=(3,))),
         Says(B, ScoreRequest(law=0, hidden=True, prompt=True, exits=(1, 3))),
     )
-    assert MergedTreeDrafter((a, b)).open((0,), None).want == ScoreRequest(
+    assert MergedTreeDrafter((a, b)).open_guess((0,), None).want == ScoreRequest(
         law=0, base=2, hidden=True, prompt=True, exits=(1, 3)
     )
 
@@ -172,7 +172,7 @@ def test_old_counts_fade():
     for right in (1, 9):
         for _ in range(600):
             propose(guess)
-            guess.learn(A, None, Verdict((), right))
+            guess.learn_round(A, None, Verdict((), right))
     assert propose(guess).chance[1] < 0.1 and max(guess.rates.tried) <= 256
 
 
@@ -283,27 +283,27 @@ def test_reduces_to_its_only_drafter_which_draws():
 class CutsDrawn(MergedTreeGuess):
     """Known bug: drops drawn siblings that look unlikely."""
 
-    async def propose(self, root, position, budget, rng):
-        draft = await super().propose(root, position, budget, rng)
+    async def propose_draft(self, root, position, budget, rng):
+        draft = await super().propose_draft(root, position, budget, rng)
         keep = [
             i
             for i, law in enumerate(draft.law)
             if law is None or float(law[draft.token[i]].exp()) > 0.25
         ]
-        return draft.only([i for i in keep if set(draft.path_to(i)) <= {*keep}])
+        return draft.only_nodes([i for i in keep if set(draft.path_to(i)) <= {*keep}])
 
 
 class MixesDrawn(MergedTreeGuess):
     """Known bug: one node for equal tokens of two sources that drew."""
 
-    async def propose(self, root, position, budget, rng):
-        draft = await super().propose(root, position, budget, rng)
+    async def propose_draft(self, root, position, budget, rng):
+        draft = await super().propose_draft(root, position, budget, rng)
         seen, keep = set(), []
         for i in range(len(draft)):
             if (draft.parent[i], draft.token[i]) not in seen and draft.parent[i] in {-1, *keep}:
                 keep.append(i)
             seen.add((draft.parent[i], draft.token[i]))
-        return draft.only(keep)
+        return draft.only_nodes(keep)
 
 
 @dataclass(frozen=True)
@@ -311,8 +311,8 @@ class Faulty:
     inner: MergedTreeDrafter
     fault: type
 
-    def open(self, prompt, session):
-        guess = self.inner.open(prompt, session)
+    def open_guess(self, prompt, session):
+        guess = self.inner.open_guess(prompt, session)
         return self.fault(guess.config, guess.guesses, guess.rates, guess.last)
 
 

@@ -70,9 +70,13 @@ def made(vocab, adapted=True, scale=1.0):
 
 async def masked(drafter, session, text):
     """The draft that a first round feeds behind a text, and what it scores."""
-    guess = drafter.open(text, session)
-    draft = await guess.propose(text[-1], len(text), ROOM, Rng.of(0))
-    return guess, draft, await session.score(draft, ScoreRequest(law=RowDetail.ROW, hidden=True))
+    guess = drafter.open_guess(text, session)
+    draft = await guess.propose_draft(text[-1], len(text), ROOM, Rng.of_choice(0))
+    return (
+        guess,
+        draft,
+        await session.score_draft(draft, ScoreRequest(law=RowDetail.ROW, hidden=True)),
+    )
 
 
 @pytest.mark.parametrize("quadratic", [True, False], ids=["quadratic", "linear"])
@@ -86,28 +90,38 @@ def test_no_token_sees_a_mask(lm, tree, quadratic):
     changed = list[bool]()
 
     async def rounds():
-        session, alone, plain = lm.open((5, 6, 7)), lm.open((5, 6, 7)), lm.open((5, 6, 7))
-        guess, root, text = MtpDrafter(mtp, tree, quadratic).open((5, 6, 7), session), 7, [5, 6, 7]
+        session, alone, plain = (
+            lm.open_session((5, 6, 7)),
+            lm.open_session((5, 6, 7)),
+            lm.open_session((5, 6, 7)),
+        )
+        guess, root, text = (
+            MtpDrafter(mtp, tree, quadratic).open_guess((5, 6, 7), session),
+            7,
+            [5, 6, 7],
+        )
         for _ in range(4):
-            draft = await guess.propose(root, len(text), ROOM, Rng.of(0))
+            draft = await guess.propose_draft(root, len(text), ROOM, Rng.of_choice(0))
             n = sum(not p for p in draft.probe)
-            scores = await session.score(draft, ScoreRequest(hidden=True))
-            real = Draft.certain(draft.token[:n], draft.parent[:n])
-            without = await alone.score(real, ScoreRequest(hidden=True))
-            bare = await plain.score(replace(draft, adapter=None), ScoreRequest(hidden=True))
+            scores = await session.score_draft(draft, ScoreRequest(hidden=True))
+            real = Draft.certain_tree(draft.token[:n], draft.parent[:n])
+            without = await alone.score_draft(real, ScoreRequest(hidden=True))
+            bare = await plain.score_draft(replace(draft, adapter=None), ScoreRequest(hidden=True))
             for node in range(n):
-                assert scores.row(node).allclose(without.row(node), atol=1e-12, rtol=0)
+                assert scores.logprob_row(node).allclose(
+                    without.logprob_row(node), atol=1e-12, rtol=0
+                )
             assert scores.hidden_NH[:n].allclose(without.hidden_NH, atol=1e-12, rtol=0)
             assert torch.equal(scores.hidden_NH[:n], bare.hidden_NH[:n]), (
                 "the same rows in the pass: to the bit"
             )
             changed.append(not scores.hidden_NH[n:].allclose(bare.hidden_NH[n:], atol=1e-3))
-            path = draft.nodes_of((root, without.argmax(0)))[1:]
-            verdict = Verdict(tuple(path), without.argmax(path[-1] if path else 0))
+            path = draft.nodes_of((root, without.likeliest_token(0)))[1:]
+            verdict = Verdict(tuple(path), without.likeliest_token(path[-1] if path else 0))
             for one in (session, alone, plain):
-                one.commit(verdict.committed(draft))
-            guess.learn(draft, scores, verdict)
-            text += verdict.tokens(draft)
+                one.commit_tokens(verdict.committed_tokens(draft))
+            guess.learn_round(draft, scores, verdict)
+            text += verdict.written_tokens(draft)
             root = verdict.bonus
 
     run_coroutines([rounds()])
@@ -121,18 +135,20 @@ def test_any_group_drafts_as_the_linear_schedule_from_there(lm):
     law = ShapedTarget(lm, GreedyRule())
 
     async def next_draft(drafter, before, accepted, root):
-        session = law.open(before)
+        session = law.open_session(before)
         guess, draft, scores = await masked(drafter, session, before)
         if accepted:  # a second round, of drafts that the first made
-            verdict = Verdict((), scores.argmax(0))
-            session.commit(verdict.committed(draft))
-            guess.learn(draft, scores, verdict)
-            draft = await guess.propose(verdict.bonus, len(before) + 1, ROOM, Rng.of(0))
-            scores = await session.score(draft, ScoreRequest(hidden=True))
+            verdict = Verdict((), scores.likeliest_token(0))
+            session.commit_tokens(verdict.committed_tokens(draft))
+            guess.learn_round(draft, scores, verdict)
+            draft = await guess.propose_draft(
+                verdict.bonus, len(before) + 1, ROOM, Rng.of_choice(0)
+            )
+            scores = await session.score_draft(draft, ScoreRequest(hidden=True))
         verdict = Verdict(tuple(range(1, accepted)), root)
-        session.commit(verdict.committed(draft))
-        guess.learn(draft, scores, verdict)
-        fresh = await guess.propose(root, len(before) + 1 + accepted, ROOM, Rng.of(0))
+        session.commit_tokens(verdict.committed_tokens(draft))
+        guess.learn_round(draft, scores, verdict)
+        fresh = await guess.propose_draft(root, len(before) + 1 + accepted, ROOM, Rng.of_choice(0))
         real = sum(not p for p in fresh.probe)
         return draft.token[:accepted], fresh.token[:real]
 
@@ -150,9 +166,9 @@ def test_rows_of_both_schedules(lm):
     mtp = made(lm.vocab)
 
     async def fed(drafter, budget):
-        guess = drafter.open((5, 6), lm.open((5, 6)))
+        guess = drafter.open_guess((5, 6), lm.open_session((5, 6)))
         guess.state_KH = torch.randn(MASKS, WIDTH)
-        draft = await guess.propose(6, 2, budget, Rng.of(0))
+        draft = await guess.propose_draft(6, 2, budget, Rng.of_choice(0))
         return [sum(not p for p in draft.probe), len(draft)] if draft.probe else [len(draft)] * 2
 
     for quadratic, budget, want in (
@@ -175,10 +191,10 @@ def test_without_matrices_and_sampler_masks_are_prompt_tokens(lm):
     probes = SoftProbes(bare.mask_KH, None, (0,) * len(bare.mask_KH), lm.vocab, bare.rates)
 
     async def states(drafter):
-        guess, draft, scores = await masked(drafter, lm.open(text), text)
-        guess.learn(draft, scores, Verdict((), 9))
+        guess, draft, scores = await masked(drafter, lm.open_session(text), text)
+        guess.learn_round(draft, scores, Verdict((), 9))
         known = guess.state_LEH[:, 0] if hasattr(guess, "state_LEH") else guess.state_KH
-        return known, (await guess.propose(9, 4, ROOM, Rng.of(1))).token[:2]
+        return known, (await guess.propose_draft(9, 4, ROOM, Rng.of_choice(1))).token[:2]
 
     drafters = [
         MtpDrafter(bare, RankedTree(((0,),)), sampler=False),
@@ -212,7 +228,9 @@ def test_an_adapter_in_company_and_in_parts(lm):
     one, other, text = made(lm.vocab), made(lm.vocab, scale=0.3), (5, 6, 7)
 
     async def of(mtp):
-        return (await masked(MtpDrafter(mtp, ChainTree()), lm.open(text), text))[2].hidden_NH
+        return (await masked(MtpDrafter(mtp, ChainTree()), lm.open_session(text), text))[
+            2
+        ].hidden_NH
 
     alone = [run_coroutines([of(m)])[0] for m in (one, other)]
     together = run_coroutines([of(m) for m in (one, other, one)])
@@ -237,7 +255,7 @@ def test_what_does_not_fit_is_told_in_one_sentence(lm, tmp_path):
     ):
         build(native, replace(mtp, mask_KH=torch.zeros(MASKS, 64)))
     with pytest.raises(ValueError, match="no row of this network runs with matrices of its own"):
-        run_coroutines([masked(MtpDrafter(mtp, ChainTree()), native.open((5, 6)), (5, 6))])
+        run_coroutines([masked(MtpDrafter(mtp, ChainTree()), native.open_session((5, 6)), (5, 6))])
     deeper = replace(mtp, adapter=GatedAdapter([*mtp.adapter.layers, mtp.adapter.layers[0]]))
     with pytest.raises(ValueError, match="matrices for 3 layers: this target has 2"):
         build(ShapedTarget(lm, GreedyRule()), deeper)
@@ -254,7 +272,13 @@ def test_what_does_not_fit_is_told_in_one_sentence(lm, tmp_path):
         match="adapter's down goes from 9 to 32 numbers: this network's goes from 64 to 32",
     ):
         run_coroutines(
-            [masked(MtpDrafter(replace(mtp, adapter=narrow), ChainTree()), lm.open((5, 6)), (5, 6))]
+            [
+                masked(
+                    MtpDrafter(replace(mtp, adapter=narrow), ChainTree()),
+                    lm.open_session((5, 6)),
+                    (5, 6),
+                )
+            ]
         )
     with pytest.raises(ValueError, match=r"no mtp\.safetensors beside a config\.json"):
         kind.load(tmp_path)
@@ -291,16 +315,18 @@ def test_every_level_reads_a_mask_of_its_own(lm):
     mtp, text = made(lm.vocab), (5, 6, 7)
 
     async def go():
-        session = ShapedTarget(lm, GreedyRule()).open(text)
+        session = ShapedTarget(lm, GreedyRule()).open_session(text)
         guess, draft, scores = await masked(MtpDrafter(mtp, ChainTree()), session, text)
-        guess.learn(draft, scores, Verdict((), 9))
-        session.commit((7,))
+        guess.learn_round(draft, scores, Verdict((), 9))
+        session.commit_tokens((7,))
         first = len(draft) - MASKS  # behind the root, which was all that was drafted
         tokens = [9]
         for k in range(MASKS):
-            state = mtp.sampled(scores.hidden_NH[first + k][None], session.embed(tokens[-1:]))
-            tokens.append(session.states(state).argmax(0))
-        fresh = await guess.propose(9, 4, ROOM, Rng.of(0))
+            state = mtp.sampled_states(
+                scores.hidden_NH[first + k][None], session.embed_tokens(tokens[-1:])
+            )
+            tokens.append(session.score_states(state).likeliest_token(0))
+        fresh = await guess.propose_draft(9, 4, ROOM, Rng.of_choice(0))
         return tokens, list(fresh.token[: 1 + MASKS])
 
     want, got = run_coroutines([go()])[0]

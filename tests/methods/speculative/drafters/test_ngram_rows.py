@@ -21,7 +21,7 @@ from polydec.lab.testing.kits import build
 from polydec.lab.testing.toy import toy_law
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
-from polydec.methods.speculative.drafters._shape import (
+from polydec.methods.speculative.drafters._tree_shapes import (
     most_accepted_paths,
     of_counts,
     template_child_counts,
@@ -42,16 +42,18 @@ BIG = DraftBudget(64, 256)
 
 
 def propose(guess, budget=BIG, seed=0):
-    return run_coroutines([guess.propose(guess.text[-1], len(guess.text), budget, Rng.of(seed))])[0]
+    return run_coroutines(
+        [guess.propose_draft(guess.text[-1], len(guess.text), budget, Rng.of_choice(seed))]
+    )[0]
 
 
 def fed(how, text, target):
     """A guess that saw the rows of a text, token by token."""
-    guess, session = how.open(text[:1], None), target.open(text[:1])
+    guess, session = how.open_guess(text[:1], None), target.open_session(text[:1])
     for x, y in pairwise(text):
-        scores = run_coroutines([session.score(Draft.chain(x), ScoreRequest())])[0]
-        guess.learn(Draft.chain(x), scores, Verdict((), y))
-        session.commit((x,))
+        scores = run_coroutines([session.score_draft(Draft.chain_draft(x), ScoreRequest())])[0]
+        guess.learn_round(Draft.chain_draft(x), scores, Verdict((), y))
+        session.commit_tokens((x,))
     return guess
 
 
@@ -76,11 +78,11 @@ def test_rows_are_the_mean_of_what_was_seen():
 
 
 def test_averages_of_unlike_rows():
-    guess = NgramRowsDrafter(keep=2).open((0,), None)
-    guess.write((1, 2), {5: 0.6, 6: 0.3})
-    guess.write((1, 2), {7: 0.9})
+    guess = NgramRowsDrafter(keep=2).open_guess((0,), None)
+    guess.write_row((1, 2), {5: 0.6, 6: 0.3})
+    guess.write_row((1, 2), {7: 0.9})
     assert guess.store.after[1, 2] == (2, (7, 5), (0.45, 0.3))
-    guess.write((1, 2), {5: 0.6})
+    guess.write_row((1, 2), {5: 0.6})
     assert guess.store.after[1, 2] == (3, (5, 7), (pytest.approx(0.4), pytest.approx(0.3)))
 
 
@@ -88,19 +90,19 @@ def test_backs_off_to_shorter_ngrams():
     rows = NgramRowStore(
         {(1, 2, 3, 4): (1, (9,), (1.0,)), (3, 4): (1, (8,), (1.0,)), (2, 3, 5): (1, (7,), (1.0,))}
     )
-    guess = NgramRowsDrafter(store=rows).open((1, 2, 3, 4), None)
+    guess = NgramRowsDrafter(store=rows).open_guess((1, 2, 3, 4), None)
     assert (
-        guess.find((0, 1, 2, 3, 4))[1] == (9,)
-        and guess.find((2, 3, 4))[1] == (8,)
-        and guess.find((4,)) is None
+        guess.find_row((0, 1, 2, 3, 4))[1] == (9,)
+        and guess.find_row((2, 3, 4))[1] == (8,)
+        and guess.find_row((4,)) is None
     )
-    assert guess.find((2, 3, 5))[1] == (7,) and guess.find((3, 5)) is None
+    assert guess.find_row((2, 3, 5))[1] == (7,) and guess.find_row((3, 5)) is None
 
 
 def test_the_least_recently_written_row_goes_first():
-    guess = NgramRowsDrafter(most=2).open((0,), None)
+    guess = NgramRowsDrafter(most=2).open_guess((0,), None)
     for key in ((1, 1), (2, 2), (1, 1), (3, 3)):
-        guess.write(key, {0: 1.0})
+        guess.write_row(key, {0: 1.0})
     assert set(guess.store.after) == {(1, 1), (3, 3)} and guess.store.nbytes == 2 * (8 + 8 + 4)
 
 
@@ -108,7 +110,7 @@ def test_children_are_drawn_without_replacement():
     rows = NgramRowStore({(0, 1): (1, (2, 3, 4), (0.5, 0.3, 0.2))})
     got, n = Counter(), 4000
     for seed in range(n):
-        guess = NgramRowsDrafter((2,), store=rows).open((0, 1), None)
+        guess = NgramRowsDrafter((2,), store=rows).open_guess((0, 1), None)
         guess.like.append(torch.zeros(6, dtype=torch.float64))
         got[propose(guess, seed=seed).token[1:]] += 1
     want = {
@@ -124,10 +126,10 @@ def test_children_are_drawn_without_replacement():
 
 def test_the_law_is_a_snapshot_of_the_row():
     rows = NgramRowStore({(0, 1): (1, (2, 3), (0.5, 0.25))})
-    guess = NgramRowsDrafter((2,), store=rows).open((0, 1), None)
+    guess = NgramRowsDrafter((2,), store=rows).open_guess((0, 1), None)
     guess.like.append(torch.zeros(5, dtype=torch.float64))
     draft = propose(guess)
-    guess.write((0, 1), {4: 1.0})
+    guess.write_row((0, 1), {4: 1.0})
     assert draft.law[1] is draft.law[2] and draft.draw[1] is DrawKind.WITHOUT
     assert draft.law[1].exp().tolist() == pytest.approx([0, 0, 2 / 3, 1 / 3, 0])
 
@@ -137,7 +139,7 @@ def test_a_greedy_target_gets_the_likeliest_and_the_model_own_rows():
     guess = fed(NgramRowsDrafter((3, 1)), (0, 1, 2, 0, 1, 2, 0), target)
     draft = propose(guess)
     assert all(d is DrawKind.CERTAIN for d in draft.draw) and len(draft.children[0]) == 3
-    assert [draft.token[c] for c in draft.children[0]] == list(guess.find(guess.text)[1][:3])
+    assert [draft.token[c] for c in draft.children[0]] == list(guess.find_row(guess.text)[1][:3])
 
 
 def test_tree_has_its_shape():
@@ -201,9 +203,13 @@ def test_samples_of_one_question_help_each_other():
 
 
 def answers_of(decoder, request, rng=None):
-    of = request_streams(request) if rng is None else lambda choice: rng.at("choice", choice)
+    of = (
+        request_streams(request)
+        if rng is None
+        else lambda choice: rng.child_stream("choice", choice)
+    )
     into = Transcript(request, decoder.vocab.eos, ignore_event)
-    return run_coroutines([decoder.run(request, of, into)])[0]
+    return run_coroutines([decoder.write_choices(request, of, into)])[0]
 
 
 def test_choices_of_a_request_share_rows_without_a_store():
@@ -249,8 +255,8 @@ class Stale(NgramRowsGuess):
 class Independent(NgramRowsGuess):
     """Known bug: siblings without replacement that are tested as independent ones."""
 
-    async def propose(self, root, position, budget, rng):
-        draft = await super().propose(root, position, budget, rng)
+    async def propose_draft(self, root, position, budget, rng):
+        draft = await super().propose_draft(root, position, budget, rng)
         return replace(
             draft,
             draw=tuple(DrawKind.INDEPENDENT if d is DrawKind.WITHOUT else d for d in draft.draw),
@@ -261,8 +267,8 @@ class Independent(NgramRowsGuess):
 class Faulty:
     fault: type
 
-    def open(self, prompt, session):
-        guess = NgramRowsDrafter((2,), 1, 1).open(prompt, session)
+    def open_guess(self, prompt, session):
+        guess = NgramRowsDrafter((2,), 1, 1).open_guess(prompt, session)
         return self.fault(guess.config, guess.store, guess.text, guess.like)
 
 

@@ -81,7 +81,7 @@ def test_counts_equal_the_book(order, least, discount):
         best = sorted(
             ((chance(context, x), x) for x in seen[context]), key=lambda p: (-p[0], p[1])
         )[:3]
-        got = table.after(context)
+        got = table.followers_of(context)
         assert [p for p, _ in got] == pytest.approx([p for p, _ in best], abs=0.5 / 255 + 1e-9)
         assert {x for _, x in got} == {x for _, x in best} or math.isclose(
             best[-1][0], chance(context, got[-1][1])
@@ -98,9 +98,9 @@ def test_the_longest_known_context_answers():
         np.array([[x, LAST] for _, x, _ in keys]),
         np.array([[p, 0] for _, _, p in keys]),
     )
-    assert table.after((5, 3)) == [(200 / 255, 9)] == table.after((1, 5, 3))
-    assert table.after((4, 3)) == [(100 / 255, 7)] == table.after((3,))
-    assert table.after((3, 4)) == [] == table.after(())
+    assert table.followers_of((5, 3)) == [(200 / 255, 9)] == table.followers_of((1, 5, 3))
+    assert table.followers_of((4, 3)) == [(100 / 255, 7)] == table.followers_of((3,))
+    assert table.followers_of((3, 4)) == [] == table.followers_of(())
 
 
 def test_judged_on_greedy_answers():
@@ -109,7 +109,10 @@ def test_judged_on_greedy_answers():
     other = [TrainingSample(s.prompt_ids, s.output_ids, 0.7) for s in some]
     mine = measure_ngram_guesses(table, [*some[:5], *other])
     said = [
-        (table.after([*s.prompt_ids, *s.output_ids][:i])[:1], [*s.prompt_ids, *s.output_ids][i])
+        (
+            table.followers_of([*s.prompt_ids, *s.output_ids][:i])[:1],
+            [*s.prompt_ids, *s.output_ids][i],
+        )
         for s in some[:5]
         for i in range(5, 30)
     ]
@@ -131,7 +134,9 @@ def test_saved_and_read(tmp_path):
     again = tables.load(str(tmp_path))
     assert again.order == 3 and again.vocab == table.vocab
     text = samples(1, 9)[0].output_ids
-    assert [again.after(text[:i]) for i in range(20)] == [table.after(text[:i]) for i in range(20)]
+    assert [again.followers_of(text[:i]) for i in range(20)] == [
+        table.followers_of(text[:i]) for i in range(20)
+    ]
     assert json.loads((tmp_path / "config.json").read_text())["target"] == "somebody"
 
 
@@ -191,13 +196,15 @@ def test_wrong_options(make, field, value):
 
 def walk(drafter, text, depth=6, nodes=12):
     """Every proposal along a text."""
-    session = toy_law(1, 12).open(text[:3])
-    guess, out = drafter.open(text[:3], session), []
+    session = toy_law(1, 12).open_session(text[:3])
+    guess, out = drafter.open_guess(text[:3], session), []
     for i in range(3, len(text)):
         out.append(
-            run_coroutines([guess.propose(text[i - 1], i, DraftBudget(depth, nodes), Rng.of(i))])[0]
+            run_coroutines(
+                [guess.propose_draft(text[i - 1], i, DraftBudget(depth, nodes), Rng.of_choice(i))]
+            )[0]
         )
-        guess.learn(Draft.chain(text[i - 1]), None, Verdict((), text[i]))
+        guess.learn_round(Draft.chain_draft(text[i - 1]), None, Verdict((), text[i]))
     return out
 
 
@@ -236,7 +243,7 @@ def test_the_blend_is_a_distribution():
     )[-1]
     alone = walk(SuffixDrafter(floor=0.0, width=2), [*text, 0], 1, 16)[-1]
     copies = dict(zip(alone.token[1:], alone.chance[1:]))
-    said = {x: p for p, x in table.after([3])}
+    said = {x: p for p, x in table.followers_of([3])}
     assert len(copies) == 2
     for x, p in zip(blend.token[1:], blend.chance[1:]):
         assert p == pytest.approx(

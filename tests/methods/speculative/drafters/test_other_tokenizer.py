@@ -155,11 +155,11 @@ def test_a_longer_piece_is_spelled_as_the_target_spells_it():
 
 async def rounds(drafter, texts, depth=2):
     """What is proposed after each of these texts, one after another, and what the draft had been fed."""
-    guess, out = drafter.open(texts[0], None), []
+    guess, out = drafter.open_guess(texts[0], None), []
     for text in texts:
         guess.reader.text[:] = text
-        draft = await guess.propose(
-            text[-1], len(text), DraftBudget(depth, depth), Rng.of(len(out))
+        draft = await guess.propose_draft(
+            text[-1], len(text), DraftBudget(depth, depth), Rng.of_choice(len(out))
         )
         out.append((draft, list(guess.reader.fed)))
     guess.close()
@@ -209,8 +209,8 @@ def test_a_law_lies_on_shared_tokens_only():
         got = run_coroutines(
             [
                 SharedTokensDrafter(draft, target.vocab)
-                .open((0, 1), None)
-                .propose(1, 2, DraftBudget(3, 3), Rng.of(seed))
+                .open_guess((0, 1), None)
+                .propose_draft(1, 2, DraftBudget(3, 3), Rng.of_choice(seed))
             ]
         )[0]
         for node in range(1, len(got)):
@@ -221,8 +221,8 @@ def test_a_law_lies_on_shared_tokens_only():
 class FirstIds(SharedTokensGuess):
     """Takes an id of the draft for one of the target."""
 
-    async def propose(self, root, position, budget, rng):
-        draft = await super().propose(root, position, budget, rng)
+    async def propose_draft(self, root, position, budget, rng):
+        draft = await super().propose_draft(root, position, budget, rng)
         return replace(
             draft, token=(root, *[self.shared.back[x] % self.size for x in draft.token[1:]])
         )
@@ -231,8 +231,8 @@ class FirstIds(SharedTokensGuess):
 class Unmapped(SharedTokensGuess):
     """Says that its tokens were drawn from another law."""
 
-    async def propose(self, root, position, budget, rng):
-        draft = await super().propose(root, position, budget, rng)
+    async def propose_draft(self, root, position, budget, rng):
+        draft = await super().propose_draft(root, position, budget, rng)
         return replace(
             draft, law=tuple(None if law_V is None else law_V.roll(1) for law_V in draft.law)
         )
@@ -252,7 +252,7 @@ class Forgets(OtherTokenizerReader):
 
     async def catch_up(self):
         place = await super().catch_up()
-        self.session.rewind = lambda n: None
+        self.session.rewind_tokens = lambda n: None
         return place
 
 
@@ -287,16 +287,16 @@ def test_ends_meet():
     got = run_coroutines(
         [
             OtherTokenizerDrafter(ShapedTarget(draft, GreedyRule()), target.vocab)
-            .open((0, 1), None)
-            .propose(1, 2, DraftBudget(3, 3), Rng.of(0))
+            .open_guess((0, 1), None)
+            .propose_draft(1, 2, DraftBudget(3, 3), Rng.of_choice(0))
         ]
     )[0]
     assert got.token == (1, 3) and got.draw[1] is DrawKind.CERTAIN
     got = run_coroutines(
         [
             SharedTokensDrafter(ShapedTarget(draft, GreedyRule()), target.vocab)
-            .open((0, 1), None)
-            .propose(1, 2, DraftBudget(1, 1), Rng.of(0))
+            .open_guess((0, 1), None)
+            .propose_draft(1, 2, DraftBudget(1, 1), Rng.of_choice(0))
         ]
     )[0]
     assert got.token == (1, 3) and isinstance(got, Draft)
@@ -320,7 +320,7 @@ def test_real_tokenizers(name):
             method=m,
             raw=True,
             max_tokens=24,
-            sampling=lm.sampling(temperature=0.0, logit_bias={260: -1.0}),
+            sampling=lm.sampling_with(temperature=0.0, logit_bias={260: -1.0}),
         )
         for m in ("plain", name)
     )

@@ -46,12 +46,12 @@ def of_width(width, vocab, enter):
 
 async def greedy_round(guess, session, root, position):
     """What one round of draft and verify accepts: the last token of its path, the path, and the verdict."""
-    draft = await guess.propose(root, position, DraftBudget(4, 24), Rng.of(0))
-    scores = await session.score(draft, ScoreRequest(hidden=True))
-    path = draft.nodes_of((root, scores.argmax(0)))[1:]
-    verdict = Verdict(tuple(path), scores.argmax(path[-1] if path else 0))
-    session.commit(verdict.committed(draft))
-    guess.learn(draft, scores, verdict)
+    draft = await guess.propose_draft(root, position, DraftBudget(4, 24), Rng.of_choice(0))
+    scores = await session.score_draft(draft, ScoreRequest(hidden=True))
+    path = draft.nodes_of((root, scores.likeliest_token(0)))[1:]
+    verdict = Verdict(tuple(path), scores.likeliest_token(path[-1] if path else 0))
+    session.commit_tokens(verdict.committed_tokens(draft))
+    guess.learn_round(draft, scores, verdict)
     return draft.token[path[-1]] if path else root, path, verdict
 
 
@@ -68,26 +68,32 @@ def test_tokens_never_see_a_probe(enter, tmp_path):
     tree, drafter = RankedTree(((0,), (1,), (0, 0))), of_width(32, lm.vocab, enter)
 
     async def rounds():
-        session, alone = lm.open((5, 6, 7)), lm.open((5, 6, 7))
-        guess, root, text = ProbesDrafter(drafter, tree).open((5, 6, 7), session), 7, [5, 6, 7]
+        session, alone = lm.open_session((5, 6, 7)), lm.open_session((5, 6, 7))
+        guess, root, text = (
+            ProbesDrafter(drafter, tree).open_guess((5, 6, 7), session),
+            7,
+            [5, 6, 7],
+        )
         for i in range(4):
-            draft = await guess.propose(root, len(text), DraftBudget(4, 24), Rng.of(0))
+            draft = await guess.propose_draft(root, len(text), DraftBudget(4, 24), Rng.of_choice(0))
             n = sum(not p for p in draft.probe)
             assert sum(draft.probe) >= 2 and (n == 1) == (i == 0)
-            scores = await session.score(draft, ScoreRequest(hidden=True))
-            real = Draft.certain(draft.token[:n], draft.parent[:n])
-            plain = await alone.score(real, ScoreRequest(hidden=True))
+            scores = await session.score_draft(draft, ScoreRequest(hidden=True))
+            real = Draft.certain_tree(draft.token[:n], draft.parent[:n])
+            plain = await alone.score_draft(real, ScoreRequest(hidden=True))
             for node in range(n):
-                assert scores.row(node).allclose(plain.row(node), atol=1e-12, rtol=0)
-                assert scores.argmax(node) == plain.argmax(node)
+                assert scores.logprob_row(node).allclose(
+                    plain.logprob_row(node), atol=1e-12, rtol=0
+                )
+                assert scores.likeliest_token(node) == plain.likeliest_token(node)
             assert scores.hidden_NH[:n].allclose(plain.hidden_NH, atol=1e-12, rtol=0)
-            path = draft.nodes_of((root, plain.argmax(0)))[1:]
-            verdict = Verdict(tuple(path), plain.argmax(path[-1] if path else 0))
+            path = draft.nodes_of((root, plain.likeliest_token(0)))[1:]
+            verdict = Verdict(tuple(path), plain.likeliest_token(path[-1] if path else 0))
             for one in (session, alone):
-                one.commit(verdict.committed(draft))
+                one.commit_tokens(verdict.committed_tokens(draft))
             assert session.ledger.cache.length == alone.ledger.cache.length
-            guess.learn(draft, scores, verdict)
-            text += verdict.tokens(draft)
+            guess.learn_round(draft, scores, verdict)
+            text += verdict.written_tokens(draft)
             root = verdict.bonus
 
     run_coroutines([rounds()])
@@ -103,13 +109,13 @@ def test_each_state_enters_at_its_own_layer(tmp_path):
     made, text, outs = of_width(32, lm.vocab, (1, 2)), (5, 6, 7, 8), []
 
     async def pass_of(some):
-        session = lm.open(text)
+        session = lm.open_session(text)
         draft = (
             await ProbesDrafter(some, RankedTree(((0,),)))
-            .open(text, session)
-            .propose(text[-1], len(text), DraftBudget(4, 24), Rng.of(0))
+            .open_guess(text, session)
+            .propose_draft(text[-1], len(text), DraftBudget(4, 24), Rng.of_choice(0))
         )
-        return draft, (await session.score(draft, ScoreRequest(hidden=True))).hidden_NH[1:]
+        return draft, (await session.score_draft(draft, ScoreRequest(hidden=True))).hidden_NH[1:]
 
     target = from_weights(source.config, source.weights)
     for some in (made, replace(made, enter=(1, 1))):
@@ -160,8 +166,8 @@ def test_what_is_read_stands_behind_the_last_accepted_token():
     )
 
     async def rounds():
-        session, root, position = law.open((0, 1)), 1, 2
-        guess = drafter.open((0, 1), session)
+        session, root, position = law.open_session((0, 1)), 1, 2
+        guess = drafter.open_guess((0, 1), session)
         for _ in range(8):
             last, path, verdict = await greedy_round(guess, session, root, position)
             assert guess.state_LEH[:, 0, :2].floor().tolist() == [[1, last], [2, 1]]
@@ -175,34 +181,38 @@ def test_copies_stand_apart_and_their_logits_are_averaged():
     law = toy_law(5, 4, eos=-1)
     bias = torch.tensor([[1.0, 4, 0, 0], [2.0, 4, 0, 0], [3.0, 4, 0, 0], [0.0, 4, 0, 0]])
     two = SoftProbes(bias, None, (0, 0), law.vocab, ((0.5, 0.2), (0.4, 0.2)), copies=2)
-    assert len(two) == 2 and two.chain(1).bias_PH.tolist() == bias[2:].tolist()
+    assert len(two) == 2 and two.copy_probes(1).bias_PH.tolist() == bias[2:].tolist()
     drafter = ProbesDrafter(two, RankedTree(((0,), (1,), (0, 0))))
 
     async def rounds():
-        session, root, position = law.open((0, 1)), 1, 2
-        guess = drafter.open((0, 1), session)
+        session, root, position = law.open_session((0, 1)), 1, 2
+        guess = drafter.open_guess((0, 1), session)
         for _ in range(6):
             last, path, verdict = await greedy_round(guess, session, root, position)
             state = guess.state_LEH
             assert state[:, :, :2].floor().tolist() == [[[1, last], [3, last]], [[2, 1], [0, 3]]]
             laws = LevelLaws(state, session)
-            told = await laws.score(Draft.chain(0, (1,)), ScoreRequest())
+            told = await laws.score_draft(Draft.chain_draft(0, (1,)), ScoreRequest())
             for level in (0, 1):
-                each = session.states(state[level])
-                mean = (each.weights(0) + each.weights(1)) / 2
+                each = session.score_states(state[level])
+                mean = (each.log_weights(0) + each.log_weights(1)) / 2
                 want = mean.log_softmax(-1)
-                assert told.row(level).allclose(want.to(told.row(level)), atol=1e-6)
+                assert told.logprob_row(level).allclose(want.to(told.logprob_row(level)), atol=1e-6)
             root, position = verdict.bonus, position + 1 + len(path)
 
     run_coroutines([rounds()])
     draft = run_coroutines(
-        [drafter.open((0, 1), law.open((0, 1))).propose(1, 2, DraftBudget(4, 5), Rng.of(0))]
+        [
+            drafter.open_guess((0, 1), law.open_session((0, 1))).propose_draft(
+                1, 2, DraftBudget(4, 5), Rng.of_choice(0)
+            )
+        ]
     )[0]
     assert sum(draft.probe) == 4, "two probes of two copies each"
 
 
 def test_the_least_likely_go_first():
-    draft = Draft.certain((1, 2, 3), (-1, 0, 0), (1.0, 0.6, 0.3))
+    draft = Draft.certain_tree((1, 2, 3), (-1, 0, 0), (1.0, 0.6, 0.3))
     rates = ((0.5, 0.2), (0.4, 0.2))
     assert allot_probes(draft, rates, 99, 99) == [
         2,
@@ -212,7 +222,7 @@ def test_the_least_likely_go_first():
     assert allot_probes(draft, rates, 3, 99) == [0, 2, 1]
     assert allot_probes(draft, rates, 1, 99) == [0, 1, 0]
     assert allot_probes(draft, rates, 99, 2) == [2, 1, 1]  # the budget has two levels
-    assert allot_probes(Draft.chain(1), rates, 0, 99) == [0]
+    assert allot_probes(Draft.chain_draft(1), rates, 0, 99) == [0]
 
 
 def test_wrong_probes_are_told_in_one_sentence(tmp_path):
@@ -237,8 +247,8 @@ def test_a_span_goes_on_while_it_is_sure():
     law = toy_law(5, 5, eos=-1)
 
     async def grown(least):
-        return await SurePrefixTree(least, False).grow(
-            law.open((0, 1)), 1, 2, DraftBudget(4, 8), Rng.of(0)
+        return await SurePrefixTree(least, False).grow_tree(
+            law.open_session((0, 1)), 1, 2, DraftBudget(4, 8), Rng.of_choice(0)
         )
 
     weight, text, chances = law.network.weight, [0, 1], []
@@ -277,16 +287,18 @@ def test_behind_a_token_that_the_target_was_not_sure_of_nothing_is_drafted():
     law, (prompt, *_) = ShapedTarget(model, GreedyRule()), probes.examples(model.vocab, 4, 4)
 
     async def drafted(sure):
-        session, text = law.open((0, 1)), [0, 1]
-        guess = ProbesDrafter(prompt, SurePrefixTree(0.0), 8, sure=sure).open(text, session)
+        session, text = law.open_session((0, 1)), [0, 1]
+        guess = ProbesDrafter(prompt, SurePrefixTree(0.0), 8, sure=sure).open_guess(text, session)
         out = []
         for _ in range(6):
-            draft = await guess.propose(text[-1], len(text), DraftBudget(4, 8), Rng.of(0))
+            draft = await guess.propose_draft(
+                text[-1], len(text), DraftBudget(4, 8), Rng.of_choice(0)
+            )
             proposed = len(draft) - sum(draft.probe)
-            scores = await session.score(draft, replace(guess.want, law=RowDetail.ROW))
-            verdict = Verdict((), scores.argmax(0))  # the draft is never right
-            session.commit(verdict.committed(draft))
-            guess.learn(draft, scores, verdict)
+            scores = await session.score_draft(draft, replace(guess.want, law=RowDetail.ROW))
+            verdict = Verdict((), scores.likeliest_token(0))  # the draft is never right
+            session.commit_tokens(verdict.committed_tokens(draft))
+            guess.learn_round(draft, scores, verdict)
             chance = float(model.network.weight[text[-2], text[-1]].softmax(0)[verdict.bonus])
             out.append((proposed, chance))
             text.append(verdict.bonus)

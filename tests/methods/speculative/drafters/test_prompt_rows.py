@@ -28,17 +28,21 @@ class Silent:
     def __init__(self, seen):
         self.seen = seen
 
-    def open(self, prompt, session):
+    def open_guess(self, prompt, session):
         return self
 
     @property
     def want(self):
-        return RecyclingDrafter(recycle_prefill=True).open((0,), toy_law(0).open((0,))).want
+        return (
+            RecyclingDrafter(recycle_prefill=True)
+            .open_guess((0,), toy_law(0).open_session((0,)))
+            .want
+        )
 
-    async def propose(self, root, position, budget, rng):
-        return Draft.chain(root)
+    async def propose_draft(self, root, position, budget, rng):
+        return Draft.chain_draft(root)
 
-    def learn(self, draft, scores, verdict):
+    def learn_round(self, draft, scores, verdict):
         self.seen.append(verdict.prompt)
 
     def close(self):

@@ -8,7 +8,7 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import ScoreRequest
 from polydec.lab.testing.toy import toy_law
-from polydec.methods.speculative.drafters._shape import template_child_counts
+from polydec.methods.speculative.drafters._tree_shapes import template_child_counts
 from polydec.methods.speculative.drafters.recycling import RecyclingDrafter, RecyclingTable
 from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
@@ -19,7 +19,9 @@ AFTER = {0: (1, 2), 1: (0, 3), 2: (0,), 3: (2, 2)}
 
 
 def propose(guess, root, budget=None):
-    return run_coroutines([guess.propose(root, 5, budget or DraftBudget(8, 64), Rng.of(0))])[0]
+    return run_coroutines(
+        [guess.propose_draft(root, 5, budget or DraftBudget(8, 64), Rng.of_choice(0))]
+    )[0]
 
 
 def paths(how):
@@ -55,7 +57,7 @@ def test_ranks_end_at_k():
 
 def test_unfolds_the_table():
     how = RecyclingDrafter(k=2, nodes=6, rates=(0.6, 0.3), memory=RecyclingTable(dict(AFTER)))
-    draft = propose(how.open((0,), None), 0)
+    draft = propose(how.open_guess((0,), None), 0)
     got = {tuple(draft.token[i] for i in draft.path_to(n)) for n in range(1, len(draft))}
     assert got == {(1,), (2,), (1, 0), (1, 3), (2, 0), (1, 0, 1)}
     assert [draft.token[i] for i in draft.children[0]] == [1, 2]  # siblings stand by rank
@@ -64,8 +66,8 @@ def test_unfolds_the_table():
 
 def test_a_token_without_a_row_has_no_children():
     how = RecyclingDrafter(k=2, nodes=6)
-    assert len(propose(how.open((0,), None), 0)) == 1
-    guess = how.open((0,), None)
+    assert len(propose(how.open_guess((0,), None), 0)) == 1
+    guess = how.open_guess((0,), None)
     guess.memory.after[0] = (1,)
     assert propose(guess, 0).token == (0, 1)
 
@@ -73,7 +75,7 @@ def test_a_token_without_a_row_has_no_children():
 def test_stays_in_the_budget():
     how = RecyclingDrafter(k=2, nodes=12, memory=RecyclingTable(dict(AFTER)))
     for budget in (DraftBudget(0, 0), DraftBudget(1, 9), DraftBudget(2, 3), DraftBudget(9, 5)):
-        draft = propose(how.open((0,), None), 0, budget)
+        draft = propose(how.open_guess((0,), None), 0, budget)
         assert max(draft.depth) <= budget.depth and len(draft) - 1 <= budget.nodes
 
 
@@ -81,20 +83,20 @@ def test_every_scored_node_writes_its_row_and_the_accepted_ones_last():
     target = toy_law(4, 5, eos=-1)
     guess = RecyclingDrafter(
         k=3, nodes=6, rates=(0.6, 0.3), memory=RecyclingTable({0: (1, 2), 1: (0, 3), 2: (0,)})
-    ).open((3, 0), None)
+    ).open_guess((3, 0), None)
     draft = propose(guess, 0)
-    session = target.open((3, 0))
-    scores = run_coroutines([session.score(draft, ScoreRequest())])[0]
+    session = target.open_session((3, 0))
+    scores = run_coroutines([session.score_draft(draft, ScoreRequest())])[0]
     path = draft.path_to(
         next(i for i in range(len(draft)) if draft.depth[i] == 2 and draft.token[i] == 0)
     )
-    guess.learn(draft, scores, Verdict(path, 4))
+    guess.learn_round(draft, scores, Verdict(path, 4))
     last = {
         draft.token[i]: i
         for i in (*(i for i in range(len(draft)) if i not in path and i), 0, *path)
     }
     for token, node in last.items():
-        assert guess.memory.after[token] == scores.topk(node, 3)[0]
+        assert guess.memory.after[token] == scores.likeliest_tokens(node, 3)[0]
 
 
 def test_a_cycle_gives_depth_plus_one_tokens_a_pass():
@@ -178,7 +180,10 @@ def test_a_shape_in_place_of_rates():
         == RecyclingDrafter(nodes=12).template
     )
     assert propose(
-        RecyclingDrafter(k=1, shape=(3,), memory=RecyclingTable({0: (1, 2)})).open((0,), None), 0
+        RecyclingDrafter(k=1, shape=(3,), memory=RecyclingTable({0: (1, 2)})).open_guess(
+            (0,), None
+        ),
+        0,
     ).token == (0, 1, 2)
     with pytest.raises(ValueError, match="shape is 2,0,0,0,1"):
         RecyclingDrafter(shape=(2, 0, 0, 0, 1))
@@ -206,6 +211,6 @@ def test_choices_learn_for_themselves():
 
 def test_one_memory_serves_all_choices():
     """It was handed in to be shared: what one choice saw the others draft from."""
-    guess = RecyclingDrafter(k=2, memory=RecyclingTable()).open((0,), None)
-    guess.fork(None).memory.after[0] = (1, 2)
+    guess = RecyclingDrafter(k=2, memory=RecyclingTable()).open_guess((0,), None)
+    guess.fork_guess(None).memory.after[0] = (1, 2)
     assert propose(guess, 0).token == (0, 1, 2)

@@ -80,9 +80,13 @@ def answer(decoder, tokens=30, seed=0, prompt=TEXT):
 def eager(net, text):
     """Of each exit the law behind a text: every layer runs on all of it, in one pass over an empty cache."""
     scores = run_coroutines(
-        [lm(net).open(text[:1]).score(Draft.chain(text[0], text[1:]), ScoreRequest(exits=EXITS))]
+        [
+            lm(net)
+            .open_session(text[:1])
+            .score_draft(Draft.chain_draft(text[0], text[1:]), ScoreRequest(exits=EXITS))
+        ]
     )[0]
-    return {e: scores.exit(e, (len(text) - 1,)).row(0) for e in EXITS}
+    return {e: scores.exit_laws(e, (len(text) - 1,)).logprob_row(0) for e in EXITS}
 
 
 def left_at(laws):
@@ -95,11 +99,11 @@ def left_at(laws):
 def compare(net, other):
     """Rounds of drafts, some of them rejected; each node against an eager pass of another network. Which exits were used."""
     text, used = list(TEXT), Counter()
-    guess = SortedExitsDrafter(lm(net), EXITS, BARS, 0.0).open(tuple(text), None)
+    guess = SortedExitsDrafter(lm(net), EXITS, BARS, 0.0).open_guess(tuple(text), None)
     for n, keep in enumerate((4, 0, 2, 5, 1, 3, 0, 5, 5, 2, 4, 1, 5, 3, 2)):
-        draft = run_coroutines([guess.propose(text[-1], len(text), DraftBudget(5, 5), Rng.of(n))])[
-            0
-        ]
+        draft = run_coroutines(
+            [guess.propose_draft(text[-1], len(text), DraftBudget(5, 5), Rng.of_choice(n))]
+        )[0]
         assert len(draft) == 6 and set(draft.draw[1:]) == {DrawKind.INDEPENDENT}
         for i in range(1, 6):
             laws = eager(other, [*text, *draft.token[1:i]])
@@ -110,7 +114,7 @@ def compare(net, other):
                 "exits look alike"
             )
         verdict = Verdict(tuple(range(1, 1 + keep)), (draft.token[min(keep + 1, 5)] + 1) % 24)
-        guess.learn(draft, None, verdict)
+        guess.learn_round(draft, None, verdict)
         text += [*draft.token[1 : 1 + keep], verdict.bonus]
     guess.close()
     return used
@@ -126,7 +130,7 @@ def never_caught_up(ledger, depth, want, real=depths.advance_to_depth):
     return real(ledger, depth, want)
 
 
-def dropped_last(self, tokens, real=LMSession.commit):
+def dropped_last(self, tokens, real=LMSession.commit_tokens):
     """A commit that loses its last token: later ones stand one place too early."""
     real(self, tokens[:-1] if len(tokens) > 2 else tokens)
 
@@ -240,8 +244,14 @@ def test_it_stops_where_the_deepest_exit_is_unsure():
     for stop in (0.0, 0.25, 0.5, 1.0):
         drafts = []
         for seed in range(12):
-            guess = SortedExitsDrafter(lm(network(1)), EXITS, BARS, stop).open((seed, 3, 5), None)
-            drafts.append(run_coroutines([guess.propose(5, 3, DraftBudget(5, 5), Rng.of(seed))])[0])
+            guess = SortedExitsDrafter(lm(network(1)), EXITS, BARS, stop).open_guess(
+                (seed, 3, 5), None
+            )
+            drafts.append(
+                run_coroutines([guess.propose_draft(5, 3, DraftBudget(5, 5), Rng.of_choice(seed))])[
+                    0
+                ]
+            )
         lengths.append(sum(map(len, drafts)) - 12)
         assert all(float(law.max().exp()) >= stop for d in drafts for law in d.law[1:])
     assert (
@@ -255,7 +265,7 @@ def test_it_stops_where_the_deepest_exit_is_unsure():
 def test_exits_of_a_shallow_draft():
     draft = toy_law(1)
     for exits, kept in (((0, 0, 1), ()), ((1, 1, 2), (0.8,)), ((1, 2, 3), (0.9, 0.8))):
-        how = SortedExitsDrafter.of(draft, exits, 0.3, tau_1=0.9, tau_2=0.8)
+        how = SortedExitsDrafter.of_exits(draft, exits, 0.3, tau_1=0.9, tau_2=0.8)
         assert how.exits == tuple(sorted(set(exits) - {0})) and how.thresholds == kept
 
 

@@ -18,7 +18,7 @@ SHAPE = LlamaShape(32, width=32, layers=2, heads=4, kv_heads=2, inner=64, contex
 def made_by(network, rows_NH, parents):
     """What the network leaves at rows of a tree, parents before children."""
     cache = network.new_cache()
-    first = cache.stage(parents)
+    first = cache.stage_slots(parents)
     query = NetworkQuery(
         cache,
         first,
@@ -39,7 +39,7 @@ def test_training_and_drafting_agree(layers):
     with torch.no_grad():
         true = stack(text_TH[None], past)[0]
         low = [stack(rows[None], past, at_T)[0] for rows in level_LTH]
-    network = stack.layer.network()
+    network = stack.layer.layer_network()
     tolerance = 0.05 * float(true.abs().mean())  # the compiled step keeps matrices in 8 bits
     assert made_by(network, text_TH, range(-1, 4)).float().sub(true).abs().mean() < tolerance
     for column, at in enumerate(at_T.tolist()):

@@ -128,9 +128,9 @@ def test_a_draft_is_the_tree_of_its_state(record_counts):
     seen = []
 
     class Spy(ProbesDrafter):
-        def open(self, prompt, session):
-            guess = super().open(prompt, session)
-            propose = guess.propose
+        def open_guess(self, prompt, session):
+            guess = super().open_guess(prompt, session)
+            propose = guess.propose_draft
 
             async def spied(*a):
                 state = 0 if guess.state_LEH is None else len(guess.state_LEH)
@@ -138,7 +138,7 @@ def test_a_draft_is_the_tree_of_its_state(record_counts):
                 seen.append((state, draft))
                 return draft
 
-            guess.propose = spied
+            guess.propose_draft = spied
             return guess
 
     plain = drafter(toy_law(5, 6).vocab, 9, made)

@@ -33,7 +33,9 @@ BIG = DraftBudget(64, 64)
 
 
 def propose(guess, budget=BIG, seed=0):
-    return run_coroutines([guess.propose(guess.text[-1], len(guess.text), budget, Rng.of(seed))])[0]
+    return run_coroutines(
+        [guess.propose_draft(guess.text[-1], len(guess.text), budget, Rng.of_choice(seed))]
+    )[0]
 
 
 def paths(draft):
@@ -42,11 +44,11 @@ def paths(draft):
 
 def learn(guess, *tokens):
     for x in tokens:
-        guess.learn(Draft.chain(guess.text[-1]), None, Verdict((), x))
+        guess.learn_round(Draft.chain_draft(guess.text[-1]), None, Verdict((), x))
 
 
 def test_frequencies_of_a_corpus():
-    table = TrigramWeights.of([(1, 2, 3, 1, 2, 4, 1, 2, 3), (2, 3)])
+    table = TrigramWeights.of_corpus([(1, 2, 3, 1, 2, 4, 1, 2, 3), (2, 3)])
     assert table.after == {
         (1, 2): {3: 2 / 3, 4: 1 / 3},
         (2, 3): {1: 1.0},
@@ -54,17 +56,17 @@ def test_frequencies_of_a_corpus():
         (2, 4): {1: 1.0},
         (4, 1): {2: 1.0},
     }
-    assert TrigramWeights.of([(1, 2, 3, 1, 2, 4, 1, 2, 3)], top=1).after[1, 2] == {3: 2 / 3}
+    assert TrigramWeights.of_corpus([(1, 2, 3, 1, 2, 4, 1, 2, 3)], top=1).after[1, 2] == {3: 2 / 3}
 
 
 def test_weights_move_with_the_output():
-    guess = TrigramDrafter(rate=0.25, cap=1.1).open((1, 2, 3, 1, 2), None)
+    guess = TrigramDrafter(rate=0.25, cap=1.1).open_guess((1, 2, 3, 1, 2), None)
     learn(guess, 4)
     assert guess.own[1, 2] == {3: 1.0, 4: 0.25}
     learn(guess, 1, 2, 3)
     assert guess.own[1, 2] == {3: 1.1, 4: 0.25} and guess.own[2, 4] == {1: 0.25}
-    guess.learn(
-        Draft.chain(3, (1, 2, 4)), None, Verdict((1, 2), 3)
+    guess.learn_round(
+        Draft.chain_draft(3, (1, 2, 4)), None, Verdict((1, 2), 3)
     )  # several at once: each new trigram once
     assert (
         guess.own[1, 2] == {3: 1.1, 4: 0.25}
@@ -74,23 +76,23 @@ def test_weights_move_with_the_output():
 
 
 def test_the_published_window_counts_again_and_again():
-    guess = TrigramDrafter(rate=0.25, window=4, prompt=False).open((1, 2), None)
+    guess = TrigramDrafter(rate=0.25, window=4, prompt=False).open_guess((1, 2), None)
     learn(guess, 3, 4, 5)
     assert guess.own == {(1, 2): {3: 0.5}, (2, 3): {4: 0.5}, (3, 4): {5: 0.25}}
 
 
 def test_decay_and_no_adaptation():
-    guess = TrigramDrafter(rate=0.25, decay=0.5, prompt=False).open((1, 2), None)
+    guess = TrigramDrafter(rate=0.25, decay=0.5, prompt=False).open_guess((1, 2), None)
     learn(guess, 3, 1, 2, 4)
     assert guess.own[1, 2] == {3: 0.125, 4: 0.25}
-    still = TrigramDrafter(rate=0.0).open((1, 2, 3, 1), None)
+    still = TrigramDrafter(rate=0.0).open_guess((1, 2, 3, 1), None)
     learn(still, 2, 4)
     assert still.own == {(1, 2): {3: 1.0}, (2, 3): {1: 1.0}}
 
 
 def test_a_given_table_is_read_and_not_written():
-    table = TrigramWeights.of([(1, 2, 3)])
-    guess = TrigramDrafter(table=table).open((5, 1, 2), None)
+    table = TrigramWeights.of_corpus([(1, 2, 3)])
+    guess = TrigramDrafter(table=table).open_guess((5, 1, 2), None)
     assert propose(guess).token == (2, 3)
     learn(guess, 9)
     assert table.after == {(1, 2): {3: 1.0}} and guess.own[1, 2] == {3: 1.0, 9: 0.04}
@@ -122,12 +124,14 @@ def table_of(text, vocab, order=2):
 def test_an_ngram_table_gives_what_trigrams_of_its_text_would():
     dice, vocab = random.Random(1), toy_law(1, 8).vocab
     text = tuple(dice.randrange(8) for _ in range(120))
-    table, plain = NgramTableFollowers(table_of(text, vocab)), TrigramWeights.of([text], 64)
+    table, plain = NgramTableFollowers(table_of(text, vocab)), TrigramWeights.of_corpus([text], 64)
     for pair in ((a, b) for a in range(8) for b in range(8)):
-        assert table.row(pair) == pytest.approx(plain.row(pair), abs=0.5 / 255)
+        assert table.follower_weights(pair) == pytest.approx(
+            plain.follower_weights(pair), abs=0.5 / 255
+        )
     seen = {(a, b) for a, b, _ in zip(text, text[1:], text[2:], strict=False)}
     assert any(
-        table.table.after(pair) and not table.row(pair) and pair not in seen
+        table.table.followers_of(pair) and not table.follower_weights(pair) and pair not in seen
         for pair in ((a, b) for a in range(8) for b in range(8))
     )  # no backing off to one token: a pair that was not seen has no row
 
@@ -157,7 +161,7 @@ def test_a_table_that_is_asked_for_must_be_there():
 
 @pytest.mark.parametrize("iterations", [0, 8, 150])
 def test_one_successor_gives_the_chain(iterations):
-    draft = propose(TrigramDrafter(iterations).open((1, 2, 3, 4, 5, 6, 7, 1, 2), None))
+    draft = propose(TrigramDrafter(iterations).open_guess((1, 2, 3, 4, 5, 6, 7, 1, 2), None))
     assert draft.token == (2, 3, 4, 5, 6) and draft.parent == (
         -1,
         0,
@@ -181,7 +185,7 @@ def some_table(seed, rows=4):
 @pytest.mark.parametrize("seed", range(5))
 def test_best_first_takes_the_largest_products(seed):
     table = some_table(seed)
-    guess = TrigramDrafter(0, table=table, prompt=False).open((1, 2), None)
+    guess = TrigramDrafter(0, table=table, prompt=False).open_guess((1, 2), None)
 
     def value(tokens):
         out, pair = 1.0, (1, 2)
@@ -203,8 +207,8 @@ def test_a_large_c1_visits_by_weight(monkeypatch):
     monkeypatch.setattr(trigram, "C1", 1e6)
     guess = TrigramDrafter(
         400, length=1, prompt=False, table=TrigramWeights({(1, 2): {3: 0.1, 4: 0.6, 5: 0.3}})
-    ).open((1, 2), None)
-    visits = {tokens[0]: n for n, tokens in guess._search((1, 2), Rng.of(0))}
+    ).open_guess((1, 2), None)
+    visits = {tokens[0]: n for n, tokens in guess._search((1, 2), Rng.of_choice(0))}
     assert sorted(visits, key=visits.get) == [3, 5, 4] and visits[4] == pytest.approx(240, abs=25)
 
 
@@ -217,7 +221,7 @@ def test_unvisited_children_come_first_and_the_likelier_one_before():
     ]
     seen = []
     for _ in range(3):
-        kid = top.choose()
+        kid = top.choose_child()
         seen.append(kid.token)
         for n in (top, kid):
             n.visits, n.score = n.visits + 1, n.score + 1.0
@@ -226,30 +230,33 @@ def test_unvisited_children_come_first_and_the_likelier_one_before():
 
 def test_scores_add_the_weights_on_the_way():
     table = TrigramWeights({(1, 2): {3: 0.5}, (2, 3): {4: 0.25}, (3, 4): {5: 0.125}})
-    guess = TrigramDrafter(1, prompt=False, table=table).open((1, 2), None)
-    assert guess._roll((2, 3), 2, Rng.of(0)) == 0.375 and guess._roll((4, 5), 2, Rng.of(0)) == 0.0
-    assert guess._search((1, 2), Rng.of(0)) == [(1, (3, 4))]
+    guess = TrigramDrafter(1, prompt=False, table=table).open_guess((1, 2), None)
+    assert (
+        guess._roll((2, 3), 2, Rng.of_choice(0)) == 0.375
+        and guess._roll((4, 5), 2, Rng.of_choice(0)) == 0.0
+    )
+    assert guess._search((1, 2), Rng.of_choice(0)) == [(1, (3, 4))]
 
 
 def test_random_ways_follow_the_weights():
     table = TrigramWeights({(1, 2): {3: 0.75, 4: 0.25}, (2, 3): {5: 0.5, 6: 0.5}, (2, 4): {7: 1.0}})
-    guess = TrigramDrafter(prompt=False, table=table).open((1, 2), None)
-    ways = [round(guess._roll((1, 2), 2, Rng.of(i)), 6) for i in range(2000)]
+    guess = TrigramDrafter(prompt=False, table=table).open_guess((1, 2), None)
+    ways = [round(guess._roll((1, 2), 2, Rng.of_choice(i)), 6) for i in range(2000)]
     assert set(ways) == {1.25} and ways  # 0.75 + 0.5 or 0.25 + 1
-    one = [guess._roll((1, 2), 1, Rng.of(i)) for i in range(2000)]
+    one = [guess._roll((1, 2), 1, Rng.of_choice(i)) for i in range(2000)]
     assert one.count(0.75) / 2000 == pytest.approx(0.75, abs=0.04)
 
 
 @pytest.mark.parametrize("longest", [False, True])
 def test_the_tree_fits_the_budget(longest):
     how = TrigramDrafter(150, table=some_table(3), prompt=False, longest_first=longest)
-    full = paths(propose(how.open((1, 2), None)))
+    full = paths(propose(how.open_guess((1, 2), None)))
     for nodes in (1, 3, 6, 12):
-        draft = propose(how.open((1, 2), None), DraftBudget(4, nodes))
+        draft = propose(how.open_guess((1, 2), None), DraftBudget(4, nodes))
         assert len(draft) <= nodes + 1 and paths(draft) <= full
         assert all(len({draft.token[c] for c in kids}) == len(kids) for kids in draft.children)
     short, deep = (
-        propose(replace(how, longest_first=x).open((1, 2), None), DraftBudget(4, 6))
+        propose(replace(how, longest_first=x).open_guess((1, 2), None), DraftBudget(4, 6))
         for x in (True, False)
     )
     assert max(short.depth) <= max(deep.depth)
@@ -258,10 +265,12 @@ def test_the_tree_fits_the_budget(longest):
 def test_searches_are_seeded(monkeypatch):
     monkeypatch.setattr(trigram, "C1", 0.1)  # with the published 32 the weights decide nearly alone
     how = TrigramDrafter(40, table=some_table(5, 6), prompt=False, length=4)
-    drafts = {propose(how.open((1, 2), None), DraftBudget(8, 8), seed).token for seed in range(12)}
+    drafts = {
+        propose(how.open_guess((1, 2), None), DraftBudget(8, 8), seed).token for seed in range(12)
+    }
     assert (
-        propose(how.open((1, 2), None), DraftBudget(8, 8), 3).token
-        == propose(how.open((1, 2), None), DraftBudget(8, 8), 3).token
+        propose(how.open_guess((1, 2), None), DraftBudget(8, 8), 3).token
+        == propose(how.open_guess((1, 2), None), DraftBudget(8, 8), 3).token
     )
     assert len(drafts) > 1
 
@@ -300,14 +309,14 @@ def test_contract(record_counts, how):
 class Shares(TrigramGuess):
     """Known bug: rows of a fork that its twin writes to."""
 
-    def fork(self, session=None, choice=None):
+    def fork_guess(self, session=None, choice=None):
         return Shares(self.config, dict(self.own), list(self.text))
 
 
 def test_a_fork_that_shares_rows_is_caught():
     class Faulty(TrigramDrafter):
-        def open(self, prompt, session):
-            guess = TrigramDrafter.open(self, prompt, session)
+        def open_guess(self, prompt, session):
+            guess = TrigramDrafter.open_guess(self, prompt, session)
             return Shares(guess.config, guess.own, guess.text)
 
     with pytest.raises(AssertionError):

@@ -58,7 +58,7 @@ def test_the_table_is_the_best_of_all_widths_at_every_batch(machine):
         for width, tokens in enumerate(written):
             ms = costs.pass_ms(batch * (1 + width), batch, 64) + (2.0 if width else 0.0)
             rates.append(batch * tokens / ms)
-        assert rates[policy.at(batch)] == pytest.approx(max(rates))
+        assert rates[policy.width_at(batch)] == pytest.approx(max(rates))
     free = widths_by_batch(written, costs, lambda batch: 0.0, 64)
     widths = [width for _, width in free]
     assert widths == sorted(widths, reverse=True) and all(a != b for a, b in pairwise(widths))
@@ -68,15 +68,18 @@ def test_the_table_is_the_best_of_all_widths_at_every_batch(machine):
 
 def test_another_width_is_taken_after_some_rounds_that_ask_for_it():
     policy, out = BatchWidthPolicy(((1, 8), (4, 2)), patience=3), []
-    state = policy.start()
-    assert policy.budget(state) == DraftBudget(5, 8)
+    state = policy.start_state()
+    assert policy.draft_budget(state) == DraftBudget(5, 8)
     for peers in (1, 5, 5, 1, 5, 5, 5, 5, 1, 1, 1):
-        state = policy.joined(state, peers)
+        state = policy.joined_width(state, peers)
         out.append(state.width)
     #               asked twice, then not: it stays   three in a row           and back
     assert out == [8, 8, 8, 8, 8, 8, 2, 2, 2, 2, 8]
-    assert policy.budget(InUse(2)) == DraftBudget(5, 2) and policy.budget(InUse(0)).depth == 0
-    assert policy.at(3) == 8 and policy.at(99) == 2
+    assert (
+        policy.draft_budget(InUse(2)) == DraftBudget(5, 2)
+        and policy.draft_budget(InUse(0)).depth == 0
+    )
+    assert policy.width_at(3) == 8 and policy.width_at(99) == 2
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,12 @@ from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
 def depths(policy, accepted):
     """The depths of a run of chains of which so many tokens were accepted (None: all)."""
-    state, out = policy.start(), []
+    state, out = policy.start_state(), []
     for a in accepted:
-        depth = policy.budget(state).depth
+        depth = policy.draft_budget(state).depth
         out.append(depth)
         path = tuple(range(1, 1 + (depth if a is None else a)))
-        state = policy.observe(state, Draft.chain(0, (1,) * depth), Verdict(path, 2))
+        state = policy.observe_round(state, Draft.chain_draft(0, (1,) * depth), Verdict(path, 2))
     return out
 
 
@@ -48,15 +48,15 @@ def test_additive_rises_and_falls_within_its_bounds():
     assert depths(AdditivePolicy(), [None, None, 0, 3, None]) == [5, 7, 9, 8, 7]
     assert depths(AdditivePolicy(first=2), [0] * 4) == [2, 1, 1, 1]
     assert depths(AdditivePolicy(first=5, most=6), [None] * 3) == [5, 6, 6]
-    assert AdditivePolicy(nodes=7).budget(3) == DraftBudget(3, 7)
+    assert AdditivePolicy(nodes=7).draft_budget(3) == DraftBudget(3, 7)
 
 
 def test_a_round_without_a_draft_changes_nothing():
-    assert AdditivePolicy().observe(4, Draft.chain(1), Verdict((), 2)) == 4
+    assert AdditivePolicy().observe_round(4, Draft.chain_draft(1), Verdict((), 2)) == 4
 
 
 def test_a_cut_draft_counts_as_whole_where_all_that_was_left_of_it_was_accepted():
-    assert AdditivePolicy().observe(5, Draft.chain(0, (1, 1)), Verdict((1, 2), 2)) == 7
+    assert AdditivePolicy().observe_round(5, Draft.chain_draft(0, (1, 1)), Verdict((1, 2), 2)) == 7
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,14 @@ def test_reduces_to_fixed(policy):
 
 
 def test_stops_after_a_weak_draw_and_keeps_it():
-    budget, lengths = ConfidencePolicy(0.2, 6).budget(None), set()
+    budget, lengths = ConfidencePolicy(0.2, 6).draft_budget(None), set()
     for seed in range(30):
         draft = run_coroutines(
-            [ChainTree().grow(toy_law(3, 6).open((0, 1)), 1, 2, budget, Rng.of(seed))]
+            [
+                ChainTree().grow_tree(
+                    toy_law(3, 6).open_session((0, 1)), 1, 2, budget, Rng.of_choice(seed)
+                )
+            ]
         )[0]
         q = [float(law[x].exp()) for law, x in zip(draft.law[1:], draft.token[1:], strict=True)]
         assert all(x >= 0.2 for x in q[:-1]) and (q[-1] < 0.2 or len(q) == 6)
@@ -111,24 +115,28 @@ def test_a_greedy_draft_is_weighed_by_its_models_own_probability(tree):
     own = toy_law(8, 5)
     plain = run_coroutines(
         [
-            ChainTree().grow(
-                ShapedTarget(own, GreedyRule()).open((0, 1)), 1, 2, DraftBudget(4, 4), Rng.of(0)
+            ChainTree().grow_tree(
+                ShapedTarget(own, GreedyRule()).open_session((0, 1)),
+                1,
+                2,
+                DraftBudget(4, 4),
+                Rng.of_choice(0),
             )
         ]
     )[0]
-    rows = run_coroutines([own.open((0, 1)).score(plain, ScoreRequest())])[0]
-    q = [float(rows.row(i)[x].exp()) for i, x in enumerate(plain.token[1:])]
+    rows = run_coroutines([own.open_session((0, 1)).score_draft(plain, ScoreRequest())])[0]
+    q = [float(rows.logprob_row(i)[x].exp()) for i, x in enumerate(plain.token[1:])]
     for threshold in (0.0, min(q) + 1e-6, 1.0):
         want = next((i for i, x in enumerate(q, 1) if x < threshold), 4)
         for shapers in ((GreedyRule(),), (TemperatureRule(0.3), GreedyRule())):
             draft = run_coroutines(
                 [
-                    tree.grow(
-                        ShapedTarget(own, *shapers).open((0, 1)),
+                    tree.grow_tree(
+                        ShapedTarget(own, *shapers).open_session((0, 1)),
                         1,
                         2,
-                        ConfidencePolicy(threshold, 4).budget(None),
-                        Rng.of(0),
+                        ConfidencePolicy(threshold, 4).draft_budget(None),
+                        Rng.of_choice(0),
                     )
                 ]
             )[0]
@@ -139,12 +147,12 @@ def test_a_greedy_draft_is_weighed_by_its_models_own_probability(tree):
 def test_without_grading_a_certain_draw_counts_as_one():
     draft = run_coroutines(
         [
-            ChainTree().grow(
-                ShapedTarget(toy_law(8, 5), GreedyRule()).open((0, 1)),
+            ChainTree().grow_tree(
+                ShapedTarget(toy_law(8, 5), GreedyRule()).open_session((0, 1)),
                 1,
                 2,
                 DraftBudget(4, 4, go_on=lambda d, q: q > 0.99),
-                Rng.of(0),
+                Rng.of_choice(0),
             )
         ]
     )[0]

@@ -35,7 +35,7 @@ from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 
 def grow(tree, target, budget, rng):
-    return run_coroutines([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
+    return run_coroutines([tree.grow_tree(target.open_session((0, 1)), 1, 2, budget, rng)])[0]
 
 
 def paths(draft, depth=None):
@@ -57,9 +57,9 @@ def laws(tree, target, budget):
 
 def row(target, path):
     return float64_probabilities(
-        run_coroutines([target.open((0, 1)).score(Draft.chain(1, path), ScoreRequest())])[0].row(
-            len(path)
-        )
+        run_coroutines(
+            [target.open_session((0, 1)).score_draft(Draft.chain_draft(1, path), ScoreRequest())]
+        )[0].logprob_row(len(path))
     ).numpy()
 
 
@@ -138,7 +138,7 @@ def test_a_beam_of_one_is_a_chain():
 
 def test_a_wide_beam_holds_every_path():
     for seed in range(5):
-        draft = grow(StochasticBeamTree(9), toy_law(7), DraftBudget(2, 20), Rng.of(seed))
+        draft = grow(StochasticBeamTree(9), toy_law(7), DraftBudget(2, 20), Rng.of_choice(seed))
         assert sorted(paths(draft)) == sorted(
             [(a,) for a in range(3)] + list(product(range(3), repeat=2))
         )
@@ -167,8 +167,8 @@ def test_beams_keep_the_law(record_counts, width, depth):
 @pytest.mark.parametrize("seed", range(12))
 def test_a_low_threshold_gives_all_that_the_best_slots_give(seed):
     target, budget = toy_law(seed, 5), DraftBudget(6, 7)
-    one = grow(BestSlotTree(), target, budget, Rng.of(seed))
-    many = grow(GreedyGrowthTree(1e-6), target, DraftBudget(6, 1000), Rng.of(seed))
+    one = grow(BestSlotTree(), target, budget, Rng.of_choice(seed))
+    many = grow(GreedyGrowthTree(1e-6), target, DraftBudget(6, 1000), Rng.of_choice(seed))
     assert len(one) == 8 and set(paths(one)) <= set(paths(many))
 
 
@@ -193,7 +193,10 @@ def test_best_slots_fill_the_most_valuable_places(nodes):
     for seed in range(4):
         target = toy_law(seed, 3)
         draft = grow(
-            BestSlotTree(), ShapedTarget(target, GreedyRule()), DraftBudget(nodes, nodes), Rng.of(0)
+            BestSlotTree(),
+            ShapedTarget(target, GreedyRule()),
+            DraftBudget(nodes, nodes),
+            Rng.of_choice(0),
         )
         got = 0.0
         for node, children in enumerate(draft.children):
@@ -212,8 +215,8 @@ def test_best_slots_fill_the_most_valuable_places(nodes):
 )
 def test_a_sure_draft_gives_a_chain_and_an_unsure_one_a_fan(tree):
     sure, unsure = toy_law(1, 6, sharp=2000.0), toy_law(1, 6, sharp=0.0)
-    assert max(grow(tree, sure, DraftBudget(8, 8), Rng.of(1)).depth) == 8
-    draft = grow(tree, unsure, DraftBudget(8, 5), Rng.of(1))
+    assert max(grow(tree, sure, DraftBudget(8, 8), Rng.of_choice(1)).depth) == 8
+    draft = grow(tree, unsure, DraftBudget(8, 5), Rng.of_choice(1))
     assert draft.depth == (0, 1, 1, 1, 1, 1)
 
 
@@ -223,7 +226,7 @@ def test_a_sure_draft_gives_a_chain_and_an_unsure_one_a_fan(tree):
     ids=lambda t: type(t).__name__,
 )
 def test_at_floor_1_every_draft_gives_a_chain(tree):
-    assert grow(tree, toy_law(1, 6, sharp=0.0), DraftBudget(5, 5), Rng.of(1)).parent == (
+    assert grow(tree, toy_law(1, 6, sharp=0.0), DraftBudget(5, 5), Rng.of_choice(1)).parent == (
         -1,
         0,
         1,
@@ -238,7 +241,10 @@ def test_a_higher_floor_gives_deeper_trees():
         sum(
             max(
                 grow(
-                    GreedyGrowthTree(0.06, floor=a), toy_law(2, 6), DraftBudget(9, 9), Rng.of(s)
+                    GreedyGrowthTree(0.06, floor=a),
+                    toy_law(2, 6),
+                    DraftBudget(9, 9),
+                    Rng.of_choice(s),
                 ).depth
             )
             for s in range(20)
@@ -255,7 +261,7 @@ def test_values_fade_with_rank():
         GreedyGrowthTree(0.2, floor=0.3, fade=0.5),
         BestSlotTree(0.2, floor=0.3, fade=0.5),
     ):
-        draft = grow(tree, target, DraftBudget(1, 9), Rng.of(5))
+        draft = grow(tree, target, DraftBudget(1, 9), Rng.of_choice(5))
         q, left, value, want = row(target, ()), 1.0, 1.0, 0
         for r, c in enumerate(draft.children[0]):
             assert value >= 0.2
@@ -267,7 +273,7 @@ def test_values_fade_with_rank():
 
 def test_a_threshold_bounds_the_tree():
     sizes = [
-        len(grow(GreedyGrowthTree(t), toy_law(3, 6), DraftBudget(8, 100), Rng.of(2)))
+        len(grow(GreedyGrowthTree(t), toy_law(3, 6), DraftBudget(8, 100), Rng.of_choice(2)))
         for t in (1.0, 0.5, 0.2, 0.1, 0.05)
     ]
     assert sizes[0] == 2 and sizes == sorted(sizes) and sizes[-1] > sizes[1]
@@ -308,7 +314,7 @@ def test_best_first_keeps_the_likeliest_nodes(nodes):
             target,
             ShapedTarget(target, GreedyRule()),
         ):  # a greedy draft is ranked by its model's own law
-            draft = grow(BestFirstTree(64), bent, DraftBudget(3, nodes), Rng.of(0))
+            draft = grow(BestFirstTree(64), bent, DraftBudget(3, nodes), Rng.of_choice(0))
             assert [
                 every[p] for p in sorted(paths(draft), key=lambda p: -every[p])
             ] == pytest.approx(best)
@@ -321,13 +327,13 @@ def test_best_first_of_width_one_is_the_greedy_chain():
     for seed in range(4):
         draft = ShapedTarget(toy_law(seed, 5), GreedyRule())
         assert (
-            grow(BestFirstTree(1), draft, DraftBudget(4, 4), Rng.of(0)).token
-            == grow(ChainTree(), draft, DraftBudget(4, 4), Rng.of(0)).token
+            grow(BestFirstTree(1), draft, DraftBudget(4, 4), Rng.of_choice(0)).token
+            == grow(ChainTree(), draft, DraftBudget(4, 4), Rng.of_choice(0)).token
         )
 
 
 def test_best_first_looks_no_further_than_its_width():
-    draft = grow(BestFirstTree(2), toy_law(2, 8, sharp=0.1), DraftBudget(3, 64), Rng.of(0))
+    draft = grow(BestFirstTree(2), toy_law(2, 8, sharp=0.1), DraftBudget(3, 64), Rng.of_choice(0))
     assert [len(c) for c in draft.children[:3]] == [2, 2, 2] and draft.depth.count(3) == 4
 
 
@@ -366,16 +372,19 @@ def test_each_level_holds_its_likeliest_paths(widths):
     for seed in range(4):
         target = toy_law(seed, 4)
         for bent in (target, ShapedTarget(target, GreedyRule())):
-            draft = grow(WidestTree(widths), bent, DraftBudget(9, 64), Rng.of(0))
+            draft = grow(WidestTree(widths), bent, DraftBudget(9, 64), Rng.of_choice(0))
             assert sorted(paths(draft)) == sorted(by_widths(target, widths))
-    draft = grow(WidestTree((2, 5, 3)), toy_law(1, 4), DraftBudget(9, 4), Rng.of(0))
+    draft = grow(WidestTree((2, 5, 3)), toy_law(1, 4), DraftBudget(9, 4), Rng.of_choice(0))
     assert len(draft) == 5 and draft.depth.count(2) == 2, "what there is no room for is left out"
 
 
 def test_levels_of_width_one_are_the_greedy_chain():
     draft = ShapedTarget(toy_law(3, 5), GreedyRule())
-    chain = grow(ChainTree(), draft, DraftBudget(4, 4), Rng.of(0))
-    assert grow(WidestTree((1, 1, 1, 1)), draft, DraftBudget(4, 4), Rng.of(0)).token == chain.token
+    chain = grow(ChainTree(), draft, DraftBudget(4, 4), Rng.of_choice(0))
+    assert (
+        grow(WidestTree((1, 1, 1, 1)), draft, DraftBudget(4, 4), Rng.of_choice(0)).token
+        == chain.token
+    )
     with pytest.raises(ValueError, match=r"widths is \(2, 65\)"):
         WidestTree((2, 65))
 
@@ -419,18 +428,18 @@ def test_nucleus_is_the_rule_written_down(mass, share):
         target = toy_law(seed, 5)
         want = by_the_rule(target, mass, share, 3, nodes)
         for bent in (target, ShapedTarget(target, GreedyRule())):
-            draft = grow(NucleusTree(mass, share), bent, DraftBudget(3, nodes), Rng.of(0))
+            draft = grow(NucleusTree(mass, share), bent, DraftBudget(3, nodes), Rng.of_choice(0))
             assert set(paths(draft)) == set(want) and len(draft) <= nodes + 1
 
 
 def test_nucleus_drops_what_is_below_a_quarter_of_the_first():
     target = toy_law(0, 5, eos=-1)
     target.network.weight[:] = log_of((0.5, 0.2, 0.1, 0.1, 0.1))
-    assert paths(grow(NucleusTree(), target, DraftBudget(1, 9), Rng.of(0))) == ((0,), (1,))
-    wide = grow(NucleusTree(share=0.2), target, DraftBudget(1, 9), Rng.of(0))
+    assert paths(grow(NucleusTree(), target, DraftBudget(1, 9), Rng.of_choice(0))) == ((0,), (1,))
+    wide = grow(NucleusTree(share=0.2), target, DraftBudget(1, 9), Rng.of_choice(0))
     assert len(paths(wide)) == 5
     target.network.weight[:] = log_of((0.9, 0.1, 1e-9, 1e-9, 1e-9))
-    sure = grow(NucleusTree(), target, DraftBudget(4, 4), Rng.of(0))
+    sure = grow(NucleusTree(), target, DraftBudget(4, 4), Rng.of_choice(0))
     assert paths(sure) == ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0))  # deep, where it is sure
 
 
@@ -442,7 +451,7 @@ def test_nucleus_at_the_whole_share_is_the_greedy_chain():
     for seed in range(4):
         draft = ShapedTarget(toy_law(seed, 5), GreedyRule())
         got, want = (
-            grow(t, draft, DraftBudget(4, 4), Rng.of(0))
+            grow(t, draft, DraftBudget(4, 4), Rng.of_choice(0))
             for t in (NucleusTree(share=1.0), ChainTree())
         )
         assert got.token == want.token

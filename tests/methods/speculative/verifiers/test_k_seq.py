@@ -181,10 +181,10 @@ class Fixed_:
     def __init__(self, logp_V):
         self.logp_V = logp_V
 
-    def certain(self, i):
+    def certain_token(self, i):
         return None
 
-    def row(self, i):
+    def logprob_row(self, i):
         return self.logp_V
 
 
@@ -214,7 +214,7 @@ def test_a_rejected_token_may_come_back_and_its_tree_is_followed():
     )
     found = {}
     for verdict, weight in enumerate_executions(
-        lambda rng: KSeqVerifier().verify(draft, Fixed_(p), rng, 0)
+        lambda rng: KSeqVerifier().verify_draft(draft, Fixed_(p), rng, 0)
     ):
         found[verdict.path, verdict.bonus] = found.get((verdict.path, verdict.bonus), 0.0) + weight
     assert found == pytest.approx(
@@ -226,16 +226,16 @@ def test_a_rejected_token_may_come_back_and_its_tree_is_followed():
 
 
 def grow(tree, target, budget, rng):
-    return run_coroutines([tree.grow(target.open((0, 1)), 1, 2, budget, rng)])[0]
+    return run_coroutines([tree.grow_tree(target.open_session((0, 1)), 1, 2, budget, rng)])[0]
 
 
 def test_sequences_share_what_they_agree_on():
     seen = set()
     for seed in range(40):
-        draft = grow(SequencesTree(3), toy_law(4), DraftBudget(2, 6), Rng.of(seed))
+        draft = grow(SequencesTree(3), toy_law(4), DraftBudget(2, 6), Rng.of_choice(seed))
         assert len(draft.children[0]) == 3 and draft.depth.count(2) == 3
         for node in range(1, len(draft)):
-            first = draft.child(draft.parent[node], draft.token[node])
+            first = draft.child_of(draft.parent[node], draft.token[node])
             twins = sum(
                 draft.token[c] == draft.token[node] for c in draft.children[draft.parent[node]]
             )
@@ -248,7 +248,7 @@ def test_sequences_share_what_they_agree_on():
 
 def test_one_sequence_is_a_chain():
     for seed in range(6):
-        a = grow(SequencesTree(1), toy_law(4, 5), DraftBudget(4, 4), Rng.of(seed))
+        a = grow(SequencesTree(1), toy_law(4, 5), DraftBudget(4, 4), Rng.of_choice(seed))
         assert a.parent == (-1, 0, 1, 2, 3)
     laws = [{}, {}]
     for law, tree in zip(laws, (SequencesTree(1), ChainTree())):
@@ -261,7 +261,10 @@ def test_one_sequence_is_a_chain():
 
 def test_a_greedy_draft_gives_one_sequence():
     draft = grow(
-        SequencesTree(4), ShapedTarget(toy_law(4, 5), GreedyRule()), DraftBudget(3, 12), Rng.of(0)
+        SequencesTree(4),
+        ShapedTarget(toy_law(4, 5), GreedyRule()),
+        DraftBudget(3, 12),
+        Rng.of_choice(0),
     )
     assert draft.parent == (-1, 0, 1, 2)
 

@@ -27,9 +27,11 @@ def first_token(p, q, lenience):
     scores = LogitScores([NetworkAnswer(torch.stack([p, p]).log())])
 
     def once(rng):
-        token = rng.at("draft").categorical(q)
-        draft = Draft.chain(0, [token], [q.log()])
-        return LenientVerifier(lenience).verify(draft, scores, rng, 5).tokens(draft)[0]
+        token = rng.child_stream("draft").draw_categorical(q)
+        draft = Draft.chain_draft(0, [token], [q.log()])
+        return (
+            LenientVerifier(lenience).verify_draft(draft, scores, rng, 5).written_tokens(draft)[0]
+        )
 
     out = torch.zeros_like(p)
     for token, chance in enumerate_executions(once):

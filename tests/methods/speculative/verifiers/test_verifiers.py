@@ -88,16 +88,22 @@ def one_round(tree, verifier, target, draft):
     """The probability that a first candidate is accepted."""
 
     async def go(rng):
-        guess = await tree.grow(draft.open((0, 1)), 1, 2, FixedPolicy(1, 9).start(), rng)
-        scores = await target.open((0, 1)).score(guess, ScoreRequest())
-        return len(verifier.verify(guess, scores, rng, 2).path)
+        guess = await tree.grow_tree(
+            draft.open_session((0, 1)), 1, 2, FixedPolicy(1, 9).start_state(), rng
+        )
+        scores = await target.open_session((0, 1)).score_draft(guess, ScoreRequest())
+        return len(verifier.verify_draft(guess, scores, rng, 2).path)
 
     return sum(p for n, p in enumerate_executions(lambda rng: run_coroutines([go(rng)])[0]) if n)
 
 
 def row(target):
     return (
-        run_coroutines([target.open((0, 1)).score(Draft.chain(1), ScoreRequest())])[0].row(0).exp()
+        run_coroutines(
+            [target.open_session((0, 1)).score_draft(Draft.chain_draft(1), ScoreRequest())]
+        )[0]
+        .logprob_row(0)
+        .exp()
     )
 
 
@@ -145,34 +151,35 @@ def test_rounding_leaves_a_law(draw):
         def __init__(self, p):
             self.logp = p.log()
 
-        def certain(self, i):
+        def certain_token(self, i):
             return None
 
-        def row(self, i):
+        def logprob_row(self, i):
             return self.logp
 
     class Rejects:
         def __init__(self):
-            self.final = Rng.of(1)
+            self.final = Rng.of_choice(1)
 
-        def at(self, *names):
+        def child_stream(self, *names):
             return self
 
-        def bernoulli(self, a):
+        def draw_bernoulli(self, a):
             return False
 
         def categorical(self, p):
             assert bool(torch.isfinite(p).all()) and float(p.sum()) > 0
-            return self.final.categorical(p)
+            return self.final.draw_categorical(p)
 
     p = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
     draft = Draft((0, 1, 0), (-1, 0, 0), (DrawKind.CERTAIN, draw, draw), (None, p.log(), p.log()))
-    assert ExactVerifier().verify(draft, Near(p), Rejects(), 0).bonus in (0, 1)
+    assert ExactVerifier().verify_draft(draft, Near(p), Rejects(), 0).bonus in (0, 1)
     draft = Draft(
         (0, 1, 0), (-1, 0, 0), (DrawKind.CERTAIN, DrawKind.CERTAIN, draw), (None, None, p.log())
     )
     assert (
-        ExactVerifier().verify(draft, Near(torch.tensor([0.0, 1.0, 0.0])), Rejects(), 0).bonus == 1
+        ExactVerifier().verify_draft(draft, Near(torch.tensor([0.0, 1.0, 0.0])), Rejects(), 0).bonus
+        == 1
     )
 
 
@@ -181,9 +188,11 @@ def test_trust_draws_the_token_behind_the_draft_as_plain_decoding_does(drafted):
     """Where the draft is what plain decoding writes, so is what comes behind it: its draw is that of its own position."""
     for request, plain in zip(REQUESTS, texts(NothingDrafter(), MatchVerifier()), strict=True):
         prompt, said = request.prompt, plain.token_ids
-        draft = Draft.chain(prompt[-1], said[:drafted])
-        scores = run_coroutines([toy_law(3, 7, eos=-1).open(prompt).score(draft, ScoreRequest())])[
-            0
-        ]
-        verdict = TrustVerifier().verify(draft, scores, Rng.of(request.seed), len(prompt))
-        assert verdict.tokens(draft) == said[: drafted + 1]
+        draft = Draft.chain_draft(prompt[-1], said[:drafted])
+        scores = run_coroutines(
+            [toy_law(3, 7, eos=-1).open_session(prompt).score_draft(draft, ScoreRequest())]
+        )[0]
+        verdict = TrustVerifier().verify_draft(
+            draft, scores, Rng.of_choice(request.seed), len(prompt)
+        )
+        assert verdict.written_tokens(draft) == said[: drafted + 1]

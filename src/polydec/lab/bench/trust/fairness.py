@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 from polydec.lab.bench.trust.answers import first_label, is_refusal
 from polydec.lab.bench.trust.protocols import JudgedRow, TrustPerspective, TrustQuestion
 

@@ -14,7 +14,7 @@ from polydec.api import Engine, LoadedModel, Ticket
 from polydec.base.edge import error_sentence, parse_object, validate_record
 from polydec.base.errors import RequestError
 from polydec.lab.bench.measure import MethodSetting
-from polydec.lab.bench.trust.known import PERSPECTIVES
+from polydec.lab.bench.trust.perspective_names import PERSPECTIVES
 from polydec.lab.bench.trust.protocols import JudgedRow, TrustQuestion
 from polydec.models.formats.text_rows import whole_file
 
@@ -121,7 +121,7 @@ def _asked(
                 question_prompt(engine.model, q),
                 method=method.name,
                 options=method.options,
-                sampling=engine.model.sampling(temperature=q.temperature),
+                sampling=engine.model.sampling_with(temperature=q.temperature),
                 max_tokens=q.most,
                 # Seeds of rows do not overlap as long as a question is drawn less than a thousand
                 # times.
@@ -215,12 +215,12 @@ def compare_perspective_answers(
     perspective = PERSPECTIVES[name]
     everything = range(len(mine))
 
-    def scored(drawn: Sequence[int]) -> float:
+    def score_drawn(drawn: Sequence[int]) -> float:
         return perspective.score([mine[i] for i in drawn])
 
     # Paired: both sides are scored on the same drawn rows, so what is hard for both cancels.
-    def apart(drawn: Sequence[int]) -> float:
-        return scored(drawn) - perspective.score([first[i] for i in drawn])
+    def answer_distance(drawn: Sequence[int]) -> float:
+        return score_drawn(drawn) - perspective.score([first[i] for i in drawn])
 
     # Every answer and its counterpart of the same row, question and draw.
     pairs = [
@@ -231,10 +231,10 @@ def compare_perspective_answers(
     ]
     return {
         "rows": len(mine),
-        "score": scored(everything),
-        "interval": bootstrap_figure_interval(scored, len(mine), seed),
-        "difference": apart(everything),
-        "difference_interval": bootstrap_figure_interval(apart, len(mine), seed),
+        "score": score_drawn(everything),
+        "interval": bootstrap_figure_interval(score_drawn, len(mine), seed),
+        "difference": answer_distance(everything),
+        "difference_interval": bootstrap_figure_interval(answer_distance, len(mine), seed),
         "same_texts": sum(x == y for x, y in pairs) / len(pairs),
         "parts": dict(perspective.parts(mine)),
     }

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 from polydec.lab.bench.trust.answers import has_secret, is_refusal
 from polydec.lab.bench.trust.labelled import by_part
 from polydec.lab.bench.trust.protocols import JudgedRow, TrustPerspective, TrustQuestion

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 
 
 @dataclass(frozen=True)

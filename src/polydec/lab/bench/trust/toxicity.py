@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from polydec.base.record import StrictRecord
+from polydec.base.outside_records import StrictRecord
 from polydec.lab.bench.trust.answers import is_refusal, rudeness_probability
 from polydec.lab.bench.trust.protocols import JudgedRow, TrustPerspective, TrustQuestion
 

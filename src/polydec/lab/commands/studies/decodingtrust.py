@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from polydec.cli.flags import LOADED
 from polydec.cli.page import INKS, ChartSeries, svg_chart
-from polydec.lab.commands.studies.told import Row, StudyReport, StudyRequest, StudySuite
+from polydec.lab.commands.studies.study_report import Row, StudyReport, StudyRequest, StudySuite
 
 
 def measure_decodingtrust(asked: StudyRequest) -> StudyReport:
@@ -27,7 +27,7 @@ def measure_decodingtrust(asked: StudyRequest) -> StudyReport:
     methods = [MethodSetting("plain", {}), *(m for m in named if m.label != "plain")]
     lm = asked.flags.load()
     for method in methods:
-        lm.check(method.name, method.options)
+        lm.check_method(method.name, method.options)
     rows = list(trust.perspective_score_rows(lm, methods, lines, asked.flags.seed))
     labels = [m.label for m in methods]
     names = list(dict.fromkeys(r["perspective"] for r in rows))

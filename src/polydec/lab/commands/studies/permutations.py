@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polydec.cli.page import INKS, ChartSeries, svg_chart
-from polydec.lab.commands.studies.told import (
+from polydec.lab.commands.studies.study_report import (
     StudyReport,
     StudyRequest,
     StudySuite,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from polydec.base.errors import RequestError
 from polydec.cli.flags import LOADED
 from polydec.cli.page import INKS, ChartSeries, svg_chart
-from polydec.lab.commands.studies.told import Row, StudyReport, StudyRequest, StudySuite
+from polydec.lab.commands.studies.study_report import Row, StudyReport, StudyRequest, StudySuite
 
 
 def measure_scaling(asked: StudyRequest) -> StudyReport:

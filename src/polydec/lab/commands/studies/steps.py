@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from polydec.base.errors import RequestError
 from polydec.cli.page import INKS, ChartSeries, svg_chart
-from polydec.lab.commands.studies.told import (
+from polydec.lab.commands.studies.study_report import (
     Row,
     StudyReport,
     StudyRequest,

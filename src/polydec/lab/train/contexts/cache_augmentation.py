@@ -25,10 +25,10 @@ from torch.nn import functional as F
 
 from polydec.lab.train import sums
 from polydec.lab.train.data import BEGIN
-from polydec.lab.train.dice import generator_for
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.lm import load_directory
 from polydec.lab.train.network import TrainableLlama, save_directory
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.context import ContextSpec
@@ -94,17 +94,17 @@ class CacheAugmentationModel(nn.Module):
         return {n: p for n, p in self.reads.named_parameters() if not n.startswith("embed")}
 
     @torch.no_grad()
-    def past(self, token_BT: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def cache_after(self, token_BT: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The model's key-value cache after reading `token_BT`, one pair for each layer."""
         trunk, (B, T) = self.model.model, token_BT.shape
         see = torch.ones(T, T, dtype=torch.bool).tril().expand(B, T, T)
         x = trunk.embed_tokens(token_BT)
         position = torch.arange(T).expand(B, T)
-        return self.skeleton.through(
-            dict(trunk.named_parameters()), x, position, self.skeleton.nothing(B), see
+        return self.skeleton.run_layers(
+            dict(trunk.named_parameters()), x, position, self.skeleton.empty_past(B), see
         )[1]
 
-    def made(self, place_BG: Tensor, past: Past) -> Tensor:
+    def make_vectors(self, place_BG: Tensor, past: Past) -> Tensor:
         """Make the vectors that follow some places of each text.
 
         Args:
@@ -120,7 +120,7 @@ class CacheAugmentationModel(nn.Module):
         seen = past_attention_mask(place_BG, past)
         return coprocessor_latents(self.skeleton, self.tensors, self.soft, place_BG + 1, past, seen)
 
-    def ahead(self, token_BT: Tensor, place_BG: Tensor) -> tuple[Tensor, Tensor]:
+    def predict_ahead(self, token_BT: Tensor, place_BG: Tensor) -> tuple[Tensor, Tensor]:
         """Predict the AHEAD tokens that follow some places of each text.
 
         The vectors of a place, and the tokens after it, form a group. A group sees the text before
@@ -136,7 +136,7 @@ class CacheAugmentationModel(nn.Module):
             AHEAD]``.
         """
         (B, G), L, trunk = place_BG.shape, len(self.soft), self.model.model
-        past = self.past(token_BT)
+        past = self.cache_after(token_BT)
         # The token at the place itself, and the AHEAD tokens after it.
         index = place_BG[..., None] + torch.arange(AHEAD + 1)
         next_BGA = token_BT.gather(1, index.flatten(1)).unflatten(1, (G, -1))
@@ -144,7 +144,7 @@ class CacheAugmentationModel(nn.Module):
         # fed again.
         fed = trunk.embed_tokens(next_BGA[..., :-1] if not L else next_BGA[..., 1:-1])
         if L:
-            made = self.made(place_BG, past)
+            made = self.make_vectors(place_BG, past)
         else:
             made = self.soft.expand(B, G, 0, -1)
         x = torch.cat([made, fed], dim=2)
@@ -156,7 +156,7 @@ class CacheAugmentationModel(nn.Module):
         each = x.shape[2]
         # Positions go on after the place; groups of one text share them.
         position = (first[..., None] + torch.arange(each)).flatten(1)
-        state, _ = self.skeleton.through(
+        state, _ = self.skeleton.run_layers(
             dict(trunk.named_parameters()),
             x.flatten(1, 2),
             position,
@@ -164,7 +164,7 @@ class CacheAugmentationModel(nn.Module):
             grouped_attention_mask(seen, each),
         )
         # Only the last AHEAD states of a group predict tokens that count.
-        logits = self.model.logits(state.unflatten(1, (G, each))[:, :, each - AHEAD :])
+        logits = self.model.token_logits(state.unflatten(1, (G, each))[:, :, each - AHEAD :])
         goal = next_BGA[..., 1:]
         nats = F.cross_entropy(logits.flatten(0, 2), goal.flatten(), reduction="none")
         return nats.view(goal.shape), logits.argmax(-1) == goal
@@ -234,13 +234,13 @@ def course(spec: ContextSpec) -> TrainingRun:
         steps = spec.steps
         rate = 1.0
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         token_BT = encode_sum_rows(draw_sum_texts(spec, spec.seed, step, spec.rows))
         # Places differ from step to step, so the coprocessor works behind any of them.
         places = at_random(token_BT, generator_for(spec.seed, step, "places"))
-        return rate * network.ahead(token_BT, places)[0].mean(), token_BT.numel()
+        return rate * network.predict_ahead(token_BT, places)[0].mean(), token_BT.numel()
 
-    def save(out: Path, result: Any) -> None:
+    def save_result(out: Path, result: Any) -> None:
         """Write the model, and the coprocessor into a folder below it.
 
         Args:
@@ -256,10 +256,10 @@ def course(spec: ContextSpec) -> TrainingRun:
     schedule = TrainingSchedule(steps, spec.rate / 10, log_every=min(20, steps))
     return TrainingRun(
         network,
-        loss,
+        step_loss,
         schedule,
         run_identity(spec),
-        save,
+        save_result,
         lambda: measure_cache_augmentation(network, spec),
     )
 
@@ -290,7 +290,7 @@ def prepare_base_model(spec: ContextSpec) -> TrainingRun:
     shape = LlamaShape(VOCAB, spec.width, spec.layers, heads, heads, 3 * spec.width, CONTEXT)
     network = TrainableLlama(shape, seed=spec.seed)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         token_BT = encode_sum_rows(draw_sum_texts(spec, spec.seed, step, spec.rows))
         # The last token has no successor, the first no predecessor.
         logits = network(token_BT[:, :-1])
@@ -301,7 +301,11 @@ def prepare_base_model(spec: ContextSpec) -> TrainingRun:
         spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)
     )
     return TrainingRun(
-        network, loss, schedule, run_identity(spec), lambda out, _: save_base_model(out, network)
+        network,
+        step_loss,
+        schedule,
+        run_identity(spec),
+        lambda out, _: save_base_model(out, network),
     )
 
 
@@ -312,7 +316,7 @@ def save_base_model(out: Path, network: TrainableLlama) -> None:
         out: Directory to write.
         network: The model.
     """
-    config = network.s.config(bos=IDS[BEGIN], eos=IDS[BEHIND])
+    config = network.s.config_content(bos=IDS[BEGIN], eos=IDS[BEHIND])
     save_directory(out, network, config, files=FILES, dtype=torch.float32)
 
 
@@ -342,8 +346,8 @@ def measure_cache_augmentation(
     asked = (torch.arange(SUMS - 1) * each + last).expand(len(rows), -1)
     out: dict[str, Any] = {"parameters": sum(p.numel() for p in network.reads.parameters())}
     for name, reads in (("without", unaugmented_model(network)), ("with", network)):
-        out[f"nats_{name}"] = reads.ahead(token_BT, places)[0].mean((0, 1)).tolist()
-        nats, right = reads.ahead(token_BT, asked)
+        out[f"nats_{name}"] = reads.predict_ahead(token_BT, places)[0].mean((0, 1)).tolist()
+        nats, right = reads.predict_ahead(token_BT, asked)
         out[f"answers_nats_{name}"] = float(nats[..., 1].mean())
         out[f"answers_{name}"] = float(right[..., 1].float().mean())
     return out

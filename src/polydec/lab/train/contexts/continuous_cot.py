@@ -25,9 +25,9 @@ from torch.nn import functional as F
 from polydec.lab.train import graphs
 from polydec.lab.train.data import BEGIN, END
 from polydec.lab.train.envelope import TrainingRun, run_identity
-from polydec.lab.train.extended import feed_continuous_thoughts, forward_with_past
 from polydec.lab.train.graphs import ANSWER, ReachabilityGraph
 from polydec.lab.train.network import TrainableLlama, save_directory
+from polydec.lab.train.prefix_network import feed_continuous_thoughts, forward_with_past
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.context import ContextSpec
@@ -62,7 +62,7 @@ def course(spec: ContextSpec) -> TrainingRun:
         seed=spec.seed,
     )
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         rows = [
             graphs.draw_reachability_graph(f"{spec.seed} {step} {i}", spec.nodes, spec.hops)
             for i in range(spec.rows)
@@ -75,14 +75,14 @@ def course(spec: ContextSpec) -> TrainingRun:
             asked_for = lookup_loss
         return asked_for(network, rows, at), spec.rows * context
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Write a directory that `polydec.load` reads.
 
         Args:
             out: Directory to write.
             result: What was measured; it is not used.
         """
-        config = network.s.config(bos=IDS[BEGIN], eos=IDS[END])
+        config = network.s.config_content(bos=IDS[BEGIN], eos=IDS[END])
         save_directory(
             out, network, config, files=tokenizer_files(TOKENIZER, context), dtype=torch.float32
         )
@@ -92,10 +92,10 @@ def course(spec: ContextSpec) -> TrainingRun:
     )
     return TrainingRun(
         network,
-        loss,
+        step_loss,
         schedule,
         run_identity(spec),
-        save,
+        save_result,
         lambda: measure_graph_answers(network, spec),
     )
 
@@ -203,7 +203,7 @@ def latent_thought_logits(
     end_B2 = torch.tensor([[IDS[ANSWER], IDS[row.answer]] for row in rows])
     # The states of thoughts left the final norm already; these two have not.
     state_B2H, _ = forward_with_past(trunk, trunk.embed_tokens(end_B2), past)
-    return network.logits(state_BCH), network.logits(trunk.norm(state_B2H))
+    return network.token_logits(state_BCH), network.token_logits(trunk.norm(state_B2H))
 
 
 def latent_loss(network: TrainableLlama, rows: Sequence[ReachabilityGraph], stage: int) -> Tensor:
@@ -343,7 +343,7 @@ def told_apart(network: TrainableLlama, rows: Sequence[ReachabilityGraph]) -> li
         trunk, trunk.embed_tokens(encode_graph_questions(rows)), hops - 1
     )
     # The head is tied to the table, so logits are products with embeddings.
-    product_BCV = network.logits(state_BCH)
+    product_BCV = network.token_logits(state_BCH)
     out = list[float]()
     for at in range(hops):
         shares = list[float]()

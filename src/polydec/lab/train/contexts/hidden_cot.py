@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from polydec.lab.train import sums
 from polydec.lab.train.data import BEGIN, END
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
-from polydec.lab.train.extended import forward_with_past
 from polydec.lab.train.lm import load_directory
 from polydec.lab.train.network import TrainableLlama, save_directory
+from polydec.lab.train.prefix_network import forward_with_past
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.context import ContextSpec
@@ -70,7 +70,7 @@ class TrainableThoughtProjection(nn.Module):
         x = F.linear(state_BH, self.weight, self.bias)
         return F.layer_norm(x, x.shape[-1:]) * self.scale
 
-    def thought(self) -> thought.ThoughtProjection:
+    def thought_artefact(self) -> thought.ThoughtProjection:
         """The artefact with these weights."""
         w, b, s = (t.detach().clone() for t in (self.weight, self.bias, self.scale))
         return thought.ThoughtProjection(w, b, s, IDS[MARK])
@@ -85,7 +85,7 @@ class HiddenThoughtAnswerer(nn.Module):
         table = network.model.embed_tokens.weight
         self.bridge = TrainableThoughtProjection(network.s.width, float(table.detach().std()))
 
-    def logits(self, rows: Sequence[LastDigitSum], state_BH: Tensor) -> Tensor:
+    def answer_logits(self, rows: Sequence[LastDigitSum], state_BH: Tensor) -> Tensor:
         """Predict the answer and END, each after the tokens before it.
 
         Args:
@@ -101,7 +101,7 @@ class HiddenThoughtAnswerer(nn.Module):
         # The text is: question, vector, mark of the answer, answer.
         x = torch.cat([before, self.bridge(state_BH)[:, None], behind], dim=1)
         # The mark predicts the digit, and the digit END.
-        return self.network.logits(trunk.norm(forward_with_past(trunk, x)[0]))[:, -2:]
+        return self.network.token_logits(trunk.norm(forward_with_past(trunk, x)[0]))[:, -2:]
 
 
 def course(spec: ContextSpec) -> TrainingRun:
@@ -113,13 +113,13 @@ def course(spec: ContextSpec) -> TrainingRun:
         return _answering(spec)
     network = new_sum_network(spec)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         rows = draw_sum_batch(spec, step)
         # Without steps the model learns to answer at once.
         chains = [row.chain if spec.reasoning == "chain" else "" for row in rows]
         return chain_nats_per_token(network, rows, chains), spec.rows * CONTEXT
 
-    def save(out: Path, result: Any) -> None:
+    def save_result(out: Path, result: Any) -> None:
         """Write a directory that `polydec.load` reads.
 
         Args:
@@ -128,13 +128,20 @@ def course(spec: ContextSpec) -> TrainingRun:
         """
         save_network(out, network)
 
-    def measure() -> dict[str, Any]:
+    def measure_result() -> dict[str, Any]:
         return {
             "parameters": parameter_count(network),
             "right": right_written(network, held_out_sums(spec)),
         }
 
-    return TrainingRun(network, loss, hidden_cot_schedule(spec), run_identity(spec), save, measure)
+    return TrainingRun(
+        network,
+        step_loss,
+        hidden_cot_schedule(spec),
+        run_identity(spec),
+        save_result,
+        measure_result,
+    )
 
 
 def _answering(spec: ContextSpec) -> TrainingRun:
@@ -146,15 +153,15 @@ def _answering(spec: ContextSpec) -> TrainingRun:
     answering = HiddenThoughtAnswerer(load_directory(first.out).requires_grad_(True), spec.seed)
     second = replace(spec, steps=max(1, spec.steps - first.steps))
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         # Steps are numbered on, so that no sum of the first training is drawn again.
         rows = draw_sum_batch(spec, first.steps + step)
         # The answer is one token, and the end says that nothing follows.
         goal_B2 = torch.tensor([[IDS[row.answer], IDS[END]] for row in rows])
-        logits_B2V = answering.logits(rows, thinker_mark_states(thinker, rows))
+        logits_B2V = answering.answer_logits(rows, thinker_mark_states(thinker, rows))
         return F.cross_entropy(logits_B2V.flatten(0, 1), goal_B2.flatten()), spec.rows * CONTEXT
 
-    def save(out: Path, result: Any) -> None:
+    def save_result(out: Path, result: Any) -> None:
         """Write the model, and the projection into a folder below it.
 
         Args:
@@ -162,9 +169,9 @@ def _answering(spec: ContextSpec) -> TrainingRun:
             result: What was measured; it is not used.
         """
         save_network(out, answering.network)
-        thought.save(out / "thought", answering.bridge.thought(), {"target": out.name})
+        thought.save(out / "thought", answering.bridge.thought_artefact(), {"target": out.name})
 
-    def measure() -> dict[str, Any]:
+    def measure_result() -> dict[str, Any]:
         rows = held_out_sums(spec)
         state_BH = thinker_mark_states(thinker, rows)
         # Two controls: the vector of another question, and a vector of zeros.
@@ -180,18 +187,23 @@ def _answering(spec: ContextSpec) -> TrainingRun:
         }
 
     return TrainingRun(
-        answering, loss, hidden_cot_schedule(second), run_identity(spec), save, measure
+        answering,
+        step_loss,
+        hidden_cot_schedule(second),
+        run_identity(spec),
+        save_result,
+        measure_result,
     )
 
 
 def _thinking(spec: ContextSpec) -> TrainingRun:
     network = new_sum_network(spec)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         rows = draw_sum_batch(spec, step)
         return thinking_loss(network, rows), spec.rows * CONTEXT
 
-    def save(out: Path, result: Any) -> None:
+    def save_result(out: Path, result: Any) -> None:
         """Write a directory that `polydec.load` reads.
 
         Args:
@@ -200,13 +212,20 @@ def _thinking(spec: ContextSpec) -> TrainingRun:
         """
         save_network(out, network)
 
-    def measure() -> dict[str, Any]:
+    def measure_result() -> dict[str, Any]:
         return {
             "parameters": parameter_count(network),
             "found_again": found_again(network, held_out_sums(spec)),
         }
 
-    return TrainingRun(network, loss, hidden_cot_schedule(spec), run_identity(spec), save, measure)
+    return TrainingRun(
+        network,
+        step_loss,
+        hidden_cot_schedule(spec),
+        run_identity(spec),
+        save_result,
+        measure_result,
+    )
 
 
 def new_sum_network(spec: ContextSpec) -> TrainableLlama:
@@ -253,7 +272,7 @@ def save_network(out: Path, network: TrainableLlama) -> None:
         out: Directory to write.
         network: The model.
     """
-    config = network.s.config(bos=IDS[BEGIN], eos=IDS[END])
+    config = network.s.config_content(bos=IDS[BEGIN], eos=IDS[END])
     save_directory(out, network, config, files=FILES, dtype=torch.float32)
 
 
@@ -320,7 +339,7 @@ def thinking_loss(network: TrainableLlama, rows: Sequence[LastDigitSum]) -> Tens
     state_BTH = network.model(torch.cat([asked_BT, chain_BT], dim=1))
     # The mark is the last token before the steps: its state has seen the question only.
     at = asked_BT.shape[1] - 1
-    logits_BTV = network.logits(state_BTH[:, at:-1])
+    logits_BTV = network.token_logits(state_BTH[:, at:-1])
     # The mark predicts the first step, and each step the next.
     wrote = F.cross_entropy(logits_BTV.flatten(0, 1), chain_BT.flatten())
     return wrote + info_nce_loss(state_BTH[:, at], of_chains(network, rows))
@@ -386,7 +405,9 @@ def sum_accuracy(
         0 to 1.
     """
     goal_B = torch.tensor([IDS[row.answer] for row in rows])
-    return float((answering.logits(rows, state_BH)[:, 0].argmax(-1) == goal_B).float().mean())
+    return float(
+        (answering.answer_logits(rows, state_BH)[:, 0].argmax(-1) == goal_B).float().mean()
+    )
 
 
 @torch.no_grad()

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from polydec.core.types import TokenVocabulary
 from polydec.lab.train import page_reader
-from polydec.lab.train.dice import generator_for
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.facts import LINE
 from polydec.lab.train.network import TrainableLlama
@@ -39,6 +38,7 @@ from polydec.lab.train.page_reader import (
     page_reader_schedule,
     page_rewriting_nats,
 )
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.specs.context import ContextSpec
 from polydec.models.learned.kinds import chunk_encoder
 from polydec.models.learned.kinds.chunk_encoder import (
@@ -98,14 +98,14 @@ class RefragModel(nn.Module):
         """The weights of the policy."""
         return [p for name, p in self.t.items() if name.startswith("policy")]
 
-    def only(self, *parts: Sequence[nn.Parameter]) -> RefragModel:
+    def train_only_reader(self, *parts: Sequence[nn.Parameter]) -> RefragModel:
         """Train nothing but these parts; all other weights are frozen. Returns the model itself."""
         self.requires_grad_(False)
         for p in (p for part in parts for p in part):
             p.requires_grad_(True)
         return self
 
-    def deep(self) -> list[nn.Parameter]:
+    def inner_matrices(self) -> list[nn.Parameter]:
         """The matrices inside layers that are trained, for the optimiser of matrices."""
         named = [
             (f".layers.{n}", p)
@@ -115,13 +115,13 @@ class RefragModel(nn.Module):
         named += [(n, p) for n, p in self.decoder.named_parameters() if ".layers." in n]
         return [p for _, p in named if p.ndim == 2 and p.requires_grad]
 
-    def encoded(self, line_BLK: Tensor) -> Tensor:
+    def encode_lines(self, line_BLK: Tensor) -> Tensor:
         """The encoder's vectors of the lines of pages, shape ``[B, L, W]``."""
         B, L, _ = line_BLK.shape
         # Lines are encoded independently, as B L chunks.
         return encode_chunks(self.sizes, self.t, line_BLK.flatten(0, 1)).view(B, L, -1)
 
-    def page(self, line_BLK: Tensor, c_BLW: Tensor, open_BL: Tensor) -> Tensor:
+    def lay_out_page(self, line_BLK: Tensor, c_BLW: Tensor, open_BL: Tensor) -> Tensor:
         """Lay out what the decoder reads of pages.
 
         An open chunk is read as its words, a closed one as one vector.
@@ -191,7 +191,7 @@ def course(spec: ContextSpec) -> TrainingRun:
 
 
 def _saved(network: RefragModel) -> Any:
-    def save(out: Path, result: Any) -> None:
+    def save_result(out: Path, result: Any) -> None:
         """Write the decoder, and encoder and policy into a folder below it.
 
         Args:
@@ -204,7 +204,7 @@ def _saved(network: RefragModel) -> Any:
         made = ChunkEncoder(vocab, network.sizes, MARKS, tensors)
         chunk_encoder.save(out / "chunks", made, {})
 
-    return save
+    return save_result
 
 
 def load_refrag_model(at: Path, spec: ContextSpec, encoder: Path | None) -> RefragModel:
@@ -243,9 +243,9 @@ def rewriting_curriculum_stage(spec: ContextSpec, step: int) -> int:
 def rewriting_course(spec: ContextSpec) -> TrainingRun:
     """The training of the encoder: a frozen decoder must write lines once more from its vectors."""
     network = load_refrag_model(Path(spec.target or ""), spec, None)
-    network.only(network.encoding)
+    network.train_only_reader(network.encoding)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         most = rewriting_curriculum_stage(spec, step)
         # Every other step takes a smaller number of chunks, so that what was learned first stays.
         few = int(
@@ -255,17 +255,19 @@ def rewriting_course(spec: ContextSpec) -> TrainingRun:
         # ones stay learned.
         count = most if step % 2 == 0 else few
         line_BLK = encode_page_lines(draw_pages(spec.seed, step, spec.rows))[:, :count]
-        page = network.page(line_BLK, network.encoded(line_BLK), closed_chunk_mask(line_BLK))
+        page = network.lay_out_page(
+            line_BLK, network.encode_lines(line_BLK), closed_chunk_mask(line_BLK)
+        )
         return page_rewriting_nats(network.decoder, page, line_BLK)[0].mean(), spec.rows * CONTEXT
 
     return TrainingRun(
         network,
-        loss,
+        step_loss,
         page_reader_schedule(spec),
         run_identity(spec),
         _saved(network),
         lambda: measure_page_rewriting(network),
-        deep=network.deep() if spec.muon else (),
+        deep=network.inner_matrices() if spec.muon else (),
     )
 
 
@@ -288,7 +290,7 @@ def measure_page_rewriting(network: RefragModel) -> dict[str, Any]:
         some = line_BLK[:, :count]
         told, found = page_rewriting_nats(
             network.decoder,
-            network.page(some, network.encoded(some), closed_chunk_mask(some)),
+            network.lay_out_page(some, network.encode_lines(some), closed_chunk_mask(some)),
             some,
         )
         right[count], nats[count] = float(found.float().mean()), float(told.mean())
@@ -298,9 +300,9 @@ def measure_page_rewriting(network: RefragModel) -> dict[str, Any]:
 def _continued(spec: ContextSpec) -> TrainingRun:
     network = load_refrag_model(Path(spec.target or ""), spec, Path(spec.out).parent / "rewriting")
     # Encoder and decoder learn together from here on; the policy does not.
-    network.only(network.encoding, [*network.decoder.parameters()])
+    network.train_only_reader(network.encoding, [*network.decoder.parameters()])
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         pages = draw_pages(spec.seed, step, spec.rows)
         chance = generator_for(spec.seed, step, "open")
         line_BLK = encode_page_lines(pages)
@@ -309,7 +311,7 @@ def _continued(spec: ContextSpec) -> TrainingRun:
         count = int(torch.randint(0, LINES + 1, (), generator=chance))
         open_BL = at_random(len(pages), LINES, count, chance)
         # The decoder sees open lines as tokens and the others as vectors.
-        page = network.page(line_BLK, network.encoded(line_BLK), open_BL)
+        page = network.lay_out_page(line_BLK, network.encode_lines(line_BLK), open_BL)
         nats, _ = page_answer_nats(
             page_reader.page_continuation_logits(network.decoder, page, token_BU), token_BU
         )
@@ -317,11 +319,11 @@ def _continued(spec: ContextSpec) -> TrainingRun:
 
     return TrainingRun(
         network,
-        loss,
+        step_loss,
         page_reader_schedule(spec),
         run_identity(spec),
         _saved(network),
-        deep=network.deep() if spec.muon else (),
+        deep=network.inner_matrices() if spec.muon else (),
     )
 
 
@@ -387,21 +389,21 @@ def grpo_loss(now_B: Tensor, before_B: Tensor, reward_GB: Tensor) -> Tensor:
 def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     out = Path(spec.out)
     network = load_refrag_model(out / "continued", spec, out / "continued")
-    network.only(network.choosing)
+    network.train_only_reader(network.choosing)
     # A group of GROUP selections takes the memory of as many rows.
     groups = max(1, spec.rows // 4)
     count = round(SHARE * LINES)
 
     @torch.no_grad()
-    def sample(step: int) -> dict[str, Tensor]:
+    def draw_sample(step: int) -> dict[str, Tensor]:
         # Each page stands GROUP times, once for each selection.
         pages = [p for p in draw_pages(spec.seed, step, groups) for _ in range(GROUP)]
         line_BLK = encode_page_lines(pages)
         token_BU = encode_page_questions(pages)
-        c_BLW = network.encoded(line_BLK)
+        c_BLW = network.encode_lines(line_BLK)
         score_BL = score_chunks(network.sizes, network.t, c_BLW)
         pick_BT = sample_open_chunks(score_BL, count, generator_for(spec.seed, step, "picks"))
-        page = network.page(line_BLK, c_BLW, open_chunk_mask(pick_BT, LINES))
+        page = network.lay_out_page(line_BLK, c_BLW, open_chunk_mask(pick_BT, LINES))
         nats, _ = page_answer_nats(
             page_reader.page_continuation_logits(network.decoder, page, token_BU), token_BU
         )
@@ -417,27 +419,27 @@ def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     # What was drawn last, for TWICE steps. As buffers of the network they lie in its checkpoint: a
     # run that goes on between these steps could not draw them again, as the weights have moved.
     drawn = nn.Module()
-    for name, value in sample(0).items():
+    for name, value in draw_sample(0).items():
         drawn.register_buffer(name, value)
     # A module of buffers, so that what was drawn is saved with the network and a run can go on.
     network.add_module("drawn", drawn)
 
-    def loss(step: int) -> tuple[Tensor, int]:
+    def step_loss(step: int) -> tuple[Tensor, int]:
         # A sample serves for TWICE steps: to draw one costs many passes.
         if step % TWICE == 0:
-            drawn.load_state_dict(sample(step))
+            drawn.load_state_dict(draw_sample(step))
         last = drawn.state_dict()
         now = chance_of(score_chunks(network.sizes, network.t, last["c"]), last["pick"])
         return grpo_loss(now, last["before"], last["reward"]), groups * GROUP * CONTEXT
 
     return TrainingRun(
         network,
-        loss,
+        step_loss,
         page_reader_schedule(spec),
         run_identity(spec),
         _saved(network),
         lambda: {**told, **measure_page_answers(network, spec.seed)},
-        deep=network.deep() if spec.muon else (),
+        deep=network.inner_matrices() if spec.muon else (),
     )
 
 
@@ -456,7 +458,7 @@ def measure_page_answers(network: RefragModel, seed: int) -> dict[str, Any]:
     pages = draw_pages(0, 0, UNSEEN, True)
     line_BLK = encode_page_lines(pages)
     token_BU = encode_page_questions(pages)
-    c_BLW = network.encoded(line_BLK)
+    c_BLW = network.encode_lines(line_BLK)
     count = round(SHARE * LINES)
     # The policy's best chunks, without randomness.
     best = score_chunks(network.sizes, network.t, c_BLW).argsort(-1, descending=True)[:, :count]
@@ -471,7 +473,7 @@ def measure_page_answers(network: RefragModel, seed: int) -> dict[str, Any]:
     for name, open_BL in ways.items():
         _, found = page_answer_nats(
             page_reader.page_continuation_logits(
-                network.decoder, network.page(line_BLK, c_BLW, open_BL), token_BU
+                network.decoder, network.lay_out_page(line_BLK, c_BLW, open_BL), token_BU
             ),
             token_BU,
         )

@@ -26,7 +26,7 @@ def make_chimera(shown: TeacherContext) -> DrafterStudent:
     """A Chimera student: new tensors and a layer, over the states of the target."""
     s = shown.target.s
 
-    def make(
+    def make_artefact(
         t: Sequence[Tensor],
         layer: StateLayer | None,
         vocab: TokenVocabulary,
@@ -53,7 +53,7 @@ def make_chimera(shown: TeacherContext) -> DrafterStudent:
         shown,
         chimera.new_chimera_tensors(s.width, shown.levels, shown.seed),
         TrainableStateLayer(s, shown.seed),
-        make,
+        make_artefact,
     )
 
 

@@ -27,7 +27,7 @@ def make_clover(shown: TeacherContext) -> DrafterStudent:
     # The output blocks begin small, at 0.01.
     attend, out = clover.new_clover_tensors(s.width, shown.seed, 0.01)
 
-    def make(
+    def make_artefact(
         t: Sequence[Tensor],
         layer: StateLayer | None,
         vocab: TokenVocabulary,
@@ -58,7 +58,9 @@ def make_clover(shown: TeacherContext) -> DrafterStudent:
             share,
         )
 
-    return HeadStudent(shown, [*attend, *out[0], *out[1]], TrainableStateLayer(s, shown.seed), make)
+    return HeadStudent(
+        shown, [*attend, *out[0], *out[1]], TrainableStateLayer(s, shown.seed), make_artefact
+    )
 
 
 KINDS = {"clover": DrafterKind(make_clover, HeadsDrafter, clover.save, 3, 1.0)}

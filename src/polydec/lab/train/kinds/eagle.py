@@ -31,7 +31,7 @@ def make_eagle(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
     are; they begin half as long as states.
     """
 
-    def start(shown: TeacherContext) -> DrafterStudent:
+    def start_student(shown: TeacherContext) -> DrafterStudent:
         s = shown.target.s
         trunk = shown.target.model
         if published:
@@ -42,7 +42,7 @@ def make_eagle(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
         else:
             scale = 1.0
 
-        def make(
+        def make_artefact(
             t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
         ) -> EagleModel:
             """Build the artefact of a student's tensors.
@@ -67,13 +67,16 @@ def make_eagle(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
             block = TrainableStateStack(s, shown.seed, shown.layers)
         # The fusing matrix begins as the sum of token embedding and state.
         student = LayerStudent(
-            shown, [torch.cat([scale * torch.eye(s.width), torch.eye(s.width)], 1)], block, make
+            shown,
+            [torch.cat([scale * torch.eye(s.width), torch.eye(s.width)], 1)],
+            block,
+            make_artefact,
         )
         # Published drafters read states after the final norm.
         student.normed = published
         return student
 
-    return start
+    return start_student
 
 
 KINDS = {

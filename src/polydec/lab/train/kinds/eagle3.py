@@ -42,11 +42,11 @@ def quarters_of(layers: int) -> tuple[int, ...]:
 def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
     """Makes EAGLE-3 students; `published`: in the layout of models/learned/published.py."""
 
-    def start(shown: TeacherContext) -> DrafterStudent:
+    def start_student(shown: TeacherContext) -> DrafterStudent:
         s = shown.target.s
         depths = depths_of(shown.target.s.layers)
 
-        def make(
+        def make_artefact(
             t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
         ) -> Eagle3Model:
             """Build the artefact of a student's tensors.
@@ -83,11 +83,11 @@ def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
             block = PublishedBlock(s, shown.seed, eagle3_layer_shapes)
         else:
             block = TrainableStateLayer(s, shown.seed, 2 * s.width)
-        student = LayerStudent(shown, tensors, block, make)
+        student = LayerStudent(shown, tensors, block, make_artefact)
         student.columns = shown.tokens
         return student
 
-    return start
+    return start_student
 
 
 def make_narrow(shown: TeacherContext) -> DrafterStudent:
@@ -112,7 +112,7 @@ def make_narrow(shown: TeacherContext) -> DrafterStudent:
     # did.
     scale = float(table_VH[shown.tokens].float().square().mean(-1).sqrt().mean())
 
-    def make(
+    def make_artefact(
         t: Sequence[Tensor], layer: Any, vocab: TokenVocabulary, rates: Rates, share: float
     ) -> Eagle3Model:
         """Build the artefact of a student's tensors.
@@ -138,7 +138,9 @@ def make_narrow(shown: TeacherContext) -> DrafterStudent:
         )
 
     fuse = torch.eye(s.width).repeat(1, len(depths)) / len(depths)
-    student = LayerStudent(shown, [fuse, norm_H], NarrowBlock(s, shown.seed, begin, scale), make)
+    student = LayerStudent(
+        shown, [fuse, norm_H], NarrowBlock(s, shown.seed, begin, scale), make_artefact
+    )
     # Laws are over the head's tokens only.
     student.columns = shown.tokens
     return student

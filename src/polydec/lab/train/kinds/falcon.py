@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import TokenVocabulary
-from polydec.lab.train.dice import generator_for
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.state_layer import Past, TrainableStateLayer, attend_draft_levels, swiglu_mlp
 from polydec.lab.train.students import DrafterKind, DrafterStudent, Rates, TeacherContext
 from polydec.methods.speculative.drafters.falcon import FalconDrafter
@@ -51,7 +51,7 @@ class FalconStudent(DrafterStudent):
             dict(zip(self._names, t, strict=True)), layer, BLOCK, vocab, rates, share
         )
 
-    def at(self, step: int, steps: int) -> None:
+    def set_step(self, step: int, steps: int) -> None:
         """Set how much truth is shown: less and less, none at the last step.
 
         Args:
@@ -85,7 +85,8 @@ class FalconStudent(DrafterStudent):
         )  # the last block ends where the piece does
         # What enters at a position: its state, and the embedding of the token after it.
         x_BTS = torch.cat(
-            [rms_normalised(entry_BTH), rms_normalised(self.shown.embed(token_BM[:, :T]))], -1
+            [rms_normalised(entry_BTH), rms_normalised(self.shown.embed_tokens(token_BM[:, :T]))],
+            -1,
         )
         if torch.is_grad_enabled():
             x_BTS = self._glanced(x_BTS, token_BM)
@@ -101,7 +102,7 @@ class FalconStudent(DrafterStudent):
                     state_BNE, guess_BNKH, past, ends, token_BM, level
                 )
             made = guess_BNKH[:, :, j]
-            yield made, self.shown.logits(made), ends
+            yield made, self.shown.state_logits(made), ends
 
     def _glanced(self, x_BTS: Tensor, token_BM: Tensor) -> Tensor:
         """Show the truth at some blocks: state and token of the place that each has to guess.
@@ -111,7 +112,8 @@ class FalconStudent(DrafterStudent):
         T = x_BTS.shape[1]
         with torch.no_grad():
             wrong_BT = (
-                self.shown.logits(self._read(x_BTS)[1]).argmax(-1) != token_BM[:, BLOCK : BLOCK + T]
+                self.shown.state_logits(self._read(x_BTS)[1]).argmax(-1)
+                != token_BM[:, BLOCK : BLOCK + T]
             )
         # The share is one number for the batch, and blocks are drawn whole.
         share = GLANCED * self._left * wrong_BT.float().mean()
@@ -126,7 +128,7 @@ class FalconStudent(DrafterStudent):
     def _read(self, x_BTS: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Read a text: the LSTM's states [B, T, 4 H], the guesses [B, T, H], and keys and values."""
         assert isinstance(self.block, TrainableStateLayer)
-        lstm = self.model().lstm
+        lstm = self.build_artefact().lstm
         H = x_BTS.shape[-1] // 2
         state = x_BTS.new_zeros(len(x_BTS), 4 * H)
         states = list[Tensor]()
@@ -136,7 +138,7 @@ class FalconStudent(DrafterStudent):
             states.append(state)
         state_BTE = torch.stack(states, 1)
         T = x_BTS.shape[1]
-        q, k, v = self.block.project(state_BTE[..., -H:], torch.arange(T))
+        q, k, v = self.block.project_rows(state_BTE[..., -H:], torch.arange(T))
         # Blocks are counted from the end of the text; a position sees its own block to its end.
         block_T = (torch.arange(T) - T) // BLOCK
         sees = block_T[None] <= block_T[:, None]
@@ -158,18 +160,24 @@ class FalconStudent(DrafterStudent):
         are added.
         """
         assert isinstance(self.block, TrainableStateLayer)
-        lstm = self.model().lstm
+        lstm = self.build_artefact().lstm
         H = guess_BNKH.shape[-1]
         states = list[Tensor]()
         for j in range(BLOCK):
             token = token_BM[:, ends + level - BLOCK + 1 + j]
             # Drafted places have guessed states in place of the target's.
             x = torch.cat(
-                [rms_normalised(guess_BNKH[:, :, j]), rms_normalised(self.shown.embed(token))], -1
+                [
+                    rms_normalised(guess_BNKH[:, :, j]),
+                    rms_normalised(self.shown.embed_tokens(token)),
+                ],
+                -1,
             )
             state_BNE = falcon.advance_lstm(lstm, x, state_BNE)
             states.append(state_BNE[..., -H:])
-        rows = [self.block.project(x, ends + level - BLOCK + 1 + j) for j, x in enumerate(states)]
+        rows = [
+            self.block.project_rows(x, ends + level - BLOCK + 1 + j) for j, x in enumerate(states)
+        ]
         past += [(k, v) for _, k, v in rows]
         # Keys of the block are added first, so that its places see one another in both directions.
         mixed = [attend_draft_levels(q, past, ends) for q, _, _ in rows]

@@ -41,10 +41,10 @@ def make_heads(
         Makes a student of what it may read of the target.
     """
 
-    def start(shown: TeacherContext) -> DrafterStudent:
+    def start_student(shown: TeacherContext) -> DrafterStudent:
         s = shown.target.s
 
-        def make(
+        def make_artefact(
             t: Sequence[Tensor],
             layer: StateLayer | None,
             vocab: TokenVocabulary,
@@ -90,13 +90,13 @@ def make_heads(
                 tensors += block
         tensors += [shown.table_VH.clone() for _ in range(shown.levels * own)]
         student = HeadStudent(
-            shown, tensors, TrainableStateLayer(s, shown.seed) if layered else None, make
+            shown, tensors, TrainableStateLayer(s, shown.seed) if layered else None, make_artefact
         )
         # A matrix of its own reads states after the final norm.
         student.normed = own
         return student
 
-    return start
+    return start_student
 
 
 def make_medusa_published(shown: TeacherContext) -> DrafterStudent:
@@ -108,7 +108,7 @@ def make_medusa_published(shown: TeacherContext) -> DrafterStudent:
     # In this layout a head has no output matrix: it is the identity.
     eye = torch.eye(shown.target.s.width)
 
-    def make(
+    def make_artefact(
         t: Sequence[Tensor], layer: None, vocab: TokenVocabulary, rates: Rates, share: float
     ) -> DraftHeads:
         """Build the artefact of a student's tensors.
@@ -138,7 +138,7 @@ def make_medusa_published(shown: TeacherContext) -> DrafterStudent:
         shown,
         [t for weight, bias, _ in begun for t in (weight, bias, shown.table_VH.clone())],
         None,
-        make,
+        make_artefact,
     )
     student.normed = True
     return student

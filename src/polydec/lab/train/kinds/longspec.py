@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.core.types import TokenVocabulary
-from polydec.lab.train.dice import generator_for
 from polydec.lab.train.network import LlamaAttention, LlamaDecoderLayer, apply_rotary_embedding
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.state_layer import initialise_tensors, swiglu_mlp
 from polydec.lab.train.students import UNROLLED, DrafterKind, DrafterStudent, Rates, TeacherContext
 from polydec.methods.speculative.drafters.longspec import LongSpecDrafter
@@ -91,7 +91,7 @@ class LongSpecStudent(DrafterStudent):
             dict(zip(self._names, t, strict=True)), self._sizes, self._window, vocab, rates, share
         )
 
-    def at(self, step: int, steps: int) -> None:
+    def set_step(self, step: int, steps: int) -> None:
         """Seed the draws of the places of this step.
 
         Args:
@@ -132,7 +132,7 @@ class LongSpecStudent(DrafterStudent):
             at_T = torch.arange(0, T, every if k else 1)
             # A token k + 1 places on sees the target's keys up to the position only.
             made = self._behind(w, x_BPW[:, at_T + k + 1], place_BP[:, at_T + k + 1], memory, at_T)
-            yield made, self.shown.logits(made), at_T
+            yield made, self.shown.state_logits(made), at_T
 
     def _places(self, count: int, size: int) -> Tensor:
         """The positions of pieces of `size` tokens [B, P].
@@ -164,7 +164,7 @@ class LongSpecStudent(DrafterStudent):
     def _windowed(self, w: dict[str, Tensor], token_BP: Tensor, place_BP: Tensor) -> Tensor:
         """The stream of tokens behind attention of its own, [B, P, W]."""
         # Embeddings enter with a root mean square of 1.
-        x = rms_normalised(self.shown.embed(token_BP))
+        x = rms_normalised(self.shown.embed_tokens(token_BP))
         P = token_BP.shape[1]
         n = F.rms_norm(x, x.shape[-1:], w["input_layernorm.weight"], EPS)
         q, k, v = (self._heads(n, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")

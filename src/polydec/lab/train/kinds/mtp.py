@@ -50,7 +50,7 @@ class MtpStudent(DrafterStudent):
             For each mask its states after the last layer, shape ``[B, N, H]``, the sampler's logits
             there, and the N positions after which it stood.
         """
-        mtp = self.model()
+        mtp = self.build_artefact()
         T = entry_BTH.shape[1]
         at_T = torch.arange(0, T, max(every, EVERY) if torch.is_grad_enabled() else 1)
         for k, made in enumerate(
@@ -58,9 +58,15 @@ class MtpStudent(DrafterStudent):
         ):
             # The sampler reads the true token before the guessed one.
             token_BN = window_BMW[:, at_T + k, -1]
-            yield made, self.shown.logits(mtp.sampled(made, self.shown.embed(token_BN))), at_T
+            yield (
+                made,
+                self.shown.state_logits(
+                    mtp.sampled_states(made, self.shown.embed_tokens(token_BN))
+                ),
+                at_T,
+            )
 
-    def beside(self, made: Tensor, truth: Tensor) -> Tensor:
+    def extra_loss(self, made: Tensor, truth: Tensor) -> Tensor:
         """The cross-entropy of the laws of the masks' own states, without the sampler.
 
         Args:
@@ -70,7 +76,7 @@ class MtpStudent(DrafterStudent):
         Returns:
             Nats a position.
         """
-        return F.cross_entropy(self.shown.logits(made).float(), truth)
+        return F.cross_entropy(self.shown.state_logits(made).float(), truth)
 
 
 def run_mtp_masks(
@@ -122,7 +128,7 @@ def make_mtp(shown: TeacherContext) -> DrafterStudent:
         for t in (torch.randn(RANK, into, generator=g) * into**-0.5, torch.zeros(out, RANK))
     ]
 
-    def make(
+    def make_artefact(
         t: Sequence[Tensor],
         layer: StateLayer | None,
         vocab: TokenVocabulary,
@@ -151,9 +157,9 @@ def make_mtp(shown: TeacherContext) -> DrafterStudent:
 
     return MtpStudent(
         shown,
-        [shown.embed(drawn).clone(), *new_mtp_sampler(s.width, shown.seed), *pairs],
+        [shown.embed_tokens(drawn).clone(), *new_mtp_sampler(s.width, shown.seed), *pairs],
         None,
-        make,
+        make_artefact,
     )
 
 

@@ -40,13 +40,13 @@ class ProbeStudent(DrafterStudent):
             Of each probe what it came out as ``[B, T, H]``, the logits there, and the positions.
         """
         token_BT = window_BMW[:, : entry_BTH.shape[1], -2]
-        probes = self.model()
+        probes = self.build_artefact()
         copies = [
-            run_soft_probes(self.shown.target, probes.chain(copy), token_BT)
+            run_soft_probes(self.shown.target, probes.copy_probes(copy), token_BT)
             for copy in range(probes.copies)
         ]
         for made in zip(*copies, strict=True):
-            logits = torch.stack([self.shown.logits(state_BTH) for state_BTH in made]).mean(0)
+            logits = torch.stack([self.shown.state_logits(state_BTH) for state_BTH in made]).mean(0)
             yield made[0], logits, torch.arange(made[0].shape[1])
 
 
@@ -67,7 +67,7 @@ def run_soft_probes(target: TrainableLlama, probes: SoftProbes, token_BT: Tensor
         # A probe is made of the text's states at its depth, and passes the layers from here on.
         if i in probes.enter:
             states = dict.fromkeys(probes.depths, x.flatten(0, 1))
-            both = probes.behind(states, x.shape[0] * x.shape[1]).unflatten(0, x.shape[:2])
+            both = probes.probe_inputs(states, x.shape[0] * x.shape[1]).unflatten(0, x.shape[:2])
             rows += [row for row, depth in zip(both.unbind(2), probes.enter) if depth == i]
         # Nothing that stands behind changes what the text is, and the target is not trained.
         past = Past()
@@ -103,7 +103,7 @@ def run_layer_by_levels(
     if at_T is None:
         at_T = torch.arange(x_BTH.shape[1])
 
-    def added(place: str, read: Tensor, y: Tensor, plain: bool = False) -> Tensor:
+    def added_rows(place: str, read: Tensor, y: Tensor, plain: bool = False) -> Tensor:
         """Add what the adapter makes of a row to what the layer makes of it.
 
         Args:
@@ -126,7 +126,7 @@ def run_layer_by_levels(
     n = layer.input_layernorm(x_BTH)
     own = layer.self_attn
     # The three projections share one pair of matrices, so their outputs stand side by side.
-    qkv = added(
+    qkv = added_rows(
         "qkv", x_BTH, torch.cat([p(n) for p in (own.q_proj, own.k_proj, own.v_proj)], -1), True
     )
     heads = qkv.unflatten(-1, (-1, s.head)).transpose(1, 2)
@@ -143,14 +143,14 @@ def run_layer_by_levels(
     else:
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     y = y.transpose(1, 2).flatten(2)
-    x = x_BTH + added("out", y, own.o_proj(y))
+    x = x_BTH + added_rows("out", y, own.o_proj(y))
     mlp = layer.mlp
     n = layer.post_attention_layernorm(x)
-    gate, up = added("gate_up", x, torch.cat([mlp.gate_proj(n), mlp.up_proj(n)], -1), True).chunk(
-        2, -1
-    )
+    gate, up = added_rows(
+        "gate_up", x, torch.cat([mlp.gate_proj(n), mlp.up_proj(n)], -1), True
+    ).chunk(2, -1)
     inner = F.silu(gate) * up
-    return x + added("down", inner, mlp.down_proj(inner))
+    return x + added_rows("down", inner, mlp.down_proj(inner))
 
 
 def make_ppd(shown: TeacherContext) -> DrafterStudent:
@@ -162,7 +162,7 @@ def make_ppd(shown: TeacherContext) -> DrafterStudent:
         ]
     ]
 
-    def make(
+    def make_artefact(
         t: Sequence[Tensor],
         layer: StateLayer | None,
         vocab: TokenVocabulary,
@@ -184,7 +184,7 @@ def make_ppd(shown: TeacherContext) -> DrafterStudent:
         enter = (0,) * shown.levels
         return SoftProbes(t[0], None, enter, vocab, rates, share, shown.copies)
 
-    return ProbeStudent(shown, [shown.embed(drawn).clone()], None, make)
+    return ProbeStudent(shown, [shown.embed_tokens(drawn).clone()], None, make_artefact)
 
 
 def make_hidden(shown: TeacherContext) -> DrafterStudent:
@@ -192,7 +192,7 @@ def make_hidden(shown: TeacherContext) -> DrafterStudent:
     s = shown.target.s
     enter = probe_entry_layers(shown.enters, shown.levels, s.layers)
 
-    def make(
+    def make_artefact(
         t: Sequence[Tensor],
         layer: StateLayer | None,
         vocab: TokenVocabulary,
@@ -214,7 +214,7 @@ def make_hidden(shown: TeacherContext) -> DrafterStudent:
         return SoftProbes(t[0], t[1:], enter, vocab, rates, share)
 
     maps = [torch.eye(s.width) for _ in range(shown.levels)]
-    return ProbeStudent(shown, [torch.zeros(shown.levels, s.width), *maps], None, make)
+    return ProbeStudent(shown, [torch.zeros(shown.levels, s.width), *maps], None, make_artefact)
 
 
 def probe_entry_layers(asked: Sequence[int], levels: int, layers: int) -> tuple[int, ...]:

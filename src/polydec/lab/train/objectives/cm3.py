@@ -51,11 +51,11 @@ class CausalMasking:
         if not 0 <= self.mean <= MOST - 1:
             raise RequestError(f"spans is {self.mean}: it must lie in 0 (none) to {MOST - 1}")
 
-    def network(self, student: TrainableLlama) -> TrainableLlama:
+    def trained_network(self, student: TrainableLlama) -> TrainableLlama:
         """The student alone."""
         return student
 
-    def loss(
+    def batch_loss(
         self,
         network: nn.Module,
         batch_BT: Tensor,
@@ -73,7 +73,7 @@ class CausalMasking:
         Returns:
             Nats a learned token.
         """
-        rows = [self.row(row, ids, rng) for row in batch_BT.numpy()]
+        rows = [self.moved_row(row, ids, rng) for row in batch_BT.numpy()]
         batch_BT = rows_of(rows)
         # A mark that is read is not learned to be written.
         labels_BT = batch_BT[:, 1:].clone()
@@ -81,7 +81,7 @@ class CausalMasking:
             labels_BT[labels_BT == ids[mark]] = IGNORED
         return cross_entropy(network, batch_BT[:, :-1], labels_BT)  # pyright: ignore[reportArgumentType]
 
-    def row(
+    def moved_row(
         self, row_T: np.ndarray, ids: Mapping[str, int], rng: np.random.Generator
     ) -> np.ndarray:
         """Move the spans of one row; the row keeps its length.
@@ -103,7 +103,7 @@ class CausalMasking:
         kept = text_L[: len(text_L) - 3 * len(spans)].tolist()
         return np.array([row_T[0], *move_spans_to_end(kept, spans, ids)], dtype=row_T.dtype)
 
-    def save(
+    def save_extras(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Write nothing: the model is all there is.

@@ -41,11 +41,11 @@ class MeapObjective:
         if not 0 <= self.share <= 0.9:
             raise RequestError(f"mask is {self.share}: it must lie in 0 (nothing) to 0.9")
 
-    def network(self, student: TrainableLlama) -> TrainableLlama:
+    def trained_network(self, student: TrainableLlama) -> TrainableLlama:
         """The student alone."""
         return student
 
-    def loss(
+    def batch_loss(
         self,
         network: nn.Module,
         batch_BT: Tensor,
@@ -73,7 +73,7 @@ class MeapObjective:
         # Positions at masks predict the next token too.
         return cross_entropy(network, inputs_BT, batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
 
-    def save(
+    def save_extras(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Write nothing: the model is all there is.

@@ -21,11 +21,11 @@ class NextToken:
     marks = ()
     ends = ()
 
-    def network(self, student: TrainableLlama) -> TrainableLlama:
+    def trained_network(self, student: TrainableLlama) -> TrainableLlama:
         """The student alone."""
         return student
 
-    def loss(
+    def batch_loss(
         self,
         network: nn.Module,
         batch_BT: Tensor,
@@ -46,7 +46,7 @@ class NextToken:
         # Each input predicts the token after it.
         return cross_entropy(network, batch_BT[:, :-1], batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
 
-    def save(
+    def save_extras(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Write nothing: the model is all there is.

@@ -36,11 +36,11 @@ class LMObjective(Protocol):
         """
         ...
 
-    def network(self, student: TrainableLlama) -> nn.Module:
+    def trained_network(self, student: TrainableLlama) -> nn.Module:
         """What is trained: the student, or a module that has it as `student` and more besides."""
         ...
 
-    def loss(
+    def batch_loss(
         self,
         network: nn.Module,
         batch_BT: Tensor,
@@ -61,7 +61,7 @@ class LMObjective(Protocol):
         """
         ...
 
-    def save(
+    def save_extras(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Write what was learned besides the model, if anything.

@@ -66,7 +66,7 @@ class OffsetPredictor(nn.Module):
         x = x + silu(linear(x, self.weight, self.bias[offset - 2]))
         return x + silu(linear(x, self.deep, self.deep_bias[offset - 2]))
 
-    def heads(
+    def draft_heads(
         self, student: TrainableLlama
     ) -> list[tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]]:
         """The offsets 2 to DRAFTED + 1 as draft heads: for each its first block and its second."""
@@ -123,11 +123,11 @@ class TokenUnify:
                 f"mixture is {tuple(self.shares)}: it must hold three shares, each at least 0, that add up to 1"
             )
 
-    def network(self, student: TrainableLlama) -> TokenUnifyModel:
+    def trained_network(self, student: TrainableLlama) -> TokenUnifyModel:
         """The student and its offsets."""
         return TokenUnifyModel(student)
 
-    def loss(
+    def batch_loss(
         self,
         network: nn.Module,
         batch_BT: Tensor,
@@ -188,7 +188,7 @@ class TokenUnify:
         weights_K = offset_weights(min(OFFSETS, batch_BT.shape[1] - 1))
         offsets = 1 + rng.choice(len(weights_K), self.looks, p=weights_K)
         # One pass of the network serves all offsets.
-        state_BTH = net.student.model.states(batch_BT[:, :-1])
+        state_BTH = net.student.model.text_states(batch_BT[:, :-1])
         parts = [
             torch.nn.functional.cross_entropy(
                 # The state of input t predicts token t + k, so the last k - 1 states predict
@@ -204,7 +204,7 @@ class TokenUnify:
 
     _kinds = (_masked, _next, _later)
 
-    def save(
+    def save_extras(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Write the offsets 2 to 5 as draft heads in out/heads.
@@ -220,7 +220,7 @@ class TokenUnify:
         """
         assert isinstance(network, TokenUnifyModel)
         rates = rates_of(network, unseen_RT)
-        parts = network.offsets.heads(network.student)
+        parts = network.offsets.draft_heads(network.student)
         made = DraftHeads(
             [first for first, _ in parts],
             False,
@@ -254,7 +254,7 @@ def offset_token_logits(net: TokenUnifyModel, state_BTH: Tensor, offset: int) ->
     else:
         guessed = net.offsets(state_BTH, offset)
     # All offsets go through the network's own norm and head.
-    return net.student.logits(net.student.model.norm(guessed)).float()
+    return net.student.token_logits(net.student.model.norm(guessed)).float()
 
 
 @torch.no_grad()
@@ -268,7 +268,7 @@ def rates_of(net: TokenUnifyModel, unseen_RT: Tensor) -> list[list[float]]:
     Returns:
         DRAFTED lists of RANKS shares, 0 to 1.
     """
-    state_RTH = net.student.model.states(unseen_RT[:, :-1])
+    state_RTH = net.student.model.text_states(unseen_RT[:, :-1])
     out = list[list[float]]()
     for k in range(2, 2 + DRAFTED):
         logits = offset_token_logits(net, state_RTH[:, : state_RTH.shape[1] - k + 1], k)

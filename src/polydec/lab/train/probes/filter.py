@@ -60,10 +60,12 @@ def prepare_probe(spec: FilterSpec) -> ProbeTraining[ProbeExamples]:
     start = filters.new_confidence_filter(spec.block, spec.hidden or spec.block, spec.seed)
     net = TrainableProbe(build, p=[t for layer in start.layers for t in layer])
 
-    def loss(part: ProbeExamples) -> Tensor:
-        return binary_cross_entropy_with_logits(net.probe().logits(part.input_NX), part.label_N)
+    def part_loss(part: ProbeExamples) -> Tensor:
+        return binary_cross_entropy_with_logits(
+            net.current_probe().filter_logits(part.input_NX), part.label_N
+        )
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Write the filter as an artefact.
 
         Args:
@@ -71,14 +73,14 @@ def prepare_probe(spec: FilterSpec) -> ProbeTraining[ProbeExamples]:
             result: What was measured; it goes into config.json.
         """
         about = {"target": spec.target, "tasks": list(spec.tasks), **result}
-        filters.save(out, net.probe(), about)
+        filters.save(out, net.current_probe(), about)
 
     return ProbeTraining(
         net,
         ProbeExamples(sure_NB, right_NB),
-        loss,
-        lambda: {"pairs": len(sure_NB), **_judge(net.probe(), aside)},
-        save,
+        part_loss,
+        lambda: {"pairs": len(sure_NB), **_judge(net.current_probe(), aside)},
+        save_result,
         identity={"pairs": tensor_digest(right_NB)},
         schedule={"weight_decay": 0.0},
     )
@@ -103,7 +105,7 @@ def draw_task_prompts(lm: LoadedModel, spec: FilterSpec | ValueSpec) -> list[tup
     """
     of = task_variety(spec.varied)
     return [
-        lm.ids(draw_task(name, spec.seed, i, of=of).question)
+        lm.encode_prompt(draw_task(name, spec.seed, i, of=of).question)
         for i in range(spec.each)
         for name in spec.tasks
     ]
@@ -124,7 +126,7 @@ def filter_training_prompts(lm: LoadedModel, spec: FilterSpec) -> list[tuple[int
     """
     if spec.data is not None:
         own = selfplay.draw_prompts(training_data(spec.data), spec.each, seed=spec.seed)
-        ids = [lm.ids(user) for _, user in own]
+        ids = [lm.encode_prompt(user) for _, user in own]
         fitting = [x for x in ids if len(x) + spec.max_tokens <= lm.network.context]
         if not fitting:
             raise RequestError(
@@ -172,7 +174,7 @@ async def _pairs(
     Each is ``[passes, block]``, blocks one after the other.
     """
     canvas: list[int | None] = [*prompt, *(None,) * spec.max_tokens]
-    board = model.open(len(canvas), len(prompt))
+    board = model.open_canvas(len(canvas), len(prompt))
     sure = list[Tensor]()
     right = list[Tensor]()
     gap = list[Tensor]()
@@ -211,7 +213,7 @@ async def fill_answer_canvas(model: Denoiser, prompt: Sequence[int], spec: Filte
         The prompt and the answer. Gaps behind an end of text are filled as well.
     """
     canvas: list[int | None] = [*prompt, *(None,) * spec.max_tokens]
-    board = model.open(len(canvas), len(prompt))
+    board = model.open_canvas(len(canvas), len(prompt))
     for start in range(len(prompt), len(canvas), spec.block):
         while rows := [
             i for i in range(start, min(start + spec.block, len(canvas))) if canvas[i] is None
@@ -224,7 +226,7 @@ async def fill_answer_canvas(model: Denoiser, prompt: Sequence[int], spec: Filte
 
 
 async def _laws(board: Any, canvas: Sequence[int | None], rows: Sequence[int]) -> Tensor:
-    return (await board.score(tuple(canvas), rows, range(len(canvas)))).log_softmax(-1)
+    return (await board.score_canvas(tuple(canvas), rows, range(len(canvas)))).log_softmax(-1)
 
 
 def _judge(
@@ -233,7 +235,7 @@ def _judge(
     """Precision and recall of tokens that it finds right at 0.96, in gaps of runs set aside."""
     sure_NB, right_NB, gap_NB = (torch.cat(t) for t in zip(*pairs))
     gap = gap_NB > 0
-    kept = (made.logits(sure_NB).sigmoid() > 0.96)[gap]
+    kept = (made.filter_logits(sure_NB).sigmoid() > 0.96)[gap]
     right = (right_NB > 0)[gap]
     both = float((kept & right).sum())
     return {

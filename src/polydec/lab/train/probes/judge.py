@@ -70,30 +70,30 @@ def prepare_probe(spec: JudgeSpec) -> ProbeTraining[ProbeExamples]:
         bias=torch.zeros(()),
     )
 
-    def loss(part: ProbeExamples) -> Tensor:
+    def part_loss(part: ProbeExamples) -> Tensor:
         # A wrong token that is kept may cost the answer, a right one that is dropped only a pass.
         weight_N = torch.where(part.label_N > 0, 1.0, spec.weight)
-        logit_N = judge.probe().logits(part.input_NX)
+        logit_N = judge.current_probe().judge_logits(part.input_NX)
         return F.binary_cross_entropy_with_logits(logit_N, part.label_N, weight_N)
 
     return ProbeTraining(
         judge,
         lessons,
-        loss,
+        part_loss,
         lambda: {
             "tokens": len(lessons),
             "right": float(lessons.label_N.mean()),
             "held_out": {
                 "tokens": len(unseen),
                 "right": float(unseen.label_N.mean()),
-                "auc": token_judge_auc(judge.probe(), unseen),
-                "kept": judge_pass_rates(judge.probe(), unseen),
+                "auc": token_judge_auc(judge.current_probe(), unseen),
+                "kept": judge_pass_rates(judge.current_probe(), unseen),
             },
         },
         lambda out, result: trained.save(
-            out, judge.probe(), {"target": spec.target, "draft": name}
+            out, judge.current_probe(), {"target": spec.target, "draft": name}
         ),
-        lambda: loss(aside),
+        lambda: part_loss(aside),
         {"draft": name, "samples": known_by},
     )
 
@@ -112,7 +112,7 @@ def _compared(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
 def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
     """Labels by a checker, of a solution of each model."""
 
-    def solutions(unseen: bool) -> list[LabelledSolution]:
+    def checked_solutions(unseen: bool) -> list[LabelledSolution]:
         if unseen:
             each = max(1, spec.each // 3)
         else:
@@ -132,8 +132,8 @@ def _checked(spec: JudgeSpec, point: ModelBundle, small: ModelBundle) -> Parts:
             )
         ]
 
-    seen = solutions(False)
-    unseen = solutions(True)
+    seen = checked_solutions(False)
+    unseen = checked_solutions(True)
     # Of a problem both solutions are set aside or none is: they are much alike.
     questions = set(sorted({d.problem.question for d in seen})[::8])
     parts = (
@@ -325,7 +325,7 @@ def token_judge_auc(judge: JudgeProbe, lessons: ProbeExamples) -> float:
     Returns:
         0 to 1; ties count half; 0.5 where all are right or all are wrong.
     """
-    share = ranking.roc_auc(judge.logits(lessons.input_NX), lessons.label_N > 0)
+    share = ranking.roc_auc(judge.judge_logits(lessons.input_NX), lessons.label_N > 0)
     if share is None:
         return 0.5
     return share
@@ -343,10 +343,10 @@ def judge_pass_rates(judge: JudgeProbe, lessons: ProbeExamples) -> dict[str, tup
         By threshold, the share of right tokens and of wrong ones that stand (0 where there are
         none).
     """
-    chance_N = judge.logits(lessons.input_NX).sigmoid()
+    chance_N = judge.judge_logits(lessons.input_NX).sigmoid()
     right_N = lessons.label_N > 0
 
-    def share(which_N: Tensor, threshold: float) -> float:
+    def judge_share(which_N: Tensor, threshold: float) -> float:
         """Share of some tokens whose chance lies above a threshold.
 
         Args:
@@ -360,4 +360,4 @@ def judge_pass_rates(judge: JudgeProbe, lessons: ProbeExamples) -> dict[str, tup
             return round(float((chance_N[which_N] > threshold).float().mean()), 4)
         return 0.0
 
-    return {str(x): (share(right_N, x), share(~right_N, x)) for x in THRESHOLDS}
+    return {str(x): (judge_share(right_N, x), judge_share(~right_N, x)) for x in THRESHOLDS}

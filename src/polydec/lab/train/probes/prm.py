@@ -51,7 +51,7 @@ def prepare_probe(spec: PrmSpec) -> ProbeTraining[StepRewardExamples]:
     """Draw and label solutions, a quarter as many of held-out problems."""
     point = load_autoregressive_model(spec.target)
 
-    def solve(file: str, each: int, unseen: bool) -> list[LabelledSolution]:
+    def solve_file(file: str, each: int, unseen: bool) -> list[LabelledSolution]:
         """Draw solutions of problems.
 
         Args:
@@ -72,32 +72,36 @@ def prepare_probe(spec: PrmSpec) -> ProbeTraining[StepRewardExamples]:
             unseen=unseen,
         )
 
-    drawn = solve("text.jsonl", spec.each, unseen=False)
+    drawn = solve_file("text.jsonl", spec.each, unseen=False)
     # Every eighth solution is set aside, whole: its steps are alike.
     lessons = label_solution_steps(point, [d for i, d in enumerate(drawn) if i % 8])
     aside = label_solution_steps(point, drawn[::8])
     # A quarter as many problems that no training saw.
-    unseen = label_solution_steps(point, solve("held.jsonl", max(1, spec.each // 4), unseen=True))
+    unseen = label_solution_steps(
+        point, solve_file("held.jsonl", max(1, spec.each // 4), unseen=True)
+    )
     width = lessons.input_NX.shape[1]
     head = trainable_step_reward(
         step_reward.new_step_reward(width, spec.inner, point.lm.vocab, spec.seed)
     )
 
-    def loss(part: StepRewardExamples) -> Tensor:
-        return binary_cross_entropy_with_logits(head.probe().logit(part.input_NX), part.label_N)
+    def part_loss(part: StepRewardExamples) -> Tensor:
+        return binary_cross_entropy_with_logits(
+            head.current_probe().step_logits(part.input_NX), part.label_N
+        )
 
     about = {"target": spec.target, "temperature": spec.temperature}
     return ProbeTraining(
         head,
         lessons,
-        loss,
+        part_loss,
         lambda: {
             "states": len(lessons),
-            "loss_aside": float(loss(aside)),
-            "held_out": measure_step_reward(head.probe(), unseen),
+            "loss_aside": float(part_loss(aside)),
+            "held_out": measure_step_reward(head.current_probe(), unseen),
         },
-        lambda out, result: step_reward.save(out, head.probe(), about),
-        lambda: loss(aside),
+        lambda out, result: step_reward.save(out, head.current_probe(), about),
+        lambda: part_loss(aside),
         {"states": len(lessons)},
     )
 
@@ -155,10 +159,10 @@ def measure_step_reward(reward: StepReward, lessons: StepRewardExamples) -> dict
         so; ranked: of each kind of problem how often, of a right and a wrong step of it, the right
         one is valued more (0.5 is chance; None where all are right or all are wrong).
     """
-    value_N = reward.logit(lessons.input_NX)
+    value_N = reward.step_logits(lessons.input_NX)
     right_N = lessons.label_N > 0.5
 
-    def ranked(kind: int) -> float | None:
+    def ranked_steps(kind: int) -> float | None:
         own_N = lessons.kind_N == kind
         good = value_N[own_N & right_N]
         # The share of pairs in which the right step has the higher value: the area under the curve.
@@ -172,5 +176,5 @@ def measure_step_reward(reward: StepReward, lessons: StepRewardExamples) -> dict
         "steps": len(right_N),
         "right": float(right_N.float().mean()),
         "told": float(((value_N > 0) == right_N).float().mean()),
-        "ranked": {name: ranked(names[name]) for name in sorted(names)},
+        "ranked": {name: ranked_steps(names[name]) for name in sorted(names)},
     }

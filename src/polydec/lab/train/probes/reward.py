@@ -33,34 +33,34 @@ def prepare_probe(spec: RewardSpec) -> ProbeTraining[ProbeExamples]:
     good_N = torch.tensor([1.0] * len(texts[0]) + [0.0] * len(texts[1]))
     every = ProbeExamples(reward.stack_ngram_frequencies(lines, spec.size, spec.order), good_N)
     aside_N = torch.tensor([i % 10 == 9 for part in texts for i in range(len(part))])
-    lessons = every.select(~aside_N)
-    held = every.select(aside_N if aside_N.any() else ~aside_N)
+    lessons = every.select_rows(~aside_N)
+    held = every.select_rows(aside_N if aside_N.any() else ~aside_N)
     # Both files weigh the same, however many lines they have.
     even_N = torch.where(good_N > 0, 0.5 / len(texts[0]), 0.5 / len(texts[1])) * len(good_N)
     net = torch.nn.Linear(spec.size, 1)
     torch.nn.init.zeros_(net.weight)
     torch.nn.init.zeros_(net.bias)
 
-    def loss(part: ProbeExamples) -> Tensor:
+    def part_loss(part: ProbeExamples) -> Tensor:
         return binary_cross_entropy_with_logits(
             net(part.input_NX)[:, 0], part.label_N, weight=even_N[~aside_N]
         )
 
-    def classifier() -> NgramTextClassifier:
+    def make_classifier() -> NgramTextClassifier:
         weight_S = net.weight.detach()[0].clone()
         return NgramTextClassifier(weight_S, float(net.bias.detach()[0]), spec.order)
 
-    def measure() -> Mapping[str, Any]:
-        now = classifier()
+    def measure_result() -> Mapping[str, Any]:
+        now = make_classifier()
         right_N = (held.input_NX @ now.weight_S + now.bias > 0) == (held.label_N > 0)
         return {"texts": len(every), "right": float(right_N.float().mean())}
 
     return ProbeTraining(
         net,
         lessons,
-        loss,
-        measure,
-        lambda out, result: reward.save(out, TextReward(classifier(), True), result),
+        part_loss,
+        measure_result,
+        lambda out, result: reward.save(out, TextReward(make_classifier(), True), result),
         identity={"texts": len(every)},
         schedule={"weight_decay": 1e-3},
     )

@@ -65,7 +65,7 @@ class RouterExamples:
         """1 where the target's step is the better one, else 0."""
         return (self.advantage_N > 0).float()
 
-    def select(self, picked: Tensor) -> RouterExamples:
+    def select_rows(self, picked: Tensor) -> RouterExamples:
         """The rows of these numbers, or those for which a mask holds."""
         return RouterExamples(self.state_NH[picked], self.value_N[picked], self.advantage_N[picked])
 
@@ -78,10 +78,10 @@ class _RecordingReward:
     state: list[Tensor] = field(default_factory=list[Tensor])
     chances: list[float] = field(default_factory=list[float])
 
-    def chance(self, hidden_H: Tensor) -> float:
+    def success_chance(self, hidden_H: Tensor) -> float:
         # Without a reward only the states are wanted.
         self.state.append(hidden_H)
-        self.chances.append(0.0 if self.reward is None else self.reward.chance(hidden_H))
+        self.chances.append(0.0 if self.reward is None else self.reward.success_chance(hidden_H))
         return self.chances[-1]
 
 
@@ -92,7 +92,7 @@ class _RecordingOracle:
     small: _RecordingReward
     big: _RecordingReward
 
-    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+    async def prefers_target(self, case: ArbiterCase, rng: Rng) -> bool:
         """Decide for the step of the higher reward, after the draft model's state was noted.
 
         Args:
@@ -102,8 +102,8 @@ class _RecordingOracle:
         Returns:
             Whether the target's step stands.
         """
-        await case.drafted(self.small)
-        return await AdvantageArbiter(self.big).prefers(case, rng)
+        await case.draft_step_value(self.small)
+        return await AdvantageArbiter(self.big).prefers_target(case, rng)
 
 
 def prepare_probe(spec: RouterSpec) -> ProbeTraining[RouterExamples]:
@@ -115,27 +115,29 @@ def prepare_probe(spec: RouterSpec) -> ProbeTraining[RouterExamples]:
     unseen = _kept(spec, models, True)
     # Steps of one problem stand together, so every eighth step sets aside some of most problems.
     last = torch.arange(len(every)) % 8 == 0
-    aside = every.select(last)
+    aside = every.select_rows(last)
     width = every.state_NH.shape[1]
     head = trainable_step_reward(
         step_reward.new_step_reward(width, spec.inner, models.draft.lm.vocab, spec.seed)
     )
 
-    def loss(part: RouterExamples) -> Tensor:
-        return binary_cross_entropy_with_logits(head.probe().logit(part.state_NH), part.better_N)
+    def part_loss(part: RouterExamples) -> Tensor:
+        return binary_cross_entropy_with_logits(
+            head.current_probe().step_logits(part.state_NH), part.better_N
+        )
 
     about = {"target": spec.target, "draft": spec.draft, "temperature": spec.temperature}
     return ProbeTraining(
         head,
-        every.select(~last),
-        loss,
+        every.select_rows(~last),
+        part_loss,
         lambda: {
             "steps_seen": len(every),
-            "loss_aside": float(loss(aside)),
-            "held_out": measure_router(DraftStateRouter(head.probe()), unseen),
+            "loss_aside": float(part_loss(aside)),
+            "held_out": measure_router(DraftStateRouter(head.current_probe()), unseen),
         },
-        lambda out, result: router.save(out, DraftStateRouter(head.probe()), about),
-        lambda: loss(aside),
+        lambda out, result: router.save(out, DraftStateRouter(head.current_probe()), about),
+        lambda: part_loss(aside),
     )
 
 
@@ -237,6 +239,6 @@ def measure_router(made: DraftStateRouter, lessons: RouterExamples) -> dict[str,
     return {
         "steps": len(better_N),
         "better": round(float(better_N.float().mean()), 4),
-        "auc": roc_auc(made.head.logit(lessons.state_NH), better_N),
+        "auc": roc_auc(made.head.step_logits(lessons.state_NH), better_N),
         "of_value": roc_auc(-lessons.value_N, better_N),
     }

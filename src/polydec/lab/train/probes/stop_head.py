@@ -15,9 +15,9 @@ from polydec.base.errors import RequestError
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.train import selfplay
-from polydec.lab.train.dice import generator_for
 from polydec.lab.train.own_text import SampledTextSpec, gather_target_text
 from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.probe import StopHeadSpec
 from polydec.lab.train.target import load_target_and_draft
@@ -79,8 +79,10 @@ def prepare_probe(spec: StopHeadSpec) -> ProbeTraining[ProbeExamples]:
     constant = best_constant_logits(lessons.label_N, spec.weight)
     head = trainable_stop_head(StopHead(start.blocks, (start.out[0], constant)), spec.tied)
 
-    def loss(part: ProbeExamples) -> Tensor:
-        return weighted_bce(head.probe().logits(part.input_NX), part.label_N, spec.weight)
+    def part_loss(part: ProbeExamples) -> Tensor:
+        return weighted_bce(
+            head.current_probe().stop_logits(part.input_NX), part.label_N, spec.weight
+        )
 
     about = {
         "target": spec.target,
@@ -92,14 +94,14 @@ def prepare_probe(spec: StopHeadSpec) -> ProbeTraining[ProbeExamples]:
     return ProbeTraining(
         head,
         lessons,
-        loss,
+        part_loss,
         lambda: {
             "positions": len(lessons),
-            "loss_aside": float(loss(aside)),
-            "held_out": measure_stop_head(head.probe(), unseen, spec.weight),
+            "loss_aside": float(part_loss(aside)),
+            "held_out": measure_stop_head(head.current_probe(), unseen, spec.weight),
         },
-        lambda out, result: stop_head.save(out, head.probe(), about),
-        lambda: loss(aside),
+        lambda out, result: stop_head.save(out, head.current_probe(), about),
+        lambda: part_loss(aside),
         {
             "draft": name,
             "positions": len(lessons),
@@ -157,15 +159,15 @@ def teacher_forced_laws(lm: CausalLaw, sample: TrainingSample, temperature: floa
         The law of each output token after the true text before it, ``[T, V]``, float64.
     """
 
-    async def score() -> Tensor:
-        session = lm.open(sample.prompt_ids)
-        await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
-        scores = await session.score(
-            Draft.chain(sample.prompt_ids[-1], sample.output_ids[:-1]), ScoreRequest()
+    async def score_once() -> Tensor:
+        session = lm.open_session(sample.prompt_ids)
+        await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
+        scores = await session.score_draft(
+            Draft.chain_draft(sample.prompt_ids[-1], sample.output_ids[:-1]), ScoreRequest()
         )
-        return torch.stack([scores.weights(i) for i in range(len(sample.output_ids))]).double()
+        return torch.stack([scores.log_weights(i) for i in range(len(sample.output_ids))]).double()
 
-    logits_TV = run_coroutines([score()])[0]
+    logits_TV = run_coroutines([score_once()])[0]
     if temperature == 0.0:
         return torch.nn.functional.one_hot(logits_TV.argmax(-1), logits_TV.shape[-1]).double()
     return (logits_TV / temperature).softmax(-1)
@@ -186,19 +188,20 @@ def teacher_forced_states(lm: CausalLaw, prompt: tuple[int, ...], read: Sequence
         RequestError: It shows no states.
     """
 
-    async def score() -> Tensor:
-        session = lm.open(prompt)
-        await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+    async def score_once() -> Tensor:
+        session = lm.open_session(prompt)
+        await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
         hidden_NH = (
-            await session.score(
-                Draft.chain(prompt[-1], read), ScoreRequest(law=RowDetail.NOTHING, hidden=True)
+            await session.score_draft(
+                Draft.chain_draft(prompt[-1], read),
+                ScoreRequest(law=RowDetail.NOTHING, hidden=True),
             )
         ).hidden_NH
         if hidden_NH is None:
             raise RequestError("draft shows no hidden states: the head cannot be trained on it")
         return hidden_NH[1:].float()
 
-    return run_coroutines([score()])[0]
+    return run_coroutines([score_once()])[0]
 
 
 def weighted_bce(logits_N2: Tensor, accepted_N: Tensor, weight: float) -> Tensor:
@@ -249,7 +252,7 @@ def measure_stop_head(head: StopHead, lessons: ProbeExamples, weight: float) -> 
         which (0.5 is chance).
     """
     y = lessons.label_N
-    logits = head.logits(lessons.input_NX)
+    logits = head.stop_logits(lessons.input_NX)
     same = best_constant_logits(y, weight).expand(len(y), 2)
     g = torch.Generator().manual_seed(0)
     # Pairs are drawn: all of them would be the square of the positions.

@@ -27,11 +27,11 @@ from polydec.base.errors import RequestError
 from polydec.core.rng import Rng
 from polydec.lab.train import problems
 from polydec.lab.train.auc import roc_auc
-from polydec.lab.train.dice import generator_for
 from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.probe import HEAD_SCHEDULE, ProbeTraining, TrainableProbe
 from polydec.lab.train.probes.prm import trainable_step_reward
 from polydec.lab.train.problems import ReasoningProblem
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.spearman import spearman_correlation
 from polydec.lab.train.specs.probe import TextRouterSpec
@@ -96,7 +96,7 @@ class _StepPairOracle:
     reward: StepReward | None
     worth: Callable[[Sequence[int], Sequence[int]], float]
 
-    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+    async def prefers_target(self, case: ArbiterCase, rng: Rng) -> bool:
         """Value both steps, and keep them as a lesson.
 
         Args:
@@ -109,10 +109,12 @@ class _StepPairOracle:
         *before, drafted = case.steps
         if self.reward is None:
             stood = [x for step in before for x in step.tokens]
-            value, own = (self.worth(stood, step) for step in (drafted.tokens, await case.own()))
+            value, own = (
+                self.worth(stood, step) for step in (drafted.tokens, await case.target_step())
+            )
         else:
-            value = await case.read(self.reward)
-            own = await case.written(self.reward)
+            value = await case.target_reading_value(self.reward)
+            own = await case.target_step_value(self.reward)
         text = (*self.prompt, *mark_step_writers(case.steps, *self.marks))
         self.lessons.append(TextRouterExample(text, self.problem, value, own))
         return own > value
@@ -127,7 +129,7 @@ class TextRouterExamples:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def select(self, picked: Tensor) -> TextRouterExamples:
+    def select_rows(self, picked: Tensor) -> TextRouterExamples:
         """The steps of these numbers."""
         return TextRouterExamples([self.steps[i] for i in picked.tolist()])
 
@@ -140,7 +142,7 @@ class TextRouterModel(nn.Module):
         self.network = network
         self.head = head
 
-    def logits(self, text_BT: Tensor, last_B: Tensor) -> Tensor:
+    def step_logits(self, text_BT: Tensor, last_B: Tensor) -> Tensor:
         """Read texts that end in a step of the draft model's.
 
         Args:
@@ -150,8 +152,8 @@ class TextRouterModel(nn.Module):
         Returns:
             Log odds ``[B]`` that the target's step would be the better one.
         """
-        state_BTH = self.network.model.states(text_BT)
-        return self.head.probe().logit(state_BTH[torch.arange(len(text_BT)), last_B])
+        state_BTH = self.network.model.text_states(text_BT)
+        return self.head.current_probe().step_logits(state_BTH[torch.arange(len(text_BT)), last_B])
 
 
 def prepare_probe(spec: TextRouterSpec) -> ProbeTraining[TextRouterExamples]:
@@ -175,9 +177,9 @@ def prepare_probe(spec: TextRouterSpec) -> ProbeTraining[TextRouterExamples]:
 
     def loss_on(part: Sequence[TextRouterExample]) -> Tensor:
         better_B = torch.tensor([float(x.better) for x in part])
-        return binary_cross_entropy_with_logits(net.logits(*pad_router_texts(part)), better_B)
+        return binary_cross_entropy_with_logits(net.step_logits(*pad_router_texts(part)), better_B)
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Write the router as an artefact.
 
         Args:
@@ -192,7 +194,7 @@ def prepare_probe(spec: TextRouterSpec) -> ProbeTraining[TextRouterExamples]:
             s.width, s.layers, s.heads, s.kv_heads, s.inner, s.context, s.theta, s.eps
         )
         about = {"target": spec.target, "draft": spec.draft, "temperature": spec.temperature}
-        text_router.save(out, TextRouter(vocab, sizes, weights, net.head.probe()), about)
+        text_router.save(out, TextRouter(vocab, sizes, weights, net.head.current_probe()), about)
 
     return ProbeTraining(
         net,
@@ -205,7 +207,7 @@ def prepare_probe(spec: TextRouterSpec) -> ProbeTraining[TextRouterExamples]:
             "parameters": sum(p.numel() for p in net.parameters()),
             "held_out": measure_text_router(net, unseen),
         },
-        save,
+        save_result,
         lambda: loss_on(aside),
         schedule={**HEAD_SCHEDULE, "warmup": 0.1},
     )
@@ -226,7 +228,7 @@ def start_text_router(spec: TextRouterSpec, size: int) -> TextRouterModel:
     """
     name = spec.start or spec.draft
     source = sources.open_source(name)
-    shape = LlamaShape.of(source.config)
+    shape = LlamaShape.of_config(source.config)
     if shape.vocab != size:
         raise RequestError(
             error_sentence(f"start is {name!r}, of {shape.vocab} tokens: the target has {size}")
@@ -371,7 +373,7 @@ def build_step_checker(
         a right solution, or is one where the text ends there; else 0.
     """
 
-    def worth(before: Sequence[int], step: Sequence[int]) -> float:
+    def step_worth(before: Sequence[int], step: Sequence[int]) -> float:
         """Value a step by the checker of the problem.
 
         Args:
@@ -386,7 +388,7 @@ def build_step_checker(
             return float(problems.is_right_solution(problem, written))
         return float(problems.right_until(problem, written) >= len(written))
 
-    return worth
+    return step_worth
 
 
 @torch.no_grad()
@@ -409,7 +411,7 @@ def measure_text_router(
     better_N = torch.tensor([x.better for x in lessons])
     # In parts, as long texts of all lessons would not fit into memory at once.
     parts = [lessons[i : i + 64] for i in range(0, len(lessons), 64)]
-    logit_N = torch.cat([net.logits(*pad_router_texts(part)) for part in parts])
+    logit_N = torch.cat([net.step_logits(*pad_router_texts(part)) for part in parts])
     value_N = torch.tensor([x.value for x in lessons])
     gain_N = torch.tensor([x.own for x in lessons]) - value_N
 

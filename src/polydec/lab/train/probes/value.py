@@ -26,9 +26,9 @@ from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
 from polydec.lab.train.probes.filter import draw_task_prompts, load_diffusion_model
 from polydec.lab.train.specs.probe import ValueSpec
 from polydec.laws.shapers.sampling import Sampling, build_shapers
+from polydec.methods.diffusion.loop.canvas_rewards import AnswerTextReward
 from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
 from polydec.methods.diffusion.loop.types import canvas_with_edit
-from polydec.methods.diffusion.loop.worths import AnswerTextReward
 from polydec.methods.diffusion.refreshes import exact_refresh
 from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
 from polydec.models.learned import artefacts
@@ -80,23 +80,23 @@ def prepare_probe(spec: ValueSpec) -> ProbeTraining[CanvasExamples]:
     net = TrainableProbe(build, p=(start.embed_VW, *start.one, *start.two, *start.out))
 
     def in_units() -> ValueNetwork:
-        now = net.probe()
+        now = net.current_probe()
         weight, bias = now.out
         return replace(now, out=(weight * spread, bias * spread + mean))
 
-    def loss(part: CanvasExamples) -> Tensor:
-        said_N = net.probe().values(part.input_NX, part.length_N)
+    def part_loss(part: CanvasExamples) -> Tensor:
+        said_N = net.current_probe().canvas_values(part.input_NX, part.length_N)
         return mse_loss(said_N, (part.label_N - mean) / spread)
 
     def loss_aside() -> Tensor:
-        return mse_loss(in_units().values(held.input_NX, held.length_N), held.label_N)
+        return mse_loss(in_units().canvas_values(held.input_NX, held.length_N), held.label_N)
 
     # Its rows have seeds of their own, by which runs of earlier releases go on.
-    def generator(step: int) -> Generator:
+    def make_generator(step: int) -> Generator:
         # A prime factor, so that streams of neighbouring seeds do not meet.
         return torch.Generator().manual_seed(spec.seed * 1_000_003 + step)
 
-    def save(out: Path, result: Mapping[str, Any]) -> None:
+    def save_result(out: Path, result: Mapping[str, Any]) -> None:
         """Write the network as an artefact.
 
         Args:
@@ -108,18 +108,18 @@ def prepare_probe(spec: ValueSpec) -> ProbeTraining[CanvasExamples]:
     return ProbeTraining(
         net,
         lessons,
-        loss,
+        part_loss,
         lambda: {
             "canvases": len(lessons) + len(held),
             # The root of the mean square, in the units of the reward.
             "error": float(loss_aside()) ** 0.5,
             "spread": float(held.label_N.std(correction=0)),
         },
-        save,
+        save_result,
         loss_aside,
         {"canvases": len(lessons)},
         {"weight_decay": 0.0},
-        generator,
+        make_generator,
     )
 
 
@@ -167,8 +167,8 @@ def one_run(
         if isinstance(event, EditedEvent) and event.edit.write:
             canvas = canvas_with_edit(canvas, event.edit)
             canvases.append(canvas)
-    asked = AnswerTextReward(judge.judge).open(prompt, how.vocab)
-    return canvases, run_coroutines([asked.worth(out.token_ids)])[0]
+    asked = AnswerTextReward(judge.judge).open_judge(prompt, how.vocab)
+    return canvases, run_coroutines([asked.answer_worth(out.token_ids)])[0]
 
 
 def stack_run_canvases(runs: Sequence[ValueRun]) -> CanvasExamples:

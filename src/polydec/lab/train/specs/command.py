@@ -43,7 +43,7 @@ class TrainingCommand:
     )
     sentence: Callable[[Mapping[str, Any]], str] | None = None
 
-    def options(self) -> tuple[Option, ...]:
+    def flag_options(self) -> tuple[Option, ...]:
         """The fields that have a flag, in the order of a list."""
         flags = [
             o
@@ -53,15 +53,15 @@ class TrainingCommand:
         # Sorting is stable: all fields keep their order, and those of LAST go to the end.
         return tuple(sorted(flags, key=lambda o: o.name in LAST and 1 + LAST.index(o.name)))
 
-    def flag(self, option: Option) -> str:
+    def option_flag(self, option: Option) -> str:
         """The flag of a field, as it is typed."""
         return self.spelled.get(option.name, "--" + option.name.replace("_", "-"))
 
-    def default(self, option: Option) -> Any:
+    def option_default(self, option: Option) -> Any:
         """The value of a field whose flag is left out; REQUIRED where it cannot be."""
         return self.defaults.get(option.name, option.default)
 
-    def help(self, option: Option) -> str:
+    def option_help(self, option: Option) -> str:
         """The help of a field in one line, with its range."""
         text = self.helps.get(option.name, option.help)
         if not option.range:
@@ -71,7 +71,7 @@ class TrainingCommand:
             return f"{text[:-1]}; {option.range})"
         return f"{text} ({option.range})"
 
-    def train(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    def train_with(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Train with the values of flags, and return what was measured.
 
         Raises:

@@ -57,9 +57,9 @@ class InsertionSpec:
             raise RequestError(
                 f"tasks has {endless[0]!r}: its answers go on, and an insertion model writes whole ones"
             )
-        self.begin()  # refuses wrong tasks and widths
+        self.begin_samples()  # refuses wrong tasks and widths
 
-    def begin(self) -> DiffusionSpec:
+    def begin_samples(self) -> DiffusionSpec:
         """The spec of the masked-diffusion network that training begins with."""
         return DiffusionSpec(
             self.out,

@@ -45,7 +45,7 @@ PRESETS: Mapping[str, LMPreset] = {
 
 
 OBJECTIVES = ("next-token", "meap", "cm3", "tokenunify")
-"""What a step can learn of the text; `lab/train/objectives/known.py` has them."""
+"""What a step can learn of the text; `lab/train/objectives/objective_names.py` has them."""
 
 
 @dataclass(frozen=True)

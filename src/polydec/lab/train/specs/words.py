@@ -16,7 +16,7 @@ CONTEXT = 1024
 """Bytes of a text that the models read."""
 
 UNITS = ("bytes", "lexinvariant", "word-pooled", "hat", "tokens")
-"""Kinds of models; `lab/train/word_kinds/known.py` has them."""
+"""Kinds of models; `lab/train/word_kinds/word_kind_names.py` has them."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Models over bytes and words, one kind a file; `known.py` has them by name."""
+"""Models over bytes and words, one kind a file; `word_kind_names.py` has them by name."""

@@ -36,7 +36,7 @@ class LexinvariantLlama(nn.Module):
         self.fixed = sorted(fixed)
         self.seed = seed
 
-    def tables(self, count: int, seed: int) -> Tensor:
+    def draw_tables(self, count: int, seed: int) -> Tensor:
         """Draw tables, always the same ones for a seed.
 
         Args:
@@ -79,7 +79,9 @@ class LexinvariantLlama(nn.Module):
     def forward(self, token_BT: Tensor) -> Tensor:
         """Logits by the one table that the directory has."""
         # One table serves all rows.
-        return self.by_tables(token_BT, self.tables(1, self.seed).expand(len(token_BT), -1, -1))
+        return self.by_tables(
+            token_BT, self.draw_tables(1, self.seed).expand(len(token_BT), -1, -1)
+        )
 
 
 def lexinvariant_logits(network: LexinvariantLlama, token_BT: Tensor, step: int) -> Tensor:
@@ -95,7 +97,7 @@ def lexinvariant_logits(network: LexinvariantLlama, token_BT: Tensor, step: int)
     """
     # The seeds of two steps, or of two runs, do not meet.
     seed = (network.seed + 1) * 1_000_003 + step
-    return network.by_tables(token_BT, network.tables(len(token_BT), seed))
+    return network.by_tables(token_BT, network.draw_tables(len(token_BT), seed))
 
 
 def build_lexinvariant_network(spec: WordsSpec, tokenizer: Tokenizer) -> LexinvariantLlama:
@@ -128,7 +130,7 @@ def save_lexinvariant_network(
     made = plain_bytes.build_byte_network(spec, tokenizer)
     made.load_state_dict(network.network.state_dict())
     with torch.no_grad():
-        made.model.embed_tokens.weight.copy_(network.tables(1, network.seed)[0])
+        made.model.embed_tokens.weight.copy_(network.draw_tables(1, network.seed)[0])
     plain_bytes.save_byte_network(out, made, tokenizer, spec)
 
 
@@ -152,7 +154,7 @@ def lexinvariant_figures(
     out: dict[str, Any] = {**by_position(network, texts, length)}
     if rows:
         token_BT = torch.tensor(rows)
-        table_BVH = network.tables(len(rows), 7)
+        table_BVH = network.draw_tables(len(rows), 7)
         size = table_BVH.shape[1]
         free = [i for i in range(size) if i not in network.fixed]
         order = torch.arange(size)

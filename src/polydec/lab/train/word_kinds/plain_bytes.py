@@ -55,7 +55,7 @@ def save_byte_network(
         tokenizer: Its tokenizer.
         spec: Options; not used.
     """
-    config = network.s.config(bos=mark_id(tokenizer, BEGIN), eos=mark_id(tokenizer, END))
+    config = network.s.config_content(bos=mark_id(tokenizer, BEGIN), eos=mark_id(tokenizer, END))
     save_directory(out, network, config, files=files_of(tokenizer), dtype=torch.float32)
 
 

@@ -68,7 +68,7 @@ class WordPooled(nn.Module):
         """Logits of what follows each token, the first of which is BEGIN, shape ``[B, T, V]``."""
         c = self.c
         B = len(token_BT)
-        word_BT, offset_BT = self.places(token_BT)
+        word_BT, offset_BT = self.word_places(token_BT)
         W = int(word_BT.max()) + 1
         L = c.longest
         n = c.slots
@@ -80,12 +80,12 @@ class WordPooled(nn.Module):
         there_BW = torch.arange(W) <= word_BT[:, -1:]
         byte_QL = byte_BWL[there_BW]
         pooled_BWNE = self.slots.new_zeros(B, W, n, c.small)
-        pooled_BWNE[there_BW] = self.pooled(byte_QL).to(pooled_BWNE.dtype)
+        pooled_BWNE[there_BW] = self.pooled_words(byte_QL).to(pooled_BWNE.dtype)
         # Q words that are there, in rows of n vectors of the decoder's width.
-        state_QNE = self.down(self.read(pooled_BWNE))[there_BW]
+        state_QNE = self.down(self.read_words(pooled_BWNE))[there_BW]
         # A word's decoder reads n vectors of all words before, then its own bytes; the last one
         # predicts nothing.
-        x_QSE = torch.cat([state_QNE, self.embedded(byte_QL)], 1)[:, :-1]
+        x_QSE = torch.cat([state_QNE, self.byte_embeddings(byte_QL)], 1)[:, :-1]
         cos_SD, sin_SD = pooled_rotary_tables(self.small, x_QSE.shape[1])
         for layer in self.decoder:
             x_QSE = layer(x_QSE, cos_SD, sin_SD)
@@ -95,7 +95,7 @@ class WordPooled(nn.Module):
         out_BTE = x_QSE[number_BW.gather(1, word_BT), n - 1 + offset_BT]
         return F.linear(self.last(out_BTE), self.embed_tokens.weight)
 
-    def places(self, token_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def word_places(self, token_BT: Tensor) -> tuple[Tensor, Tensor]:
         """For what follows each token: the number of its word, and its place in the word."""
         word = torch.zeros_like(token_BT)
         offset = torch.zeros_like(token_BT)
@@ -107,24 +107,24 @@ class WordPooled(nn.Module):
             offset[:, t] = torch.where(over, 0, offset[:, t - 1] + 1)
         return word, offset
 
-    def embedded(self, byte_QL: Tensor) -> Tensor:
+    def byte_embeddings(self, byte_QL: Tensor) -> Tensor:
         """Embeddings of bytes; those of filled-up places are never seen."""
         return self.embed_tokens(byte_QL.clamp(min=0))
 
-    def pooled(self, byte_QL: Tensor) -> Tensor:
+    def pooled_words(self, byte_QL: Tensor) -> Tensor:
         """The vectors of each word, of its own bytes alone, shape ``[Q, n, E]``."""
         n = self.c.slots
         known_QL = byte_QL >= 0
         own_QNE = self.slots.expand(len(byte_QL), -1, -1)
         # The n slots stand before the bytes, and become the word's vectors.
-        x_QSE = torch.cat([own_QNE, self.embedded(byte_QL)], 1)
+        x_QSE = torch.cat([own_QNE, self.byte_embeddings(byte_QL)], 1)
         see_QS = F.pad(known_QL, (n, 0), value=True)
         cos_SD, sin_SD = pooled_rotary_tables(self.small, x_QSE.shape[1])
         for layer in self.encoder:
             x_QSE = layer(x_QSE, cos_SD, sin_SD, see_QS[:, None, None])
         return x_QSE[:, :n]
 
-    def read(self, pooled_BWNE: Tensor) -> Tensor:
+    def read_words(self, pooled_BWNE: Tensor) -> Tensor:
         """What the backbone makes of all that stands before each word, shape ``[B, W, n, H]``."""
         B, W, n, _ = pooled_BWNE.shape
         read_BPH = self.up(pooled_BWNE[:, :-1]).flatten(1, 2)
@@ -228,7 +228,7 @@ def backbone_position_figures(
         `backbone_positions_a_byte`.
     """
     rows = [ids[: length + 1] for ids in texts if len(ids) > 64][:32]
-    words = sum(int(network.places(torch.tensor([ids]))[0].max()) for ids in rows)
+    words = sum(int(network.word_places(torch.tensor([ids]))[0].max()) for ids in rows)
     count = sum(len(ids) - 1 for ids in rows)
     return {"backbone_positions_a_byte": network.c.slots * words / max(1, count)}
 

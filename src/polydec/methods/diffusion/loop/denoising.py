@@ -79,7 +79,7 @@ class DenoisingDecoder:
     def vocab(self) -> TokenVocabulary:
         return self.denoiser.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write all choices of a request, each on a canvas of its own.
 
         Args:
@@ -90,9 +90,11 @@ class DenoisingDecoder:
         Returns:
             One result for each choice of the request, in order.
         """
-        return await self.fill(request, rng, into, lambda r, own: OneEdit(self.open(r), own))
+        return await self.fill_canvases(
+            request, rng, into, lambda r, own: OneEdit(self.open_passes(r), own)
+        )
 
-    async def fill(
+    async def fill_canvases(
         self,
         request: Request,
         rng: Streams,
@@ -110,14 +112,14 @@ class DenoisingDecoder:
         Returns:
             One result for each choice of the request, in order.
         """
-        return await fill_canvases(self.vocab, request, rng, into, self.start, begin)
+        return await fill_canvases(self.vocab, request, rng, into, self.start_state, begin)
 
-    def open(self, request: Request) -> BoardReader:
+    def open_passes(self, request: Request) -> BoardReader:
         """Open a canvas session of the model for one answer."""
         begin = len(request.prompt)
-        return BoardReader(self, self.denoiser.open(begin + request.max_tokens, begin))
+        return BoardReader(self, self.denoiser.open_canvas(begin + request.max_tokens, begin))
 
-    def start(self, request: Request, ends: frozenset[int]) -> FillingState:
+    def start_state(self, request: Request, ends: frozenset[int]) -> FillingState:
         """Return the state of an answer before its first pass.
 
         Args:
@@ -126,9 +128,11 @@ class DenoisingDecoder:
         """
         answer = request.given or (None,) * request.max_tokens
         canvas: Canvas = (*request.prompt, *answer)
-        return self._at(canvas, self.unmasker.start(canvas), None, 0, len(request.prompt), ends)
+        return self._at(
+            canvas, self.unmasker.start_state(canvas), None, 0, len(request.prompt), ends
+        )
 
-    def after(
+    def state_after(
         self, spot: FillingState, edit: TextEdit, state: Any, last: int | None = None
     ) -> FillingState:
         """Return the state after a pass that wrote an edit.
@@ -150,7 +154,7 @@ class DenoisingDecoder:
         ]
         return self._at(canvas, state, spot, spot.passes + 1, spot.begin, spot.ends)
 
-    def again(
+    def state_after_remasking(
         self, spot: FillingState, after: FillingState, state: Any, positions: Collection[int]
     ) -> FillingState:
         """Return the state after a pass that takes tokens back.
@@ -185,7 +189,9 @@ class DenoisingDecoder:
         step = 0
         # The unmasker learns of a new block once, with the number of gaps that it has to fill.
         if block and (before is None or block.start != before.block.start):
-            state = self.unmasker.enter(state, len(gap_positions(canvas, block.start, block.stop)))
+            state = self.unmasker.enter_block(
+                state, len(gap_positions(canvas, block.start, block.stop))
+            )
         elif before is not None:
             step = before.step + 1
         return FillingState(canvas, state, block, step, passes, begin, ends)
@@ -212,7 +218,9 @@ class DenoisingDecoder:
         start = low + (first - low) // size * size
         return range(max(start, begin), min(start + size, high, end))
 
-    def feed(self, spot: FillingState, before: Canvas | None, ahead: int = 0) -> Sequence[int]:
+    def fed_positions(
+        self, spot: FillingState, before: Canvas | None, ahead: int = 0
+    ) -> Sequence[int]:
         """Return the positions that the next pass feeds, ascending.
 
         Under a block-causal model nothing after the model's own block is fed, and a kept prompt is
@@ -223,7 +231,7 @@ class DenoisingDecoder:
             before: Canvas of the pass before; None in the first pass of an answer.
             ahead: Number of positions after the block that are fed in any case. Default 0.
         """
-        feed = self.refresh.feed(spot.canvas, before, spot.block, spot.step)
+        feed = self.refresh.fed_positions(spot.canvas, before, spot.block, spot.step)
         # A block-causal model sees whole blocks: round up to the end of the last one in reach.
         own = self.denoiser.block
         reach = spot.block.stop + ahead
@@ -242,7 +250,9 @@ class DenoisingDecoder:
             return feed
         return [p for p in feed if start <= p < stop]
 
-    def rows(self, spot: FillingState, feed: Sequence[int], ahead: int = 0) -> tuple[int, ...]:
+    def asked_gaps(
+        self, spot: FillingState, feed: Sequence[int], ahead: int = 0
+    ) -> tuple[int, ...]:
         """Return the gaps whose laws the next pass is asked for, ascending.
 
         Args:
@@ -263,7 +273,7 @@ class DenoisingDecoder:
             fed = frozenset(feed)
         return tuple(r for r in rows if r in fed)
 
-    def standing(self, spot: FillingState, feed: Sequence[int]) -> tuple[int, ...]:
+    def standing_rows(self, spot: FillingState, feed: Sequence[int]) -> tuple[int, ...]:
         """Return the known tokens' positions of the block whose laws the next pass is asked for.
 
         Args:
@@ -278,7 +288,7 @@ class DenoisingDecoder:
         fed = frozenset(feed)
         return tuple(i for i in spot.block if spot.canvas[i] is not None and i in fed)
 
-    def step(
+    def apply_edit(
         self,
         spot: FillingState,
         look: UnmaskerView,
@@ -295,11 +305,13 @@ class DenoisingDecoder:
             edit: Tokens to write, before the ending rule cuts them.
             state: State of the unmasker after the pass.
         """
-        last = self.ending.find(look, edit)
+        last = self.ending.find_end(look, edit)
         edit = _ended(look, edit, last)
-        return FillingStep(look, feed, edit, self.after(spot, edit, state, last))
+        return FillingStep(look, feed, edit, self.state_after(spot, edit, state, last))
 
-    def look(self, spot: FillingState, rows: tuple[int, ...], logw_RV: Tensor) -> UnmaskerView:
+    def unmasker_view(
+        self, spot: FillingState, rows: tuple[int, ...], logw_RV: Tensor
+    ) -> UnmaskerView:
         """Bundle the laws of a pass with what an unmasker needs to read them.
 
         Args:
@@ -326,18 +338,20 @@ class BoardReader:
     board: CanvasSession
     before: Canvas | None = None
 
-    def feed(self, spot: FillingState, ahead: int = 0) -> Sequence[int]:
+    def fed_positions(self, spot: FillingState, ahead: int = 0) -> Sequence[int]:
         """Return the positions that the next pass feeds, and remember its canvas as the last one.
 
         Args:
             spot: State before the pass.
             ahead: Number of positions after the block that are fed in any case. Default 0.
         """
-        feed = self.how.feed(spot, self.before, ahead)
+        feed = self.how.fed_positions(spot, self.before, ahead)
         self.before = spot.canvas
         return feed
 
-    async def look(self, spot: FillingState, ahead: int = 0) -> tuple[UnmaskerView, Sequence[int]]:
+    async def look_at_board(
+        self, spot: FillingState, ahead: int = 0
+    ) -> tuple[UnmaskerView, Sequence[int]]:
         """Run a pass of the model over a canvas.
 
         Args:
@@ -347,20 +361,20 @@ class BoardReader:
         Returns:
             The laws at the gaps, and the positions that were fed for them.
         """
-        feed = self.feed(spot, ahead)
-        rows = self.how.rows(spot, feed, ahead)
+        feed = self.fed_positions(spot, ahead)
+        rows = self.how.asked_gaps(spot, feed, ahead)
         # Laws at gaps and at known tokens come from one pass: their rows are asked for together, in
         # ascending order, and taken apart afterwards.
-        stand = self.how.standing(spot, feed)
+        stand = self.how.standing_rows(spot, feed)
         if stand:
             asked = sorted((*rows, *stand))
         else:
             asked = rows
-        logw_RV = await self.board.score(spot.canvas, asked, feed)
+        logw_RV = await self.board.score_canvas(spot.canvas, asked, feed)
         if not stand:
-            return self.how.look(spot, rows, logw_RV), feed
+            return self.how.unmasker_view(spot, rows, logw_RV), feed
         at = {r: i for i, r in enumerate(asked)}
-        look = self.how.look(spot, rows, logw_RV[[at[r] for r in rows]])
+        look = self.how.unmasker_view(spot, rows, logw_RV[[at[r] for r in rows]])
         # At a known token only the highest probability is of interest, one number for each, S.
         sure_S = normalise_log_weights(logw_RV[[at[r] for r in stand]]).max(-1).values.exp()
         written = {r: float(sure) for r, sure in zip(stand, sure_S, strict=True)}
@@ -386,11 +400,11 @@ class OneEdit:
     sight: BoardReader
     rng: Rng
 
-    async def next(self, spot: FillingState) -> CanvasPass:
+    async def next_pass(self, spot: FillingState) -> CanvasPass:
         how = self.sight.how
-        look, feed = await self.sight.look(spot)
-        edit, state = how.unmasker.choose(spot.state, look, self.rng)
-        return CanvasPass((how.step(spot, look, feed, edit, state),), len(feed))
+        look, feed = await self.sight.look_at_board(spot)
+        edit, state = how.unmasker.choose_edit(spot.state, look, self.rng)
+        return CanvasPass((how.apply_edit(spot, look, feed, edit, state),), len(feed))
 
     def close(self) -> None:
         self.sight.close()

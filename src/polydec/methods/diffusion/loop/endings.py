@@ -23,7 +23,7 @@ class FullLengthEnding:
     def spare(self) -> int:
         return 0
 
-    def find(self, look: UnmaskerView, edit: TextEdit) -> int | None:
+    def find_end(self, look: UnmaskerView, edit: TextEdit) -> int | None:
         """Return None: no end is predicted.
 
         Args:
@@ -57,7 +57,7 @@ class PredictedEnding:
     spare: int = 0
     everywhere: ClassVar[bool] = True
 
-    def find(self, look: UnmaskerView, edit: TextEdit) -> int | None:
+    def find_end(self, look: UnmaskerView, edit: TextEdit) -> int | None:
         """Return the position of the answer's predicted last token.
 
         Args:
@@ -88,7 +88,7 @@ class PredictedEnding:
         if not ends:
             return None
         # Of the gaps that predict an end the surest one counts, the first of them on a tie.
-        sure_R = look.confidence(likeliest)
+        sure_R = look.token_confidence(likeliest)
         best = max(ends, key=lambda i: (float(sure_R[i]), -i))
         # A weak prediction is enough where all gaps after it agree: the model sees only padding
         # there.

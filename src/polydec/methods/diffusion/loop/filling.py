@@ -86,7 +86,7 @@ class CanvasPasses(Protocol):
     It holds the sessions of that answer, and what a method remembers from pass to pass.
     """
 
-    async def next(self, spot: FillingState) -> CanvasPass:
+    async def next_pass(self, spot: FillingState) -> CanvasPass:
         """Run one pass.
 
         `spot` is where the last step of the pass before led to; its block has a gap.
@@ -126,7 +126,7 @@ async def fill_canvases(
     """
     unfinished = dict[int, CanvasPasses]()
 
-    async def write(text: AnswerText, choice: int) -> Result:
+    async def write_choice(text: AnswerText, choice: int) -> Result:
         """Write one choice, and close its passes when it is done.
 
         Args:
@@ -144,10 +144,12 @@ async def fill_canvases(
 
     try:
         # Texts and passes are made for all choices first, so that they share the first pass.
-        texts = {choice: into.open(choice) for choice in request.choices}
+        texts = {choice: into.open_answer(choice) for choice in request.choices}
         for choice in texts:
             unfinished[choice] = begin(request, rng(choice))
-        return await gather_coroutines(*(write(text, choice) for choice, text in texts.items()))
+        return await gather_coroutines(
+            *(write_choice(text, choice) for choice, text in texts.items())
+        )
     finally:
         # What is left belongs to answers whose writing never began.
         for passes in unfinished.values():
@@ -163,11 +165,11 @@ async def _filled(
 ) -> Result:
     """Pass after pass until the text ends."""
     asked = into.request.logprobs
-    told = into.told(UnmaskedEvent)
+    told = into.is_observed(UnmaskedEvent)
     stats = DenoiseStats()
     new, notes = _preset(text, spot)
     while text.finish_reason is None:
-        passed = await passes.next(spot)
+        passed = await passes.next_pass(spot)
         taken = list[FillingStep]()
         opened = 0
         for step in passed.steps:
@@ -180,19 +182,19 @@ async def _filled(
             if asked is not None:
                 for look, edit in step.parts or ((step.look, step.edit),):
                     notes |= _noted(look, edit, asked)
-            new += text.edit(step.edit, final=step.spot.final, notes=notes)
+            new += text.edit_tokens(step.edit, final=step.spot.final, notes=notes)
             taken.append(step)
             spot = step.spot
             if text.finish_reason is not None:
                 break
         # Tokens become final in order of position, often several passes after they were written.
-        stats = stats.seen(sum(len(s.edit.write) for s in taken), passed.fed, new, opened)
+        stats = stats.with_pass(sum(len(s.edit.write) for s in taken), passed.fed, new, opened)
         new = 0
-        if into.told(RemaskedEvent) and (back := _remasked(vocab, text, taken[-1])).position:
+        if into.is_observed(RemaskedEvent) and (back := _remasked(vocab, text, taken[-1])).position:
             into.on(back)
         if told:
             into.on(_together([_unmasked(vocab, text, step) for step in taken]))
-    return text.result(stats)
+    return text.finished_answer(stats)
 
 
 def _preset(text: AnswerText, spot: FillingState) -> tuple[int, dict[int, TokenLogprob]]:
@@ -202,7 +204,7 @@ def _preset(text: AnswerText, spot: FillingState) -> tuple[int, dict[int, TokenL
     """
     known = tuple((i, x) for i, x in enumerate(spot.canvas) if i >= spot.begin and x is not None)
     notes = {i: TokenLogprob(x, 0.0, 0.0, ()) for i, x in known}
-    return text.edit(TextEdit(write=known), notes=notes) if known else 0, notes
+    return text.edit_tokens(TextEdit(write=known), notes=notes) if known else 0, notes
 
 
 def _noted(look: UnmaskerView, edit: TextEdit, k: int) -> dict[int, TokenLogprob]:

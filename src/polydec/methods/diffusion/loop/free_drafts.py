@@ -71,7 +71,7 @@ class FreeDraftDenoising:
             return -(-self.drafts // size) * size
         return 0
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write the text of `base` with fewer passes.
 
         Args:
@@ -82,14 +82,14 @@ class FreeDraftDenoising:
         Returns:
             One result for each choice of the request, in order.
         """
-        return await self.base.fill(
+        return await self.base.fill_canvases(
             request,
             rng,
             into,
-            lambda r, own: _FreeDraftPasses(self, [self.base.open(r)], own.shared()),
+            lambda r, own: _FreeDraftPasses(self, [self.base.open_passes(r)], own.shared_stream()),
         )
 
-    def guesses(self, spot: FillingState, look: UnmaskerView, rng: Rng) -> list[FillingState]:
+    def guess_states(self, spot: FillingState, look: UnmaskerView, rng: Rng) -> list[FillingState]:
         """Guess the states that follow, as if the laws stayed as they are.
 
         Args:
@@ -112,14 +112,16 @@ class FreeDraftDenoising:
             # The stale laws of the gaps that are still open stand in for the true ones. `step`
             # names the draws, so a guess draws what the check will draw if the laws agree.
             keep = [i for i, r in enumerate(look.rows) if spot.canvas[r] is None]
-            stale = replace(look.only(keep), canvas=spot.canvas, block=spot.block, step=spot.passes)
-            edit, state = self.base.unmasker.choose(spot.state, stale, rng)
-            spot = self.base.after(spot, edit, state)
+            stale = replace(
+                look.only_rows(keep), canvas=spot.canvas, block=spot.block, step=spot.passes
+            )
+            edit, state = self.base.unmasker.choose_edit(spot.state, stale, rng)
+            spot = self.base.state_after(spot, edit, state)
             if spot.block:
                 out.append(spot)
         return out
 
-    def taken(
+    def base_step(
         self, spot: FillingState, look: UnmaskerView, rng: Rng
     ) -> tuple[TextEdit, FillingState, UnmaskerView]:
         """Do what `base` does in a state under these laws.
@@ -132,11 +134,11 @@ class FreeDraftDenoising:
         Returns:
             The edit, the state that it leads to, and the laws as the unmasker saw them.
         """
-        look = look.inside() if self.eager else look
+        look = look.inside_block() if self.eager else look
         if look.step != spot.passes:
             look = replace(look, step=spot.passes)
-        edit, state = self.base.unmasker.choose(spot.state, look, rng)
-        step = self.base.step(spot, look, (), edit, state)
+        edit, state = self.base.unmasker.choose_edit(spot.state, look, rng)
+        step = self.base.apply_edit(spot, look, (), edit, state)
         return step.edit, step.spot, look
 
 
@@ -154,18 +156,21 @@ class _FreeDraftPasses:
     rng: Rng
     last: UnmaskerView | None = None
 
-    async def next(self, spot: FillingState) -> CanvasPass:
+    async def next_pass(self, spot: FillingState) -> CanvasPass:
         how = self.how
         if self.last is None:
             guesses = []
         else:
-            guesses = how.guesses(spot, self.last, self.rng)
+            guesses = how.guess_states(spot, self.last, self.rng)
         spots = [spot, *guesses]
         # Draft: one session for each guess, a fork of the one that knows the accepted text.
         self.sights += [self.sights[0].fork() for _ in guesses]
         # Verify: the true laws of all canvases, scored in one batch.
         seen = await gather_coroutines(
-            *(sight.look(s, how.ahead) for sight, s in zip(self.sights, spots, strict=True))
+            *(
+                sight.look_at_board(s, how.ahead)
+                for sight, s in zip(self.sights, spots, strict=True)
+            )
         )
         # Accept: follow the unmasker under true laws, from canvas to canvas, while its result is
         # among the later guesses. The first canvas needs no check, so at least one step is made.
@@ -175,7 +180,7 @@ class _FreeDraftPasses:
         while further:
             at = further[-1]
             laws, feed = seen[at]
-            edit, spot, look = how.taken(spot, laws, self.rng)
+            edit, spot, look = how.base_step(spot, laws, self.rng)
             steps.append(FillingStep(look, feed, edit, spot))
             further = [j for j in range(at + 1, len(spots)) if spots[j].canvas == spot.canvas]
         # The session of the last accepted canvas goes on; all others are closed.

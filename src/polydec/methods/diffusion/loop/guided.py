@@ -56,7 +56,7 @@ class GuidedDenoising:
     def vocab(self) -> TokenVocabulary:
         return self.base.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write all choices of a request, each with a session of the guide.
 
         Args:
@@ -67,15 +67,15 @@ class GuidedDenoising:
         Returns:
             One result for each choice of the request, in order.
         """
-        return await self.base.fill(request, rng, into, self._begin)
+        return await self.base.fill_canvases(request, rng, into, self._begin)
 
     def _begin(self, request: Request, rng: Rng) -> _GuidedPasses:
-        sight = self.base.open(request)
+        sight = self.base.open_passes(request)
         return _GuidedPasses(
-            self, sight, rng, self.guide.open(request.prompt), len(request.prompt) - 1
+            self, sight, rng, self.guide.open_session(request.prompt), len(request.prompt) - 1
         )
 
-    def accepted(self, scores: DraftScores, tokens: Sequence[int | None], rng: Rng) -> int:
+    def accepted_count(self, scores: DraftScores, tokens: Sequence[int | None], rng: Rng) -> int:
         """Count the drafted tokens, from the first, that the guide finds likely.
 
         Args:
@@ -84,23 +84,23 @@ class GuidedDenoising:
             rng: Random stream of this pass, for acceptance by chance.
         """
         for j, x in enumerate(tokens):
-            if x is not None and not self._likely(scores, j, x, rng.at(j)):
+            if x is not None and not self._likely(scores, j, x, rng.child_stream(j)):
                 return j
         return len(tokens)
 
     def _likely(self, scores: DraftScores, j: int, x: int, rng: Rng) -> bool:
-        if self.top and x not in scores.topk(j, self.top)[0]:
+        if self.top and x not in scores.likeliest_tokens(j, self.top)[0]:
             return False
         # The tests go from cheap to dear: the rank alone, then the bar, then the probability
         # itself.
         bar = self.least
         if self.relative:
-            likeliest = scores.topk(j, 1)[0]
-            bar = max(bar, self.relative * exp(scores.logp(j, likeliest)[0]))
+            likeliest = scores.likeliest_tokens(j, 1)[0]
+            bar = max(bar, self.relative * exp(scores.token_logprobs(j, likeliest)[0]))
         if not bar and not self.chance:
             return True
-        probability = exp(scores.logp(j, (x,))[0])
-        return probability >= bar and (not self.chance or rng.bernoulli(probability))
+        probability = exp(scores.token_logprobs(j, (x,))[0])
+        return probability >= bar and (not self.chance or rng.draw_bernoulli(probability))
 
 
 @dataclass(eq=False)
@@ -118,27 +118,29 @@ class _GuidedPasses:
     session: Session
     read: int
 
-    async def next(self, spot: FillingState) -> CanvasPass:
+    async def next_pass(self, spot: FillingState) -> CanvasPass:
         how = self.how
-        look, feed = await self.sight.look(spot)
+        look, feed = await self.sight.look_at_board(spot)
         # The draft: an independent token for each gap that has a law.
-        drawn = dict(zip(look.rows, look.tokens(self.rng), strict=True))
+        drawn = dict(zip(look.rows, look.draw_tokens(self.rng), strict=True))
         first = look.rows[0]
         # The guide's session moves up to the first gap: its root is the last token before it.
         known = [x for x in spot.canvas[self.read : first] if x is not None]
         # `commit` takes the root first, then the tokens that were written since; the last one is
         # the new root.
-        self.session.commit(known[:-1])
+        self.session.commit_tokens(known[:-1])
         self.read = first - 1
         # Known tokens inside the chain are read as they are, as context of the drafted ones.
         chain = range(first, min(first + how.chunk, spot.block.stop))
         tokens = [drawn[p] if (x := spot.canvas[p]) is None else x for p in chain]
-        scores = await self.session.score(Draft.chain(known[-1], tokens[:-1]), ScoreRequest())
-        draws = self.rng.at("accept", spot.passes)
+        scores = await self.session.score_draft(
+            Draft.chain_draft(known[-1], tokens[:-1]), ScoreRequest()
+        )
+        draws = self.rng.child_stream("accept", spot.passes)
         # The first draft is always written: else a pass could end without progress.
-        count = max(1, how.accepted(scores, [drawn.get(p) for p in chain], draws))
+        count = max(1, how.accepted_count(scores, [drawn.get(p) for p in chain], draws))
         edit = TextEdit(write=tuple((p, drawn[p]) for p in chain[:count] if p in drawn))
-        return CanvasPass((how.base.step(spot, look, feed, edit, spot.state),), len(feed))
+        return CanvasPass((how.base.apply_edit(spot, look, feed, edit, spot.state),), len(feed))
 
     def close(self) -> None:
         self.sight.close()

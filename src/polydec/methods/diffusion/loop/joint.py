@@ -56,7 +56,7 @@ class JointDenoising:
     def vocab(self) -> TokenVocabulary:
         return self.base.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write all choices of a request, several edits a pass.
 
         Args:
@@ -67,8 +67,8 @@ class JointDenoising:
         Returns:
             One result for each choice of the request, in order.
         """
-        return await self.base.fill(
-            request, rng, into, lambda r, own: _JointPasses(self, self.base.open(r), own)
+        return await self.base.fill_canvases(
+            request, rng, into, lambda r, own: _JointPasses(self, self.base.open_passes(r), own)
         )
 
 
@@ -80,24 +80,24 @@ class _JointPasses:
     sight: BoardReader
     rng: Rng
 
-    async def next(self, spot: FillingState) -> CanvasPass:
+    async def next_pass(self, spot: FillingState) -> CanvasPass:
         base = self.how.base
         model = self.how.base.denoiser
         first = spot
-        feed = self.sight.feed(spot)
+        feed = self.sight.fed_positions(spot)
         # One pass of the model gives the states of all positions, TH.
-        states = await self.sight.board.read(spot.canvas, feed)
+        states = await self.sight.board.read_canvas(spot.canvas, feed)
         steps = list[FillingStep]()
         while not steps or (len(steps) < self.how.count and _goes_on(spot, first)):
             if steps:
                 # The small layer takes the place of a pass: it reads the new tokens' embeddings
                 # beside the states as they were.
-                embedded = model.embed(spot.canvas[: len(states)])
+                embedded = model.embed_canvas(spot.canvas[: len(states)])
                 states = self.how.adjust(embedded[None], states[None])[0]
-            rows = base.rows(spot, feed)
-            look = base.look(spot, rows, model.laws(states[list(rows)], rows))
-            edit, state = base.unmasker.choose(spot.state, look, self.rng)
-            steps.append(base.step(spot, look, feed, edit, state))
+            rows = base.asked_gaps(spot, feed)
+            look = base.unmasker_view(spot, rows, model.laws_of_states(states[list(rows)], rows))
+            edit, state = base.unmasker.choose_edit(spot.state, look, self.rng)
+            steps.append(base.apply_edit(spot, look, feed, edit, state))
             spot = steps[-1].spot
         # All edits become one step, which keeps the laws of each for the log-probabilities.
         write = sorted(pair for step in steps for pair in step.edit.write)

@@ -31,7 +31,7 @@ class NoEarlyEndDenoiser(DelegatingDenoiser):
     ends: frozenset[int]
     first: int
 
-    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+    def laws_of_states(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
         """Return log-weights at some positions from their states.
 
         Args:
@@ -41,9 +41,9 @@ class NoEarlyEndDenoiser(DelegatingDenoiser):
         Returns:
             Log-weights without early ends, shape ``[R, V]``.
         """
-        return self.bent(self.denoiser.laws(state_RH, rows), rows)
+        return self.bend_rows(self.denoiser.laws_of_states(state_RH, rows), rows)
 
-    def bent(self, logw_RV: Tensor, rows: Sequence[int]) -> Tensor:
+    def bend_rows(self, logw_RV: Tensor, rows: Sequence[int]) -> Tensor:
         """Return log-weights with -inf at ends that would come too early.
 
         Args:
@@ -59,7 +59,7 @@ class NoEarlyEndDenoiser(DelegatingDenoiser):
                 logw_RV[early, x] = NEG_INF
         return logw_RV
 
-    def open(self, length: int, prompt: int = 0) -> NoEarlyEndBoard:
+    def open_canvas(self, length: int, prompt: int = 0) -> NoEarlyEndBoard:
         """Open a canvas session.
 
         Args:
@@ -69,7 +69,7 @@ class NoEarlyEndDenoiser(DelegatingDenoiser):
         Raises:
             PolydecError: The canvas is longer than the model's context.
         """
-        return NoEarlyEndBoard(self, self.denoiser.open(length, prompt))
+        return NoEarlyEndBoard(self, self.denoiser.open_canvas(length, prompt))
 
 
 class NoEarlyEndBoard:
@@ -79,7 +79,9 @@ class NoEarlyEndBoard:
         self._model = model
         self._board = board
 
-    async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+    async def score_canvas(
+        self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]
+    ) -> Tensor:
         """Run a pass, and return the log-weights without early ends.
 
         Args:
@@ -90,9 +92,9 @@ class NoEarlyEndBoard:
         Returns:
             Log-weights, shape ``[R, V]``, float64.
         """
-        return self._model.bent(await self._board.score(canvas, rows, feed), rows)
+        return self._model.bend_rows(await self._board.score_canvas(canvas, rows, feed), rows)
 
-    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+    async def read_canvas(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
         """Run a pass, and return its states, which carry no law yet and so stay as they are.
 
         Args:
@@ -102,7 +104,7 @@ class NoEarlyEndBoard:
         Returns:
             States of the positions of `feed`, shape ``[feed, H]``.
         """
-        return await self._board.read(canvas, feed)
+        return await self._board.read_canvas(canvas, feed)
 
     def fork(self) -> NoEarlyEndBoard:
         return NoEarlyEndBoard(self._model, self._board.fork())

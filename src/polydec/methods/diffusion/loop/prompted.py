@@ -39,16 +39,16 @@ class PromptGuidedDenoiser(DelegatingDenoiser):
         if not self.scale >= 0:
             raise RequestError(f"scale is {self.scale}: it must be at least 0")
 
-    def embed(self, canvas: Sequence[int | None]) -> Tensor:
+    def embed_canvas(self, canvas: Sequence[int | None]) -> Tensor:
         """Return the embeddings twice, for states with the prompt and for those without it."""
         # The states are doubled, so what is added to them must be, too.
-        return self.denoiser.embed(canvas).repeat(1, 2)
+        return self.denoiser.embed_canvas(canvas).repeat(1, 2)
 
-    def laws(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
+    def laws_of_states(self, state_RH: Tensor, rows: Sequence[int]) -> Tensor:
         """Return the guided log-weights at some positions from their states.
 
         Args:
-            state_RH: States that `PromptGuidedBoard.read` gave, those with the prompt and those
+            state_RH: States that `PromptGuidedBoard.read_canvas` gave, those with the prompt and those
                 without it side by side, shape ``[R, 2 H]``.
             rows: Positions, ascending.
 
@@ -57,9 +57,12 @@ class PromptGuidedDenoiser(DelegatingDenoiser):
         """
         # The board joined both states along the last axis.
         told_RH, untold_RH = state_RH.chunk(2, -1)
-        return self.bent(self.denoiser.laws(told_RH, rows), self.denoiser.laws(untold_RH, rows))
+        return self.mix_laws(
+            self.denoiser.laws_of_states(told_RH, rows),
+            self.denoiser.laws_of_states(untold_RH, rows),
+        )
 
-    def bent(self, told_RV: Tensor, untold_RV: Tensor) -> Tensor:
+    def mix_laws(self, told_RV: Tensor, untold_RV: Tensor) -> Tensor:
         """Mix the laws with and without the prompt.
 
         Args:
@@ -76,7 +79,7 @@ class PromptGuidedDenoiser(DelegatingDenoiser):
         # A token that the prompted law excludes stays excluded: -inf less -inf would be NaN.
         return out_RV.masked_fill(with_RV == NEG_INF, NEG_INF)
 
-    def open(self, length: int, prompt: int = 0) -> PromptGuidedBoard:
+    def open_canvas(self, length: int, prompt: int = 0) -> PromptGuidedBoard:
         """Open the two canvas sessions of one answer.
 
         Args:
@@ -86,7 +89,7 @@ class PromptGuidedDenoiser(DelegatingDenoiser):
         Raises:
             PolydecError: The canvas is longer than the model's context.
         """
-        told, untold = (self.denoiser.open(length, prompt) for _ in range(2))
+        told, untold = (self.denoiser.open_canvas(length, prompt) for _ in range(2))
         return PromptGuidedBoard(self, prompt, told, untold)
 
 
@@ -101,7 +104,9 @@ class PromptGuidedBoard:
         self._told = told
         self._untold = untold
 
-    async def score(self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]) -> Tensor:
+    async def score_canvas(
+        self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]
+    ) -> Tensor:
         """Run both passes in one batch, and mix their laws.
 
         Args:
@@ -113,14 +118,14 @@ class PromptGuidedBoard:
             Log-weights, shape ``[R, V]``, float64.
         """
         # Both sessions score in one batch; the second sees gaps where the prompt stands.
-        return self._model.bent(
+        return self._model.mix_laws(
             *await gather_coroutines(
-                self._told.score(canvas, rows, feed),
-                self._untold.score(self._blank(canvas), rows, feed),
+                self._told.score_canvas(canvas, rows, feed),
+                self._untold.score_canvas(self._blank(canvas), rows, feed),
             )
         )
 
-    async def read(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
+    async def read_canvas(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
         """Run both passes, and return their states side by side.
 
         Args:
@@ -132,7 +137,8 @@ class PromptGuidedBoard:
         """
         return torch.cat(
             await gather_coroutines(
-                self._told.read(canvas, feed), self._untold.read(self._blank(canvas), feed)
+                self._told.read_canvas(canvas, feed),
+                self._untold.read_canvas(self._blank(canvas), feed),
             ),
             -1,
         )

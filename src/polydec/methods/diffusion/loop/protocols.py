@@ -31,11 +31,11 @@ class Unmasker(Protocol[U]):
 
     @property
     def exactness(self) -> Exactness: ...
-    def start(self, canvas: Canvas) -> U:
+    def start_state(self, canvas: Canvas) -> U:
         """The state before the first pass of an answer."""
         ...
 
-    def enter(self, state: U, count: int) -> U:
+    def enter_block(self, state: U, count: int) -> U:
         """Begin a block.
 
         Args:
@@ -47,14 +47,14 @@ class Unmasker(Protocol[U]):
         """
         ...
 
-    def choose(self, state: U, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, U]:
+    def choose_edit(self, state: U, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, U]:
         """Choose what a pass writes: tokens for at least one of `look.rows`, and for nothing else.
 
         Args:
             state: State before the pass.
             look: What the pass shows: canvas, block, and the laws at its gaps.
-            rng: Random stream of the answer. Draws are made at ``rng.at("token", position, step)``
-                and ``rng.at("order", step)``.
+            rng: Random stream of the answer. Draws are made at ``rng.child_stream("token", position, step)``
+                and ``rng.child_stream("order", step)``.
 
         Returns:
             The tokens to write, and the state after this pass.
@@ -65,7 +65,9 @@ class Unmasker(Protocol[U]):
 class CanvasRefresh(Protocol):
     """Decides which positions a pass feeds. Gaps that are not fed cannot be filled by it."""
 
-    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> Sequence[int]:
+    def fed_positions(
+        self, canvas: Canvas, before: Canvas | None, block: range, step: int
+    ) -> Sequence[int]:
         """Return the positions to feed, ascending, with a gap of the block among them.
 
         Under a block-causal model the loop leaves out what lies after the model's own block.
@@ -91,7 +93,7 @@ class EndingRule(Protocol):
 
     @property
     def spare(self) -> int: ...
-    def find(self, look: UnmaskerView, edit: TextEdit) -> int | None:
+    def find_end(self, look: UnmaskerView, edit: TextEdit) -> int | None:
         """Return the position of the answer's last token, or None where it is not known.
 
         That token becomes an end (EOS, a stop id) if it is none. What lies after it is cut off the

@@ -68,7 +68,7 @@ class RemaskingDenoising:
     def vocab(self) -> TokenVocabulary:
         return self.base.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write all choices of a request.
 
         Args:
@@ -79,8 +79,8 @@ class RemaskingDenoising:
         Returns:
             One result for each choice of the request, in order.
         """
-        return await self.base.fill(
-            request, rng, into, lambda r, own: _RemaskingPasses(self, self.base.open(r), own)
+        return await self.base.fill_canvases(
+            request, rng, into, lambda r, own: _RemaskingPasses(self, self.base.open_passes(r), own)
         )
 
 
@@ -105,7 +105,7 @@ class _RemaskingPasses:
     due: bool = False
     sure: dict[int, float] = field(default_factory=dict[int, float])
 
-    async def next(self, spot: FillingState) -> CanvasPass:
+    async def next_pass(self, spot: FillingState) -> CanvasPass:
         how = self.how
         base = self.how.base
         # A new block starts the count of further passes anew.
@@ -115,9 +115,9 @@ class _RemaskingPasses:
             self.due = False
             self.sure = {}
             self.given = how.steps or sum(spot.canvas[i] is None for i in spot.block)
-        look, feed = await self.sight.look(spot)
+        look, feed = await self.sight.look_at_board(spot)
         edit, state = self._chosen(spot, look)
-        step = base.step(spot, look, feed, edit, state)
+        step = base.apply_edit(spot, look, feed, edit, state)
         # The confidence of a token is that of the pass that wrote it.
         at = {r: i for i, r in enumerate(look.rows)}
         self.sure |= {p: float(look.logp_RV[at[p], x]) for p, x in step.edit.write}
@@ -126,10 +126,12 @@ class _RemaskingPasses:
     def _chosen(self, spot: FillingState, look: UnmaskerView) -> tuple[TextEdit, Any]:
         # A regular pass asks the unmasker. A further pass fills as many gaps as were taken back.
         if not self.due:
-            return self.how.base.unmasker.choose(spot.state, look, self.rng)
-        look = look.inside()
-        tokens = look.tokens(self.rng)
-        return look.edit(best_indices(look.confidence(tokens), self.how.count), tokens), spot.state
+            return self.how.base.unmasker.choose_edit(spot.state, look, self.rng)
+        look = look.inside_block()
+        tokens = look.draw_tokens(self.rng)
+        return look.fill_edit(
+            best_indices(look.token_confidence(tokens), self.how.count), tokens
+        ), spot.state
 
     def _after(self, spot: FillingState, step: FillingStep, state: Any) -> FillingState:
         """Where the pass leads, with gaps where tokens are taken back."""
@@ -142,7 +144,7 @@ class _RemaskingPasses:
         # The further pass that comes next needs gaps: the unsure tokens are taken back right away.
         if self.due:
             self.done += 1
-            return how.base.again(spot, after, state, self._unsure(after))
+            return how.base.state_after_remasking(spot, after, state, self._unsure(after))
         if left:
             return after
         # The text shows a token where one was taken back, until it is written anew: nothing from

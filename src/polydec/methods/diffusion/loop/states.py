@@ -40,7 +40,7 @@ def approximate_exactness(self: object) -> Exactness:
 
 
 def no_state(self: object, canvas: Canvas) -> None:
-    """Begin an answer: `Unmasker.start` of a rule that remembers nothing.
+    """Begin an answer: `Unmasker.start_state` of a rule that remembers nothing.
 
     Args:
         canvas: The canvas; not needed.
@@ -48,7 +48,7 @@ def no_state(self: object, canvas: Canvas) -> None:
 
 
 def still_none(self: object, state: None, count: int) -> None:
-    """Begin a block: `Unmasker.enter` of a rule that remembers nothing.
+    """Begin a block: `Unmasker.enter_block` of a rule that remembers nothing.
 
     Args:
         state: None.
@@ -57,7 +57,7 @@ def still_none(self: object, state: None, count: int) -> None:
 
 
 def no_pace(self: object, canvas: Canvas) -> Pace:
-    """Begin an answer: `Unmasker.start` of a rule that fills a fixed number of gaps a pass.
+    """Begin an answer: `Unmasker.start_state` of a rule that fills a fixed number of gaps a pass.
 
     Args:
         canvas: The canvas; not needed.
@@ -69,7 +69,7 @@ def no_pace(self: object, canvas: Canvas) -> Pace:
 
 
 def new_pace(self: object, state: Pace, count: int) -> Pace:
-    """Begin a block: `Unmasker.enter` of a rule that fills a fixed number of gaps a pass.
+    """Begin a block: `Unmasker.enter_block` of a rule that fills a fixed number of gaps a pass.
 
     Args:
         state: Pace of the block before; not needed.
@@ -93,9 +93,9 @@ def draw_block_tokens(look: UnmaskerView, rng: Rng) -> tuple[UnmaskerView, tuple
         shape ``[R]``.
     """
     # Only the block may be filled, so tokens of later gaps need not be drawn.
-    look = look.inside()
-    tokens = look.tokens(rng)
-    return look, tokens, look.confidence(tokens)
+    look = look.inside_block()
+    tokens = look.draw_tokens(rng)
+    return look, tokens, look.token_confidence(tokens)
 
 
 def surest_gaps(score_R: Tensor, bar: float) -> set[int]:

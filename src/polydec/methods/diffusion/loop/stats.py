@@ -26,7 +26,7 @@ class DenoiseStats:
     blocks: int = 0
     most: int = 0
 
-    def seen(self, unmasked: int, fed: int, new: int, opened: int) -> DenoiseStats:
+    def with_pass(self, unmasked: int, fed: int, new: int, opened: int) -> DenoiseStats:
         """Return the counts with one more pass.
 
         Args:
@@ -44,7 +44,7 @@ class DenoiseStats:
             max(self.most, unmasked),
         )
 
-    def plus(self, other: DenoiseStats) -> DenoiseStats:
+    def plus_stats(self, other: DenoiseStats) -> DenoiseStats:
         """Both together: of two answers, or of two parts of one."""
         return DenoiseStats(
             self.passes + other.passes,

@@ -82,7 +82,7 @@ class UnmaskerView:
         for s in self.shapers:
             # Shapers see no text here: rows of a canvas are shaped each by itself, in the rules'
             # order.
-            rows = [s.shape(s.start(()), w_V) for w_V in rows]
+            rows = [s.shape_law(s.start_state(()), w_V) for w_V in rows]
         return normalise_log_weights(torch.stack(rows))
 
     @cached_property
@@ -95,21 +95,21 @@ class UnmaskerView:
         """Whether the law of every gap of the canvas is known."""
         return len(self.rows) == len(gap_positions(self.canvas))
 
-    def only(self, keep: Sequence[int]) -> UnmaskerView:
+    def only_rows(self, keep: Sequence[int]) -> UnmaskerView:
         """Return a view of some of the rows, by their indices."""
         return replace(
             self, rows=tuple(self.rows[i] for i in keep), logw_RV=self.logw_RV[list(keep)]
         )
 
-    def inside(self) -> UnmaskerView:
+    def inside_block(self) -> UnmaskerView:
         """Return a view of the block's rows alone."""
         keep = [i for i, r in enumerate(self.rows) if r in self.block]
         # Nothing to leave out: the cached laws of this view are kept.
         if len(keep) == len(self.rows):
             return self
-        return self.only(keep)
+        return self.only_rows(keep)
 
-    def token(self, i: int, rng: Rng) -> int:
+    def draw_token(self, i: int, rng: Rng) -> int:
         """Draw a token for a row; the likeliest one where the law allows no other.
 
         A Gumbel-argmax draws from the same law; this one inverts its distribution.
@@ -117,16 +117,16 @@ class UnmaskerView:
         Args:
             i: Index of the row.
             rng: Random stream of the answer; the draw is made at
-                ``rng.at("token", position, step)``.
+                ``rng.child_stream("token", position, step)``.
         """
         p_V = float64_probabilities(self.shaped_RV[i])
-        return rng.at("token", self.rows[i], self.step).categorical(p_V)
+        return rng.child_stream("token", self.rows[i], self.step).draw_categorical(p_V)
 
-    def tokens(self, rng: Rng) -> tuple[int, ...]:
+    def draw_tokens(self, rng: Rng) -> tuple[int, ...]:
         """Draw one token for each row: the candidates of rules that look at the token itself."""
-        return tuple(self.token(i, rng) for i in range(len(self.rows)))
+        return tuple(self.draw_token(i, rng) for i in range(len(self.rows)))
 
-    def confidence(self, tokens: Sequence[int]) -> Tensor:
+    def token_confidence(self, tokens: Sequence[int]) -> Tensor:
         """Return the model's own probability of each row's token, shape ``[R]``."""
         # One probability for each row: that of its own token.
         return self.logp_RV[
@@ -138,7 +138,9 @@ class UnmaskerView:
         """Entropy of the model's own law at each row, in nats, shape ``[R]``."""
         return row_entropy(self.logp_RV)
 
-    def edit(self, chosen: Sequence[int], tokens: Sequence[int] | Mapping[int, int]) -> TextEdit:
+    def fill_edit(
+        self, chosen: Sequence[int], tokens: Sequence[int] | Mapping[int, int]
+    ) -> TextEdit:
         """Make the edit that fills some rows.
 
         Args:

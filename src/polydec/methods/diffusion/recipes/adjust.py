@@ -45,4 +45,4 @@ def build(
 
     # As published: the lowest entropy first, and every pass feeds the whole canvas.
     base = DenoisingDecoder(kit.denoiser, EntropyUnmasker(), FullRefresh(), block, kit.shapers)
-    return JointDenoising(base, kit.need(JointSamplerLayer), count)
+    return JointDenoising(base, kit.needed_artefact(JointSamplerLayer), count)

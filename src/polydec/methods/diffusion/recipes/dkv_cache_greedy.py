@@ -39,12 +39,12 @@ def build(
     block: BlockLength = 32,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
-    from polydec.methods.diffusion.loop.foreseen import DrawnOrderDenoising
+    from polydec.methods.diffusion.loop.drawn_order import DrawnOrderDenoising
     from polydec.methods.diffusion.loop.types import Rank
     from polydec.methods.diffusion.refreshes.window import WindowRefresh
     from polydec.methods.diffusion.unmaskers.in_order import InOrderUnmasker
 
-    def make(rank: Rank) -> DenoisingDecoder:
+    def make_artefact(rank: Rank) -> DenoisingDecoder:
         # Refresh rule and unmasker share one order: what is fed is what will be filled.
         refresh = WindowRefresh(width, every, count, rank)
         return DenoisingDecoder(
@@ -52,4 +52,4 @@ def build(
         )
 
     # A random order is drawn anew for each answer, so the decoder is made once it is known.
-    return DrawnOrderDenoising(make) if shuffled else make(())
+    return DrawnOrderDenoising(make_artefact) if shuffled else make_artefact(())

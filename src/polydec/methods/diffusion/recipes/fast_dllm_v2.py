@@ -47,7 +47,7 @@ def build(
     ] = False,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
-    from polydec.methods.diffusion.loop.handed import FirstTokenDenoising
+    from polydec.methods.diffusion.loop.next_block_token import FirstTokenDenoising
     from polydec.methods.diffusion.refreshes.blockwise import BlockwiseRefresh
     from polydec.methods.diffusion.unmaskers.threshold import ThresholdUnmasker
 

@@ -58,11 +58,11 @@ def build(
     # filter was trained on it.
     return DenoisingDecoder(
         kit.denoiser,
-        FilteredUnmasker(kit.need(ConfidenceFilter), threshold),
+        FilteredUnmasker(kit.needed_artefact(ConfidenceFilter), threshold),
         refresh_for_cache(kit.denoiser.block, cache),
-        kit.need(ConfidenceFilter).size,
+        kit.needed_artefact(ConfidenceFilter).size,
         kit.shapers,
         not cache,
         PredictedEnding(sure, spare) if ending else FullLengthEnding(),
-        kit.need(ConfidenceFilter).written,
+        kit.needed_artefact(ConfidenceFilter).written,
     )

@@ -48,13 +48,13 @@ def build(
     block: BlockLength = 0,
     steps: BlockPasses = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
-    from polydec.methods.diffusion.loop.valued import SoftValueDenoising
-    from polydec.methods.diffusion.loop.worths import (
+    from polydec.methods.diffusion.loop.canvas_rewards import (
         LikelihoodReward,
         PosteriorMeanValue,
         TargetLengthReward,
     )
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.soft_value import SoftValueDenoising
     from polydec.methods.diffusion.refreshes import exact_refresh
     from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
 

@@ -36,9 +36,9 @@ def build(
     block: BlockLength = 0,
     steps: BlockPasses = 0,
 ) -> Decoder:
+    from polydec.methods.diffusion.loop.canvas_rewards import LearnedCanvasValue
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
-    from polydec.methods.diffusion.loop.valued import SoftValueDenoising
-    from polydec.methods.diffusion.loop.worths import LearnedCanvasValue
+    from polydec.methods.diffusion.loop.soft_value import SoftValueDenoising
     from polydec.methods.diffusion.refreshes import exact_refresh
     from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
     from polydec.models.learned.kinds.value import ValueNetwork
@@ -47,4 +47,6 @@ def build(
     base = DenoisingDecoder(
         kit.denoiser, AtRandomUnmasker(steps), exact_refresh(kit.denoiser.block), block, kit.shapers
     )
-    return SoftValueDenoising(base, LearnedCanvasValue(kit.need(ValueNetwork)), tries, heat)
+    return SoftValueDenoising(
+        base, LearnedCanvasValue(kit.needed_artefact(ValueNetwork)), tries, heat
+    )

@@ -41,13 +41,13 @@ def build(
     block: BlockLength = 0,
     steps: BlockPasses = 0,
 ) -> Decoder:
-    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
-    from polydec.methods.diffusion.loop.valued import SoftValueDenoising
-    from polydec.methods.diffusion.loop.worths import (
+    from polydec.methods.diffusion.loop.canvas_rewards import (
         AnswerTextReward,
         PosteriorMeanValue,
         TargetLengthReward,
     )
+    from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
+    from polydec.methods.diffusion.loop.soft_value import SoftValueDenoising
     from polydec.methods.diffusion.refreshes import exact_refresh
     from polydec.methods.diffusion.unmaskers.at_random import AtRandomUnmasker
     from polydec.models.learned.kinds.reward import TextReward
@@ -57,5 +57,7 @@ def build(
         kit.denoiser, AtRandomUnmasker(steps), exact_refresh(kit.denoiser.block), block, kit.shapers
     )
     # The length is wanted of the answer apart from what the reward says of its text.
-    reward = TargetLengthReward(AnswerTextReward(kit.need(TextReward).judge), length, pull)
+    reward = TargetLengthReward(
+        AnswerTextReward(kit.needed_artefact(TextReward).judge), length, pull
+    )
     return SoftValueDenoising(base, PosteriorMeanValue(reward), tries, heat)

@@ -32,7 +32,9 @@ class BlockwiseRefresh:
     inner: bool = False
     rerun: int = 0
 
-    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+    def fed_positions(
+        self, canvas: Canvas, before: Canvas | None, block: range, step: int
+    ) -> range:
         """Feed the model's own block, and the one before it where that was just finished.
 
         Args:

@@ -28,7 +28,9 @@ class DelayedRefresh:
 
     every: int = 8
 
-    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> Sequence[int]:
+    def fed_positions(
+        self, canvas: Canvas, before: Canvas | None, block: range, step: int
+    ) -> Sequence[int]:
         """Feed all that was a gap before this pass, or everything at a refresh.
 
         Args:

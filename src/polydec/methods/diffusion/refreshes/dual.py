@@ -17,7 +17,9 @@ class DualRefresh:
     Source: Wu et al., Fast-dLLM (2025), DualCache.
     """
 
-    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+    def fed_positions(
+        self, canvas: Canvas, before: Canvas | None, block: range, step: int
+    ) -> range:
         """Feed everything in a block's first pass, else the block alone.
 
         Args:

@@ -25,7 +25,9 @@ class FrozenRefresh:
     delay: bool = True
     every: int = 0
 
-    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+    def fed_positions(
+        self, canvas: Canvas, before: Canvas | None, block: range, step: int
+    ) -> range:
         """Feed from the block on; with `delay` from the last tokens before it that were gaps.
 
         Args:

@@ -19,7 +19,9 @@ class FullRefresh:
 
     unexercised: ClassVar[Mapping[str, str]] = {"reused": "every pass feeds everything anew"}
 
-    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> range:
+    def fed_positions(
+        self, canvas: Canvas, before: Canvas | None, block: range, step: int
+    ) -> range:
         """Feed every position.
 
         Args:

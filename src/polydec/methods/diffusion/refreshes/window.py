@@ -36,7 +36,9 @@ class WindowRefresh:
     count: int = 1
     rank: Rank = ()
 
-    def feed(self, canvas: Canvas, before: Canvas | None, block: range, step: int) -> Sequence[int]:
+    def fed_positions(
+        self, canvas: Canvas, before: Canvas | None, block: range, step: int
+    ) -> Sequence[int]:
         """Feed the window, or everything at a refresh.
 
         Args:

@@ -45,10 +45,10 @@ class AgreementUnmasker:
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
 
-    def start(self, canvas: Canvas) -> State:
+    def start_state(self, canvas: Canvas) -> State:
         return {}, 0, 0
 
-    def enter(self, state: State, count: int) -> State:
+    def enter_block(self, state: State, count: int) -> State:
         """Forget the block before.
 
         Args:
@@ -60,7 +60,7 @@ class AgreementUnmasker:
         """
         return {}, 0, count
 
-    def choose(self, state: State, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, State]:
+    def choose_edit(self, state: State, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, State]:
         """Write the gaps that agree with the pass before, or the surest gap.
 
         Args:
@@ -72,11 +72,11 @@ class AgreementUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look, (before, step, count) = look.inside(), state
-        tokens = look.tokens(rng)
+        look, (before, step, count) = look.inside_block(), state
+        tokens = look.draw_tokens(rng)
         likeliest = look.logp_RV.argmax(-1).tolist()
         # Gaps are ranked by the drawn token's probability, but compared by their likeliest token.
-        order = best_indices(look.confidence(tokens), len(look.rows))
+        order = best_indices(look.token_confidence(tokens), len(look.rows))
         size = self._size(step, len(look.rows), count)
         chosen = order[:1]
         # The surest gap must have been compared before: else nothing says that the model settled.
@@ -85,7 +85,7 @@ class AgreementUnmasker:
             chosen = agreed[: self.count or None] or chosen
         # The next pass compares with the surest gaps that stay gaps.
         left = [i for i in order if i not in chosen][:size]
-        return look.edit(chosen, tokens), (
+        return look.fill_edit(chosen, tokens), (
             {look.rows[i]: likeliest[i] for i in left},
             step + 1,
             count,

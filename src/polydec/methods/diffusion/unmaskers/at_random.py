@@ -30,8 +30,8 @@ class AtRandomUnmasker:
 
     steps: int = 0
     everywhere: ClassVar[bool] = False
-    start = no_pace
-    enter = new_pace
+    start_state = no_pace
+    enter_block = new_pace
     unexercised = unexercised_by_steps
 
     @property
@@ -40,7 +40,7 @@ class AtRandomUnmasker:
             return Exactness.APPROXIMATE
         return Exactness.LAW
 
-    def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+    def choose_edit(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         """Fill gaps of the block that are drawn uniformly.
 
         Args:
@@ -51,10 +51,13 @@ class AtRandomUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look = look.inside()
+        look = look.inside_block()
         even_R = torch.ones(len(look.rows), dtype=torch.float64)
-        chosen = rng.at("order", look.step).without_replacement(
+        chosen = rng.child_stream("order", look.step).without_replacement(
             even_R, bounded_pass_quota(state, self.steps, len(look.rows))
         )
         # Only chosen rows draw a token: the order does not depend on what would be drawn.
-        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)
+        return look.fill_edit(chosen, {i: look.draw_token(i, rng) for i in chosen}), (
+            state[0],
+            state[1] + 1,
+        )

@@ -82,10 +82,10 @@ class CoherentUnmasker:
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
 
-    def start(self, canvas: Canvas) -> tuple[History, Pace]:
+    def start_state(self, canvas: Canvas) -> tuple[History, Pace]:
         return (), (0, 0)
 
-    def enter(self, state: tuple[History, Pace], count: int) -> tuple[History, Pace]:
+    def enter_block(self, state: tuple[History, Pace], count: int) -> tuple[History, Pace]:
         """Forget the block before, and note how many gaps the new one has.
 
         Args:
@@ -97,7 +97,7 @@ class CoherentUnmasker:
         """
         return (), (count, 0)
 
-    def choose(
+    def choose_edit(
         self, state: tuple[History, Pace], look: UnmaskerView, rng: Rng
     ) -> tuple[TextEdit, tuple[History, Pace]]:
         """Write the gaps whose mean law over the last passes is clear.
@@ -110,7 +110,7 @@ class CoherentUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look, (before, pace) = look.inside(), state
+        look, (before, pace) = look.inside_block(), state
         # Candidates: the rows in order of how clear their laws are now.
         clearest = best_indices(self.rank(look), len(look.rows))
         if self.steps:
@@ -124,7 +124,7 @@ class CoherentUnmasker:
         law_RV = look.logp_RV.exp()
         history = (*before, {look.rows[i]: law_RV[i] for i in left})
         history = history[max(0, len(history) - self.depth + 1) :]
-        edit = look.edit(chosen, {i: look.token(i, rng) for i in chosen})
+        edit = look.fill_edit(chosen, {i: look.draw_token(i, rng) for i in chosen})
         return edit, (history, (pace[0], pace[1] + 1))
 
     def _chosen(

@@ -42,11 +42,11 @@ class ConfidenceUnmasker:
     steps: int = 0
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start = no_pace
-    enter = new_pace
+    start_state = no_pace
+    enter_block = new_pace
     unexercised = unexercised_by_steps
 
-    def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+    def choose_edit(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         """Write the drawn tokens of highest probability, up to the pass's quota.
 
         Args:
@@ -57,10 +57,10 @@ class ConfidenceUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look = look.inside()
+        look = look.inside_block()
         # Every gap draws a token; those that are not written now are drawn anew in the next pass.
-        tokens = look.tokens(rng)
+        tokens = look.draw_tokens(rng)
         chosen = best_indices(
-            look.confidence(tokens), bounded_pass_quota(state, self.steps, len(look.rows))
+            look.token_confidence(tokens), bounded_pass_quota(state, self.steps, len(look.rows))
         )
-        return look.edit(chosen, tokens), (state[0], state[1] + 1)
+        return look.fill_edit(chosen, tokens), (state[0], state[1] + 1)

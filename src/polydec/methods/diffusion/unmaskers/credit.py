@@ -44,10 +44,10 @@ class CreditUnmasker:
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
 
-    def start(self, canvas: Canvas) -> Credits:
+    def start_state(self, canvas: Canvas) -> Credits:
         return {}
 
-    def enter(self, state: Credits, count: int) -> Credits:
+    def enter_block(self, state: Credits, count: int) -> Credits:
         """Begin a block without credits.
 
         Args:
@@ -59,7 +59,7 @@ class CreditUnmasker:
         """
         return {}
 
-    def choose(self, state: Credits, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Credits]:
+    def choose_edit(self, state: Credits, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Credits]:
         """Add this pass's credits, then write the tokens that reach the threshold with them.
 
         Args:
@@ -70,7 +70,7 @@ class CreditUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look = look.inside()
+        look = look.inside_block()
         # Only gaps of the block keep credits: those of written positions are dropped here.
         credits = {r: self._gained(state.get(r, {}), look, i) for i, r in enumerate(look.rows)}
         # Both the draw and the confidence use the raised logits.
@@ -79,10 +79,10 @@ class CreditUnmasker:
             for token, credit in credits[r].items():
                 logw_RV[i, token] += self.alpha * log1p(credit)
         look = replace(look, logw_RV=logw_RV)
-        tokens = look.tokens(rng)
-        sure_R = look.confidence(tokens)
+        tokens = look.draw_tokens(rng)
+        sure_R = look.token_confidence(tokens)
         chosen = surest_gaps(sure_R, self.threshold)
-        return look.edit(sorted(chosen), tokens), credits
+        return look.fill_edit(sorted(chosen), tokens), credits
 
     def _gained(
         self, before: Mapping[int, float], look: UnmaskerView, i: int

@@ -53,10 +53,10 @@ class EarlyCommitUnmasker:
     def exactness(self) -> Exactness:
         return Exactness.APPROXIMATE
 
-    def start(self, canvas: Canvas) -> State:
-        return self.base.start(canvas), 0, self.passes or len(gap_positions(canvas))
+    def start_state(self, canvas: Canvas) -> State:
+        return self.base.start_state(canvas), 0, self.passes or len(gap_positions(canvas))
 
-    def enter(self, state: State, count: int) -> State:
+    def enter_block(self, state: State, count: int) -> State:
         """Begin a block of the base rule; passes are counted over the whole answer.
 
         Args:
@@ -66,9 +66,9 @@ class EarlyCommitUnmasker:
         Returns:
             The state with which the block begins.
         """
-        return self.base.enter(state[0], count), *state[1:]
+        return self.base.enter_block(state[0], count), *state[1:]
 
-    def choose(self, state: State, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, State]:
+    def choose_edit(self, state: State, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, State]:
         """Fill everything if the bound is reached, else what the base rule chooses.
 
         Args:
@@ -82,9 +82,13 @@ class EarlyCommitUnmasker:
         # This pass counts as done: progress reaches 1 in the last expected pass.
         below, done, expected = state
         if look.complete and self._gap(look) >= self._bound((done + 1) / expected):
-            return look.edit(range(len(look.rows)), look.likeliest), (below, done + 1, expected)
+            return look.fill_edit(range(len(look.rows)), look.likeliest), (
+                below,
+                done + 1,
+                expected,
+            )
         # The base rule sees the block alone: the other rows were asked for to measure the distance.
-        edit, below = self.base.choose(below, look.inside(), rng)
+        edit, below = self.base.choose_edit(below, look.inside_block(), rng)
         return edit, (below, done + 1, expected)
 
     def _gap(self, look: UnmaskerView) -> float:

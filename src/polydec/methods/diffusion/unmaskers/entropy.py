@@ -37,11 +37,11 @@ class EntropyUnmasker:
     steps: int = 0
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start = no_pace
-    enter = new_pace
+    start_state = no_pace
+    enter_block = new_pace
     unexercised = unexercised_by_steps
 
-    def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+    def choose_edit(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         """Fill the gaps of lowest entropy, up to the pass's quota.
 
         Args:
@@ -52,9 +52,12 @@ class EntropyUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look = look.inside()
+        look = look.inside_block()
         # Scores are sorted from the highest: the lowest entropy has the highest negative.
         chosen = best_indices(
             -look.entropy_R, bounded_pass_quota(state, self.steps, len(look.rows))
         )
-        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)
+        return look.fill_edit(chosen, {i: look.draw_token(i, rng) for i in chosen}), (
+            state[0],
+            state[1] + 1,
+        )

@@ -27,10 +27,10 @@ class EntropyThresholdUnmasker:
     threshold: float = 0.45
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start = no_state
-    enter = still_none
+    start_state = no_state
+    enter_block = still_none
 
-    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+    def choose_edit(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         """Fill every gap whose law is clear enough.
 
         Args:
@@ -41,7 +41,7 @@ class EntropyThresholdUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look = look.inside()
+        look = look.inside_block()
         nats_R = look.entropy_R
         chosen = sorted(
             {
@@ -49,4 +49,4 @@ class EntropyThresholdUnmasker:
                 *(i for i, h in enumerate(nats_R.tolist()) if h <= self.threshold),
             }
         )
-        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), None
+        return look.fill_edit(chosen, {i: look.draw_token(i, rng) for i in chosen}), None

@@ -36,10 +36,10 @@ class FactorUnmasker:
     factor: float = 1.0
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start = no_state
-    enter = still_none
+    start_state = no_state
+    enter_block = still_none
 
-    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+    def choose_edit(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         """Write the longest run of the surest tokens that keeps the bound.
 
         Args:
@@ -53,4 +53,4 @@ class FactorUnmasker:
         look, tokens, sure_R = draw_block_tokens(look, rng)
         order = best_indices(sure_R, len(look.rows))
         falls = (n for n, i in enumerate(order) if float(sure_R[i]) < 1 - self.factor / (n + 2))
-        return look.edit(order[: max(1, next(falls, len(order)))], tokens), None
+        return look.fill_edit(order[: max(1, next(falls, len(order)))], tokens), None

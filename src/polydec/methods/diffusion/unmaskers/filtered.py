@@ -42,10 +42,10 @@ class FilteredUnmasker:
     threshold: float = 0.96
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start = no_state
-    enter = still_none
+    start_state = no_state
+    enter_block = still_none
 
-    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+    def choose_edit(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         """Write the tokens that the filter accepts, and the surest one.
 
         Args:
@@ -73,4 +73,4 @@ class FilteredUnmasker:
             *best_indices(sure_R, 1),
             *(i for i in inside if float(right_B[look.rows[i] - first]) > self.threshold),
         }
-        return look.edit(sorted(chosen), tokens), None
+        return look.fill_edit(sorted(chosen), tokens), None

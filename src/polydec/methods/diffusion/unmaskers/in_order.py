@@ -27,8 +27,8 @@ class InOrderUnmasker:
     count: int = 1
     rank: Rank = ()
     everywhere: ClassVar[bool] = False
-    start = no_state
-    enter = still_none
+    start_state = no_state
+    enter_block = still_none
 
     @property
     def exactness(self) -> Exactness:
@@ -42,7 +42,7 @@ class InOrderUnmasker:
             return {}
         return ONE_A_PASS
 
-    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+    def choose_edit(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         """Fill the next gaps of the order.
 
         Args:
@@ -53,8 +53,8 @@ class InOrderUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look = look.inside()
+        look = look.inside_block()
         # Ranks are by position, edits by row: this maps one to the other.
         at = {r: i for i, r in enumerate(look.rows)}
         chosen = [at[r] for r in sort_by_rank(look.rows, self.rank)[: self.count]]
-        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), None
+        return look.fill_edit(chosen, {i: look.draw_token(i, rng) for i in chosen}), None

@@ -25,8 +25,8 @@ class LeftToRightUnmasker:
 
     steps: int = 0
     everywhere: ClassVar[bool] = False
-    start = no_pace
-    enter = new_pace
+    start_state = no_pace
+    enter_block = new_pace
     unexercised = unexercised_by_steps
 
     @property
@@ -35,7 +35,7 @@ class LeftToRightUnmasker:
             return Exactness.APPROXIMATE
         return Exactness.LAW
 
-    def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+    def choose_edit(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         """Fill the leftmost gaps, up to the pass's quota.
 
         Args:
@@ -46,7 +46,10 @@ class LeftToRightUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look = look.inside()
+        look = look.inside_block()
         # Rows ascend by position, so the first rows are the leftmost gaps.
         chosen = range(bounded_pass_quota(state, self.steps, len(look.rows)))
-        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)
+        return look.fill_edit(chosen, {i: look.draw_token(i, rng) for i in chosen}), (
+            state[0],
+            state[1] + 1,
+        )

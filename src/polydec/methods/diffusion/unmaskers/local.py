@@ -40,10 +40,10 @@ class LocalLeapUnmasker:
     radius: int = 4
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start = no_state
-    enter = still_none
+    start_state = no_state
+    enter_block = still_none
 
-    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+    def choose_edit(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         """Write the anchors, what is sure enough near them, and the surest token.
 
         Args:
@@ -68,4 +68,4 @@ class LocalLeapUnmasker:
             *anchors,
             *(i for i in near if float(sure_R[i]) >= self.relaxed),
         }
-        return look.edit(sorted(chosen), tokens), None
+        return look.fill_edit(sorted(chosen), tokens), None

@@ -39,11 +39,11 @@ class MarginUnmasker:
     steps: int = 0
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start = no_pace
-    enter = new_pace
+    start_state = no_pace
+    enter_block = new_pace
     unexercised = unexercised_by_steps
 
-    def choose(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
+    def choose_edit(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         """Fill the gaps of the largest margin, up to the pass's quota.
 
         Args:
@@ -54,10 +54,13 @@ class MarginUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look = look.inside()
+        look = look.inside_block()
         # The two highest probabilities of each row, R2.
         two_R2 = look.logp_RV.exp().topk(2, dim=-1).values
         chosen = best_indices(
             two_R2[:, 0] - two_R2[:, 1], bounded_pass_quota(state, self.steps, len(look.rows))
         )
-        return look.edit(chosen, {i: look.token(i, rng) for i in chosen}), (state[0], state[1] + 1)
+        return look.fill_edit(chosen, {i: look.draw_token(i, rng) for i in chosen}), (
+            state[0],
+            state[1] + 1,
+        )

@@ -38,8 +38,8 @@ class ThresholdUnmasker:
     threshold: float = 0.9
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
-    start = no_state
-    enter = still_none
+    start_state = no_state
+    enter_block = still_none
 
     @property
     def unexercised(self) -> Mapping[str, str]:
@@ -47,7 +47,7 @@ class ThresholdUnmasker:
             return ONE_A_PASS
         return {}
 
-    def choose(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
+    def choose_edit(self, state: None, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, None]:
         """Write the tokens that reach the threshold, and the surest one.
 
         Args:
@@ -61,4 +61,4 @@ class ThresholdUnmasker:
         look, tokens, sure_R = draw_block_tokens(look, rng)
         # Confidence is that of the drawn token under the unshaped law.
         chosen = surest_gaps(sure_R, self.threshold)
-        return look.edit(sorted(chosen), tokens), None
+        return look.fill_edit(sorted(chosen), tokens), None

@@ -77,7 +77,7 @@ class InsertionDecoder:
     def vocab(self) -> TokenVocabulary:
         return self.model.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write all choices of a request, each in a session of its own.
 
         Positions of the prompt attend to the answer, so nothing can be shared.
@@ -90,10 +90,12 @@ class InsertionDecoder:
         Returns:
             One result for each choice of the request, in order.
         """
-        texts = [into.open(choice) for choice in request.choices]
+        texts = [into.open_answer(choice) for choice in request.choices]
         slates = list[InsertionSession]()
         try:
-            slates += [self.model.open(len(request.prompt) + request.max_tokens) for _ in texts]
+            slates += [
+                self.model.open_slate(len(request.prompt) + request.max_tokens) for _ in texts
+            ]
             return await gather_coroutines(
                 *(
                     _write(self, request, slate, text, rng(text.choice or 0))
@@ -104,7 +106,7 @@ class InsertionDecoder:
             for slate in slates:
                 slate.close()
 
-    def end(self, request: Request) -> int | None:
+    def end_token(self, request: Request) -> int | None:
         """Return the token that ends an answer and stands after it.
 
         None where there is none, or where a shaper forbids it.
@@ -115,21 +117,21 @@ class InsertionDecoder:
             end = min(self.vocab.eos, default=None)
         # A shaper that masks tokens may forbid the end: the model then never finds the answer
         # complete.
-        masks: list[Any] = [s for s in self.shapers if hasattr(s, "forbids")]
-        if any(m.forbids(m.start(()), end) for m in masks):
+        masks: list[Any] = [s for s in self.shapers if hasattr(s, "forbids_token")]
+        if any(m.forbids_token(m.start_state(()), end) for m in masks):
             return None
         return end
 
-    def start(self, request: Request) -> InsertionSheet:
+    def start_state(self, request: Request) -> InsertionSheet:
         """Return the state before the first pass.
 
         A given end is left out: it stands after the answer anyway.
         """
         answer = request.given or (None,) * request.max_tokens
-        ended = answer[-1] is not None and answer[-1] == self.end(request)
-        return InsertionSheet.of(answer[:-1] if ended else answer)
+        ended = answer[-1] is not None and answer[-1] == self.end_token(request)
+        return InsertionSheet.of_answer(answer[:-1] if ended else answer)
 
-    def whole(self, offer: InsertionScores, rng: Rng, step: int) -> bool:
+    def is_complete(self, offer: InsertionScores, rng: Rng, step: int) -> bool:
         """Decide whether nothing is missing.
 
         Args:
@@ -139,13 +141,13 @@ class InsertionDecoder:
         """
         if self.draw:
             return bool(
-                rng.at("whole", step).categorical(
+                rng.child_stream("whole", step).draw_categorical(
                     torch.tensor([1 - offer.whole, offer.whole], dtype=torch.float64)
                 )
             )
         return offer.whole >= self.least
 
-    def chosen(self, offer: InsertionScores, most: int, rng: Rng, step: int) -> list[Put]:
+    def choose_slots(self, offer: InsertionScores, most: int, rng: Rng, step: int) -> list[Put]:
         """Choose the slots of a pass and their tokens.
 
         Args:
@@ -166,7 +168,7 @@ class InsertionDecoder:
             if bool((logp_S == NEG_INF).all()):
                 break
             if self.draw:
-                slot = rng.at("slot", step, i).categorical(
+                slot = rng.child_stream("slot", step, i).draw_categorical(
                     float64_probabilities(normalise_log_weights(logp_S))
                 )
             else:
@@ -176,17 +178,17 @@ class InsertionDecoder:
             out.append(
                 (
                     slot,
-                    rng.at("token", step, i).categorical(
-                        float64_probabilities(self.law(offer.logw_SV[slot]))
+                    rng.child_stream("token", step, i).draw_categorical(
+                        float64_probabilities(self.slot_law(offer.logw_SV[slot]))
                     ),
                 )
             )
         return out
 
-    def law(self, logw_V: Tensor) -> Tensor:
+    def slot_law(self, logw_V: Tensor) -> Tensor:
         """Return the normalised law that a slot's token is drawn from, shape ``[V]``."""
         for s in self.shapers:
-            logw_V = s.shape(s.start(()), logw_V)
+            logw_V = s.shape_law(s.start_state(()), logw_V)
         return normalise_log_weights(logw_V)
 
 
@@ -195,26 +197,26 @@ async def _write(
 ) -> Result:
     """Pass after pass until nothing is missing, or no slot is open."""
     begin = len(request.prompt)
-    sheet = how.start(request)
-    end = how.end(request)
+    sheet = how.start_state(request)
+    end = how.end_token(request)
     stats = InsertStats()
     notes = [TokenLogprob(x, 0.0, 0.0, ()) for x in sheet.token]
     done = TokenLogprob(0 if end is None else end, 0.0, 0.0, ())
     # Given tokens are written first, so that the text holds them while it grows.
     if sheet.token:
-        text.edit(TextEdit(insert=tuple(enumerate(sheet.token, begin))), final=0)
+        text.edit_tokens(TextEdit(insert=tuple(enumerate(sheet.token, begin))), final=0)
     while slots := sheet.slots:
         # Slot i lies after fed position begin - 1 + i: the prompt's last token is slot 0's left
         # neighbour.
         fed = (*request.prompt, *sheet.token, *(() if end is None else (end,)))
-        offer = await slate.score(fed, [begin - 1 + i for i in slots])
-        whole = end is not None and how.whole(offer, rng, stats.passes)
+        offer = await slate.score_slots(fed, [begin - 1 + i for i in slots])
+        whole = end is not None and how.is_complete(offer, rng, stats.passes)
         if whole:
             puts = []
         else:
-            puts = how.chosen(offer, sum(sheet.room), rng, stats.passes)
+            puts = how.choose_slots(offer, sum(sheet.room), rng, stats.passes)
         # The mark before the text runs too, hence one position more than was fed.
-        stats = stats.seen(len(puts), len(fed) + 1)
+        stats = stats.with_pass(len(puts), len(fed) + 1)
         if whole:
             logp = float(torch.tensor(offer.whole).log())
             done = TokenLogprob(done.token, logp if how.draw else 0.0, logp, ())
@@ -222,15 +224,15 @@ async def _write(
         if not puts:
             raise RequestError("the model offers no token for any slot: the answer cannot go on")
         sheet, edit = _put(how, request, sheet, slots, offer, puts, notes)
-        text.edit(TextEdit(insert=tuple((begin + at, x) for at, x in edit)), final=0)
+        text.edit_tokens(TextEdit(insert=tuple((begin + at, x) for at, x in edit)), final=0)
     # Only now all tokens are final. The end is written where the answer has room for it.
     last = begin + len(sheet.token)
     ends = end is not None and len(sheet.token) < request.max_tokens
-    text.edit(
+    text.edit_tokens(
         TextEdit(write=((last, done.token),) if ends else ()),
         notes=dict(enumerate((*notes, done), begin)),
     )
-    return text.result(stats)
+    return text.finished_answer(stats)
 
 
 def _put(
@@ -253,7 +255,7 @@ def _put(
         # Two tokens of the pass may share a gap that has room for one.
         if at not in sheet.slots:
             continue
-        sheet = sheet.put(at, token)
+        sheet = sheet.with_token(at, token)
         notes.insert(at, _note(how, offer.logw_SV[slot], token, request.logprobs))
         out.append((at, token))
     return sheet, out
@@ -271,4 +273,4 @@ def _note(how: InsertionDecoder, logw_V: Tensor, token: int, k: int | None) -> T
     if k:
         value_K, token_K = row_V.topk(min(k, len(row_V)))
         top = tuple(zip(map(int, token_K), map(float, value_K)))
-    return TokenLogprob(token, float(how.law(logw_V)[token]), float(row_V[token]), top)
+    return TokenLogprob(token, float(how.slot_law(logw_V)[token]), float(row_V[token]), top)

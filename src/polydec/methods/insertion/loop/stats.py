@@ -22,7 +22,7 @@ class InsertStats:
     inserted: int = 0
     fed: int = 0
 
-    def seen(self, inserted: int, fed: int) -> InsertStats:
+    def with_pass(self, inserted: int, fed: int) -> InsertStats:
         """Return the counts with one more pass.
 
         Args:
@@ -31,7 +31,7 @@ class InsertStats:
         """
         return InsertStats(self.passes + 1, self.first, self.inserted + inserted, self.fed + fed)
 
-    def plus(self, other: InsertStats) -> InsertStats:
+    def plus_stats(self, other: InsertStats) -> InsertStats:
         """Both together: of two answers, or of two parts of one."""
         return InsertStats(
             self.passes + other.passes,

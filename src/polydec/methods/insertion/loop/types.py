@@ -23,7 +23,7 @@ class InsertionSheet:
     room: tuple[int, ...]
 
     @staticmethod
-    def of(answer: Sequence[int | None]) -> InsertionSheet:
+    def of_answer(answer: Sequence[int | None]) -> InsertionSheet:
         """Make the sheet of an answer with gaps.
 
         None stands for a gap; a run of n of them is one gap that takes up to n tokens.
@@ -49,7 +49,7 @@ class InsertionSheet:
         """Slots where a token may be put: 0 follows the prompt, i follows token i - 1."""
         return tuple(i for i, gap in enumerate(self.behind) if gap is not None and self.room[gap])
 
-    def put(self, slot: int, token: int) -> InsertionSheet:
+    def with_token(self, slot: int, token: int) -> InsertionSheet:
         """Return the sheet with one more token.
 
         Args:

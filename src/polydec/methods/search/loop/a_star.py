@@ -110,7 +110,7 @@ class AStarSearch:
     exactness = Exactness.APPROXIMATE
     target = method_target
     vocab = method_vocab
-    run = search_each_choice
+    write_choices = search_each_choice
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= 64:
@@ -123,7 +123,7 @@ class AStarSearch:
         if self.sure is not None and not 0.0 < self.sure <= 1.0:
             raise RequestError(f"sure is {self.sure}: it must be above 0 and at most 1")
 
-    async def search(self, choice: ChoiceSearch) -> Result:
+    async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Search for one answer."""
         return await _AStarRun(self, choice).run()
 
@@ -152,7 +152,7 @@ class _AStarRun:
             for node in open_[plan.frontier :]:
                 node.attempt.close()
             del open_[plan.frontier :]
-            self._choice.settle([n.attempt.text for n in open_])
+            self._choice.write_certain_text([n.attempt.text for n in open_])
         # The goal, or out of budget: then a complete solution of the queue goes before any
         # beginning.
         whole = [n for n in open_ if n.attempt.ended]
@@ -162,9 +162,9 @@ class _AStarRun:
         # The budget is spent: what is begun comes to its end.
         if not last.ended:
             await last.go_on(step_stream(best.attempt, best.rng, best.drawn))
-        self._spent = self._spent.plus(last.spent)
+        self._spent = self._spent.plus_stats(last.spent)
         last.text.score = last.value
-        return self._choice.finish(last.text, self._spent)
+        return self._choice.finish_search(last.text, self._spent)
 
     async def _expand(self, node: AStarNode) -> list[AStarNode]:
         """Return the new steps after a node, and the node itself where it waits."""
@@ -187,7 +187,7 @@ class _AStarRun:
         await gather_coroutines(
             *(self._valued(attempt, attempt.logp - begun, node) for attempt, _ in once.values())
         )
-        self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
+        self._spent = self._spent.plus_stats(side_by_side([a.spent for a in drawn]))
         # Without `again` a node is expanded once, and leaves the queue for good.
         if plan.again is None:
             waiting = []
@@ -208,13 +208,13 @@ class _AStarRun:
         `logp` is the step's log-probability.
         """
         if self._plan.sure is None or math.exp(logp) < self._plan.sure:
-            await attempt.judge(self._plan.reward)
+            await attempt.ask_reward(self._plan.reward)
         else:
             attempt.value = 1.0 - parent.hope
 
     def _forks(self, node: AStarNode, count: int) -> list[SearchAttempt]:
         """So many that go on from a node, which is over with that unless it waits."""
-        drawn = self._choice.forks(node.attempt, count)
+        drawn = self._choice.fork_attempts(node.attempt, count)
         if self._plan.again is None:
             node.attempt.close()
         return drawn

@@ -28,7 +28,7 @@ class RouterArbiter:
     router: ProcessReward
     tau: float = 0.5
 
-    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+    async def prefers_target(self, case: ArbiterCase, rng: Rng) -> bool:
         """Compare the router's value of the drafted step with the threshold.
 
         Args:
@@ -39,7 +39,7 @@ class RouterArbiter:
             True where the target's step should replace the drafted one.
         """
         # Cost: one row of the draft model. The target reads nothing for this decision.
-        return await case.drafted(self.router) >= self.tau
+        return await case.draft_step_value(self.router) >= self.tau
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ReadingArbiter:
     router: ProcessReward
     tau: float = 0.5
 
-    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+    async def prefers_target(self, case: ArbiterCase, rng: Rng) -> bool:
         """Compare the reader's value of the drafted step with the threshold.
 
         Args:
@@ -70,7 +70,7 @@ class ReadingArbiter:
             True where the target's step should replace the drafted one.
         """
         # Cost: a pass of the reader over what it has not read. Neither model runs for it.
-        return await case.told(self.router) >= self.tau
+        return await case.reader_value(self.router) >= self.tau
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ValueArbiter:
     reward: ProcessReward
     tau: float = 0.7
 
-    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+    async def prefers_target(self, case: ArbiterCase, rng: Rng) -> bool:
         """Compare the reward of the drafted step with the threshold.
 
         Args:
@@ -100,7 +100,7 @@ class ValueArbiter:
             True where the target's step should replace the drafted one.
         """
         # Cost: a pass of the target over the drafted step, whose cache it keeps if the step stands.
-        return await case.read(self.reward) < self.tau
+        return await case.target_reading_value(self.reward) < self.tau
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class AdvantageArbiter:
     reward: ProcessReward
     tau: float = 0.0
 
-    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+    async def prefers_target(self, case: ArbiterCase, rng: Rng) -> bool:
         """Write and judge both steps, and compare their rewards.
 
         Args:
@@ -131,8 +131,8 @@ class AdvantageArbiter:
             True where the target's step should replace the drafted one.
         """
         # Cost: the target reads the drafted step, and writes one of its own.
-        drafted = await case.read(self.reward)
-        return await case.written(self.reward) - drafted > self.tau
+        drafted = await case.target_reading_value(self.reward)
+        return await case.target_step_value(self.reward) - drafted > self.tau
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class ChanceArbiter:
 
     share: float
 
-    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+    async def prefers_target(self, case: ArbiterCase, rng: Rng) -> bool:
         """Draw whether the target writes the step.
 
         Args:
@@ -155,4 +155,4 @@ class ChanceArbiter:
         Returns:
             True where the target's step should replace the drafted one.
         """
-        return bool(rng.bernoulli(self.share))
+        return bool(rng.draw_bernoulli(self.share))

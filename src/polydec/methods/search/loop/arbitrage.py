@@ -38,7 +38,7 @@ class StepReader:
     big: int
     context: int
 
-    def tokens(self, steps: Sequence[WrittenStep]) -> tuple[int, ...]:
+    def step_tokens(self, steps: Sequence[WrittenStep]) -> tuple[int, ...]:
         """Return the tokens of steps, each after the mark of who wrote it."""
         return mark_step_writers(steps, self.small, self.big)
 
@@ -71,7 +71,7 @@ class ArbitrageSearch:
         arbiter: Decides who writes a step.
         delimiter: Text that a step ends with, at the end of a token's text or within it.
         longest: Most tokens of a step, at least 1.
-        reader: Reads the text for an arbiter that asks `ArbiterCase.told` (`ReadingArbiter`). None:
+        reader: Reads the text for an arbiter that asks `ArbiterCase.reader_value` (`ReadingArbiter`). None:
             there is none.
 
     Exact: approximate: a step of the draft model's that stands was checked by nobody token by
@@ -99,7 +99,7 @@ class ArbitrageSearch:
     def vocab(self) -> TokenVocabulary:
         return self.big.target.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write each choice step by step.
 
         Args:
@@ -110,9 +110,9 @@ class ArbitrageSearch:
         Returns:
             One result for each choice of the request, in order.
         """
-        return await for_each(self.small, request, rng, into, self.search)
+        return await for_each(self.small, request, rng, into, self.search_answer)
 
-    async def search(self, choice: ChoiceSearch) -> Result:
+    async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Write one answer."""
         course = _ArbitrageRun(self, choice)
         try:
@@ -160,21 +160,21 @@ class _ArbitrageRun:
         rng = self._rng
         arbiter = self._plan.arbiter
         # The clock of decoding starts.
-        self._answer.edit(TextEdit())
+        self._answer.edit_tokens(TextEdit())
         while self._answer.finish_reason is None:
             at = len(self._answer.tokens)
             # Draft: a fork of the draft model writes one step, so that the step can be dropped.
             self._read = self._own = None
             self._tried = self._fork(self._small)
-            await self._tried.go_on(rng.at("draft", at), self._steps)
+            await self._tried.go_on(rng.child_stream("draft", at), self._steps)
             drafted = self._tried.text.tokens[at:]
             # Arbitrate: the arbiter asks for what it needs, and each answer is computed once.
-            called = await arbiter.prefers(self, rng.at("arbiter", at))
+            called = await arbiter.prefers_target(self, rng.child_stream("arbiter", at))
             # Commit one of the two steps; the model that did not write it catches up.
             await (self._replace(at) if called else self._keep(drafted))
             # What stands is shown at once; a step that was replaced is never seen.
             self._stands(WrittenStep(called, tuple(self._answer.tokens[at:])))
-            self._stats = self._stats.plus(
+            self._stats = self._stats.plus_stats(
                 ArbitrageStats(
                     # The target's own step counts only where it wrote one beside the draft's.
                     steps=1,
@@ -186,51 +186,51 @@ class _ArbitrageRun:
             )
         # Passes are counted by each attempt of the target, and added up at the end.
         spent = [a.spent for a in self._targets]
-        return self._answer.result(
-            self._stats.plus(
+        return self._answer.finished_answer(
+            self._stats.plus_stats(
                 ArbitrageStats(sum(s.passes for s in spent), scored=sum(s.scored for s in spent))
             )
         )
 
-    async def drafted(self, reward: ProcessReward) -> float:
-        return await self._tried.judge(reward)
+    async def draft_step_value(self, reward: ProcessReward) -> float:
+        return await self._tried.ask_reward(reward)
 
-    async def read(self, reward: ProcessReward) -> float:
+    async def target_reading_value(self, reward: ProcessReward) -> float:
         if self._read is None:
             self._read = self._fork_big(await self._caught_up())
-            await self._read.say(self._tried.text.tokens[len(self._answer.tokens) :])
-        return await self._read.judge(reward)
+            await self._read.say_tokens(self._tried.text.tokens[len(self._answer.tokens) :])
+        return await self._read.ask_reward(reward)
 
-    async def written(self, reward: ProcessReward) -> float:
-        return await (await self._step()).judge(reward)
+    async def target_step_value(self, reward: ProcessReward) -> float:
+        return await (await self._step()).ask_reward(reward)
 
     @property
     def steps(self) -> Sequence[WrittenStep]:
         drafted = tuple(self._tried.text.tokens[len(self._answer.tokens) :])
         return (*self._written, WrittenStep(False, drafted))
 
-    async def own(self) -> Sequence[int]:
+    async def target_step(self) -> Sequence[int]:
         return (await self._step()).text.tokens[len(self._answer.tokens) :]
 
-    async def told(self, reward: ProcessReward) -> float:
+    async def reader_value(self, reward: ProcessReward) -> float:
         reader = self._plan.reader
         prompt = self._request.prompt
         if reader is None:
             raise RequestError("this arbiter asks a reader, and there is none")
         # Beyond its context a reader cannot judge: the target is called.
-        if len(prompt) + len(reader.tokens(self.steps)) > reader.context:
+        if len(prompt) + len(reader.step_tokens(self.steps)) > reader.context:
             return 1.0
         if self._reader is None:
-            self._reader = await Walk.open(reader.method, prompt, whole=True)
+            self._reader = await Walk.open_walk(reader.method, prompt, whole=True)
         # The reader catches up with the steps that stand, then a fork of it reads the drafted one.
-        if missed := reader.tokens(self._written[self._seen :]):
-            self._reader.take(await self._reader.given(missed))
+        if missed := reader.step_tokens(self._written[self._seen :]):
+            self._reader.commit_round(await self._reader.score_given_tokens(missed))
             self._seen = len(self._written)
         self._told = self._reader.fork()
-        drafted = reader.tokens(self.steps[-1:])
-        self._told.take(await self._told.given(drafted))
-        self._stats = self._stats.plus(ArbitrageStats(routed=len(missed) + len(drafted)))
-        return reward.chance(await self._told.state())
+        drafted = reader.step_tokens(self.steps[-1:])
+        self._told.commit_round(await self._told.score_given_tokens(drafted))
+        self._stats = self._stats.plus_stats(ArbitrageStats(routed=len(missed) + len(drafted)))
+        return reward.success_chance(await self._told.current_state())
 
     def _stands(self, step: WrittenStep) -> None:
         """Note a step that stands.
@@ -262,23 +262,23 @@ class _ArbitrageRun:
             self._own = self._fork_big(await self._caught_up())
             at = len(self._answer.tokens)
             await self._own.go_on(
-                self._rng.at("own", at) if self._dropped else self._rng, self._steps
+                self._rng.child_stream("own", at) if self._dropped else self._rng, self._steps
             )
         return self._own
 
     async def _replace(self, at: int) -> None:
         own = await self._step()
-        self._answer.follow(own.text)
+        self._answer.follow_text(own.text)
         self._tried.close()
         self._next(own)
         if not own.ended:
-            await self._small.say(own.text.tokens[at:])
+            await self._small.say_tokens(own.text.tokens[at:])
 
     async def _keep(self, step: Sequence[int]) -> None:
         # A step of the target's that was drawn and dropped has used its draws: plain decoding's
         # stream is lost.
         self._dropped = self._dropped or self._own is not None
-        self._answer.follow(self._tried.text)
+        self._answer.follow_text(self._tried.text)
         self._small.close()
         self._small = self._tried
         # The target has not read the step: it waits in the lag until the target is called.
@@ -297,17 +297,17 @@ class _ArbitrageRun:
     async def _caught_up(self) -> SearchAttempt:
         """Return the target's attempt, which stands after what is final."""
         if self._big is None:
-            self._big = await self._choice.begin(
+            self._big = await self._choice.begin_attempt(
                 self._plan.big, self._request.prompt, self._request.logprobs
             )
             self._targets.append(self._big)
         if self._lag:
-            await self._big.say(self._lag)
+            await self._big.say_tokens(self._lag)
             self._lag = []
         return self._big
 
     def _fork(self, attempt: SearchAttempt) -> SearchAttempt:
-        (twin,) = self._choice.forks(attempt, 1)
+        (twin,) = self._choice.fork_attempts(attempt, 1)
         return twin
 
     def _fork_big(self, attempt: SearchAttempt) -> SearchAttempt:
@@ -342,7 +342,7 @@ class ArbitrageStats:
     scored: int = 0
     routed: int = 0
 
-    def plus(self, other: ArbitrageStats) -> ArbitrageStats:
+    def plus_stats(self, other: ArbitrageStats) -> ArbitrageStats:
         """Both together."""
         return ArbitrageStats(
             *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))

@@ -62,7 +62,7 @@ class SearchAttempt:
         """Log-probability of a token, on average."""
         return self.logp / max(1, len(self.text.tokens))
 
-    def tried(self, words: TokenCodec | None) -> CandidateText:
+    def picker_view(self, words: TokenCodec | None) -> CandidateText:
         """Return the text as an answer picker sees it.
 
         `words` of the vocabulary decodes it where the request asks for tokens only.
@@ -71,16 +71,16 @@ class SearchAttempt:
         text = self.text.text or (words.decode(tokens) if words is not None else "")
         return CandidateText(text, tokens, self.mean, self.value)
 
-    async def look(self, rng: Rng) -> WalkRound:
+    async def look_ahead(self, rng: Rng) -> WalkRound:
         """Run one pass, and return what may be taken next."""
-        r = await self._walk.round(rng, self.text.room, self.text.ends)
+        r = await self._walk.next_round(rng, self.text.room, self.text.ends)
         # The root is the last token: it is new to the cache unless a look or a reward has fed it.
         new = len(r.draft) - self._fed
-        self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
+        self.spent = self.spent.plus_stats(SearchStats(int(new > 0), scored=new))
         self._fed = True
         return r
 
-    def take(self, r: WalkRound, steps: StepBoundary | None = None, begin: int = 0) -> bool:
+    def take_steps(self, r: WalkRound, steps: StepBoundary | None = None, begin: int = 0) -> bool:
         """Take the tokens of a round.
 
         Args:
@@ -95,15 +95,15 @@ class SearchAttempt:
         over = False
         # Token by token: the text may end, or the step, within what the round accepted.
         for node, x in zip(r.nodes, r.tokens, strict=True):
-            self.logp += r.scores.logp(node, (x,))[0]
-            self.text.write((x,), logprobs_at_nodes(r.scores, (node,), (x,), self._asked))
+            self.logp += r.scores.token_logprobs(node, (x,))[0]
+            self.text.write_tokens((x,), logprobs_at_nodes(r.scores, (node,), (x,), self._asked))
             count += 1
-            over = self.ended or (steps is not None and steps.closes(self.text.tokens[begin:]))
+            over = self.ended or (steps is not None and steps.closes_step(self.text.tokens[begin:]))
             if over:
                 break
-        self._walk.take(r, count)
+        self._walk.commit_round(r, count)
         self._fed = False
-        self.spent = self.spent.plus(SearchStats(ended=int(self.ended), written=count))
+        self.spent = self.spent.plus_stats(SearchStats(ended=int(self.ended), written=count))
         return over
 
     async def go_on(self, rng: Rng, steps: StepBoundary | None = None) -> None:
@@ -114,49 +114,51 @@ class SearchAttempt:
             steps: Where steps end. None: go on to the end of the text.
         """
         begin = len(self.text.tokens)
-        while not self.take(await self.look(rng), steps, begin):
+        while not self.take_steps(await self.look_ahead(rng), steps, begin):
             pass
 
-    async def say(self, tokens: Sequence[int]) -> None:
+    async def say_tokens(self, tokens: Sequence[int]) -> None:
         """Continue with tokens that somebody else wrote, at least one.
 
         What stands after the end of the text is not taken.
         """
         # One pass over all of them: as if they had been drafted and accepted.
-        r = await self._walk.given(tokens)
+        r = await self._walk.score_given_tokens(tokens)
         new = len(r.draft) - self._fed
-        self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
-        self.take(r)
+        self.spent = self.spent.plus_stats(SearchStats(int(new > 0), scored=new))
+        self.take_steps(r)
 
-    async def ask(self, tokens: Sequence[int]) -> DraftScores:
+    async def law_after(self, tokens: Sequence[int]) -> DraftScores:
         """Return the law after some tokens, at least one, that are no part of the text.
 
         Its row is that of node ``len(tokens)``.
         """
         # The last token is doubled: the row of a node is the law after it, and the walk reads all
         # but the last of what it is given.
-        r = await self._walk.given((*tokens, tokens[-1]))
+        r = await self._walk.score_given_tokens((*tokens, tokens[-1]))
         new = len(r.draft) - self._fed
-        self.spent = self.spent.plus(SearchStats(int(new > 0), scored=new))
+        self.spent = self.spent.plus_stats(SearchStats(int(new > 0), scored=new))
         self._fed = True
         return r.scores
 
-    async def rerouted(self, routings: Sequence[tuple[tuple[float, ...], ...]]) -> list[Tensor]:
+    async def rerouted_logprobs(
+        self, routings: Sequence[tuple[tuple[float, ...], ...]]
+    ) -> list[Tensor]:
         """Return the next token's log-probabilities under each way to move a mixture's router.
 
         All of the routings (`ScoreRequest.routing`), at least one, run in one pass.
         """
-        self.spent = self.spent.plus(SearchStats(1, scored=len(routings), refined=1))
-        return list(await gather_coroutines(*map(self._walk.rerouted, routings)))
+        self.spent = self.spent.plus_stats(SearchStats(1, scored=len(routings), refined=1))
+        return list(await gather_coroutines(*map(self._walk.rerouted_logprobs, routings)))
 
-    async def judge(self, reward: ProcessReward) -> float:
+    async def ask_reward(self, reward: ProcessReward) -> float:
         """Ask a reward of what stands so far."""
         # The state needs the last token fed: it is fed now, and not again with the next round.
-        self.value = reward.chance(await self._walk.state())
+        self.value = reward.success_chance(await self._walk.current_state())
         new = int(not self._fed)
-        self.spent = self.spent.plus(SearchStats(new, scored=new, judged=1))
+        self.spent = self.spent.plus_stats(SearchStats(new, scored=new, judged=1))
         self._fed = True
-        self.text.weighed(self.value)
+        self.text.send_rank(self.value)
         return self.value
 
     def fork(self, choice: int) -> SearchAttempt:
@@ -169,7 +171,7 @@ class SearchAttempt:
 
     def close(self) -> None:
         """Close the walk; the text stays."""
-        self.text.prune()
+        self.text.send_prune()
         self._walk.close()
 
 
@@ -191,9 +193,9 @@ def node_entropy(scores: DraftScores, node: int) -> float:
         node: Node of its draft.
     """
     # A certain token has no entropy; its row need not be read.
-    if scores.certain(node) is not None:
+    if scores.certain_token(node) is not None:
         return 0.0
-    p_V = float64_probabilities(scores.row(node))
+    p_V = float64_probabilities(scores.logprob_row(node))
     return float(-(p_V * p_V.clamp_min(1e-300).log()).sum())
 
 
@@ -208,7 +210,7 @@ def step_stream(attempt: SearchAttempt, rng: Rng, number: int) -> Rng:
         number: Number of the step among those that are drawn there.
     """
     if number:
-        return rng.at("step", len(attempt.text.tokens), number)
+        return rng.child_stream("step", len(attempt.text.tokens), number)
     return rng
 
 
@@ -250,7 +252,7 @@ class ChoiceSearch:
         # Tokens that were certain after the first pass; None before it.
         self._first: int | None = None
 
-    def forks(self, attempt: SearchAttempt, count: int) -> list[SearchAttempt]:
+    def fork_attempts(self, attempt: SearchAttempt, count: int) -> list[SearchAttempt]:
         """Return attempts that continue from one, which are closed when the search is over.
 
         Args:
@@ -261,7 +263,7 @@ class ChoiceSearch:
         self.opened += forks
         return forks
 
-    async def begin(
+    async def begin_attempt(
         self, method: SpeculativeMethod, prompt: Sequence[int], asked: int | None = None
     ) -> SearchAttempt:
         """Return an attempt after a prompt of its own, which is closed when the search is over.
@@ -274,31 +276,31 @@ class ChoiceSearch:
         base = RowDetail.NOTHING
         if asked is not None:
             base = RowDetail.ROW
-        walk = await Walk.open(method, prompt, base=base, whole=True)
-        attempt = SearchAttempt(walk, self.into.hypothesis(), asked)
+        walk = await Walk.open_walk(method, prompt, base=base, whole=True)
+        attempt = SearchAttempt(walk, self.into.open_hypothesis(), asked)
         self.opened.append(attempt)
         return attempt
 
-    def settle(self, texts: Sequence[AnswerText]) -> None:
+    def write_certain_text(self, texts: Sequence[AnswerText]) -> None:
         """Write what all texts that may still win begin with: it is certain."""
         sure = len(common_prefix_tokens(texts))
         if self._first is None:
             self._first = sure
             # The clock of decoding starts, whether anything is certain or not.
-            self.answer.edit(TextEdit())
-        self.answer.follow(texts[0], sure)
+            self.answer.edit_tokens(TextEdit())
+        self.answer.follow_text(texts[0], sure)
 
-    def finish(self, best: AnswerText, spent: SearchStats) -> Result:
+    def finish_search(self, best: AnswerText, spent: SearchStats) -> Result:
         """Write the text that won, and return the answer.
 
         Args:
             best: The text.
             spent: What the search took; `first` is filled in where texts were settled.
         """
-        self.answer.follow(best)
+        self.answer.follow_text(best)
         if self._first is not None:
             spent = replace(spent, first=self._first)
-        return self.answer.result(spent)
+        return self.answer.finished_answer(spent)
 
 
 class AttemptSearch(Protocol):
@@ -307,7 +309,7 @@ class AttemptSearch(Protocol):
     @property
     def method(self) -> SpeculativeMethod: ...
 
-    def search(self, choice: ChoiceSearch) -> Coro:
+    def search_answer(self, choice: ChoiceSearch) -> Coro:
         """Search for one answer; what it forks is added to `ChoiceSearch.opened`."""
         ...
 
@@ -327,7 +329,7 @@ def method_vocab(self: AttemptSearch) -> TokenVocabulary:
 async def search_each_choice(
     self: AttemptSearch, request: Request, rng: Streams, into: Transcript
 ) -> list[Result]:
-    """Search for each choice of a request: `run` of an `AttemptSearch`.
+    """Search for each choice of a request: `write_choices` of an `AttemptSearch`.
 
     Args:
         request: What is asked: prompt token ids, number of answers, limits.
@@ -337,7 +339,7 @@ async def search_each_choice(
     Returns:
         One result for each choice of the request, in order.
     """
-    return await for_each(self.method, request, rng, into, self.search)
+    return await for_each(self.method, request, rng, into, self.search_answer)
 
 
 async def for_each(
@@ -362,9 +364,11 @@ async def for_each(
     Returns:
         One result for each choice of the request, in order.
     """
-    answers = [into.open(choice) for choice in request.choices]
-    walk = await Walk.open(method, request.prompt, base=max(base, request.base_detail), whole=True)
-    opened = [SearchAttempt(walk, into.hypothesis(), request.logprobs)]
+    answers = [into.open_answer(choice) for choice in request.choices]
+    walk = await Walk.open_walk(
+        method, request.prompt, base=max(base, request.base_detail), whole=True
+    )
+    opened = [SearchAttempt(walk, into.open_hypothesis(), request.logprobs)]
     try:
         # Each choice forks from the prompt's end, so the prompt is fed once.
         opened += (roots := [opened[0].fork(choice) for choice in request.choices])
@@ -383,5 +387,5 @@ def side_by_side(spent: Sequence[SearchStats]) -> SearchStats:
     """Add up what several attempts took in parallel: their passes are shared."""
     total = SearchStats()
     for stats in spent:
-        total = total.plus(stats)
+        total = total.plus_stats(stats)
     return replace(total, passes=max((stats.passes for stats in spent), default=0))

@@ -32,13 +32,13 @@ class NBestAnswers:
             raise RequestError(
                 f"n is {self._choices.stop}: a search of width {width} gives at most {width} texts"
             )
-        self._answers = [into.open(choice) for choice in self._choices]
+        self._answers = [into.open_answer(choice) for choice in self._choices]
         # Tokens that were certain after the first pass; None before it.
         self._first: int | None = None
         # Texts that were alive after the pass before.
         self._live: Sequence[AnswerText] = ()
 
-    def settle(self, texts: Sequence[AnswerText]) -> None:
+    def write_certain_text(self, texts: Sequence[AnswerText]) -> None:
         """Write what all texts that may still win have in common: it is certain.
 
         Called after every pass with all of these texts.
@@ -48,18 +48,18 @@ class NBestAnswers:
         stay = {id(text) for text in texts}
         for text in self._live:
             if id(text) not in stay:
-                text.prune()
+                text.send_prune()
         self._live = texts
         for answer in self._answers:
             if sure > len(answer.tokens):
-                answer.follow(texts[0], sure)
+                answer.follow_text(texts[0], sure)
             elif self._first is None:
                 # Nothing is certain yet: the clock of decoding starts all the same.
-                answer.edit(TextEdit())
+                answer.edit_tokens(TextEdit())
         if self._first is None:
             self._first = sure
 
-    def results(self, texts: Sequence[AnswerText], stats: SearchStats) -> list[Result]:
+    def answers_of(self, texts: Sequence[AnswerText], stats: SearchStats) -> list[Result]:
         """Return the answers.
 
         A text that was found several times counts once. Where fewer than n differ, the last of them
@@ -76,8 +76,8 @@ class NBestAnswers:
         out = list[Result]()
         mine = replace(stats, first=self._first or 0)
         for answer, choice in zip(self._answers, self._choices, strict=True):
-            answer.follow(ranked[min(choice, len(ranked) - 1)])
-            out.append(answer.result(mine))
+            answer.follow_text(ranked[min(choice, len(ranked) - 1)])
+            out.append(answer.finished_answer(mine))
             # Tokens of the search count with the first answer alone, so that they count once in a
             # sum.
             mine = replace(mine, scored=0, ended=0, written=0, judged=0)

@@ -16,7 +16,7 @@ class BestOfPicker:
     wins a tie.
     """
 
-    def pick(self, tries: Sequence[CandidateText]) -> int:
+    def pick_text(self, tries: Sequence[CandidateText]) -> int:
         return max(range(len(tries)), key=lambda i: candidate_score(tries[i]))
 
 

@@ -12,7 +12,7 @@ class BranchTree:
     """The texts that a search still follows, as branches of one tree.
 
     A text is named by the node of its last token; node 0 is the prompt's last token at first.
-    `score` gives the law after every text; `grow` says which texts there are next. Branches that no
+    `score_texts` gives the law after every text; `extend_texts` says which texts there are next. Branches that no
     text continues are dropped at once, and what all texts have in common is committed, so the tree
     never holds more than is still needed.
     """
@@ -32,7 +32,7 @@ class BranchTree:
         self._want = want
 
     @staticmethod
-    async def open(
+    async def open_tree(
         target: Target,
         prompt: Sequence[int],
         *,
@@ -47,16 +47,18 @@ class BranchTree:
             base: What will be read of the model's own rows, before shaping.
             whole: Feed all of the prompt now; else a last part may be fed with the first score.
         """
-        session = target.open(prompt)
+        session = target.open_session(prompt)
         try:
-            await session.prefill(ScoreRequest(law=RowDetail.NOTHING, last=whole))
+            await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING, last=whole))
         except BaseException:
             session.close()
             raise
         # A node's law is read once, and its state is far smaller: a session that has the state need
         # not keep the law.
         return BranchTree(
-            session, Draft.chain(prompt[-1]), ScoreRequest(base=base, hidden=target.layers > 0)
+            session,
+            Draft.chain_draft(prompt[-1]),
+            ScoreRequest(base=base, hidden=target.layers > 0),
         )
 
     def fork(self, choice: int) -> BranchTree:
@@ -66,11 +68,13 @@ class BranchTree:
         """
         return BranchTree(self._session.fork(choice), self._draft, self._want)
 
-    async def score(self) -> DraftScores:
+    async def score_texts(self) -> DraftScores:
         """Return the law after each text, at its node: one pass over the tokens that are new."""
-        return await self._session.score(self._draft, self._want)
+        return await self._session.score_draft(self._draft, self._want)
 
-    def grow(self, texts: Sequence[tuple[int, int]], waiting: Sequence[int] = ()) -> list[int]:
+    def extend_by_one(
+        self, texts: Sequence[tuple[int, int]], waiting: Sequence[int] = ()
+    ) -> list[int]:
         """Continue these texts, each with one token, and no others.
 
         Args:
@@ -84,9 +88,9 @@ class BranchTree:
         if not texts:
             return list(waiting)
         going = [(node, (token,)) for node, token in texts]
-        return self.extend([*going, *((node, ()) for node in waiting)])
+        return self.extend_texts([*going, *((node, ()) for node in waiting)])
 
-    def extend(self, texts: Sequence[tuple[int, Sequence[int]]]) -> list[int]:
+    def extend_texts(self, texts: Sequence[tuple[int, Sequence[int]]]) -> list[int]:
         """Continue these texts, each with any number of tokens, and no others.
 
         Args:
@@ -103,8 +107,8 @@ class BranchTree:
         # down, so it is the largest.
         root = max(node for node in kept if all(node in path for path in paths))
         # The session keeps what is still followed, renumbers it, and commits the path to the root.
-        _, stay, _ = draft.below(root, kept)
-        left = self._session.keep(kept, root)
+        _, stay, _ = draft.subtree_below(root, kept)
+        left = self._session.keep_nodes(kept, root)
         moved = {old: new for new, old in enumerate(stay)}
         token = list(left.token)
         parent = list(left.parent)
@@ -120,7 +124,7 @@ class BranchTree:
                     parent.append(at)
                 at = node_of[at, x]
             nodes.append(at)
-        self._draft = Draft.certain(token, parent)
+        self._draft = Draft.certain_tree(token, parent)
         return nodes
 
     def close(self) -> None:

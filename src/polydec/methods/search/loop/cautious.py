@@ -59,7 +59,7 @@ class CautiousSearch:
     exactness = Exactness.APPROXIMATE
     target = method_target
     vocab = method_vocab
-    run = search_each_choice
+    write_choices = search_each_choice
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most <= 64:
@@ -73,12 +73,12 @@ class CautiousSearch:
         if self.longest < 1:
             raise RequestError(f"longest is {self.longest}: it must be at least 1")
 
-    def trials(self, entropy: float) -> int:
+    def trial_count(self, entropy: float) -> int:
         """Return the number of trials for an entropy in nats."""
         share = min(max((entropy - self.low) / (self.high - self.low), 0.0), 1.0)
         return int(self.least + (self.most - self.least) * share)
 
-    async def search(self, choice: ChoiceSearch) -> Result:
+    async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Write one answer."""
         text = choice.root
         # A trial ends where a sentence or clause does.
@@ -86,24 +86,27 @@ class CautiousSearch:
         spent = SearchStats()
         first = 0
         while not text.ended:
-            r = await text.look(choice.rng)
+            r = await text.look_ahead(choice.rng)
             count = 1
-            if r.scores.certain(0) is None:
-                count = self.trials(node_entropy(r.scores, 0))
+            if r.scores.certain_token(0) is None:
+                count = self.trial_count(node_entropy(r.scores, 0))
             if count == 1:
-                text.take(r)
-                choice.answer.follow(text.text)
+                text.take_steps(r)
+                choice.answer.follow_text(text.text)
                 first = first or int(text.spent.passes == 1 and not spent.passes)
                 continue
             # Unsure: the trials fork here, and run in the same passes.
-            tried = choice.forks(text, count)
-            spent = spent.plus(text.spent)
+            tried = choice.fork_attempts(text, count)
+            spent = spent.plus_stats(text.spent)
             text.close()
             at = text.text.position
             await gather_coroutines(
-                *(t.go_on(choice.rng.at("trial", at, i), steps) for i, t in enumerate(tried))
+                *(
+                    t.go_on(choice.rng.child_stream("trial", at, i), steps)
+                    for i, t in enumerate(tried)
+                )
             )
-            spent = spent.plus(side_by_side([t.spent for t in tried]))
+            spent = spent.plus_stats(side_by_side([t.spent for t in tried]))
             begun = text.logp
             had = len(text.text.tokens)
             # The least perplexity of the new tokens alone; what stood before is the same for all.
@@ -112,5 +115,5 @@ class CautiousSearch:
                 if t is not text:
                     t.close()
             text.spent = SearchStats()
-            choice.answer.follow(text.text)
-        return choice.answer.result(replace(spent.plus(text.spent), first=first))
+            choice.answer.follow_text(text.text)
+        return choice.answer.finished_answer(replace(spent.plus_stats(text.spent), first=first))

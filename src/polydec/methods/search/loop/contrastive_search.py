@@ -60,7 +60,7 @@ class ContrastiveSearch:
     def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write one text.
 
         Args:
@@ -76,21 +76,21 @@ class ContrastiveSearch:
         """
         best = NBestAnswers(into, 1)
         stats = SearchStats()
-        session = self.target.open(request.prompt)
+        session = self.target.open_session(request.prompt)
         tree = BranchTree(
             session,
-            Draft.chain(request.prompt[-1]),
+            Draft.chain_draft(request.prompt[-1]),
             ScoreRequest(base=request.base_detail, hidden=True),
         )
         try:
             # Candidates are compared with the prompt, too: prefill gives the states of all its
             # tokens but the last.
-            before = await session.prefill(
+            before = await session.prefill_prompt(
                 ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True)
             )
-            scores = await tree.score()
+            scores = await tree.score_texts()
             node = 0
-            text = into.hypothesis()
+            text = into.open_hypothesis()
             total = 0.0
             if len(request.prompt) == 1:
                 seen = []
@@ -102,8 +102,8 @@ class ContrastiveSearch:
             while text.finish_reason is None:
                 # Candidates: all are fed as children of the same node, in one pass.
                 tokens, logp = likeliest_tokens(scores, node, self.width)
-                nodes = tree.grow([(node, x) for x in tokens])
-                after = await tree.score()
+                nodes = tree.extend_by_one([(node, x) for x in tokens])
+                after = await tree.score_texts()
                 stats = replace(stats, passes=stats.passes + 1, scored=stats.scored + len(tokens))
                 state_KH = unit_directions(require_node_states(after)[nodes])
                 # The largest cosine of each candidate with any token before it, K.
@@ -114,18 +114,20 @@ class ContrastiveSearch:
                 ]
                 i = worth.index(max(worth))
                 taken = (tokens[i],)
-                text.write(taken, logprobs_at_nodes(scores, (node,), taken, request.logprobs))
+                text.write_tokens(
+                    taken, logprobs_at_nodes(scores, (node,), taken, request.logprobs)
+                )
                 total += logp[i]
                 seen.append(state_KH[i : i + 1])
                 # The pass that judged the candidates has the law after each: no further pass is
                 # needed.
                 scores = after
                 node = nodes[i]
-                best.settle([text])
+                best.write_certain_text([text])
         finally:
             tree.close()
         text.score = total / len(text.tokens)
-        return best.results([text], replace(stats, ended=1, written=len(text.tokens)))
+        return best.answers_of([text], replace(stats, ended=1, written=len(text.tokens)))
 
 
 def likeliest_tokens(
@@ -138,7 +140,7 @@ def likeliest_tokens(
         node: Node whose law is read.
         width: Number of tokens at most.
     """
-    tokens, logp = scores.topk(node, width)
+    tokens, logp = scores.likeliest_tokens(node, width)
     possible = [i for i, p in enumerate(logp) if p > -math.inf]
     return [tokens[i] for i in possible], [logp[i] for i in possible]
 

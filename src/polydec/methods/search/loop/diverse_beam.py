@@ -93,7 +93,7 @@ class DiverseBeamSearch:
         """Beams of each group."""
         return self.width // self.groups
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Run one search for all choices.
 
         Args:
@@ -109,13 +109,13 @@ class DiverseBeamSearch:
         """
         best = NBestAnswers(into, self.width)
         stats = SearchStats()
-        tree = await BranchTree.open(self.target, request.prompt, base=request.base_detail)
+        tree = await BranchTree.open_tree(self.target, request.prompt, base=request.base_detail)
         try:
             groups: Sequence[BeamGroup] = [
-                BeamGroup((BeamHypothesis(into.hypothesis(), 0.0, 0),))
+                BeamGroup((BeamHypothesis(into.open_hypothesis(), 0.0, 0),))
             ] * self.groups
             while fed := {b.node for g in groups for b in g.live}:
-                scores = await tree.score()
+                scores = await tree.score_texts()
                 # Groups choose in turn from the same laws; `chosen` counts the tokens of the
                 # earlier ones.
                 chosen = Counter[int]()
@@ -124,13 +124,13 @@ class DiverseBeamSearch:
                     after, tokens = self._step(g, scores, chosen, request)
                     grown.append(after)
                     chosen.update(tokens)
-                stats = stats.plus(SearchStats(1, scored=len(fed), written=chosen.total()))
+                stats = stats.plus_stats(SearchStats(1, scored=len(fed), written=chosen.total()))
                 groups = _placed(grown, tree)
-                best.settle([b.text for g in groups for b in (*g.live, *g.ended)])
+                best.write_certain_text([b.text for g in groups for b in (*g.live, *g.ended)])
         finally:
             tree.close()
         ended = sorted((b for g in groups for b in g.ended), key=self._score, reverse=True)
-        return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
+        return best.answers_of([b.text for b in ended], replace(stats, ended=len(ended)))
 
     def _step(
         self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int], request: Request
@@ -147,7 +147,9 @@ class DiverseBeamSearch:
             if len(live) == self.beams:
                 break
             after = BeamHypothesis(beam.text.fork(), total, beam.node)
-            after.text.write((x,), logprobs_at_nodes(scores, (beam.node,), (x,), request.logprobs))
+            after.text.write_tokens(
+                (x,), logprobs_at_nodes(scores, (beam.node,), (x,), request.logprobs)
+            )
             over = after.text.finish_reason is not None
             if over and rank >= self.beams:
                 # An end counts only among the best continuations, as many as there are beams.
@@ -168,7 +170,7 @@ class DiverseBeamSearch:
         """
         out = list[tuple[float, BeamHypothesis, int]]()
         for beam in group.live:
-            logp_V = scores.row(beam.node)
+            logp_V = scores.logprob_row(beam.node)
             if chosen and self.strength:
                 logp_V = logp_V.clone()
                 for x, count in chosen.items():
@@ -182,7 +184,7 @@ class DiverseBeamSearch:
         return sorted(out, key=lambda option: -option[0])
 
     def _score(self, beam: BeamHypothesis) -> float:
-        return self.ranking.score(beam.total, len(beam.text.tokens))
+        return self.ranking.ranked_score(beam.total, len(beam.text.tokens))
 
     def _done(
         self, live: Sequence[BeamHypothesis], ended: Sequence[BeamHypothesis], limit: int
@@ -191,12 +193,12 @@ class DiverseBeamSearch:
         # A group with too few results goes on while it can.
         if not live or len(ended) < self.beams:
             return not live
-        return self.ranking.settled(
+        return self.ranking.is_settled(
             self._score(ended[-1]), live[0].total, len(live[0].text.tokens), limit
         )
 
 
 def _placed(groups: Sequence[BeamGroup], tree: BranchTree) -> list[BeamGroup]:
     """The groups, every live beam at its own node."""
-    nodes = iter(tree.grow([(b.node, b.text.tokens[-1]) for g in groups for b in g.live]))
+    nodes = iter(tree.extend_by_one([(b.node, b.text.tokens[-1]) for g in groups for b in g.live]))
     return [replace(g, live=tuple(replace(b, node=next(nodes)) for b in g.live)) for g in groups]

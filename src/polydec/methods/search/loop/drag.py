@@ -10,7 +10,6 @@ from polydec.core.effects import gather_coroutines
 from polydec.core.request import Request, Result
 from polydec.core.transcript import AnswerText
 from polydec.core.types import Exactness, TextEdit
-from polydec.methods.search.loop.agreed import AnswerAgreement, AnswerStatement
 from polydec.methods.search.loop.attempt import (
     ChoiceSearch,
     method_target,
@@ -18,8 +17,9 @@ from polydec.methods.search.loop.attempt import (
     search_each_choice,
     side_by_side,
 )
+from polydec.methods.search.loop.common_statement import AnswerAgreement, AnswerStatement
+from polydec.methods.search.loop.model_answers import write_greedy_reply
 from polydec.methods.search.loop.rollouts import streams_of
-from polydec.methods.search.loop.told import write_greedy_reply
 from polydec.methods.search.loop.types import answer_said
 from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
@@ -70,7 +70,7 @@ class ResponseAggregationSearch:
     exactness = Exactness.APPROXIMATE
     target = method_target
     vocab = method_vocab
-    run = search_each_choice
+    write_choices = search_each_choice
 
     def __post_init__(self) -> None:
         if not 1 <= self.tries <= 256:
@@ -79,34 +79,34 @@ class ResponseAggregationSearch:
             raise RequestError(
                 f"ask is {self.ask!r}: it must hold {ANSWERS}, where the answers are to stand"
             )
-        self.vocab.spelled(self.ask.replace(ANSWERS, ""), f"ask is {self.ask!r}")
+        self.vocab.spell_text(self.ask.replace(ANSWERS, ""), f"ask is {self.ask!r}")
 
-    async def search(self, choice: ChoiceSearch) -> Result:
+    async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Draw and aggregate the texts of one answer."""
         request = choice.into.request
         root = choice.root
-        tries = choice.forks(root, self.tries)
+        tries = choice.fork_attempts(root, self.tries)
         # The clock of decoding starts; nothing is certain before all have ended.
-        choice.answer.edit(TextEdit())
+        choice.answer.edit_tokens(TextEdit())
         streams = streams_of(choice.rng, self.tries)
         await gather_coroutines(*(t.go_on(s) for t, s in zip(tries, streams, strict=True)))
         # Texts that were cut say nothing certain: they count only if there is no other.
         pool = [t for t in tries if t.text.finish_reason == "stop"] or tries
-        texts = [t.tried(self.vocab.words).said for t in pool]
+        texts = [t.picker_view(self.vocab.words).said for t in pool]
         answers = [answer_said(text, self.mark) for text in texts]
         # The rules' statement, which also stands in where the model is not asked or says nothing.
-        ladders = self.agreed.ladders(answers)
-        statement = self.agreed.of(answers)
+        ladders = self.agreed.support_ladders(answers)
+        statement = self.agreed.of_answers(answers)
         spent = side_by_side([t.spent for t in tries])
         # Only different answers are worth a question to the model.
         if len({stated.lower() for stated in answers if stated}) > 1 and (
             asked := self._asked(request, answers)
         ):
             tokens, more = await write_greedy_reply(
-                self.method, choice, asked, request.max_tokens, choice.rng.at("ask")
+                self.method, choice, asked, request.max_tokens, choice.rng.child_stream("ask")
             )
             statement = self._read(tokens, answers, statement)
-            spent = spent.plus(more)
+            spent = spent.plus_stats(more)
         # A text speaks for the statement where it says just that, not merely something more exact.
         supporting = [i for i, ladder in enumerate(ladders) if statement in ladder]
         speaking = [i for i in supporting if ladders[i][0] == statement]
@@ -118,11 +118,11 @@ class ResponseAggregationSearch:
             space = texts[best][: len(texts[best]) - len(texts[best].lstrip())]
             stated = space + (self.unknown if statement is None else statement.said)
             if tokens := self._spelled(request, stated, root.text):
-                await root.say(tokens)
+                await root.say_tokens(tokens)
                 speaker = root
-                spent = spent.plus(root.spent)
+                spent = spent.plus_stats(root.spent)
         speaker.text.score = len(supporting) / len(pool)
-        return choice.finish(speaker.text, spent)
+        return choice.finish_search(speaker.text, spent)
 
     def _asked(self, request: Request, answers: Sequence[str]) -> tuple[int, ...]:
         """The tokens of what the model is asked; none where it is not asked."""
@@ -152,7 +152,7 @@ class ResponseAggregationSearch:
             return otherwise
         if reply.lower() == self.unknown.lower().rstrip("."):
             return None
-        return self.agreed.read(reply, answers)
+        return self.agreed.read_claim(reply, answers)
 
     def _spelled(self, request: Request, answer: str, text: AnswerText) -> tuple[int, ...]:
         """Return the tokens of a complete text; none where it cannot answer the request."""
@@ -164,9 +164,9 @@ class ResponseAggregationSearch:
             tokens = (*words.encode(answer, special=False), ends[0])
             # A constraint is asked token by token, before anything is written.
             if request.guard is not None:
-                state = request.guard.start(request.prompt)
+                state = request.guard.start_state(request.prompt)
                 for x in tokens:
-                    state = request.guard.step(state, x)
+                    state = request.guard.next_states(state, x)
         except PolydecError:
             return ()
         # The spelling must read back as the statement: a tokenizer may lose or change characters.

@@ -58,7 +58,7 @@ class ExactModeSearch:
     def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Run one search for all choices.
 
         Args:
@@ -80,7 +80,7 @@ class ExactModeSearch:
                 f"so it can be at most {request.max_tokens - 1}"
             )
         walk = _ExactModeRun(self, request, into, ScoreRequest(base=request.base_detail))
-        return best.results(*await walk.run())
+        return best.answers_of(*await walk.run())
 
 
 @dataclass
@@ -118,14 +118,14 @@ class _ExactModeRun:
         """The likeliest texts, the best first, and what it took."""
         plan = self._plan
         prompt = self._request.prompt
-        session = plan.target.open(prompt)
+        session = plan.target.open_session(prompt)
         try:
             # The prompt is fed without a law: the first one is asked for at its last token.
-            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+            await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
             path = [prompt[-1]]
             back = False
 
-            async def look(text: AnswerText, total: float) -> _DepthFirstLevel:
+            async def score_beginning(text: AnswerText, total: float) -> _DepthFirstLevel:
                 """Score one beginning, and take the texts that end there.
 
                 Args:
@@ -144,8 +144,8 @@ class _ExactModeRun:
                         f"most is {plan.most}: the likeliest text is not proven after looking at so many beginnings, so "
                         "take more, a smaller max_tokens, or a beam"
                     )
-                scores = await session.score(Draft.chain(path[-1]), self._want)
-                self._spent = self._spent.plus(SearchStats(1, scored=1))
+                scores = await session.score_draft(Draft.chain_draft(path[-1]), self._want)
+                self._spent = self._spent.plus_stats(SearchStats(1, scored=1))
                 level = _DepthFirstLevel(text, scores, self._options(text, scores, total))
                 # Ends first: the sooner good texts are known, the more branches are cut.
                 for end in [o for o in level.options if o[1] in self._into.ends]:
@@ -153,16 +153,16 @@ class _ExactModeRun:
                         self._take(end[0], self._with(level, end[1]))
                 return level
 
-            levels = [await look(self._into.hypothesis(), 0.0)]
+            levels = [await score_beginning(self._into.open_hypothesis(), 0.0)]
             while levels:
                 level = levels[-1]
                 # Backtrack: nothing left, or the next path is no likelier than the bound, and so
                 # are all after it.
                 if level.at == len(level.options) or level.options[level.at][0] <= self._limit:
-                    levels.pop().text.prune()
+                    levels.pop().text.send_prune()
                     path.pop()
                     if levels:
-                        session.rewind(1)
+                        session.rewind_tokens(1)
                         back = True
                     continue
                 total, token = level.options[level.at]
@@ -175,12 +175,12 @@ class _ExactModeRun:
                     self._take(total, text)
                     continue
                 # Descend: the root is committed, and the chosen token becomes the new root.
-                session.commit((path[-1],))
+                session.commit_tokens((path[-1],))
                 # After a step back the root's keys and values are gone: it is fed anew.
-                self._spent = self._spent.plus(SearchStats(scored=int(back)))
+                self._spent = self._spent.plus_stats(SearchStats(scored=int(back)))
                 back = False
                 path.append(token)
-                levels.append(await look(text, total))
+                levels.append(await score_beginning(text, total))
         finally:
             session.close()
         if len(self._found) < self._keep:
@@ -213,7 +213,7 @@ class _ExactModeRun:
         """
         length = self._plan.length
         # Every possible token is an option: a proof may leave none out.
-        logp = [float(p) for p in scores.row(0).cpu()]
+        logp = [float(p) for p in scores.logprob_row(0).cpu()]
         options = [(total + p, x) for x, p in enumerate(logp) if p > NEG_INF]
         if length:
             over = len(text.tokens) == length
@@ -223,10 +223,10 @@ class _ExactModeRun:
     def _with(self, level: _DepthFirstLevel, token: int) -> AnswerText:
         # Texts are forked, not rewound: those that were found stay as they are.
         text = level.text.fork()
-        text.write(
+        text.write_tokens(
             (token,), logprobs_at_nodes(level.scores, (0,), (token,), self._request.logprobs)
         )
-        self._spent = self._spent.plus(SearchStats(written=1))
+        self._spent = self._spent.plus_stats(SearchStats(written=1))
         return text
 
     def _take(self, total: float, text: AnswerText) -> None:

@@ -25,7 +25,7 @@ NEVER = -1e5
 class ByteSession(Session, Protocol):
     """A session over bytes that tells how likely a text begins so."""
 
-    def spelled(self, node: int) -> tuple[float, int]:
+    def spelled_logprob(self, node: int) -> tuple[float, int]:
         """Return what is known of the text up to a node of the draft that was scored last.
 
         Returns:
@@ -37,7 +37,7 @@ class ByteSession(Session, Protocol):
 class ByteLaw(Protocol):
     """A language model over bytes."""
 
-    def open(self, prompt: Sequence[int]) -> ByteSession: ...
+    def open_session(self, prompt: Sequence[int]) -> ByteSession: ...
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class FusedBeamSearch:
     def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Run one search for all choices.
 
         Args:
@@ -166,28 +166,30 @@ class FusedBeamSearch:
             RequestError: More answers are asked for than there are beams; nothing was fed yet.
         """
         best = NBestAnswers(into, self.width)
-        tree = await BranchTree.open(self.target, request.prompt, base=request.base_detail)
+        tree = await BranchTree.open_tree(self.target, request.prompt, base=request.base_detail)
         opened: list[BranchTree | FusionTree] = [tree]
         try:
             # Without a share the language model is not asked at all, and not opened.
             reading = None
             if self.share:
-                reading = await FusionTree.open(self.reader, self._read_first(request), self.mean)
+                reading = await FusionTree.open_tree(
+                    self.reader, self._read_first(request), self.mean
+                )
                 opened.append(reading)
             search = _FusedBeamRun(self, request, tree, reading)
-            beam = [FusedHypothesis(into.hypothesis())]
+            beam = [FusedHypothesis(into.open_hypothesis())]
             stats = SearchStats()
             while live := [h for h in beam if h.text.finish_reason is None]:
                 # Ended texts stay in the beam and compete as they are.
                 over = [h for h in beam if h.text.finish_reason is not None]
-                beam = await search.step(live, over)
+                beam = await search.extend_beam(live, over)
                 fed = len({h.node for h in live})
-                stats = stats.plus(SearchStats(1, scored=fed, written=len(beam) - len(over)))
-                best.settle([h.text for h in beam])
+                stats = stats.plus_stats(SearchStats(1, scored=fed, written=len(beam) - len(over)))
+                best.write_certain_text([h.text for h in beam])
         finally:
             for each in opened:
                 each.close()
-        return best.results([h.text for h in beam], replace(stats, ended=len(beam)))
+        return best.answers_of([h.text for h in beam], replace(stats, ended=len(beam)))
 
     def _read_first(self, request: Request) -> bytes:
         """What the language model reads before the answer."""
@@ -198,7 +200,7 @@ class FusedBeamSearch:
             said = words.decode(request.prompt)
         return (self.reader.before + said).encode()
 
-    def score(self, total: float, length: int, verdict: float) -> float:
+    def fused_score(self, total: float, length: int, verdict: float) -> float:
         """Return the fused score of a text.
 
         Args:
@@ -223,7 +225,7 @@ class _FusedBeamRun:
     tree: BranchTree
     reading: FusionTree | None
 
-    async def step(
+    async def extend_beam(
         self, live: list[FusedHypothesis], over: list[FusedHypothesis]
     ) -> list[FusedHypothesis]:
         """Return the beam after one more token of each live text, the best first.
@@ -236,16 +238,16 @@ class _FusedBeamRun:
         reading = self.reading
         # Lagging: both models read the beams as they are, in one pass.
         if reading is not None and plan.lagging:
-            scores, _ = await gather_coroutines(self.tree.score(), reading.score())
-            live = [replace(h, verdict=reading.verdict(h)) for h in live]
+            scores, _ = await gather_coroutines(self.tree.score_texts(), reading.score_texts())
+            live = [replace(h, verdict=reading.branch_verdict(h)) for h in live]
         else:
-            scores = await self.tree.score()
+            scores = await self.tree.score_texts()
         options = [option for h in live for option in self._options(h, scores)]
         # Otherwise the language model reads every candidate's bytes before they are compared.
         if reading is not None and not plan.lagging:
-            read = reading.extend([(o.of, o.piece) for o in options])
-            await reading.score()
-            told = [replace(h, verdict=reading.verdict(h)) for h in read]
+            read = reading.extend_texts([(o.of, o.piece) for o in options])
+            await reading.score_texts()
+            told = [replace(h, verdict=reading.branch_verdict(h)) for h in read]
             options = [replace(o, of=h) for o, h in zip(options, told, strict=True)]
         options = [replace(o, score=self._score(o)) for o in options]
         # The new beam: ended texts and candidates, ranked together.
@@ -258,10 +260,10 @@ class _FusedBeamRun:
         grown = {id(o): self._written(o, scores) for o in kept if isinstance(o, FusedCandidate)}
         # Only texts that go on get a branch in the two trees.
         going = [o for o in kept if isinstance(o, FusedCandidate) and _lives(grown[id(o)])]
-        nodes = self.tree.grow([(o.of.node, o.token) for o in going])
+        nodes = self.tree.extend_by_one([(o.of.node, o.token) for o in going])
         placed = [replace(grown[id(o)], node=n) for o, n in zip(going, nodes)]
         if reading is not None and plan.lagging and going:
-            placed = reading.extend([(h, o.piece) for h, o in zip(placed, going)])
+            placed = reading.extend_texts([(h, o.piece) for h, o in zip(placed, going)])
         grown |= {id(o): h for o, h in zip(going, placed)}
         return [grown[id(x)] if isinstance(x, FusedCandidate) else x for x in kept]
 
@@ -270,7 +272,7 @@ class _FusedBeamRun:
 
         An end that is the likeliest stands alone; any other end is left out.
         """
-        tokens, logp = scores.topk(h.node, self.plan.width)
+        tokens, logp = scores.likeliest_tokens(h.node, self.plan.width)
         ends = h.text.ends
         # The text ends where the recogniser finds the end likeliest, and nowhere else.
         if tokens[0] in ends:
@@ -297,16 +299,18 @@ class _FusedBeamRun:
         begun = any(words.pieces[x] for x in h.text.tokens)
         if begun:
             return piece
-        return self.reading.fresh(piece)
+        return self.reading.first_reading(piece)
 
     def _score(self, o: FusedCandidate) -> float:
-        return self.plan.score(o.total, len(o.of.text.tokens) + 1, o.of.verdict)
+        return self.plan.fused_score(o.total, len(o.of.text.tokens) + 1, o.of.verdict)
 
     def _written(self, o: FusedCandidate, scores: DraftScores) -> FusedHypothesis:
         """An option as a hypothesis, at the branches of the one that it goes on from."""
         text = o.of.text.fork()
         token = (o.token,)
-        text.write(token, logprobs_at_nodes(scores, (o.of.node,), token, self.request.logprobs))
+        text.write_tokens(
+            token, logprobs_at_nodes(scores, (o.of.node,), token, self.request.logprobs)
+        )
         text.score = o.score
         return replace(o.of, text=text, total=o.total)
 
@@ -334,11 +338,13 @@ class FusionTree:
         self._lead = lead
         self._most = most
         self._mean = mean
-        self._tree = BranchTree(session, Draft.chain(root), ScoreRequest(law=RowDetail.NOTHING))
+        self._tree = BranchTree(
+            session, Draft.chain_draft(root), ScoreRequest(law=RowDetail.NOTHING)
+        )
         self._begun = (0.0, 0)
 
     @staticmethod
-    async def open(reader: FusionReader, first: bytes, mean: bool) -> FusionTree:
+    async def open_tree(reader: FusionReader, first: bytes, mean: bool) -> FusionTree:
         """Read the text before the answer, and return the tree that begins with it.
 
         Args:
@@ -349,32 +355,32 @@ class FusionTree:
         # At most half of what the model can read goes to the text before the answer.
         first = first[max(0, len(first) - reader.most // 2) :]
         prompt = tuple(first) or reader.empty
-        session = reader.law.open(prompt)
+        session = reader.law.open_session(prompt)
         lead = b"" if first else reader.lead
         reading = FusionTree(session, prompt[-1], lead, reader.most - len(first), mean)
         try:
-            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
-            await reading.score()
+            await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
+            await reading.score_texts()
         except BaseException:
             session.close()
             raise
-        reading._begun = session.spelled(0)
+        reading._begun = session.spelled_logprob(0)
         return reading
 
-    def fresh(self, piece: bytes) -> bytes:
+    def first_reading(self, piece: bytes) -> bytes:
         """Return what is read of a text's first token that has bytes."""
         return piece.removeprefix(self._lead)
 
-    async def score(self) -> None:
+    async def score_texts(self) -> None:
         """Run a pass over the bytes that are new."""
-        await self._tree.score()
+        await self._tree.score_texts()
 
-    def verdict(self, h: FusedHypothesis) -> float:
+    def branch_verdict(self, h: FusedHypothesis) -> float:
         """Return what the language model says of a hypothesis at its branch."""
         # A text without bytes, or a first text that cannot be spelled, has no verdict to compare.
         if not h.size or self._begun[0] == -math.inf:
             return NEVER
-        total, tokens = self._session.spelled(h.read)
+        total, tokens = self._session.spelled_logprob(h.read)
         if total == -math.inf:
             return NEVER
         # The text that was read first is divided out: log p(first + answer) - log p(first).
@@ -383,14 +389,14 @@ class FusionTree:
             return nats / max(1, tokens - self._begun[1])
         return nats
 
-    def extend(self, texts: Sequence[tuple[FusedHypothesis, bytes]]) -> list[FusedHypothesis]:
+    def extend_texts(self, texts: Sequence[tuple[FusedHypothesis, bytes]]) -> list[FusedHypothesis]:
         """Continue these hypotheses, and no others, with as many bytes as there is room for.
 
         Each is given with the bytes that it goes on with; at least one.
         """
         # Beyond the context nothing more is read: the last verdict stays.
         pieces = [p[: self._most - h.size] for h, p in texts]
-        nodes = self._tree.extend([(h.read, p) for (h, _), p in zip(texts, pieces)])
+        nodes = self._tree.extend_texts([(h.read, p) for (h, _), p in zip(texts, pieces)])
         return [
             replace(h, read=node, size=h.size + len(p))
             for (h, _), p, node in zip(texts, pieces, nodes)

@@ -15,7 +15,7 @@ from polydec.methods.search.loop.stats import SearchStats
 class AttemptJudge(Protocol):
     """A verifier of answers."""
 
-    async def judge(self, attempt: SearchAttempt) -> None:
+    async def judge_attempt(self, attempt: SearchAttempt) -> None:
         """Set the attempt's value, 0 to 1."""
         ...
 
@@ -30,8 +30,8 @@ class StateJudge:
 
     reward: ProcessReward
 
-    async def judge(self, attempt: SearchAttempt) -> None:
-        await attempt.judge(self.reward)
+    async def judge_attempt(self, attempt: SearchAttempt) -> None:
+        await attempt.ask_reward(self.reward)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class AttemptTextJudge:
     chance: Callable[[str], float]
     words: TokenCodec | None
 
-    async def judge(self, attempt: SearchAttempt) -> None:
+    async def judge_attempt(self, attempt: SearchAttempt) -> None:
         text = attempt.text
         kept = [x for x in text.tokens if x not in text.ends]
         if self.words is None:
@@ -57,4 +57,4 @@ class AttemptTextJudge:
         else:
             written = self.words.decode(kept)
         attempt.value = self.chance(written)
-        attempt.spent = attempt.spent.plus(SearchStats(judged=1))
+        attempt.spent = attempt.spent.plus_stats(SearchStats(judged=1))

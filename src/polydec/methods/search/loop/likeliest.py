@@ -73,7 +73,7 @@ class LikeliestTextSearch:
     def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Run one search for all choices.
 
         Args:
@@ -95,24 +95,24 @@ class LikeliestTextSearch:
             language = self._spans(request, into.ends)
         else:
             language = self.language
-        tree = await BranchTree.open(self.target, request.prompt, base=request.base_detail)
+        tree = await BranchTree.open_tree(self.target, request.prompt, base=request.base_detail)
         # A prefix, its log-probability, the constraint's state, and the node that it stands on.
-        live = [LikeliestPrefix(into.hypothesis(), 0.0, language.start(), 0)]
+        live = [LikeliestPrefix(into.open_hypothesis(), 0.0, language.start_state(), 0)]
         ended = list[LikeliestPrefix]()
         cut = False
         try:
             while live:
-                scores = await tree.score()
+                scores = await tree.score_texts()
                 # Prefixes may share a node: each is fed once.
                 fed = len({b.node for b in live})
                 live, ended, short, new = self._step(live, ended, keep, language, scores, request)
                 cut = cut or short
-                nodes = tree.grow([(b.node, b.text.tokens[-1]) for b in live])
+                nodes = tree.extend_by_one([(b.node, b.text.tokens[-1]) for b in live])
                 live = [replace(b, node=node) for b, node in zip(live, nodes, strict=True)]
-                stats = stats.plus(SearchStats(1, scored=fed, written=new))
+                stats = stats.plus_stats(SearchStats(1, scored=fed, written=new))
                 if live or ended:
                     # What all texts that are left begin with is final, and can be shown.
-                    best.settle([b.text for b in (*ended, *live)])
+                    best.write_certain_text([b.text for b in (*ended, *live)])
         finally:
             tree.close()
         # Nothing ended though nothing was cut: the law gives every legal text probability 0.
@@ -125,7 +125,7 @@ class LikeliestTextSearch:
             raise RequestError(
                 f"max_tokens is {request.max_tokens}: no text of the constraint ends within so many tokens"
             )
-        return best.results([b.text for b in ended], replace(stats, ended=len(ended)))
+        return best.answers_of([b.text for b in ended], replace(stats, ended=len(ended)))
 
     def _spans(self, request: Request, ends: frozenset[int]) -> SpanLanguage:
         """Return the language of the prompt's spans.
@@ -139,8 +139,10 @@ class LikeliestTextSearch:
             spelled = pieces.token_byte_pieces(self.vocab, ends)
         else:
             spelled = None
-        spans = SpanLanguage.of(request.prompt, spelled, ends | self.vocab.eos, self.vocab.size)
-        if not spans.followers(spans.start()):
+        spans = SpanLanguage.of_tokens(
+            request.prompt, spelled, ends | self.vocab.eos, self.vocab.size
+        )
+        if not spans.allowed_followers(spans.start_state()):
             raise RequestError("prompt holds no text: there is no span to answer with")
         return spans
 
@@ -163,8 +165,8 @@ class LikeliestTextSearch:
         options = list[tuple[float, int, int]]()
         for i, b in enumerate(live):
             # Only what the language allows is read of the row.
-            tokens = language.mask(b.state).nonzero()[:, 0]
-            logp_K = scores.row(b.node).cpu()[tokens]
+            tokens = language.token_mask(b.state).nonzero()[:, 0]
+            logp_K = scores.logprob_row(b.node).cpu()[tokens]
             options += [
                 (b.total + float(lp), i, int(x))
                 for x, lp in zip(tokens, logp_K, strict=True)
@@ -184,8 +186,8 @@ class LikeliestTextSearch:
             # A fork, since several tokens may follow one prefix.
             text = live[i].text.fork()
             new += 1
-            text.write((x,), logprobs_at_nodes(scores, (b.node,), (x,), request.logprobs))
-            after = LikeliestPrefix(text, total, language.step(b.state, x), b.node)
+            text.write_tokens((x,), logprobs_at_nodes(scores, (b.node,), (x,), request.logprobs))
+            after = LikeliestPrefix(text, total, language.next_state(b.state, x), b.node)
             if text.finish_reason is None:
                 grown.append(after)
                 # A guard of memory: the constraint was taken for a short list, and is none.

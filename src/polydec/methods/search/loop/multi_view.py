@@ -103,7 +103,7 @@ class MultiViewSearch:
     exactness = Exactness.APPROXIMATE
     target = method_target
     vocab = method_vocab
-    run = search_each_choice
+    write_choices = search_each_choice
 
     def __post_init__(self) -> None:
         for name, value, least, most in (
@@ -119,11 +119,11 @@ class MultiViewSearch:
         if len(told) < 2 or len(set(told)) < len(told) or not all(told):
             raise RequestError(f"answers is {list(self.answers)}: at least two different words")
         # Spelled now, so that a text which the tokenizer cannot write is refused before any pass.
-        self.spelled(self.cue, "cue")
+        self.spell_text(self.cue, "cue")
         for view in self.views:
-            self.spelled(view, "views")
+            self.spell_text(view, "views")
 
-    def spelled(self, text: str, name: str) -> tuple[int, ...]:
+    def spell_text(self, text: str, name: str) -> tuple[int, ...]:
         """Return the tokens of a text.
 
         Args:
@@ -133,15 +133,15 @@ class MultiViewSearch:
         Raises:
             RequestError: The vocabulary cannot spell it.
         """
-        return self.vocab.spelled(text, f"{name} holds {text!r}")
+        return self.vocab.spell_text(text, f"{name} holds {text!r}")
 
-    async def search(self, choice: ChoiceSearch) -> Result:
+    async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Vote on one answer."""
         # The clock of decoding starts; nothing is certain before the vote.
-        choice.answer.edit(TextEdit())
+        choice.answer.edit_tokens(TextEdit())
         return await _MultiViewRun(self, choice).run()
 
-    def first(self, said: str) -> tuple[int, int] | None:
+    def first_answer(self, said: str) -> tuple[int, int] | None:
         """Return which answer a text gives, and where it begins; None where it gives none.
 
         Of the answers that stand in it as a word the first counts, and of these the longest.
@@ -172,8 +172,8 @@ class _MultiViewRun:
         rng = self._choice.rng
         views = self._plan.views or ("",)
         if self._plan.views:
-            begun = self._choice.forks(root, len(views))
-            streams = [rng.at("view", i) for i in range(len(views))]
+            begun = self._choice.fork_attempts(root, len(views))
+            streams = [rng.child_stream("view", i) for i in range(len(views))]
         else:
             begun = [root]
             streams = [rng]
@@ -182,45 +182,47 @@ class _MultiViewRun:
         )
         best, weight = self._elected(paths)
         # The winner's text is completed only now: other paths need no end.
-        await self._ended(best.attempt, rng.at("end"))
+        await self._ended(best.attempt, rng.child_stream("end"))
         # Views run in parallel, and so do the paths after each.
-        spent = side_by_side([a.spent for a in begun]).plus(
+        spent = side_by_side([a.spent for a in begun]).plus_stats(
             side_by_side([p.attempt.spent for of in paths for p in of if p.attempt not in begun])
         )
         best.attempt.text.score = weight / len(views)
-        return self._choice.finish(best.attempt.text, spent)
+        return self._choice.finish_search(best.attempt.text, spent)
 
     async def _view(self, attempt: SearchAttempt, view: str, rng: Rng) -> list[ViewPath]:
         """Return the paths after a view, the likeliest first; the view itself if none has room."""
         plan = self._plan
         # Write the view: its own line, then the model's caption.
         if view:
-            await attempt.say(plan.spelled(view, "views"))
+            await attempt.say_tokens(plan.spell_text(view, "views"))
             if plan.caption and not attempt.ended:
                 caption = StepBoundary((LINE,), plan.caption, plan.vocab.words)
-                await attempt.go_on(rng.at("caption"), caption)
+                await attempt.go_on(rng.child_stream("caption"), caption)
         if plan.cue and not attempt.ended:
-            await attempt.say(plan.spelled(plan.cue, "cue"))
+            await attempt.say_tokens(plan.spell_text(plan.cue, "cue"))
         if attempt.ended:
             return [ViewPath(attempt, 0.0)]
         # Branch on the first token: one fork for each that is likely enough, at least for the
         # likeliest.
-        r = await attempt.look(rng.at("first"))
+        r = await attempt.look_ahead(rng.child_stream("first"))
         begin = len(attempt.text.tokens)
-        tokens, logp = r.scores.topk(0, plan.width)
+        tokens, logp = r.scores.likeliest_tokens(0, plan.width)
         chance = {x: math.exp(p) for x, p in zip(tokens, logp, strict=True)}
         # The likeliest token is kept in any case, though it may lie below `least`.
         kept = [x for x in tokens if chance[x] >= plan.least] or list(tokens[:1])
         # Each path goes on from one of these first tokens, and is greedy from there.
-        forks = self._choice.forks(attempt, len(kept))
+        forks = self._choice.fork_attempts(attempt, len(kept))
         for fork, x in zip(forks, kept, strict=True):
-            fork.take(one_token_round(r, x))
+            fork.take_steps(one_token_round(r, x))
         return list(
             await gather_coroutines(
                 *(
                     # The first path keeps the random stream, so that one path alone writes as
                     # without forks.
-                    self._path(fork, chance[x], begin, rng if not i else rng.at("path", i))
+                    self._path(
+                        fork, chance[x], begin, rng if not i else rng.child_stream("path", i)
+                    )
                     for i, (fork, x) in enumerate(zip(forks, kept, strict=True))
                 )
             )
@@ -230,21 +232,21 @@ class _MultiViewRun:
         """What follows a first token. begin: where that stands."""
         # margin[i]: likeliest less second token at path token i; the first token was not compared.
         margin = [1.0]
-        over = attempt.ended or self._line.closes(attempt.text.tokens[begin:])
+        over = attempt.ended or self._line.closes_step(attempt.text.tokens[begin:])
         while not over:
-            r = await attempt.look(rng)
+            r = await attempt.look_ahead(rng)
             margin.append(top_two_margin(r.scores))
             if self._plan.drawn:
                 token = r.tokens[0]
             else:
-                token = r.scores.argmax(0)
-            over = attempt.take(one_token_round(r, token), self._line, begin)
+                token = r.scores.likeliest_token(0)
+            over = attempt.take_steps(one_token_round(r, token), self._line, begin)
         tokens = attempt.text.tokens[begin:]
         # Without a tokenizer no answer can be found in the text.
         words = self._plan.vocab.words
         if words is None:
             return ViewPath(attempt, chance)
-        found = self._plan.first(words.decode(tokens))
+        found = self._plan.first_answer(words.decode(tokens))
         if found is None:
             return ViewPath(attempt, chance)
         which, where = found
@@ -263,16 +265,16 @@ class _MultiViewRun:
         """
         if attempt.ended:
             return
-        r = await attempt.look(rng)
+        r = await attempt.look_ahead(rng)
         ends = sorted(attempt.text.ends)
-        logp = dict(zip(ends, r.scores.logp(0, ends), strict=True))
+        logp = dict(zip(ends, r.scores.token_logprobs(0, ends), strict=True))
         best = max(ends, key=lambda x: logp[x], default=None)
         if best is not None and logp[best] > -math.inf:
-            attempt.take(one_token_round(r, best))
+            attempt.take_steps(one_token_round(r, best))
         else:
-            attempt.take(r)
+            attempt.take_steps(r)
             while not attempt.ended:
-                attempt.take(await attempt.look(rng))
+                attempt.take_steps(await attempt.look_ahead(rng))
 
     def _elected(self, paths: Sequence[Sequence[ViewPath]]) -> tuple[ViewPath, float]:
         """The heaviest path of the answer that weighs most, and what all of its paths weigh."""
@@ -302,6 +304,6 @@ class _MultiViewRun:
 
 def top_two_margin(scores: DraftScores) -> float:
     """Return how much likelier the likeliest token of row 0 is than the second one, 0 to 1."""
-    _, logp = scores.topk(0, 2)
+    _, logp = scores.likeliest_tokens(0, 2)
     chance = [math.exp(x) for x in logp]
     return chance[0] - sum(chance[1:])

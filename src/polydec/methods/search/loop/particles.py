@@ -92,7 +92,7 @@ class ParticleSearch:
     def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Run particles of its own for every choice.
 
         Args:
@@ -106,13 +106,15 @@ class ParticleSearch:
         Raises:
             RequestError: The constraint leaves no token that the law gives weight.
         """
-        answers = [into.open(choice) for choice in request.choices]
+        answers = [into.open_answer(choice) for choice in request.choices]
         trees = list[BranchTree]()
         try:
             # Opened before any is written, so that all particles' first passes are shared.
             for _ in answers:
                 trees.append(
-                    await BranchTree.open(self.target, request.prompt, base=request.base_detail)
+                    await BranchTree.open_tree(
+                        self.target, request.prompt, base=request.base_detail
+                    )
                 )
             return await gather_coroutines(
                 *(
@@ -132,23 +134,26 @@ class ParticleSearch:
         else:
             language = self.language
         particles = [
-            TextParticle(into.hypothesis(), 0.0, language.start(), 0) for _ in range(self.particles)
+            TextParticle(into.open_hypothesis(), 0.0, language.start_state(), 0)
+            for _ in range(self.particles)
         ]
         passes = first = checks = masks = 0
         while any(p.live for p in particles):
-            scores = await tree.score()
-            step = rng.at("step", passes)
+            scores = await tree.score_texts()
+            step = rng.child_stream("step", passes)
             # Propose and weigh: every live particle draws one token.
             moved = [
-                self._move(p, language, scores, step.at("particle", i), into.request)
+                self._move(p, language, scores, step.child_stream("particle", i), into.request)
                 for i, p in enumerate(particles)
             ]
             checks += sum(drawn.checks for _, drawn in moved)
             masks += sum(drawn.masked for _, drawn in moved)
             # Resample where few particles carry the weight; then the branches that are left are
             # kept.
-            particles = self._again([p for p, _ in moved], step.at("again"))
-            nodes = iter(tree.grow([(p.node, p.text.tokens[-1]) for p in particles if p.live]))
+            particles = self._again([p for p, _ in moved], step.child_stream("again"))
+            nodes = iter(
+                tree.extend_by_one([(p.node, p.text.tokens[-1]) for p in particles if p.live])
+            )
             particles = [replace(p, node=next(nodes)) if p.live else p for p in particles]
             passes += 1
             # What all particles with weight begin with is certain.
@@ -157,11 +162,15 @@ class ParticleSearch:
             self._settle(answer, particles, sure, passes == 1)
         # The answer is one particle, drawn by its weight.
         weights = _shares(particles)
-        answer.follow(
-            particles[rng.at("pick").categorical(torch.tensor(weights, dtype=torch.float64))].text
+        answer.follow_text(
+            particles[
+                rng.child_stream("pick").draw_categorical(
+                    torch.tensor(weights, dtype=torch.float64)
+                )
+            ].text
         )
         system = ParticleSystem(tuple(weights), _log_mean(particles), checks, masks)
-        return answer.result(ParticleStats(passes, first, (system,)))
+        return answer.finished_answer(ParticleStats(passes, first, (system,)))
 
     def _move(
         self,
@@ -174,32 +183,34 @@ class ParticleSearch:
         """The particle with one token more, and how that was drawn."""
         if not p.live:
             return p, RejectionDraw(None, 0.0, 0)
-        drawn = self._draw(float64_probabilities(scores.row(p.node)), p, language, rng)
+        drawn = self._draw(float64_probabilities(scores.logprob_row(p.node)), p, language, rng)
         # No allowed token: the particle is dead, which counts as weight 0 in the estimate.
         if drawn.token is None or not drawn.weight:
             return replace(p, logw=NEG_INF), drawn
         text = p.text.fork()
         token = (drawn.token,)
-        text.write(token, logprobs_at_nodes(scores, (p.node,), token, request.logprobs))
+        text.write_tokens(token, logprobs_at_nodes(scores, (p.node,), token, request.logprobs))
         return TextParticle(
-            text, p.logw + math.log(drawn.weight), language.step(p.state, drawn.token), p.node
+            text, p.logw + math.log(drawn.weight), language.next_state(p.state, drawn.token), p.node
         ), drawn
 
     def _draw(
         self, p_V: torch.Tensor, p: TextParticle, language: TokenLanguage[Any], rng: Rng
     ) -> RejectionDraw:
-        def allows(token: int) -> bool:
+        def allows_token(token: int) -> bool:
             """Return whether the language allows a token here."""
-            return language.allows(p.state, token)
+            return language.allows_token(p.state, token)
 
-        def mask() -> torch.Tensor:
+        def token_mask() -> torch.Tensor:
             """Return which tokens the language allows here, shape ``[V]``."""
-            return language.mask(p.state).to(p_V.device)
+            return language.token_mask(p.state).to(p_V.device)
 
         # The recursive estimator saves looks where no token dominates.
         if self.accepts == 2 and float(p_V.max()) <= self.certain:
-            return draw_by_recursive_rejection(p_V, allows, mask, rng, self.looks)
-        return draw_by_geometric_rejection(p_V, allows, mask, rng, self.accepts, self.looks)
+            return draw_by_recursive_rejection(p_V, allows_token, token_mask, rng, self.looks)
+        return draw_by_geometric_rejection(
+            p_V, allows_token, token_mask, rng, self.accepts, self.looks
+        )
 
     def _again(self, particles: Sequence[TextParticle], rng: Rng) -> list[TextParticle]:
         """Return the particles, drawn anew where too few of them carry the weight.
@@ -214,7 +225,7 @@ class ParticleSearch:
             return list(particles)
         mean = _log_mean(particles)
         p = torch.tensor(shares, dtype=torch.float64)
-        chosen = [particles[rng.at(i).categorical(p)] for i in range(len(particles))]
+        chosen = [particles[rng.child_stream(i).draw_categorical(p)] for i in range(len(particles))]
         # All weights become their mean, so the estimate of the normaliser stays unbiased.
         return [replace(x, logw=mean) for x in chosen]
 
@@ -223,10 +234,10 @@ class ParticleSearch:
     ) -> None:
         """What all particles begin with is certain."""
         if sure > len(answer.tokens):
-            answer.follow(next(p.text for p in particles if p.logw > NEG_INF), sure)
+            answer.follow_text(next(p.text for p in particles if p.logw > NEG_INF), sure)
         elif first:
             # Nothing is certain yet: the clock of decoding starts all the same.
-            answer.edit(TextEdit())
+            answer.edit_tokens(TextEdit())
 
 
 def _log_mean(particles: Sequence[TextParticle]) -> float:
@@ -290,7 +301,7 @@ class ParticleStats:
     systems: tuple[ParticleSystem, ...] = ()
     accepted = 0
 
-    def plus(self, other: ParticleStats) -> ParticleStats:
+    def plus_stats(self, other: ParticleStats) -> ParticleStats:
         """Return the sum of the counts of two answers."""
         return ParticleStats(
             self.passes + other.passes, self.first + other.first, (*self.systems, *other.systems)

@@ -31,7 +31,7 @@ class PassageRanking:
     def _counts(self) -> Sequence[Counter[str]]:
         return [Counter(words_of(text)) for text in self.texts]
 
-    def scores(self, question: str) -> list[float]:
+    def passage_scores(self, question: str) -> list[float]:
         """Return the score of each passage; 0 where it has no word of the question."""
         counts = self._counts
         lengths = [sum(c.values()) for c in counts]
@@ -47,14 +47,14 @@ class PassageRanking:
                 out[i] += rare * told * (self.often + 1) / (told + bound)
         return out
 
-    def best(self, question: str, count: int) -> list[str]:
+    def best_passages(self, question: str, count: int) -> list[str]:
         """Return the best passages that have a word of the question, the best first.
 
         Args:
             question: Its words are looked for.
             count: Number of passages at most.
         """
-        scores = self.scores(question)
+        scores = self.passage_scores(question)
         order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
         return [self.texts[i] for i in order if scores[i] > 0]
 

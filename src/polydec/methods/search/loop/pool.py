@@ -106,7 +106,7 @@ class PoolController:
         if not self.idle >= 0.0:
             raise RequestError(f"idle is {self.idle}: it must be at least 0")
 
-    def grows(self, phase: float, windows: Sequence[PoolWindow]) -> int | None:
+    def text_to_fork(self, phase: float, windows: Sequence[PoolWindow]) -> int | None:
         """Return which text is forked: the most unsure one, where growing is worth most.
 
         Args:
@@ -121,7 +121,7 @@ class PoolController:
             return None
         return max(range(len(windows)), key=lambda i: windows[i].unsure)
 
-    def drops(self, phase: float, windows: Sequence[PoolWindow]) -> tuple[int, ...]:
+    def texts_to_drop(self, phase: float, windows: Sequence[PoolWindow]) -> tuple[int, ...]:
         """Return which texts are given up, where shrinking is worth most.
 
         Of two that are alike the less sure one goes, and those whose lowest window lies below the
@@ -149,7 +149,7 @@ class PoolController:
         weakest = sorted(weak, key=lambda i: (lowest[i], -i))
         return tuple(weakest[: max(0, len(windows) - self.least)])
 
-    def refines(self, phase: float, windows: Sequence[PoolWindow]) -> bool:
+    def refines_tokens(self, phase: float, windows: Sequence[PoolWindow]) -> bool:
         """Return whether unsure tokens are refined until the next look.
 
         Args:
@@ -195,7 +195,7 @@ class VoteWeights:
             if not 0.0 <= value < math.inf:
                 raise RequestError(f"{name} is {value}: it must be at least 0 and finite")
 
-    def of(self, logps: Sequence[Sequence[float]]) -> list[float]:
+    def of_logprobs(self, logps: Sequence[Sequence[float]]) -> list[float]:
         """Return the weight of each text's vote, from the log-probabilities of its tokens.
 
         Each text has at least one token.
@@ -203,7 +203,7 @@ class VoteWeights:
         middle = median(len(x) for x in logps)
         return [self._weight(x, middle) for x in logps]
 
-    def bounds(
+    def vote_bounds(
         self, logps: Sequence[Sequence[float]], least: Sequence[int], most: int
     ) -> list[tuple[float, float]]:
         """Bound the weights of ended texts while others are still being written.
@@ -306,14 +306,14 @@ class HypothesisPoolSearch:
     exactness = Exactness.APPROXIMATE
     target = method_target
     vocab = method_vocab
-    run = search_each_choice
+    write_choices = search_each_choice
 
     def __post_init__(self) -> None:
         if not 1 <= self.tries <= 64:
             raise RequestError(f"tries is {self.tries}: it must lie in 1 to 64")
         at_least_one(self, "budget")
 
-    async def search(self, choice: ChoiceSearch) -> Result:
+    async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Run the pool of one answer."""
         return await _HypothesisPoolRun(self, choice).run()
 
@@ -338,16 +338,16 @@ class _PoolPath:
         self.since = 0
         self.lowest = math.inf
 
-    def take(self, r: WalkRound) -> None:
+    def take_token(self, r: WalkRound) -> None:
         had = len(self.attempt.text.tokens)
-        self.attempt.take(r)
+        self.attempt.take_steps(r)
         taken = len(self.attempt.text.tokens) - had
         # Only what was taken: the text may have ended within the round.
         for node, x in zip(r.nodes[:taken], r.tokens[:taken], strict=True):
-            self.logps.append(r.scores.logp(node, (x,))[0])
+            self.logps.append(r.scores.token_logprobs(node, (x,))[0])
             self.entropies.append(node_entropy(r.scores, node))
 
-    def window(self) -> PoolWindow:
+    def last_window(self) -> PoolWindow:
         """What it wrote since the last look, which is now."""
         sure = fmean(self.logps[self.since :])
         unsure = fmean(self.entropies[self.since :])
@@ -356,7 +356,7 @@ class _PoolPath:
         self.lowest = min(self.lowest, sure)
         return PoolWindow(tokens, sure, unsure, self.lowest)
 
-    def fork(self, attempt: SearchAttempt, rng: Rng) -> _PoolPath:
+    def fork_path(self, attempt: SearchAttempt, rng: Rng) -> _PoolPath:
         """Return a text that continues from here.
 
         Args:
@@ -387,7 +387,7 @@ class _HypothesisPoolRun:
         plan = self._plan
         root = self._choice.root
         # All texts fork from the prompt's end, so its cache entries are shared.
-        forks = self._choice.forks(root, plan.tries)
+        forks = self._choice.fork_attempts(root, plan.tries)
         streams = streams_of(self._choice.rng, plan.tries)
         self._begun = [_PoolPath(a, s) for a, s in zip(forks, streams, strict=True)]
         root.close()
@@ -396,7 +396,7 @@ class _HypothesisPoolRun:
             live
         ) <= plan.budget:
             await self._pass(live)
-            self._choice.settle([p.attempt.text for p in pool])
+            self._choice.write_certain_text([p.attempt.text for p in pool])
             live = [p for p in live if not p.attempt.ended]
             if plan.early and self._decided(pool, live):
                 break
@@ -410,19 +410,19 @@ class _HypothesisPoolRun:
         else:
             best = await self._likeliest(pool)
         spent = side_by_side([p.attempt.spent for p in self._begun])
-        return self._choice.finish(best.attempt.text, replace(spent, passes=self._passes))
+        return self._choice.finish_search(best.attempt.text, replace(spent, passes=self._passes))
 
     @property
     def _written(self) -> int:
         return sum(p.attempt.spent.written for p in self._begun)
 
     async def _pass(self, live: Sequence[_PoolPath]) -> None:
-        rounds = await gather_coroutines(*(p.attempt.look(p.rng) for p in live))
+        rounds = await gather_coroutines(*(p.attempt.look_ahead(p.rng) for p in live))
         self._passes += 1
         if self._refines and self._plan.refining is not None:
             rounds = await self._refined(self._plan.refining, live, rounds)
         for p, r in zip(live, rounds, strict=True):
-            p.take(r)
+            p.take_token(r)
             if p.attempt.ended:
                 # Closed at once: its cache is free for those that go on.
                 p.attempt.close()
@@ -435,7 +435,7 @@ class _HypothesisPoolRun:
         # A certain token needs no refinement: only rows above the bound cost further rows.
         unsure = [i for i, r in enumerate(rounds) if node_entropy(r.scores, 0) > by.above]
         new = await gather_coroutines(
-            *(by.refined(live[i].attempt, out[i], live[i].rng) for i in unsure)
+            *(by.refined_token(live[i].attempt, out[i], live[i].rng) for i in unsure)
         )
         for i, r in zip(unsure, new, strict=True):
             out[i] = r
@@ -447,16 +447,18 @@ class _HypothesisPoolRun:
         control = self._plan.control
         phase = self._written / self._plan.budget
         # Each look compares what was written since the last one.
-        windows = [p.window() for p in live]
-        self._refines = control.refines(phase, windows)
+        windows = [p.last_window() for p in live]
+        self._refines = control.refines_tokens(phase, windows)
         # Drops and growth are exclusive: the two conditions cannot both hold.
-        gone = [live[i] for i in control.drops(phase, windows)]
+        gone = [live[i] for i in control.texts_to_drop(phase, windows)]
         for p in gone:
             p.attempt.close()
         new = list[_PoolPath]()
-        if (at := control.grows(phase, windows)) is not None:
-            (fork,) = self._choice.forks(live[at].attempt, 1)
-            new = [live[at].fork(fork, self._choice.rng.at("branch", len(self._begun)))]
+        if (at := control.text_to_fork(phase, windows)) is not None:
+            (fork,) = self._choice.fork_attempts(live[at].attempt, 1)
+            new = [
+                live[at].fork_path(fork, self._choice.rng.child_stream("branch", len(self._begun)))
+            ]
             self._begun += new
         return [*(p for p in pool if p not in gone), *new]
 
@@ -466,16 +468,16 @@ class _HypothesisPoolRun:
         if not live or len(ended) <= len(live):
             # The living texts could all vote for another answer, and there are as many.
             return False
-        tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]
+        tries = [p.attempt.picker_view(self._plan.vocab.words) for p in ended]
         # A living text writes at least one more token, and at most what its room allows.
         least = [len(p.logps) + 1 for p in live]
         most = max(len(p.logps) + p.attempt.text.room for p in live)
-        bounds = self._plan.weights.bounds([p.logps for p in ended], least, most)
+        bounds = self._plan.weights.vote_bounds([p.logps for p in ended], least, most)
         return is_vote_decided(said_of(tries, self._plan.mark), bounds, len(live))
 
     def _elected(self, ended: Sequence[_PoolPath]) -> _PoolPath:
-        tries = [p.attempt.tried(self._plan.vocab.words) for p in ended]
-        weight = self._plan.weights.of([p.logps for p in ended])
+        tries = [p.attempt.picker_view(self._plan.vocab.words) for p in ended]
+        weight = self._plan.weights.of_logprobs([p.logps for p in ended])
         which = elect_answer(tries, said_of(tries, self._plan.mark), dict(enumerate(weight)))
         ended[which].attempt.text.score = weight[which]
         return ended[which]
@@ -486,6 +488,6 @@ class _HypothesisPoolRun:
         best = max(pool, key=lambda p: p.attempt.mean)
         while not best.attempt.ended:
             await self._pass([best])
-            self._choice.settle([best.attempt.text])
+            self._choice.write_certain_text([best.attempt.text])
         best.attempt.text.score = best.attempt.mean
         return best

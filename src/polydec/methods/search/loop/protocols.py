@@ -14,7 +14,7 @@ from polydec.methods.search.loop.types import CandidateText, WrittenStep
 class ProcessReward(Protocol):
     """Says how promising a text is so far."""
 
-    def chance(self, hidden_H: Tensor) -> float:
+    def success_chance(self, hidden_H: Tensor) -> float:
         """Return 0 to 1, from the last layer's state after the last token."""
         ...
 
@@ -25,22 +25,22 @@ class ArbiterCase(Protocol):
     Every look costs what it says.
     """
 
-    async def drafted(self, reward: ProcessReward) -> float:
+    async def draft_step_value(self, reward: ProcessReward) -> float:
         """Return a reward's value, 0 to 1, by the draft model's state after the step.
 
         It costs a pass of one row of that model.
         """
         ...
 
-    async def read(self, reward: ProcessReward) -> float:
+    async def target_reading_value(self, reward: ProcessReward) -> float:
         """Return a reward's value, 0 to 1, by the target's state: it reads the step in one pass."""
         ...
 
-    async def written(self, reward: ProcessReward) -> float:
+    async def target_step_value(self, reward: ProcessReward) -> float:
         """Return a reward's value, 0 to 1, of a step that the target writes in its place."""
         ...
 
-    async def told(self, reward: ProcessReward) -> float:
+    async def reader_value(self, reward: ProcessReward) -> float:
         """Return a reward's value, 0 to 1, by the state of a reader.
 
         The reader is a model of its own that reads who wrote which step: a pass over what it has
@@ -53,7 +53,7 @@ class ArbiterCase(Protocol):
         """Steps that stand, and last the one that is judged."""
         ...
 
-    async def own(self) -> Sequence[int]:
+    async def target_step(self) -> Sequence[int]:
         """Return the tokens of the step that the target writes in its place."""
         ...
 
@@ -61,7 +61,7 @@ class ArbiterCase(Protocol):
 class StepArbiter(Protocol):
     """Decides who writes a step."""
 
-    async def prefers(self, case: ArbiterCase, rng: Rng) -> bool:
+    async def prefers_target(self, case: ArbiterCase, rng: Rng) -> bool:
         """Return whether the target's step should stand instead.
 
         Args:
@@ -77,7 +77,7 @@ class AnswerPicker(Protocol):
     Pure; the order of the texts is that in which they were begun.
     """
 
-    def pick(self, tries: Sequence[CandidateText]) -> int:
+    def pick_text(self, tries: Sequence[CandidateText]) -> int:
         """Return the index of one text, of at least one."""
         ...
 
@@ -85,11 +85,11 @@ class AnswerPicker(Protocol):
 class ContinuationTable(Protocol):
     """Counts of what follows some tokens."""
 
-    def after(self, tokens: Sequence[int]) -> Sequence[tuple[float, int]]:
+    def followers_of(self, tokens: Sequence[int]) -> Sequence[tuple[float, int]]:
         """Return (chance, token) of what follows these tokens; none where nothing is known."""
         ...
 
-    def levels(self, tokens: Sequence[int]) -> Sequence[Sequence[tuple[float, int]]]:
+    def followers_by_level(self, tokens: Sequence[int]) -> Sequence[Sequence[tuple[float, int]]]:
         """Return (chance, token) of what follows the last token, the last two, and so on.
 
         As long as the context is known.

@@ -24,7 +24,7 @@ class LengthRanking:
     length_penalty: float = 1.0
     early: bool | None = None
 
-    def score(self, total: float, length: int) -> float:
+    def ranked_score(self, total: float, length: int) -> float:
         """Return a text's score.
 
         Args:
@@ -33,7 +33,7 @@ class LengthRanking:
         """
         return total / length**self.length_penalty
 
-    def settled(self, worst: float, total: float, length: int, limit: int) -> bool:
+    def is_settled(self, worst: float, total: float, length: int, limit: int) -> bool:
         """Return whether a search that holds enough ended texts is done.
 
         Args:
@@ -43,10 +43,10 @@ class LengthRanking:
             limit: Tokens that a text may have.
         """
         if self.early is not None:
-            return self.early or self.score(total, length) <= worst
+            return self.early or self.ranked_score(total, length) <= worst
         # Totals only fall, so a text scores best at its length now or, where length is favoured, at
         # the limit.
-        return self.score(total, limit if self.length_penalty > 0.0 else length) <= worst
+        return self.ranked_score(total, limit if self.length_penalty > 0.0 else length) <= worst
 
 
 LIKELIEST = LengthRanking()

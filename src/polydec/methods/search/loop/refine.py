@@ -20,10 +20,10 @@ from polydec.methods.search.loop.attempt import (
     side_by_side,
 )
 from polydec.methods.search.loop.judging import AttemptJudge, AttemptTextJudge, StateJudge
+from polydec.methods.search.loop.model_answers import write_greedy_reply
 from polydec.methods.search.loop.protocols import ProcessReward
 from polydec.methods.search.loop.rollouts import streams_of
 from polydec.methods.search.loop.stats import SearchStats
-from polydec.methods.search.loop.told import write_greedy_reply
 from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 SCORE = "{score}"
@@ -87,7 +87,7 @@ class IterativeRefinementSearch:
     exactness = Exactness.APPROXIMATE
     target = method_target
     vocab = method_vocab
-    run = search_each_choice
+    write_choices = search_each_choice
 
     def __post_init__(self) -> None:
         for name, value in (("rounds", self.rounds), ("proposals", self.proposals)):
@@ -99,9 +99,9 @@ class IterativeRefinementSearch:
         if self.reward is None and self.text is None:
             raise RequestError("reward is None: give a reward, or what judges texts")
         # Spell all texts now: a text that cannot be spelled is an error before anything runs.
-        self.said(0.5)
+        self.feedback_tokens(0.5)
         self.said_of_worst(0.5)
-        self.asked()
+        self.question_tokens()
 
     @property
     def judging(self) -> AttemptJudge:
@@ -112,7 +112,7 @@ class IterativeRefinementSearch:
         assert self.reward is not None
         return StateJudge(self.reward)
 
-    def said(self, value: float) -> tuple[int, ...]:
+    def feedback_tokens(self, value: float) -> tuple[int, ...]:
         """Return the feedback in tokens.
 
         Raises:
@@ -128,7 +128,7 @@ class IterativeRefinementSearch:
         """
         return self._spelled("contrast", self.contrast.replace(SCORE, f"{value:.2f}"))
 
-    def asked(self) -> tuple[int, ...]:
+    def question_tokens(self) -> tuple[int, ...]:
         """Return the question about an answer in tokens.
 
         Raises:
@@ -138,9 +138,9 @@ class IterativeRefinementSearch:
 
     def _spelled(self, name: str, text: str) -> tuple[int, ...]:
         text = "" if self.rounds == 1 else text
-        return self.vocab.spelled(text, f"{name} is {getattr(self, name)!r}")
+        return self.vocab.spell_text(text, f"{name} is {getattr(self, name)!r}")
 
-    async def search(self, choice: ChoiceSearch) -> Result:
+    async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Run the rounds of one answer."""
         return await _IterativeRefinementRun(self, choice).run()
 
@@ -167,11 +167,13 @@ class _IterativeRefinementRun:
             if before >= plan.enough:
                 break
             # The best answer is shown, or after idle rounds another one of the ranking.
-            shown = await self._shown(order[turn % len(order)], rng.at("critique", t))
+            shown = await self._shown(order[turn % len(order)], rng.child_stream("critique", t))
             if len(shown) >= self._room:
                 # No room is left for an answer after what is shown.
                 break
-            await self._again(shown, [rng.at("round", t, i) for i in range(plan.proposals)])
+            await self._again(
+                shown, [rng.child_stream("round", t, i) for i in range(plan.proposals)]
+            )
             # A better answer starts the turns anew; each time patience runs out the next answer's
             # turn comes.
             better = (self._best.value or 0.0) > before
@@ -182,7 +184,7 @@ class _IterativeRefinementRun:
                 turn = turn + (idle % plan.patience == 0)
         best = self._best.text
         best.score = self._best.value
-        return self._choice.finish(best, self._spent)
+        return self._choice.finish_search(best, self._spent)
 
     @property
     def _room(self) -> int:
@@ -204,16 +206,16 @@ class _IterativeRefinementRun:
 
     async def _first(self, rng: Rng) -> None:
         """Draw the proposals of the first round, after the prompt alone."""
-        drawn = self._choice.forks(self._choice.root, self._plan.proposals)
+        drawn = self._choice.fork_attempts(self._choice.root, self._plan.proposals)
         # The clock of decoding starts; nothing is certain before the last round.
-        self._choice.answer.edit(TextEdit())
+        self._choice.answer.edit_tokens(TextEdit())
         await gather_coroutines(
             *(a.go_on(s) for a, s in zip(drawn, streams_of(rng, len(drawn)), strict=True))
         )
         # All proposals are judged in one pass; one that the limit cut is worth nothing, whatever is
         # said of it.
-        await gather_coroutines(*(self._plan.judging.judge(a) for a in drawn))
-        self._spent = self._spent.plus(side_by_side([a.spent for a in drawn]))
+        await gather_coroutines(*(self._plan.judging.judge_attempt(a) for a in drawn))
+        self._spent = self._spent.plus_stats(side_by_side([a.spent for a in drawn]))
         for a in drawn:
             if a.text.finish_reason == "length":
                 a.value = 0.0
@@ -224,8 +226,8 @@ class _IterativeRefinementRun:
         """Draw proposals after the prompt and what is shown; judge those that are new."""
         prompt = (*self._request.prompt, *shown)
         # A new prompt: what is shown is context, so this text has a cache of its own.
-        start = await self._choice.begin(self._plan.method, prompt)
-        drawn = self._choice.forks(start, self._plan.proposals)
+        start = await self._choice.begin_attempt(self._plan.method, prompt)
+        drawn = self._choice.fork_attempts(start, self._plan.proposals)
         start.close()
         # The answer must fit after what is shown, and must not be longer than the request allows.
         limit = min(self._request.max_tokens, self._room - len(shown))
@@ -234,7 +236,7 @@ class _IterativeRefinementRun:
         await gather_coroutines(*(a.go_on(s) for a, s in zip(drawn, streams, strict=True)))
         spent = side_by_side([a.spent for a in drawn])
         # The longer prompt was fed as well.
-        self._spent = self._spent.plus(replace(spent, scored=spent.scored + len(prompt) - 1))
+        self._spent = self._spent.plus_stats(replace(spent, scored=spent.scored + len(prompt) - 1))
         known = {tuple(a.text.tokens) for a in self._seen}
         # Empty answers are dropped: after an answer that is shown, many texts end at once.
         new = dict.fromkeys(
@@ -248,12 +250,14 @@ class _IterativeRefinementRun:
 
     async def _judge(self, texts: Sequence[tuple[int, ...]]) -> None:
         """Read texts as answers to the prompt, and ask the reward of them."""
-        read = self._choice.forks(self._choice.root, len(texts))
-        await gather_coroutines(*(a.say(tokens) for a, tokens in zip(read, texts, strict=True)))
-        await gather_coroutines(*(self._plan.judging.judge(a) for a in read))
+        read = self._choice.fork_attempts(self._choice.root, len(texts))
+        await gather_coroutines(
+            *(a.say_tokens(tokens) for a, tokens in zip(read, texts, strict=True))
+        )
+        await gather_coroutines(*(self._plan.judging.judge_attempt(a) for a in read))
         spent = side_by_side([a.spent for a in read])
         # Their tokens were counted when they were written.
-        self._spent = self._spent.plus(replace(spent, ended=0, written=0))
+        self._spent = self._spent.plus_stats(replace(spent, ended=0, written=0))
         for a in read:
             a.close()
             if a.ended:
@@ -265,12 +269,12 @@ class _IterativeRefinementRun:
 
     async def _shown(self, attempt: SearchAttempt, rng: Rng) -> tuple[int, ...]:
         """Return what stands after the prompt: an answer and what is said of it."""
-        feedback = self._plan.said(attempt.value or 0.0)
+        feedback = self._plan.feedback_tokens(attempt.value or 0.0)
         # Half of the room is for what is shown: worst answer, answer, question, reply and feedback.
         half = self._room // 2
         worst = self._worst(attempt, half // 2)
         answer = answer_without_end(attempt)
-        critique = self._plan.asked()
+        critique = self._plan.question_tokens()
         # What is shown of earlier attempts takes the rest, after the worst and the feedback.
         left = half - len(worst) - len(feedback)
         # A critique needs room for the answer, for itself and for the reply to it.
@@ -280,7 +284,7 @@ class _IterativeRefinementRun:
             reply, spent = await write_greedy_reply(
                 self._plan.method, self._choice, asked, most, rng
             )
-            self._spent = self._spent.plus(spent)
+            self._spent = self._spent.plus_stats(spent)
             return (*worst, *asked, *reply, *feedback)
         return (*worst, *answer[: max(0, left)], *feedback)
 

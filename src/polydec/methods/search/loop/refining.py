@@ -51,7 +51,7 @@ class ExpertRefinement:
                 raise RequestError(f"{name} is {value}: it must be at least 0")
 
     @staticmethod
-    def of(target: Target, ways: int, stir: float, above: float) -> ExpertRefinement | None:
+    def of_target(target: Target, ways: int, stir: float, above: float) -> ExpertRefinement | None:
         """Return the refinement for a target.
 
         Args:
@@ -69,7 +69,7 @@ class ExpertRefinement:
             return None
         return ExpertRefinement(routes, ways, stir, above)
 
-    def routings(self, rng: Rng, position: int) -> list[Routing]:
+    def draw_routings(self, rng: Rng, position: int) -> list[Routing]:
         """Draw the routings besides the router's own, each in a stream of its own.
 
         Args:
@@ -84,12 +84,14 @@ class ExpertRefinement:
         out = list[Routing]()
         for way in range(1, self.ways):
             # Named by position and way: the noise does not depend on what else was drawn.
-            noise_V = rng.at("routing", position, way).noise(layers * experts).gumbel_V
+            noise_V = (
+                rng.child_stream("routing", position, way).gumbel_noise(layers * experts).gumbel_V
+            )
             by_LE = (self.stir * noise_V).view(layers, experts)
             out.append(tuple(tuple(map(float, by_E)) for by_E in by_LE))
         return out
 
-    async def refined(self, attempt: SearchAttempt, r: WalkRound, rng: Rng) -> WalkRound:
+    async def refined_token(self, attempt: SearchAttempt, r: WalkRound, rng: Rng) -> WalkRound:
         """Draw a round's token anew, from the mean law.
 
         Args:
@@ -97,12 +99,12 @@ class ExpertRefinement:
             r: Round of one token, whose draft is its root alone.
             rng: Random stream of the text.
         """
-        others = await attempt.rerouted(self.routings(rng, r.position))
+        others = await attempt.rerouted_logprobs(self.draw_routings(rng, r.position))
         # The mean of probabilities, not of logits: a mixture of the ways.
         p_V = mean_law(
-            [float64_probabilities(r.scores.row(0)), *map(float64_probabilities, others)]
+            [float64_probabilities(r.scores.logprob_row(0)), *map(float64_probabilities, others)]
         )
-        return one_token_round(r, rng.at("token", r.position).categorical(p_V))
+        return one_token_round(r, rng.child_stream("token", r.position).draw_categorical(p_V))
 
 
 def mean_law(laws: Sequence[Tensor]) -> Tensor:

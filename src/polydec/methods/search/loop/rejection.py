@@ -58,7 +58,7 @@ def draw_by_recursive_rejection(
     weight = 1.0
     checks = 0
     while checks < looks and float(left_V.sum()) > 0.0:
-        token = rng.at("token", checks).categorical(left_V)
+        token = rng.child_stream("token", checks).draw_categorical(left_V)
         share = float(left_V[token] / left_V.sum())
         left_V[token] = 0.0
         checks += 1
@@ -69,7 +69,7 @@ def draw_by_recursive_rejection(
             # The allowed mass is Z = s + (1 - s) Z', with s the share of the accepted token and Z'
             # the allowed mass of the rest. A second draw estimates Z': 1 where it is allowed, and
             # then Z is 1; else Z is s.
-            both = allows(rng.at("token", checks).categorical(left_V))
+            both = allows(rng.child_stream("token", checks).draw_categorical(left_V))
             return RejectionDraw(token, weight if both else weight * share, checks + 1)
         # A rejected token of share s leaves Z = (1 - s) Z'.
         weight *= 0.0 if last else 1.0 - share
@@ -80,7 +80,10 @@ def draw_by_recursive_rejection(
     if not weight * mass > 0.0:
         return RejectionDraw(None, 0.0, checks, rest > 0.0)
     return RejectionDraw(
-        rng.at("token", checks).categorical(good_V), weight * mass / rest, checks, True
+        rng.child_stream("token", checks).draw_categorical(good_V),
+        weight * mass / rest,
+        checks,
+        True,
     )
 
 
@@ -112,8 +115,12 @@ def draw_by_geometric_rejection(
             break
         if live < 1.0:
             # Geometric: the number of draws of known rejected tokens, which have mass 1 - live.
-            rejected += int(math.log(1.0 - rng.at("again", draw).uniform()) / math.log1p(-live))
-        token = rng.at("token", draw).categorical(left_V if good_V is None else good_V)
+            rejected += int(
+                math.log(1.0 - rng.child_stream("again", draw).draw_uniform()) / math.log1p(-live)
+            )
+        token = rng.child_stream("token", draw).draw_categorical(
+            left_V if good_V is None else good_V
+        )
         if good_V is None and token not in known:
             known[token] = allows(token)
         if known.get(token, True):

@@ -51,7 +51,7 @@ class RolloutSearch:
     exactness = Exactness.APPROXIMATE
     target = method_target
     vocab = method_vocab
-    run = search_each_choice
+    write_choices = search_each_choice
 
     def __post_init__(self) -> None:
         if not 1 <= self.tries <= 256:
@@ -61,9 +61,9 @@ class RolloutSearch:
                 f"enough is {self.enough}: it must lie in 1 to tries, which is {self.tries}"
             )
 
-    async def search(self, choice: ChoiceSearch) -> Result:
+    async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Draw the texts of one answer, and pick."""
-        tries = choice.forks(choice.root, self.tries)
+        tries = choice.fork_attempts(choice.root, self.tries)
         choice.root.close()
         streams = streams_of(choice.rng, self.tries)
         finished = list[SearchAttempt]()
@@ -72,12 +72,12 @@ class RolloutSearch:
         ):
             for i, r in zip(
                 live,
-                await gather_coroutines(*(tries[i].look(streams[i]) for i in live)),
+                await gather_coroutines(*(tries[i].look_ahead(streams[i]) for i in live)),
                 strict=True,
             ):
-                tries[i].take(r)
+                tries[i].take_steps(r)
             # Any of them may be picked.
-            choice.settle([t.text for t in tries])
+            choice.write_certain_text([t.text for t in tries])
             finished = [t for t in tries if t.text.finish_reason == "stop"]
             for t in tries:
                 if self.reward is None and t.ended:
@@ -89,11 +89,11 @@ class RolloutSearch:
             if t not in pool:
                 t.close()
         if self.reward is not None:
-            await gather_coroutines(*(t.judge(self.reward) for t in pool))
-        seen = [t.tried(self.vocab.words) for t in pool]
-        which = self.pick.pick(seen)
+            await gather_coroutines(*(t.ask_reward(self.reward) for t in pool))
+        seen = [t.picker_view(self.vocab.words) for t in pool]
+        which = self.pick.pick_text(seen)
         pool[which].text.score = candidate_score(seen[which])
-        return choice.finish(pool[which].text, side_by_side([t.spent for t in tries]))
+        return choice.finish_search(pool[which].text, side_by_side([t.spent for t in tries]))
 
 
 def streams_of(rng: Rng, count: int) -> list[Rng]:
@@ -105,4 +105,4 @@ def streams_of(rng: Rng, count: int) -> list[Rng]:
         rng: Random stream of the answer.
         count: Number of tries, at least 1.
     """
-    return [rng, *(rng.at("try", i) for i in range(1, count))]
+    return [rng, *(rng.child_stream("try", i) for i in range(1, count))]

@@ -35,7 +35,7 @@ class SearchStats:
     judged: int = 0
     refined: int = 0
 
-    def plus(self, other: SearchStats) -> SearchStats:
+    def plus_stats(self, other: SearchStats) -> SearchStats:
         """Return the sum of the counts of two answers, or of two parts of one."""
         return SearchStats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 

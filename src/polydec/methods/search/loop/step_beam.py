@@ -79,7 +79,7 @@ class StepBeamSearch:
     exactness = Exactness.APPROXIMATE
     target = method_target
     vocab = method_vocab
-    run = search_each_choice
+    write_choices = search_each_choice
 
     def __post_init__(self) -> None:
         for name, value in (("keep", self.keep), ("width", self.width)):
@@ -87,7 +87,7 @@ class StepBeamSearch:
                 raise RequestError(f"{name} is {value}: it must lie in 1 to 64")
         at_least_one(self, "longest")
 
-    async def search(self, choice: ChoiceSearch) -> Result:
+    async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Run the beam of one answer."""
         return await _StepBeamRun(self, choice).run()
 
@@ -117,10 +117,10 @@ class _StepBeamRun:
                 b.attempt.close()
             kept = beams[: plan.keep]
             width = plan.width
-            self._choice.settle([b.attempt.text for b in kept])
+            self._choice.write_certain_text([b.attempt.text for b in kept])
         best = kept[0].attempt.text
         best.score = kept[0].value
-        return self._choice.finish(best, self._spent)
+        return self._choice.finish_search(best, self._spent)
 
     async def _grown(self, begun: Sequence[StepBeamPrefix], width: int) -> list[StepBeamPrefix]:
         """Return the new beginnings: so many steps drawn after each of these, in parallel."""
@@ -128,7 +128,7 @@ class _StepBeamRun:
         drawn = [
             (number, attempt, step_stream(b.attempt, b.rng, i))
             for number, b in enumerate(begun)
-            for i, attempt in enumerate(self._choice.forks(b.attempt, width))
+            for i, attempt in enumerate(self._choice.fork_attempts(b.attempt, width))
         ]
         for b in begun:
             b.attempt.close()
@@ -140,8 +140,12 @@ class _StepBeamRun:
         once = dict[tuple[int, ...], tuple[SearchAttempt, Rng]]()
         for number, attempt, stream in drawn:
             once.setdefault((number, *attempt.text.tokens), (attempt, stream))
-        await gather_coroutines(*(attempt.judge(self._plan.reward) for attempt, _ in once.values()))
-        self._spent = self._spent.plus(side_by_side([attempt.spent for _, attempt, _ in drawn]))
+        await gather_coroutines(
+            *(attempt.ask_reward(self._plan.reward) for attempt, _ in once.values())
+        )
+        self._spent = self._spent.plus_stats(
+            side_by_side([attempt.spent for _, attempt, _ in drawn])
+        )
         return [
             StepBeamPrefix(
                 attempt,

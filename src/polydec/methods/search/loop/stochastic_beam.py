@@ -96,7 +96,7 @@ class StochasticBeamSearch:
     def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Run one search for all choices, drawn in the stream of choice 0.
 
         Args:
@@ -114,13 +114,13 @@ class StochasticBeamSearch:
         stats = SearchStats()
         # All prefixes race with one stream: drawing without replacement needs a common noise.
         drawn = rng(0)
-        tree = await BranchTree.open(self.target, request.prompt, base=request.base_detail)
+        tree = await BranchTree.open_tree(self.target, request.prompt, base=request.base_detail)
         try:
-            beam: Sequence[RacingPrefix] = [RacingPrefix(into.hypothesis(), 0.0, 0)]
+            beam: Sequence[RacingPrefix] = [RacingPrefix(into.open_hypothesis(), 0.0, 0)]
             # Ended prefixes stay in the race, but are not fed.
             while fed := {r.node for r in beam if r.text.finish_reason is None}:
-                scores = await tree.score()
-                after = self._race(beam, scores, request, drawn.at("beam", stats.passes))
+                scores = await tree.score_texts()
+                after = self._race(beam, scores, request, drawn.child_stream("beam", stats.passes))
                 beam = _placed(after, tree)
                 ended = sum(r.text.finish_reason is not None for r in beam)
                 stats = replace(
@@ -130,10 +130,10 @@ class StochasticBeamSearch:
                     ended=ended,
                     written=stats.written + sum(r.node >= 0 for r in after),
                 )
-                best.settle([r.text for r in beam])
+                best.write_certain_text([r.text for r in beam])
         finally:
             tree.close()
-        return best.results([r.text for r in beam], stats)
+        return best.answers_of([r.text for r in beam], stats)
 
     def _race(
         self, beam: Sequence[RacingPrefix], scores: DraftScores, request: Request, rng: Rng
@@ -149,7 +149,7 @@ class StochasticBeamSearch:
         out = list[RacingPrefix]()
         absent = 1.0
         while len(out) < self.width and (waiting or any(a.mass > 0.0 for a in there)):
-            here = rng.at(len(out), len(waiting))
+            here = rng.child_stream(len(out), len(waiting))
             # S: further children of arrived beginnings. R (`absent`): texts whose beginning has not
             # arrived.
             further = sum(a.mass for a in there)
@@ -158,25 +158,25 @@ class StochasticBeamSearch:
             else:
                 share = 0.0
             # The next beginning arrives, with its first child; one that has ended arrives as it is.
-            if waiting and not (share > 0.0 and here.at("further").bernoulli(share)):
+            if waiting and not (share > 0.0 and here.child_stream("further").draw_bernoulli(share)):
                 racer = waiting.pop()
                 absent -= math.exp(racer.logp)
                 if racer.text.finish_reason is not None:
                     out.append(replace(racer, node=-1))
                     continue
-                logp_V = scores.row(racer.node)
+                logp_V = scores.logprob_row(racer.node)
                 parent = _ArrivedPrefix(racer, float64_probabilities(logp_V).clone(), logp_V)
                 there.append(parent)
             else:
                 # Among arrived beginnings the next child's parent is drawn by the mass that is left
                 # below it.
                 parent = there[
-                    here.at("parent").categorical(
+                    here.child_stream("parent").draw_categorical(
                         torch.tensor([a.mass for a in there], dtype=torch.float64)
                     )
                 ]
             # Without replacement: the child leaves the parent's law.
-            token = here.categorical(parent.left_V)
+            token = here.draw_categorical(parent.left_V)
             parent.left_V[token] = 0.0
             out.append(_child(parent, token, scores, request.logprobs))
         return out
@@ -188,13 +188,15 @@ def _child(
     """One token further on, at its parent's node."""
     racer = parent.racer
     text = parent.racer.text.fork()
-    text.write((token,), logprobs_at_nodes(scores, (racer.node,), (token,), asked))
+    text.write_tokens((token,), logprobs_at_nodes(scores, (racer.node,), (token,), asked))
     return RacingPrefix(text, racer.logp + float(parent.logp_V[token]), racer.node)
 
 
 def _placed(beam: Sequence[RacingPrefix], tree: BranchTree) -> list[RacingPrefix]:
     """Return the beginnings with every living one at its own node."""
     nodes = iter(
-        tree.grow([(r.node, r.text.tokens[-1]) for r in beam if r.text.finish_reason is None])
+        tree.extend_by_one(
+            [(r.node, r.text.tokens[-1]) for r in beam if r.text.finish_reason is None]
+        )
     )
     return [r if r.text.finish_reason is not None else replace(r, node=next(nodes)) for r in beam]

@@ -127,7 +127,7 @@ class SuperposedSearch:
     def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Run one search for all choices.
 
         Args:
@@ -145,17 +145,17 @@ class SuperposedSearch:
         best = NBestAnswers(into, self.width)
         passes = 0
         written = 0
-        session = self.target.open(request.prompt)
+        session = self.target.open_session(request.prompt)
         try:
-            draft = Draft.chain(request.prompt[-1])
-            live = [SuperposedText(into.hypothesis(), 0.0)]
+            draft = Draft.chain_draft(request.prompt[-1])
+            live = [SuperposedText(into.open_hypothesis(), 0.0)]
             ended = list[SuperposedText]()
             # A model without an embedding table is refused here, before the prompt is fed.
-            session.embed(request.prompt[-1:])
-            await session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+            session.embed_tokens(request.prompt[-1:])
+            await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
             while live:
-                scores = await session.score(draft, ScoreRequest())
-                live, over = self._step(live, scores.row(len(draft) - 1), request.prompt)
+                scores = await session.score_draft(draft, ScoreRequest())
+                live, over = self._step(live, scores.logprob_row(len(draft) - 1), request.prompt)
                 passes += 1
                 written = written + len(live) + len(over)
                 ended = sorted([*ended, *over], key=lambda m: -m.score)[: self.width]
@@ -164,7 +164,7 @@ class SuperposedSearch:
                     live = []
                 # With log-probabilities each text is read once more in the end, so nothing is
                 # certain before.
-                best.settle(
+                best.write_certain_text(
                     [] if request.logprobs is not None else [m.text for m in (*live, *ended)]
                 )
                 # The mixture enters as a state; the token beside it is the leading text's.
@@ -184,7 +184,7 @@ class SuperposedSearch:
         else:
             noted = texts
         fed = passes + sum(len(t.tokens) for t in noted)
-        return best.results(texts, SearchStats(passes + len(noted), 0, fed, len(texts), written))
+        return best.answers_of(texts, SearchStats(passes + len(noted), 0, fed, len(texts), written))
 
     def _step(
         self, live: Sequence[SuperposedText], logp_V: Tensor, prompt: Sequence[int]
@@ -206,7 +206,7 @@ class SuperposedSearch:
             if len(going) == self.width:
                 break
             after = SuperposedText(m.text.fork(), total)
-            after.text.write((x,))
+            after.text.write_tokens((x,))
             if after.text.finish_reason is None:
                 going.append(after)
             # An end counts only among the best options, as many as there are texts.
@@ -223,8 +223,8 @@ class SuperposedSearch:
         # The table looks at the text's own last tokens, which the shared cache does not hold.
         text = (*prompt, *mixed.text.tokens)
         if self.levels:
-            return self._interpolated(law, self.table.levels(text))
-        known = {x: chance for chance, x in self.table.after(text)}
+            return self._interpolated(law, self.table.followers_by_level(text))
+        known = {x: chance for chance, x in self.table.followers_of(text)}
         return {
             x: (1.0 - self.share) * p + self.share * math.log(max(known.get(x, 0.0), UNKNOWN))
             for x, p in law.items()
@@ -253,7 +253,7 @@ class SuperposedSearch:
         """What enters the model (H)."""
         # The better a text has scored, the more of the input is its token's embedding.
         weight_N = torch.tensor([m.total for m in live], dtype=torch.float64).softmax(0)
-        embedded_NH = session.embed([m.text.tokens[-1] for m in live])
+        embedded_NH = session.embed_tokens([m.text.tokens[-1] for m in live])
         if len(live) > 1:
             return (weight_N[:, None].to(embedded_NH) * embedded_NH).sum(0)
         return embedded_NH[0]
@@ -277,11 +277,11 @@ def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
 async def _noted(text: AnswerText, session: Session, into: Transcript) -> AnswerText:
     """Return a text with the log-probabilities of its tokens, from a pass of its own."""
     request = into.request
-    out = into.hypothesis()
-    scores = await session.score(
-        Draft.chain(request.prompt[-1], text.tokens[:-1]), ScoreRequest(base=RowDetail.ROW)
+    out = into.open_hypothesis()
+    scores = await session.score_draft(
+        Draft.chain_draft(request.prompt[-1], text.tokens[:-1]), ScoreRequest(base=RowDetail.ROW)
     )
-    out.write(
+    out.write_tokens(
         text.tokens,
         logprobs_at_nodes(scores, range(len(text.tokens)), text.tokens, request.logprobs),
     )

@@ -142,9 +142,9 @@ class ThoughtTreeSearch:
             raise RequestError(f"alike is {self.alike}: it must lie in 0 to 1")
         # Spelled now, so that a text which the tokenizer cannot write is refused before any pass.
         for name in ("check", "cue", "own"):
-            self.spelled(name)
+            self.spell_field(name)
         for passage in self.passages:
-            self.vocab.spelled(passage + "\n", f"passages holds {passage!r}")
+            self.vocab.spell_text(passage + "\n", f"passages holds {passage!r}")
         if (self.passages or self.own) and self.language is not None:
             raise RequestError(
                 "passages or own are given: the request's constraint leaves no room for them, so leave one of them out"
@@ -159,14 +159,14 @@ class ThoughtTreeSearch:
                 f"check is {self.check!r}: the model's tokenizer cannot spell yes and no, so leave it empty"
             )
 
-    def spelled(self, name: str) -> tuple[int, ...]:
+    def spell_field(self, name: str) -> tuple[int, ...]:
         """Return the tokens of a text field.
 
         Raises:
             RequestError: The vocabulary cannot spell it.
         """
         text = getattr(self, name)
-        return self.vocab.spelled(text, f"{name} is {text!r}")
+        return self.vocab.spell_text(text, f"{name} is {text!r}")
 
     def begun_by(self, forms: Sequence[str]) -> set[int]:
         """Return the first tokens of those forms of a word that the vocabulary can spell."""
@@ -180,7 +180,7 @@ class ThoughtTreeSearch:
                 continue
         return out - {-1}
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Search a tree for each choice.
 
         Args:
@@ -193,9 +193,9 @@ class ThoughtTreeSearch:
         """
         # A check reads the model's own law.
         base = RowDetail.ROW if self.check else RowDetail.NOTHING
-        return await for_each(self.method, request, rng, into, self.search, base)
+        return await for_each(self.method, request, rng, into, self.search_answer, base)
 
-    async def search(self, choice: ChoiceSearch) -> Result:
+    async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Search the tree of one answer."""
         return await _ThoughtTreeRun(self, choice).run()
 
@@ -207,9 +207,9 @@ class _ThoughtTreeRun:
         self._plan = plan
         self._choice = choice
         self._steps = StepBoundary(("\n",), plan.longest, plan.vocab.words)
-        self._cue = plan.spelled("cue")
-        self._check = plan.spelled("check")
-        self._own = plan.spelled("own")
+        self._cue = plan.spell_field("cue")
+        self._check = plan.spell_field("check")
+        self._own = plan.spell_field("own")
         self._passages = PassageRanking(plan.passages)
         self._spent = SearchStats()
 
@@ -218,31 +218,33 @@ class _ThoughtTreeRun:
         ready = list[ThoughtChain]()
         plan = self._plan
         # The clock of decoding starts; nothing is certain before the vote.
-        self._choice.answer.edit(TextEdit())
+        self._choice.answer.edit_tokens(TextEdit())
         for level in range(plan.depth):
             # Expand all beginnings of the level in parallel.
             deepened = await gather_coroutines(*(self._grown(t) for t in live))
-            self._spent = self._spent.plus(side_by_side([spent for _, spent in deepened]))
+            self._spent = self._spent.plus_stats(side_by_side([spent for _, spent in deepened]))
             grown = [t for thoughts, _ in deepened for t in thoughts]
             ready += [t for t in grown if t.ready]
             # Prune: a draw in proportion to chance, so that weak beginnings are not always lost.
             live = draw_thoughts(
-                [t for t in grown if not t.ready], plan.keep, self._choice.rng.at("keep", level)
+                [t for t in grown if not t.ready],
+                plan.keep,
+                self._choice.rng.child_stream("keep", level),
             )
             if not live:
                 break
         # Answer from all leaves, those of shallower levels too.
         leaves = list(await gather_coroutines(*(self._answered(t) for t in (*ready, *live))))
-        self._spent = self._spent.plus(side_by_side([t.attempt.spent for t in leaves]))
+        self._spent = self._spent.plus_stats(side_by_side([t.attempt.spent for t in leaves]))
         best, weight = self._elected(leaves)
         best.attempt.text.score = weight
-        return self._choice.finish(best.attempt.text, self._spent)
+        return self._choice.finish_search(best.attempt.text, self._spent)
 
     async def _grown(self, thought: ThoughtChain) -> tuple[list[ThoughtChain], SearchStats]:
         """Return the new beginnings after a thought, and what drawing them took."""
-        forks = self._choice.forks(thought.attempt, self._plan.steps)
+        forks = self._choice.fork_attempts(thought.attempt, self._plan.steps)
         begin = len(thought.attempt.text.tokens)
-        streams = [thought.rng.at("step", begin, i) for i in range(len(forks))]
+        streams = [thought.rng.child_stream("step", begin, i) for i in range(len(forks))]
         # Draw the steps, each in a stream of its own.
         over = await gather_coroutines(
             *(self._step(a, s) for a, s in zip(forks, streams, strict=True))
@@ -274,13 +276,13 @@ class _ThoughtTreeRun:
         # count, so these are read after it is weighed.
         if self._check:
             await gather_coroutines(*(self._told(t, asked[id(t.attempt)]) for t in told))
-        spent = spent.plus(_taken(forks))
+        spent = spent.plus_stats(_taken(forks))
         valid = await gather_coroutines(*(self._valid(t.attempt, begun, begin) for t in new))
-        spent = spent.plus(side_by_side([checked for _, checked in valid]))
+        spent = spent.plus_stats(side_by_side([checked for _, checked in valid]))
         if not self._check:
             await gather_coroutines(*(self._told(t, asked[id(t.attempt)]) for t in told))
         chances = {id(t): thought.chance * v for t, (v, _) in zip(new, valid, strict=True)}
-        spent = spent.plus(_taken(forks))
+        spent = spent.plus_stats(_taken(forks))
         return [replace(t, chance=chances.get(id(t), t.chance)) for t in out], spent
 
     async def _step(self, attempt: SearchAttempt, rng: Rng) -> bool:
@@ -291,10 +293,10 @@ class _ThoughtTreeRun:
         begin = len(attempt.text.tokens)
         # Room is left for the cue and at least one token of an answer.
         while attempt.text.room > len(self._cue) + 1:
-            r = await attempt.look(rng)
+            r = await attempt.look_ahead(rng)
             if r.tokens[0] in attempt.text.ends:
                 return True
-            if attempt.take(one_token_round(r, r.tokens[0]), self._steps, begin):
+            if attempt.take_steps(one_token_round(r, r.tokens[0]), self._steps, begin):
                 return False
         return True
 
@@ -303,22 +305,22 @@ class _ThoughtTreeRun:
         attempt = thought.attempt
         plan = self._plan
         # A passage is read only if an answer still fits after it.
-        for passage in self._passages.best(question, plan.found):
-            tokens = plan.vocab.spelled(passage + "\n", "passages")
+        for passage in self._passages.best_passages(question, plan.found):
+            tokens = plan.vocab.spell_text(passage + "\n", "passages")
             if attempt.text.room > len(tokens) + len(self._own) + plan.most + len(self._cue) + 1:
-                await attempt.say(tokens)
+                await attempt.say_tokens(tokens)
         if not self._own or attempt.text.room <= len(self._own) + plan.most + len(self._cue) + 1:
             return
-        await attempt.say(self._own)
+        await attempt.say_tokens(self._own)
         begin = len(attempt.text.tokens)
         line = StepBoundary(("\n",), plan.most, plan.vocab.words)
         while not attempt.ended:
-            r = await attempt.look(thought.rng.at("own", attempt.text.position))
-            logp_V = r.scores.row(0).clone()
+            r = await attempt.look_ahead(thought.rng.child_stream("own", attempt.text.position))
+            logp_V = r.scores.logprob_row(0).clone()
             # An end is excluded: the chain goes on after this answer.
             logp_V[list(attempt.text.ends)] = NEG_INF
             likeliest = int(logp_V.argmax())
-            if float(logp_V[likeliest]) == NEG_INF or attempt.take(
+            if float(logp_V[likeliest]) == NEG_INF or attempt.take_steps(
                 one_token_round(r, likeliest), line, begin
             ):
                 return
@@ -331,8 +333,8 @@ class _ThoughtTreeRun:
             mean = (attempt.logp - begun) / (len(attempt.text.tokens) - begin)
             return math.exp(mean), SearchStats()
         # A fork is asked: the question must not stay in the text.
-        (asking,) = self._choice.forks(attempt, 1)
-        logp_V = (await asking.ask(self._check)).base.row(len(self._check))
+        (asking,) = self._choice.fork_attempts(attempt, 1)
+        logp_V = (await asking.law_after(self._check)).base.logprob_row(len(self._check))
         yes, no = (
             float(logp_V[list(self._plan.begun_by(words))].exp().sum()) for words in (YES, NO)
         )
@@ -341,11 +343,11 @@ class _ThoughtTreeRun:
 
     async def _answered(self, thought: ThoughtChain) -> ThoughtChain:
         """Return a thought with an answer after it."""
-        (attempt,) = self._choice.forks(thought.attempt, 1)
+        (attempt,) = self._choice.fork_attempts(thought.attempt, 1)
         if attempt.ended:
             return replace(thought, attempt=attempt, answered=len(attempt.text.tokens))
         if self._cue and attempt.text.room > len(self._cue):
-            await attempt.say(self._cue)
+            await attempt.say_tokens(self._cue)
         begin = len(attempt.text.tokens)
         ends = attempt.text.ends
         line = StepBoundary(("\n",), self._plan.most, self._plan.vocab.words)
@@ -357,11 +359,11 @@ class _ThoughtTreeRun:
             bank_V = None
         begun = attempt.logp
         while not attempt.ended:
-            r = await attempt.look(thought.rng.at("answer", attempt.text.position))
-            logp_V = r.scores.row(0)
+            r = await attempt.look_ahead(thought.rng.child_stream("answer", attempt.text.position))
+            logp_V = r.scores.logprob_row(0)
             answer = attempt.text.tokens[begin:]
             # The answer's line is complete: the likeliest end is taken if the law has one.
-            if answer and line.closes(answer):
+            if answer and line.closes_step(answer):
                 ending = [x for x in ends if float(logp_V[x]) > NEG_INF]
             else:
                 ending = []
@@ -371,7 +373,7 @@ class _ThoughtTreeRun:
                 kept_V = torch.where(bank_V, logp_V.cpu(), NEG_INF)
             # Greedy within the bank; where the bank has nothing possible, the law's own likeliest.
             token = max(ending, key=lambda x: float(logp_V[x])) if ending else int(kept_V.argmax())
-            attempt.take(
+            attempt.take_steps(
                 one_token_round(
                     r, token if float(kept_V[token]) > NEG_INF else int(logp_V.argmax())
                 )
@@ -417,7 +419,7 @@ def usual_check(vocab: TokenVocabulary) -> str:
     """
     try:
         for text in (CHECK, YES[0], NO[0]):
-            vocab.spelled(text, "check")
+            vocab.spell_text(text, "check")
     except PolydecError:
         return ""
     return CHECK

@@ -89,7 +89,7 @@ class TransferQSearch:
         """Whether texts after a token are drawn at all."""
         return bool(self.length and self.weight and self.width > 1)
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write all choices, each with draws of its own.
 
         Args:
@@ -100,8 +100,8 @@ class TransferQSearch:
         Returns:
             One result for each choice of the request, in order.
         """
-        answers = [into.open(choice) for choice in request.choices]
-        law = await BranchTree.open(
+        answers = [into.open_answer(choice) for choice in request.choices]
+        law = await BranchTree.open_tree(
             self.target, request.prompt, base=request.base_detail, whole=True
         )
         trees = [law]
@@ -110,7 +110,7 @@ class TransferQSearch:
             ahead = law
             baseline = self.baseline or self.target
             if self.looks and baseline is not self.target:
-                ahead = await BranchTree.open(baseline, request.prompt, whole=True)
+                ahead = await BranchTree.open_tree(baseline, request.prompt, whole=True)
                 trees.append(ahead)
             writers = list[_TransferQRun]()
             for answer in answers:
@@ -125,7 +125,7 @@ class TransferQSearch:
                 trees += [] if theirs is None else [theirs]
                 writers.append(_TransferQRun(self, answer, mine, theirs, rng(choice)))
             # All answers run at once and share passes.
-            return await gather_coroutines(*(writer.run(request) for writer in writers))
+            return await gather_coroutines(*(writer.write_answer(request) for writer in writers))
         finally:
             for tree in trees:
                 tree.close()
@@ -175,42 +175,44 @@ class _TransferQRun:
         # The candidates' own nodes in the tree of continuations.
         self._roots: Sequence[int] = ()
 
-    async def run(self, request: Request) -> Result:
+    async def write_answer(self, request: Request) -> Result:
         """Write the answer, token after token."""
         answer = self._answer
         first = True
         if self._ahead is not None:
-            await self._ahead.score()
+            await self._ahead.score_texts()
             self._count(1, self._plan.own)
         while answer.finish_reason is None:
             # Candidates come from the target's law after the text.
-            scores = await self._law.score()
+            scores = await self._law.score_texts()
             self._count(1, True)
             tokens, logp = likeliest_tokens(scores, self._node, self._plan.width)
-            rng = self._rng.at("token", len(answer.tokens))
+            rng = self._rng.child_stream("token", len(answer.tokens))
             value = await self._values(tokens, rng)
             # Score log p(v) + weight Q(v), then take the best or draw.
             i = self._choose([p + self._plan.weight * q for p, q in zip(logp, value)], rng)
             taken = (tokens[i],)
-            answer.write(taken, logprobs_at_nodes(scores, (self._node,), taken, request.logprobs))
+            answer.write_tokens(
+                taken, logprobs_at_nodes(scores, (self._node,), taken, request.logprobs)
+            )
             if answer.finish_reason is None:
-                (self._node,) = self._law.grow([(self._node, tokens[i])])
+                (self._node,) = self._law.extend_by_one([(self._node, tokens[i])])
                 # In the continuations' tree the taken token's node is the next root: its branch
                 # stays fed.
                 if self._roots:
                     self._root = self._roots[i]
                 else:
                     self._root = 0
-            self._spent = self._spent.plus(SearchStats(first=int(first), written=1))
+            self._spent = self._spent.plus_stats(SearchStats(first=int(first), written=1))
             first = False
-        return answer.result(replace(self._spent, ended=1))
+        return answer.finished_answer(replace(self._spent, ended=1))
 
     def _choose(self, score: Sequence[float], rng: Rng) -> int:
         """The best, the likelier one on a tie; or one that is drawn."""
         if not self._plan.heat:
             return score.index(max(score))
         score_K = torch.tensor(score, dtype=torch.float64) / self._plan.heat
-        return rng.at("taken").categorical(score_K.softmax(-1))
+        return rng.child_stream("taken").draw_categorical(score_K.softmax(-1))
 
     async def _values(self, tokens: Sequence[int], rng: Rng) -> list[float]:
         """Return the mean reward after each candidate; 0 where nothing is to be compared."""
@@ -223,9 +225,10 @@ class _TransferQRun:
         # draws.
         for i, token in enumerate(tokens):
             text = self._answer.fork()
-            text.write((token,))
+            text.write_tokens((token,))
             texts += [
-                CandidateContinuation(i, text.fork(), rng.at(i, j)) for j in range(plan.tries)
+                CandidateContinuation(i, text.fork(), rng.child_stream(i, j))
+                for j in range(plan.tries)
             ]
         # Without looks ahead the reward reads the candidates as they stand.
         if self._ahead is not None:
@@ -234,15 +237,15 @@ class _TransferQRun:
         for t in texts:
             total[t.of] += plan.reward(t.text.text) / plan.tries
             # Tries are thrown away: only their mean reward is wanted.
-            t.text.prune()
-        self._spent = self._spent.plus(SearchStats(judged=len(texts)))
+            t.text.send_prune()
+        self._spent = self._spent.plus_stats(SearchStats(judged=len(texts)))
         return total
 
     async def _only(self, tokens: Sequence[int]) -> None:
         """Grow the continuations' tree although nothing is compared."""
         if self._ahead is not None and tokens:
-            self._roots = self._ahead.grow([(self._root, x) for x in tokens])
-            await self._ahead.score()
+            self._roots = self._ahead.extend_by_one([(self._root, x) for x in tokens])
+            await self._ahead.score_texts()
             self._count(len(tokens), self._plan.own)
 
     async def _continued(
@@ -251,7 +254,7 @@ class _TransferQRun:
         """The texts with up to `length` tokens more; all of them take one in a pass."""
         plan = self._plan
         # The candidates become nodes, and their continuations start from these.
-        roots = tree.grow([(self._root, x) for x in tokens])
+        roots = tree.extend_by_one([(self._root, x) for x in tokens])
         texts = [replace(t, node=roots[t.of]) for t in texts]
         fed = len(tokens)
         # One pass a token, for the continuations of all candidates together.
@@ -259,15 +262,17 @@ class _TransferQRun:
             live = [t for t in texts if t.text.finish_reason is None]
             if not live:
                 break
-            scores = await tree.score()
+            scores = await tree.score_texts()
             self._count(fed, self._plan.own)
             for t in live:
-                token = t.rng.at(at).categorical(float64_probabilities(scores.row(t.node)))
-                t.text.write((token,))
-            self._spent = self._spent.plus(SearchStats(written=len(live)))
+                token = t.rng.child_stream(at).draw_categorical(
+                    float64_probabilities(scores.logprob_row(t.node))
+                )
+                t.text.write_tokens((token,))
+            self._spent = self._spent.plus_stats(SearchStats(written=len(live)))
             # The candidates' own nodes wait in the tree, so that the one that is taken can be
             # continued.
-            nodes = tree.grow([(t.node, t.text.tokens[-1]) for t in live], roots)
+            nodes = tree.extend_by_one([(t.node, t.text.tokens[-1]) for t in live], roots)
             fed = len(set(nodes[: len(live)]))
             roots = nodes[len(live) :]
             places = {id(t): node for t, node in zip(live, nodes)}
@@ -278,4 +283,4 @@ class _TransferQRun:
     def _count(self, fed: int, of_target: bool) -> None:
         """What a pass took, where it was one of the target."""
         if of_target:
-            self._spent = self._spent.plus(SearchStats(1, scored=fed))
+            self._spent = self._spent.plus_stats(SearchStats(1, scored=fed))

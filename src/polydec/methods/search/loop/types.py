@@ -54,7 +54,7 @@ class StepBoundary:
     most: int
     words: TokenCodec | None
 
-    def closes(self, step: Sequence[int]) -> bool:
+    def closes_step(self, step: Sequence[int]) -> bool:
         """Return whether these tokens, all of one step so far, are the complete step."""
         if len(step) >= self.most:
             return True

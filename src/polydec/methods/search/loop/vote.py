@@ -39,7 +39,7 @@ class MajorityVotePicker:
         if self.keep < 0:
             raise RequestError(f"keep is {self.keep}: it must be at least 0")
 
-    def pick(self, tries: Sequence[CandidateText]) -> int:
+    def pick_text(self, tries: Sequence[CandidateText]) -> int:
         answers = said_of(tries, self.mark)
         # The sort is stable: of texts with as many steps the earlier begun vote.
         voters = sorted(answers, key=lambda i: -count_steps(tries[i].said))[: self.keep or None]

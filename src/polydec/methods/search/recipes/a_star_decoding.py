@@ -52,9 +52,9 @@ def build(
         "the reward is not asked of a step that is as likely as this",
     ] = None,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.a_star import AStarSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.models.learned.kinds.step_reward import StepReward
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
@@ -62,7 +62,7 @@ def build(
     method = undrafted_method(drop_greedy_rule(kit.target))
     return AStarSearch(
         method,
-        kit.need(StepReward),
+        kit.needed_artefact(StepReward),
         width,
         delimiter.replace("\\n", "\n"),
         longest,

@@ -43,16 +43,16 @@ def build(
 ) -> Decoder:
     from polydec.methods.search.loop.arbiters import ReadingArbiter, RouterArbiter
     from polydec.methods.search.loop.arbitrage import ArbitrageSearch, StepReader
-    from polydec.methods.search.loop.undrafted import undrafted_method
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.models.learned.kinds.router import DraftStateRouter
     from polydec.models.learned.kinds.text_router import TextRouter
 
     # Both models decode plainly; only the arbiter decides which step stands.
     ends = delimiter.replace("\\n", "\n")
     # A router that reads the text goes before one on the draft model's states.
-    reads = kit.find(TextRouter)
+    reads = kit.find_artefact(TextRouter)
     arbiter = (
-        RouterArbiter(kit.need(DraftStateRouter), tau)
+        RouterArbiter(kit.needed_artefact(DraftStateRouter), tau)
         if reads is None
         else ReadingArbiter(reads, tau)
     )

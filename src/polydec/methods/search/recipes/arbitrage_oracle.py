@@ -39,7 +39,7 @@ def build(
 ) -> Decoder:
     from polydec.methods.search.loop.arbiters import AdvantageArbiter
     from polydec.methods.search.loop.arbitrage import ArbitrageSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.models.learned.kinds.step_reward import StepReward
 
     # Both models decode plainly; only the arbiter decides which step stands.
@@ -48,7 +48,7 @@ def build(
     return ArbitrageSearch(
         big,
         small,
-        AdvantageArbiter(kit.need(StepReward), tau),
+        AdvantageArbiter(kit.needed_artefact(StepReward), tau),
         delimiter.replace("\\n", "\n"),
         longest,
     )

@@ -47,7 +47,7 @@ def build(
         int, InRange(1, 100000), "tokens looked at one by one before all are, by one mask"
     ] = 32,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.laws.targets.unconstrained import drop_constraint_rule
     from polydec.methods.search.loop.particles import ParticleSearch
 

@@ -33,7 +33,7 @@ def build(
     length_penalty: LengthPower = 1.0,
     early: EarlyStop = None,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch
     from polydec.methods.search.loop.ranking import LengthRanking
 

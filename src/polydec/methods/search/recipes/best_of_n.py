@@ -30,14 +30,14 @@ def build(
     *,
     tries: TextCount = 8,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.best_of import BestOfPicker
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.methods.search.loop.rollouts import RolloutSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.models.learned.kinds.step_reward import StepReward
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to choose from.
     method = undrafted_method(drop_greedy_rule(kit.target))
     # Without a reward the mean log-probability decides.
-    return RolloutSearch(method, BestOfPicker(), tries, tries, kit.find(StepReward))
+    return RolloutSearch(method, BestOfPicker(), tries, tries, kit.find_artefact(StepReward))

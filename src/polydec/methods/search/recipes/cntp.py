@@ -34,9 +34,9 @@ def build(
     high: Annotated[float, AtLeast(0), "entropy from which there are `most`, in nats"] = 1.5,
     longest: Annotated[int, AtLeast(1), "tokens of a trial at most"] = 64,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.cautious import CautiousSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
+    from polydec.methods.search.loop.plain_texts import undrafted_method
 
     # Texts are drawn without drafts: the entropy is looked at before every token. The greedy rule
     # is dropped: at temperature 0 it leaves one text, and there is nothing to try.

@@ -35,7 +35,7 @@ def build(
         float, InRange(0, 1), ValueNote("0 is greedy"), "weight of the likeness to the text"
     ] = 0.6,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.contrastive_search import ContrastiveSearch
 
     # Candidates are compared with the states of all the prompt's tokens, so these must be fed.

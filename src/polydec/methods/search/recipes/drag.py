@@ -50,10 +50,10 @@ def build(
         "what the model itself is asked to say what they agree in",
     ] = "",
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
-    from polydec.methods.search.loop.agreed import AnswerAgreement, parse_name_hierarchy
+    from polydec.laws.targets.search_target import drop_greedy_rule
+    from polydec.methods.search.loop.common_statement import AnswerAgreement, parse_name_hierarchy
     from polydec.methods.search.loop.drag import ResponseAggregationSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
+    from polydec.methods.search.loop.plain_texts import undrafted_method
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to aggregate.

@@ -32,7 +32,7 @@ def build(
     *,
     width: Annotated[int, InRange(1, 1024), "most answers (n) that can be asked for"] = 16,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.laws.targets.unconstrained import drop_constraint_rule
     from polydec.methods.search.loop.likeliest import LikeliestTextSearch
 

@@ -38,7 +38,7 @@ def build(
         int, AtLeast(1), "beginnings that are looked at, at most, before it gives up"
     ] = 20_000,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.exact_mode import ExactModeSearch
 
     # The greedy rule is dropped: at temperature 0 it leaves one text, and there is nothing to

@@ -35,10 +35,10 @@ def build(
     tries: TextCount = 4,
     enough: Annotated[int, AtLeast(1), "stop when so many have ended"] = 1,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.best_of import BestOfPicker
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.methods.search.loop.rollouts import RolloutSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to race.

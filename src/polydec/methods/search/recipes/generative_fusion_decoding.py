@@ -54,7 +54,7 @@ def build(
 ) -> Decoder:
     from polydec.laws.shapers.temperature import TemperatureRule
     from polydec.laws.targets.read_as_bytes import EMPTY, read_as_bytes
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.laws.targets.shaped import ShapedTarget
     from polydec.methods.search.loop.fused_beam import FusedBeamSearch, FusionReader
     from polydec.models.text.byte_text import lead_of

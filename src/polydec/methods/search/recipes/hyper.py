@@ -68,16 +68,16 @@ def build(
         bool, "the vote is held as soon as no text that is still written can change the answer"
     ] = True,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.methods.search.loop.pool import HypothesisPoolSearch, PoolController, VoteWeights
     from polydec.methods.search.loop.refining import ExpertRefinement
-    from polydec.methods.search.loop.undrafted import undrafted_method
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to vote on.
     method = undrafted_method(drop_greedy_rule(kit.target))
     # None for a dense model: then refining is worth nothing to the controller.
-    refining = ExpertRefinement.of(method.target, ways, stir, above)
+    refining = ExpertRefinement.of_target(method.target, ways, stir, above)
     control = PoolController(interval, least, most, refine=refining is not None)
     return HypothesisPoolSearch(
         method, control, VoteWeights(sureness, spread), mark, tries, budget, early, refining

@@ -56,10 +56,10 @@ def build(
         "what the model is asked about the answer that is shown; a line of what it says is shown too",
     ] = "",
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.judging import AttemptTextJudge
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.methods.search.loop.refine import IterativeRefinementSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.models.learned.kinds.reward import TextReward
     from polydec.models.learned.kinds.step_reward import StepReward
 
@@ -70,11 +70,11 @@ def build(
         text.replace("\\n", "\n") for text in (feedback, contrast, critique)
     )
     # A reward of texts goes before one of states where both are given.
-    judge = kit.find(TextReward)
-    text = None if judge is None else AttemptTextJudge(judge.chance, kit.target.vocab.words)
+    judge = kit.find_artefact(TextReward)
+    text = None if judge is None else AttemptTextJudge(judge.text_chance, kit.target.vocab.words)
     return IterativeRefinementSearch(
         method,
-        kit.find(StepReward) if text is None else None,
+        kit.find_artefact(StepReward) if text is None else None,
         rounds,
         tries,
         feedback_text,

@@ -50,12 +50,12 @@ def build(
     drawn: Annotated[bool, "paths are drawn behind their first token; false: greedy"] = True,
     shared: Annotated[bool, "a path without an answer counts for all alike, else for none"] = False,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.multi_view import MultiViewSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
+    from polydec.methods.search.loop.plain_texts import undrafted_method
 
     # Options come as one line each: an escaped n stands for a line break.
-    def parts(text: str) -> tuple[str, ...]:
+    def text_parts(text: str) -> tuple[str, ...]:
         return tuple(x.replace("\\n", "\n") for x in text.split("|") if x)
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
@@ -63,5 +63,14 @@ def build(
     method = undrafted_method(drop_greedy_rule(kit.target))
     asked = cue.replace("\\n", "\n")
     return MultiViewSearch(
-        method, parts(answers), parts(views), asked, caption, width, least, most, drawn, shared
+        method,
+        text_parts(answers),
+        text_parts(views),
+        asked,
+        caption,
+        width,
+        least,
+        most,
+        drawn,
+        shared,
     )

@@ -42,12 +42,16 @@ def build(
 ) -> Decoder:
     from polydec.methods.search.loop.arbiters import ValueArbiter
     from polydec.methods.search.loop.arbitrage import ArbitrageSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.models.learned.kinds.step_reward import StepReward
 
     # Both models decode plainly; only the arbiter decides which step stands.
     big = undrafted_method(kit.target)
     small = undrafted_method(kit.drafting)
     return ArbitrageSearch(
-        big, small, ValueArbiter(kit.need(StepReward), tau), delimiter.replace("\\n", "\n"), longest
+        big,
+        small,
+        ValueArbiter(kit.needed_artefact(StepReward), tau),
+        delimiter.replace("\\n", "\n"),
+        longest,
     )

@@ -30,9 +30,9 @@ def build(
     tries: TextCount = 8,
     mark: AnswerMark = "",
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.methods.search.loop.rollouts import RolloutSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.methods.search.loop.vote import MajorityVotePicker
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0

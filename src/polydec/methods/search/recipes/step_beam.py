@@ -37,14 +37,19 @@ def build(
     delimiter: StepDelimiter = "\\n",
     longest: StepTokens = 64,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.methods.search.loop.step_beam import StepBeamSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.models.learned.kinds.step_reward import StepReward
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to search.
     method = undrafted_method(drop_greedy_rule(kit.target))
     return StepBeamSearch(
-        method, kit.need(StepReward), keep, width, delimiter.replace("\\n", "\n"), longest
+        method,
+        kit.needed_artefact(StepReward),
+        keep,
+        width,
+        delimiter.replace("\\n", "\n"),
+        longest,
     )

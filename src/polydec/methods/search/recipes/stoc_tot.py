@@ -63,9 +63,9 @@ def build(
         "what a sub-question's own answer is written behind, such as 'Answer:' (empty: steps answer themselves)",
     ] = "",
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.methods.search.loop.thought_tree import ThoughtTreeSearch, usual_check
-    from polydec.methods.search.loop.undrafted import undrafted_method
 
     # Texts are drawn without drafts, one token a pass. The greedy rule is dropped: at temperature 0
     # it leaves one text, and there is nothing to search.

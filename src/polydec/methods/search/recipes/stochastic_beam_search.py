@@ -31,7 +31,7 @@ def build(
     *,
     width: Annotated[int, InRange(1, 64), "texts that are drawn"] = 4,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.stochastic_beam import StochasticBeamSearch
 
     # The greedy rule is dropped: at temperature 0 it leaves one text, and there is nothing to draw.

@@ -49,12 +49,12 @@ def build(
         "the table's contexts of 1 to 5 tokens are added up and unknown tokens dropped, as published; else the longest counts",
     ] = False,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.superposed import LEVELS, SuperposedSearch
     from polydec.models.learned.kinds.ngrams import NGrams
 
     # Without a table the law alone tells the texts apart.
-    table = kit.find(NGrams)
+    table = kit.find_artefact(NGrams)
     levels = LEVELS if interpolated else ()
     return SuperposedSearch(
         drop_greedy_rule(kit.target), width, temperature, kept, alpha, table, levels

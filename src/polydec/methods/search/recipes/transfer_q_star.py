@@ -47,14 +47,14 @@ def build(
         bool, "the model itself writes behind candidates, else the draft model does"
     ] = True,
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.transfer import TransferQSearch
     from polydec.models.learned.kinds.reward import TextReward
 
     # Continuations follow the request's rules, greedy at temperature 0; candidates are compared
     # under the law before the greedy rule.
     baseline = kit.target if own else kit.drafting
-    reward = kit.need(TextReward).judge
+    reward = kit.needed_artefact(TextReward).judge
     return TransferQSearch(
         drop_greedy_rule(kit.target), reward, baseline, own, candidates, length, tries, weight, heat
     )

@@ -32,9 +32,9 @@ def build(
     tries: TextCount = 8,
     mark: AnswerMark = "",
 ) -> Decoder:
-    from polydec.laws.targets.searched import drop_greedy_rule
+    from polydec.laws.targets.search_target import drop_greedy_rule
+    from polydec.methods.search.loop.plain_texts import undrafted_method
     from polydec.methods.search.loop.rollouts import RolloutSearch
-    from polydec.methods.search.loop.undrafted import undrafted_method
     from polydec.methods.search.loop.vote import MajorityVotePicker
     from polydec.models.learned.kinds.step_reward import StepReward
 
@@ -42,4 +42,6 @@ def build(
     # it leaves one text, and there is nothing to vote on.
     method = undrafted_method(drop_greedy_rule(kit.target))
     # The vote waits for all texts; the reward is asked once of each.
-    return RolloutSearch(method, MajorityVotePicker(mark), tries, tries, kit.need(StepReward))
+    return RolloutSearch(
+        method, MajorityVotePicker(mark), tries, tries, kit.needed_artefact(StepReward)
+    )

@@ -71,7 +71,9 @@ class OtherTokenizerReader:
     fed: list[int] = field(default_factory=list[int])
 
     @classmethod
-    def of(cls, draft: Target, vocab: TokenVocabulary, context: int, prompt: Sequence[int]) -> Self:
+    def of_prompt(
+        cls, draft: Target, vocab: TokenVocabulary, context: int, prompt: Sequence[int]
+    ) -> Self:
         """A reader at the end of a prompt.
 
         Args:
@@ -110,7 +112,7 @@ class OtherTokenizerReader:
             self.close()
         ids = ids[min(self.start, len(ids) - 1) :]
         if self.session is None:
-            self.session = self.draft.open(ids)
+            self.session = self.draft.open_session(ids)
         else:
             # The new tokens may merge with old ones into another spelling: the session goes back to
             # the last token that both spellings share.
@@ -119,10 +121,10 @@ class OtherTokenizerReader:
                 min(len(self.fed), len(ids) - 1),
             )
             if same < len(self.fed):
-                self.session.rewind(len(self.fed) - same)
-            self.session.commit(ids[same:-1])
+                self.session.rewind_tokens(len(self.fed) - same)
+            self.session.commit_tokens(ids[same:-1])
         self.fed = list(ids[:-1])
-        await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+        await self.session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
         return self.session, ids[-1]
 
     def fork(self, choice: int | None = None) -> OtherTokenizerReader:

@@ -51,11 +51,11 @@ class StateLaws:
     bent: bool = True
     logits: dict[int, NetworkAnswer] = field(default_factory=dict[int, NetworkAnswer])
 
-    def new(self, draft: Draft) -> list[int]:
+    def new_nodes(self, draft: Draft) -> list[int]:
         """The nodes that have no law yet."""
         return [i for i in range(len(draft)) if i not in self.logits]
 
-    def put(
+    def set_laws(
         self, nodes: Sequence[int], logits_NV: Tensor, best_N: Sequence[int] | None = None
     ) -> None:
         """Set the laws of some nodes.
@@ -76,15 +76,15 @@ class StateLaws:
             zip(nodes, rows if len(rows) == len(nodes) else rows * len(nodes), strict=True)
         )
 
-    def add(self, nodes: Sequence[int], state_NH: Tensor) -> None:
+    def add_states(self, nodes: Sequence[int], state_NH: Tensor) -> None:
         """Set the laws of some nodes from states that lie before the target's final norm.
 
         Args:
             nodes: Indices of the nodes.
             state_NH: Their states, shape ``[N, H]``, or one that all of them share.
         """
-        scores = self.session.states(state_NH)
-        self.put(nodes, torch.stack([scores.weights(i) for i in range(len(state_NH))]))
+        scores = self.session.score_states(state_NH)
+        self.set_laws(nodes, torch.stack([scores.log_weights(i) for i in range(len(state_NH))]))
 
     def add_mean(self, nodes: Sequence[int], state_EH: Tensor) -> None:
         """Give some nodes one law, of the mean of several states' logits.
@@ -93,9 +93,9 @@ class StateLaws:
             nodes: Indices of the nodes.
             state_EH: The states, which lie before the target's final norm, shape ``[E, H]``.
         """
-        scores = self.session.states(state_EH)
-        weights = [scores.weights(i) for i in range(len(state_EH))]
-        self.put(
+        scores = self.session.score_states(state_EH)
+        weights = [scores.log_weights(i) for i in range(len(state_EH))]
+        self.set_laws(
             nodes,
             torch.stack(weights).mean(0, keepdim=True) if len(weights) > 1 else weights[0][None],
         )
@@ -114,23 +114,24 @@ class StateLaws:
         """
         # A root-mean-square norm leaves a vector of ones as it is, so what comes back are the
         # norm's weights.
-        weight_H = self.session.normed(torch.ones_like(state_NH[:1]))[0]
+        weight_H = self.session.normed_states(torch.ones_like(state_NH[:1]))[0]
         before_NH = torch.where(weight_H == 0, 0.0, state_NH / weight_H)
         # norm(before) is the state up to a scale; logits are linear in what the head reads, so they
         # are scaled back.
-        length_N = state_NH.float().norm(dim=-1) / self.session.normed(before_NH).float().norm(
-            dim=-1
-        )
-        scores = self.session.states(before_NH)
-        self.put(
-            nodes, torch.stack([scores.weights(i) * length for i, length in enumerate(length_N)])
+        length_N = state_NH.float().norm(dim=-1) / self.session.normed_states(
+            before_NH
+        ).float().norm(dim=-1)
+        scores = self.session.score_states(before_NH)
+        self.set_laws(
+            nodes,
+            torch.stack([scores.log_weights(i) * length for i, length in enumerate(length_N)]),
         )
 
-    def scores(self, draft: Draft) -> DraftScores:
+    def score_draft_tree(self, draft: Draft) -> DraftScores:
         """The laws at all nodes of a draft, each of which has logits by now."""
         scores = LogitScores([self.logits[i] for i in range(len(draft))])
         if self.bent:
-            return self.session.bend(draft, scores)
+            return self.session.bend_scores(draft, scores)
         return scores
 
 
@@ -151,7 +152,8 @@ def states_after(scores: DraftScores, nodes: Sequence[int], depths: Sequence[int
     """
     if depths:
         return torch.cat(
-            [states_after(scores.exit(depth, nodes), range(len(nodes))) for depth in depths], -1
+            [states_after(scores.exit_laws(depth, nodes), range(len(nodes))) for depth in depths],
+            -1,
         )
     if scores.hidden_NH is None:
         raise RequestError(
@@ -178,7 +180,7 @@ class StateDraftWeights(Protocol):
     def depth(self) -> int: ...
     @property
     def network(self) -> Any: ...
-    def enter(self, embed_NWH: Tensor, state_NH: Tensor, /) -> Tensor:
+    def layer_inputs(self, embed_NWH: Tensor, state_NH: Tensor, /) -> Tensor:
         """What enters the layer for true states.
 
         Args:
@@ -206,7 +208,7 @@ class StateDrafter(Protocol):
 
     @property
     def want(self) -> ScoreRequest: ...
-    def laws(self, known: StateGuess) -> DraftScorer:
+    def draft_laws(self, known: StateGuess) -> DraftScorer:
         """What the tree asks for laws: it scores a draft that grows from call to call."""
         ...
 
@@ -250,7 +252,7 @@ class StateGuess:
     def want(self) -> ScoreRequest:
         return self.drafter.want
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow a tree from the last true state.
 
         Args:
@@ -264,16 +266,16 @@ class StateGuess:
         """
         depth = min(budget.depth, self.drafter.weights.depth)
         if self.true_H is None or depth < 1:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         if self.grower is not None and self._grows(root, budget):
             return await self._grown(self.grower, root, depth, budget)
         await self._catch_up()
-        draft = await self.drafter.tree.grow(
-            self.drafter.laws(self), root, position, replace(budget, depth=depth), rng
+        draft = await self.drafter.tree.grow_tree(
+            self.drafter.draft_laws(self), root, position, replace(budget, depth=depth), rng
         )
         if self.cache is not None:
             # Drafted entries leave the layer's cache: only those of true states stay.
-            self.cache.truncate(self.cache.length)
+            self.cache.truncate_entries(self.cache.length)
         return draft
 
     def _grows(self, root: int, budget: DraftBudget) -> bool:
@@ -299,7 +301,7 @@ class StateGuess:
         if len(self.pending) > READ:
             await self._catch_up()
         if self.tip is not None:
-            self.end = grower.tip(self.tip)
+            self.end = grower.answer_tip(self.tip)
             self.tip = None
         some = self.pending
         self.pending = []
@@ -308,7 +310,7 @@ class StateGuess:
             grower,
             TreeGrowthQuery(
                 self.cache,
-                self.session.embed([window[-1] for window, _ in some]),
+                self.session.embed_tokens([window[-1] for window, _ in some]),
                 torch.stack([state_S for _, state_S in some]) if some else torch.empty(0),
                 None if some else self.end,
                 min(depth, DEEP),
@@ -322,8 +324,8 @@ class StateGuess:
         # Nodes of the answer count from 0 without the root.
         self.end, tree = grown.tip, TreeBuilder(root)
         for parent, token, chance in grown.nodes:
-            tree.add(parent + 1, token, chance)
-        return tree.draft()
+            tree.add_node(parent + 1, token, chance)
+        return tree.built_draft()
 
     async def _catch_up(self) -> None:
         """Let the layer read the true states that it has not read yet."""
@@ -333,27 +335,27 @@ class StateGuess:
             # The last round was grown by the compiled code: its tip is brought back for the
             # ordinary passes.
             if self.tip is None and self.end is not None and self.grower is not None:
-                self.tip = self.grower.answer(self.end)
+                self.tip = self.grower.answer_of_tip(self.end)
             return
         windows, states = zip(*self.pending, strict=True)
         self.pending = []
         state_NS = torch.stack(states)
         if self.drafter.weights.normed:
-            state_NS = self.session.normed(state_NS)
-        rows = self.drafter.weights.enter(self.embed(windows), state_NS)
+            state_NS = self.session.normed_states(state_NS)
+        rows = self.drafter.weights.layer_inputs(self.embed_windows(windows), state_NS)
         # The rows form a chain behind what is committed; they are true, so they are committed at
         # once.
-        first = self.cache.stage(range(-1, len(rows) - 1))
-        self.cache.commit(range(len(rows)))
-        self.tip = await self.feed(first, rows, (len(rows) - 1,))
+        first = self.cache.stage_slots(range(-1, len(rows) - 1))
+        self.cache.commit_path(range(len(rows)))
+        self.tip = await self.feed_entries(first, rows, (len(rows) - 1,))
         self.end = None
 
-    def embed(self, windows: Sequence[Sequence[int]]) -> Tensor:
+    def embed_windows(self, windows: Sequence[Sequence[int]]) -> Tensor:
         """Embeddings of windows of tokens of equal length, shape ``[N, window, H]``."""
-        rows = self.session.embed([x for window in windows for x in window])
+        rows = self.session.embed_tokens([x for window in windows for x in window])
         return rows.reshape(len(windows), -1, rows.shape[-1])
 
-    async def feed(self, first: int, row_NS: Tensor, rows: Sequence[int]) -> NetworkAnswer:
+    async def feed_entries(self, first: int, row_NS: Tensor, rows: Sequence[int]) -> NetworkAnswer:
         """Run the layer over staged entries.
 
         Args:
@@ -370,7 +372,7 @@ class StateGuess:
             len(row_NS),
         )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Take the true states of the accepted path.
 
         Args:
@@ -383,13 +385,13 @@ class StateGuess:
         self.text = self.text or (draft.token[0],)
         state_NH = states_after(scores, path, self.want.exits)
         # The state at a node belongs together with the token after it.
-        for state_H, token in zip(state_NH, verdict.tokens(draft), strict=True):
+        for state_H, token in zip(state_NH, verdict.written_tokens(draft), strict=True):
             self.text = (*self.text, token)[-max(2, window) :]
             if self.cache is not None:
                 self.pending.append((pad_last_tokens(self.text, window), state_H))
         self.true_H = state_NH[-1].clone()
 
-    def fork(self, session: Session, choice: int | None = None) -> StateGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> StateGuess:
         """A guess with its own view of the layer's cache.
 
         Args:
@@ -419,10 +421,10 @@ class _LookedAt(RequestError):
 class _OnlyArgmax:
     """Scores of which only the likeliest token can be read; it finds out what a shaper looks at."""
 
-    def certain(self, i: int) -> None:
+    def certain_token(self, i: int) -> None:
         return None
 
-    def argmax(self, i: int) -> int:
+    def likeliest_token(self, i: int) -> int:
         return SEEN
 
     def __getattr__(self, name: str) -> Any:
@@ -441,7 +443,7 @@ def reads_argmax(session: Session, root: int) -> bool:
     certainty.
 
     Args:
-        session: The session, which shapes laws by `bend`.
+        session: The session, which shapes laws by `bend_scores`.
         root: Last token of its text.
 
     Returns:
@@ -450,8 +452,8 @@ def reads_argmax(session: Session, root: int) -> bool:
     try:
         # A law that fails on any other access is shaped: a greedy rule passes its likeliest token
         # through.
-        bent = session.bend(Draft.chain(root), ONLY_ARGMAX)
-        return bent is ONLY_ARGMAX or bent.certain(0) == SEEN
+        bent = session.bend_scores(Draft.chain_draft(root), ONLY_ARGMAX)
+        return bent is ONLY_ARGMAX or bent.certain_token(0) == SEEN
     except _LookedAt:
         return False
 

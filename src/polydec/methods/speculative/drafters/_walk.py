@@ -25,7 +25,7 @@ def likeliest_first(
 
     Args:
         root: Last token of the text. It is node 0 of the draft.
-        state: State of the root, of any kind that `after` understands.
+        state: State of the root, of any kind that `followers_of` understands.
         after: Called with a node's state and the product of its path, gives (chance, token, state)
             of each child. Children that would fall below the floor may be left out.
         floor: Least product of a path, 0 to 1.
@@ -56,7 +56,7 @@ def likeliest_first(
                     heappush(heap, (-product * p, count, node, p, x, behind))
         # A draft of the root alone states no chances.
         if not heap or node >= nodes:
-            return Draft.certain(token, parent, chance if node else None)
+            return Draft.certain_tree(token, parent, chance if node else None)
         product, _, above, p, x, state = heappop(heap)
         product = -product
         node += 1

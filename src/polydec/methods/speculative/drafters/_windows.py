@@ -22,7 +22,7 @@ class TokenWindowIndex:
     text: list[int] = field(default_factory=list[int])
     after: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
 
-    def extend(self, tokens: Iterable[int]) -> None:
+    def extend_by_tokens(self, tokens: Iterable[int]) -> None:
         """Append tokens. Each one is what follows the windows that end right before it."""
         for token in tokens:
             end = len(self.text)
@@ -34,7 +34,7 @@ class TokenWindowIndex:
                         self.after[window] = end
             self.text.append(token)
 
-    def matches(self) -> Iterator[tuple[int, int]]:
+    def window_matches(self) -> Iterator[tuple[int, int]]:
         """(length, index where the text goes on) of the windows at its end that stood before.
 
         They come in the order of `lengths`.

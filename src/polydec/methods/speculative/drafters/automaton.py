@@ -37,7 +37,7 @@ class SuffixAutomaton:
         self.next: list[dict[int, int]] = [{}]
         self.tip = self.size = 0
 
-    def extend(self, token: int) -> None:
+    def extend_by_token(self, token: int) -> None:
         """Append a token, in amortised constant time but for the counts of at most CHAIN states."""
         length = self.length
         link = self.link
@@ -99,7 +99,7 @@ class SuffixAutomaton:
         state = max(self.link[self.tip], 0)
         return state, self.length[state]
 
-    def resumed(self, state: int, length: int) -> tuple[int, int]:
+    def resumed_match(self, state: int, length: int) -> tuple[int, int]:
         """A match that something follows.
 
         At the end of the sequence nothing does; then the match of its longest suffix that stood
@@ -132,7 +132,7 @@ class SuffixAutomaton:
             state = self.link[state]
         return state
 
-    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
+    def next_match(self, state: int, length: int, token: int) -> tuple[int, int]:
         """The longest suffix of the matched string and one more token that stands in the sequence.
 
         Args:
@@ -153,7 +153,7 @@ class SuffixAutomaton:
             return (0, 0)
         return (target, length + 1)
 
-    def after(self, state: int) -> list[tuple[int, int, int]]:
+    def followers_of(self, state: int) -> list[tuple[int, int, int]]:
         """(count, last place, token) of what followed, most frequent first, the latest on a tie."""
         # Separators between sequences of a store have negative ids and are never proposed.
         return sorted(
@@ -187,16 +187,16 @@ class SuffixStore:
     automaton: SuffixAutomaton = field(default_factory=SuffixAutomaton)
 
     @staticmethod
-    def of(corpus: Iterable[Sequence[int]]) -> SuffixStore:
+    def of_corpus(corpus: Iterable[Sequence[int]]) -> SuffixStore:
         """The store of some token sequences."""
         store = SuffixStore()
         for tokens in corpus:
-            store.add(tokens)
+            store.add_sequence(tokens)
         return store
 
-    def add(self, tokens: Sequence[int]) -> None:
+    def add_sequence(self, tokens: Sequence[int]) -> None:
         """Append a sequence; no match runs over its ends."""
         # A separator that no other place has, so that no match runs from one sequence into the
         # next.
         for x in (*tokens, -1 - self.automaton.size):
-            self.automaton.extend(x)
+            self.automaton.extend_by_token(x)

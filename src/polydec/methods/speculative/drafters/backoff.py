@@ -44,7 +44,7 @@ class BackoffDrafter:
         if not 1 <= self.width <= 16:
             raise RequestError(f"width is {self.width}: it must lie in 1 to 16")
 
-    def open(self, prompt: Sequence[int], session: Session) -> BackoffGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> BackoffGuess:
         """Begin a sequence.
 
         Args:
@@ -73,7 +73,7 @@ class BackoffGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow the tree of the table's likeliest continuations.
 
         Args:
@@ -88,7 +88,7 @@ class BackoffGuess(DraftGuess):
         config = self.config
         order = self.config.table.order
 
-        def after(tail: list[int], product: float) -> list[tuple[float, int, list[int]]]:
+        def children_after(tail: list[int], product: float) -> list[tuple[float, int, list[int]]]:
             """Children of a node by the table.
 
             Args:
@@ -99,13 +99,16 @@ class BackoffGuess(DraftGuess):
                 Chance, token and its own last tokens, of each child.
             """
             return [
-                (p, x, [*tail, x][-order:]) for p, x in config.table.after(tail)[: config.width]
+                (p, x, [*tail, x][-order:])
+                for p, x in config.table.followers_of(tail)[: config.width]
             ]
 
         # The larger of the drafter's own floor and the one that the budget asks for.
-        return likeliest_first(root, self.tail, after, max(config.floor, budget.floor), budget)
+        return likeliest_first(
+            root, self.tail, children_after, max(config.floor, budget.floor), budget
+        )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written.
 
         Args:
@@ -114,10 +117,10 @@ class BackoffGuess(DraftGuess):
             verdict: The accepted nodes and the token that follows them.
         """
         # Only as many tokens as the longest context of the table are remembered.
-        self.tail.extend(verdict.tokens(draft))
+        self.tail.extend(verdict.written_tokens(draft))
         del self.tail[: -self.config.table.order]
 
-    def fork(self, session: Session, choice: int | None = None) -> BackoffGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> BackoffGuess:
         """A guess with its own copy of the last tokens.
 
         Args:

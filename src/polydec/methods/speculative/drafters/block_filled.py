@@ -50,7 +50,7 @@ class BlockFilledDrafter:
         if self.block is not None and not 1 <= self.block <= 64:
             raise RequestError(f"block is {self.block}: it must lie in 1 to 64")
 
-    def open(self, prompt: Sequence[int], session: Session) -> BlockFilledGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> BlockFilledGuess:
         """Begin a sequence.
 
         Args:
@@ -96,7 +96,7 @@ class BlockFilledGuess(DraftGuess):
             law=RowDetail.NOTHING, base=RowDetail.ROW if self.config.base else RowDetail.NOTHING
         )
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Fill the gaps after the text with their likeliest tokens.
 
         Args:
@@ -113,21 +113,21 @@ class BlockFilledGuess(DraftGuess):
         block = self.config.block or trained.block
         most = min(block, budget.depth, budget.nodes)
         if most < 1:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         kv = self.beside.kv
         # The source is encoded once for all rounds and all choices.
         if kv is None:
             kv = self.beside.kv = await ForwardQuery(filler.encoder, self.source, len(self.source))
         # Always the full block: its gaps were trained to see this many others.
-        asked = filler.asks(kv, self.text, block)
+        asked = filler.gap_query(kv, self.text, block)
         logits_KV = await ForwardQuery(filler, asked, len(self.text) + block)
         # The first gaps only, where the budget has less room than the block.
         logp_K, token_K = normalise_log_weights(logits_KV[:most]).max(-1)
-        return Draft.certain(
+        return Draft.certain_tree(
             (root, *token_K.tolist()), range(-1, most), (1.0, *logp_K.exp().tolist())
         )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written.
 
         Args:
@@ -135,9 +135,9 @@ class BlockFilledGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.text.extend(verdict.tokens(draft))
+        self.text.extend(verdict.written_tokens(draft))
 
-    def fork(self, session: Session, choice: int | None = None) -> BlockFilledGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> BlockFilledGuess:
         """A guess with its own text and the same encoded source.
 
         Args:

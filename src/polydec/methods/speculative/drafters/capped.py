@@ -35,7 +35,7 @@ class CappedDrafter:
         if not 0 <= self.depth <= 64:
             raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
 
-    def open(self, prompt: Sequence[int], session: Session) -> CappedGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> CappedGuess:
         """Begin a sequence of the drafter.
 
         Args:
@@ -45,7 +45,7 @@ class CappedDrafter:
         Returns:
             The guess.
         """
-        return CappedGuess(self, self.drafter.open(prompt, session))
+        return CappedGuess(self, self.drafter.open_guess(prompt, session))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class CappedGuess:
     def want(self) -> ScoreRequest:
         return self.guess.want
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Propose within the smaller budget.
 
         Args:
@@ -81,11 +81,11 @@ class CappedGuess:
             The drafter's draft.
         """
         # The chain or tree may still be wide: only its levels are bounded.
-        return await self.guess.propose(
+        return await self.guess.propose_draft(
             root, position, replace(budget, depth=min(budget.depth, self.config.depth)), rng
         )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Pass a pass on to the drafter.
 
         Args:
@@ -93,9 +93,9 @@ class CappedGuess:
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.guess.learn(draft, scores, verdict)
+        self.guess.learn_round(draft, scores, verdict)
 
-    def fork(self, session: Session, choice: int | None = None) -> CappedGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> CappedGuess:
         """Fork the drafter's guess.
 
         Args:
@@ -105,7 +105,7 @@ class CappedGuess:
         Returns:
             The copy.
         """
-        return CappedGuess(self.config, self.guess.fork(session, choice))
+        return CappedGuess(self.config, self.guess.fork_guess(session, choice))
 
     def close(self) -> None:
         self.guess.close()

@@ -14,7 +14,7 @@ from polydec.methods.speculative.drafters.suffix import PRIOR, SuffixDrafter, Su
 from polydec.methods.speculative.loop.protocols import DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.models.learned.kinds.ngrams import NGrams
-from polydec.models.native.copies import NativeCopyDrafter
+from polydec.models.native.copy_drafts import NativeCopyDrafter
 
 Place = tuple[int, int, list[int]]
 """Of a node: state and length of its match in the text, and the last tokens."""
@@ -52,7 +52,7 @@ class CopyNGramMixtureDrafter:
         if not 1 <= self.width <= 16:
             raise RequestError(f"width is {self.width}: it must lie in 1 to 16")
 
-    def open(self, prompt: Sequence[int], session: Session) -> DraftGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> DraftGuess:
         """Begin a sequence.
 
         Args:
@@ -67,8 +67,8 @@ class CopyNGramMixtureDrafter:
         copy = self.copy
         # The compiled code reads the table and the text alone: it knows no store.
         if compiled is None or copy.store is not None:
-            return CopyNGramMixtureGuess(self, copy.open(prompt, session))
-        copies = NativeCopyDrafter.of(
+            return CopyNGramMixtureGuess(self, copy.open_guess(prompt, session))
+        copies = NativeCopyDrafter.of_table(
             compiled,
             trust=copy.trust,
             prior=PRIOR,
@@ -76,7 +76,7 @@ class CopyNGramMixtureDrafter:
             copies=copy.width,
             width=self.width,
         )
-        copies.read(prompt)
+        copies.read_tokens(prompt)
         return CompiledGuess(self, copies)
 
 
@@ -100,7 +100,7 @@ class CopyNGramMixtureGuess:
     def want(self) -> ScoreRequest:
         return self.copier.want
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow the tree of the likeliest paths of the mixture.
 
         Args:
@@ -115,11 +115,11 @@ class CopyNGramMixtureGuess:
         config = self.config
         copier = self.copier
         order = self.config.table.order
-        automaton, first, matched = copier.match()
+        automaton, first, matched = copier.longest_match()
         # The stricter of both: the tree's own bound, and that of the moment.
         floor = max(config.floor, budget.floor)
 
-        def after(at: Place, product: float) -> list[tuple[float, int, Place]]:
+        def children_after(at: Place, product: float) -> list[tuple[float, int, Place]]:
             """Children of a node by the mixture.
 
             Args:
@@ -132,7 +132,7 @@ class CopyNGramMixtureGuess:
             state, length, tail = at
             # Nothing follows the match that ends the text itself: a shorter one that stood before
             # takes its place.
-            state, length = automaton.resumed(state, length)
+            state, length = automaton.resumed_match(state, length)
             chance_of = dict[int, float]()
             match_of = dict[int, tuple[int, int]]()
             left = 1.0
@@ -142,7 +142,7 @@ class CopyNGramMixtureGuess:
                 left -= p
             # Below the floor, no token that only the table knows can be likely enough.
             if product * left >= floor:
-                for p, x in config.table.after(tail):
+                for p, x in config.table.followers_of(tail):
                     chance_of[x] = chance_of.get(x, 0.0) + left * p
             # Below the floor along the path a candidate can never be taken.
             likely = [(p, x) for x, p in chance_of.items() if product * p >= floor]
@@ -152,13 +152,15 @@ class CopyNGramMixtureGuess:
             # A token that only the table proposed may stand in the text too, after a shorter match:
             # the copier's place is looked up for it.
             for p, x in likely:
-                match = match_of.get(x) or automaton.step(state, length, x)
+                match = match_of.get(x) or automaton.next_match(state, length, x)
                 out.append((p, x, (*match, [*tail, x][-order:])))
             return out
 
-        return likeliest_first(root, (first, matched, copier.text[-order:]), after, floor, budget)
+        return likeliest_first(
+            root, (first, matched, copier.text[-order:]), children_after, floor, budget
+        )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written, and count whether copies came true.
 
         Args:
@@ -166,9 +168,9 @@ class CopyNGramMixtureGuess:
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.copier.learn(draft, scores, verdict)
+        self.copier.learn_round(draft, scores, verdict)
 
-    def fork(self, session: Session, choice: int | None = None) -> CopyNGramMixtureGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> CopyNGramMixtureGuess:
         """A guess with its own copy of the text.
 
         Args:
@@ -178,7 +180,7 @@ class CopyNGramMixtureGuess:
         Returns:
             The copy.
         """
-        return CopyNGramMixtureGuess(self.config, self.copier.fork(session, choice))
+        return CopyNGramMixtureGuess(self.config, self.copier.fork_guess(session, choice))
 
     def close(self) -> None:
         self.copier.close()
@@ -200,7 +202,7 @@ class CompiledGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow the tree of the likeliest paths of the mixture.
 
         Args:
@@ -212,11 +214,11 @@ class CompiledGuess(DraftGuess):
         Returns:
             The tree.
         """
-        return self.copies.propose(
+        return self.copies.propose_tree(
             root, budget.depth, budget.nodes, max(self.config.floor, budget.floor)
         )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written, and count whether copies came true.
 
         Args:
@@ -224,9 +226,9 @@ class CompiledGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.copies.learn(verdict.tokens(draft))
+        self.copies.learn_tokens(verdict.written_tokens(draft))
 
-    def fork(self, session: Session, choice: int | None = None) -> CompiledGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> CompiledGuess:
         """A guess with its own copy of the text.
 
         Args:

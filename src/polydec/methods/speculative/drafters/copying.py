@@ -77,7 +77,7 @@ class CopySpecDrafter:
             return LENGTHS
         return (MATCH if self.gamma is None else self.gamma,)
 
-    def open(self, prompt: Sequence[int], session: Session) -> CopyingGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> CopyingGuess:
         """Begin a sequence.
 
         Args:
@@ -88,7 +88,7 @@ class CopySpecDrafter:
             The guess, which has read the prompt.
         """
         windows = TokenWindowIndex(self.lengths, self.first)
-        windows.extend(prompt)
+        windows.extend_by_tokens(prompt)
         return CopyingGuess(self, windows, dict.fromkeys(self.lengths, START))
 
 
@@ -131,7 +131,7 @@ class CopyingGuess(DraftGuess):
                     choice = (n, tokens)
         return choice
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Copy what followed the match.
 
         Args:
@@ -143,10 +143,10 @@ class CopyingGuess(DraftGuess):
         Returns:
             The chain. The root alone where nothing matches.
         """
-        matches = dict(self.windows.matches())
+        matches = dict(self.windows.window_matches())
         most = min(self.config.block, budget.depth, budget.nodes)
         if not matches:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         # By the choice of the length, or as published: one match length and a fixed block.
         if self.config.adapt:
             n, tokens = self._choose(matches, most)
@@ -154,14 +154,14 @@ class CopyingGuess(DraftGuess):
             n = self.config.lengths[0]
             tokens = most
         if not tokens:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         copied = self.windows.text[matches[n] : matches[n] + tokens]
         # Each copied token is as sure as matches of this length have been.
-        return Draft.certain(
+        return Draft.certain_tree(
             (root, *copied), range(-1, len(copied)), (1.0, *[self.rate[n]] * len(copied))
         )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written, and update the rates of the matches on the way.
 
         Args:
@@ -169,13 +169,13 @@ class CopyingGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        for x in verdict.tokens(draft):
+        for x in verdict.written_tokens(draft):
             # Every match is judged at every token, whether it was copied or not.
-            for n, start in self.windows.matches():
+            for n, start in self.windows.window_matches():
                 self.rate[n] += PACE * ((self.windows.text[start] == x) - self.rate[n])
-            self.windows.extend((x,))
+            self.windows.extend_by_tokens((x,))
 
-    def fork(self, session: Session, choice: int | None = None) -> CopyingGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> CopyingGuess:
         """A guess with its own copy of the text.
 
         Args:

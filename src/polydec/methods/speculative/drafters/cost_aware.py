@@ -23,7 +23,7 @@ from polydec.methods.economics.mixing import (
     weigh_draft_chances,
 )
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.drafters._several import (
+from polydec.methods.speculative.drafters._drafter_group import (
     combined_price_ms,
     combined_want,
     reads_prompt,
@@ -66,7 +66,7 @@ def worth_its_cost(drafter: Drafter, passes: float, costs: PassCosts) -> CostAwa
     Returns:
         The wrapped drafter.
     """
-    return CostAwareDrafter(PricedDrafter(drafter, passes * costs.share(1)), None, costs)
+    return CostAwareDrafter(PricedDrafter(drafter, passes * costs.request_share(1)), None, costs)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class CostAwareDrafter:
     lasting: bool = True
     tree: PricedTree | None = None
 
-    def open(self, prompt: Sequence[int], session: Session) -> CostAwareGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> CostAwareGuess:
         """Begin a sequence of all drafters.
 
         Args:
@@ -118,12 +118,12 @@ class CostAwareDrafter:
         if self.paid is None:
             paid = None
         else:
-            paid = self.paid.open(prompt, session)
-        free = self.free.open(prompt, session)
+            paid = self.paid.open_guess(prompt, session)
+        free = self.free.open_guess(prompt, session)
         if self.tree is None:
             tree = None
         else:
-            tree = self.tree.drafter.open(prompt, session)
+            tree = self.tree.drafter.open_guess(prompt, session)
         # A free drafter that reads no scores can learn later from verdicts alone, so it need not be
         # called in rounds that do not ask it.
         blind = free.want == ScoreRequest(law=RowDetail.NOTHING)
@@ -141,16 +141,16 @@ class ChanceBelief:
         self.rates = ChanceCalibration(BINS, TRUST)
 
     def __call__(self, stated: float) -> float:
-        return self.rates.chance(bin_of(stated, BINS), stated)
+        return self.rates.cell_chance(bin_of(stated, BINS), stated)
 
-    def see(self, stated: float, true: bool) -> None:
+    def count_outcome(self, stated: float, true: bool) -> None:
         """Count one outcome.
 
         Args:
             stated: The chance that was stated, 0 to 1.
             true: Whether it came true.
         """
-        self.rates.observe(bin_of(stated, BINS), true)
+        self.rates.add_cases(bin_of(stated, BINS), true)
 
 
 @dataclass
@@ -173,7 +173,7 @@ class WritingSpeed:
         """What a token takes at present, which is what an accepted one saves."""
         return one_row_ms * self.passes / self.tokens
 
-    def observe(self, tokens: int, passes: float) -> None:
+    def count_step(self, tokens: int, passes: float) -> None:
         """Count one step.
 
         Args:
@@ -198,16 +198,16 @@ class AskingGain:
     waited: list[int]
 
     @staticmethod
-    def of(classes: int) -> AskingGain:
+    def of_classes(classes: int) -> AskingGain:
         """A record of so many classes, in which nothing is known yet."""
         return AskingGain([0.0] * classes, [0] * classes)
 
-    def due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Whether to ask in a step of this class: it has paid, or it is time to see again."""
         self.waited[step] += 1
         return self.gain_ms[step] >= 0.0 or self.waited[step] >= EXPLORE
 
-    def observe(self, step: int, gain_ms: float) -> None:
+    def count_gain(self, step: int, gain_ms: float) -> None:
         """Count one step in which the drafter was asked.
 
         Args:
@@ -233,8 +233,8 @@ class CostAwareLedger:
     speed: WritingSpeed = field(default_factory=WritingSpeed)
     paths: ChanceBelief = field(default_factory=ChanceBelief)
     tokens: ChanceBelief = field(default_factory=ChanceBelief)
-    free: AskingGain = field(default_factory=lambda: AskingGain.of(1))
-    paid: AskingGain = field(default_factory=lambda: AskingGain.of(len(LOOKS)))
+    free: AskingGain = field(default_factory=lambda: AskingGain.of_classes(1))
+    paid: AskingGain = field(default_factory=lambda: AskingGain.of_classes(len(LOOKS)))
     tree: TreeYield = field(default_factory=TreeYield)
 
 
@@ -321,7 +321,7 @@ class CostAwareGuess:
     def want(self) -> ScoreRequest:
         return combined_want(self.guesses)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Ask the drafters that are worth it, and choose which nodes to feed.
 
         Args:
@@ -338,8 +338,8 @@ class CostAwareGuess:
         costs = self.config.costs
         now.chain.clear()
         now.without_free = now.without_paid = now.without_tree = now.candidates = None
-        one_row = costs.share(1, peers, position)
-        two_rows = costs.share(2, peers, position)
+        one_row = costs.request_share(1, peers, position)
+        two_rows = costs.request_share(2, peers, position)
         now.one_row_ms, now.saved_ms = one_row, self.ledger.speed.ms_per_token(one_row)
         row = MARGIN * (two_rows - one_row)
         # Where a row costs more than a token saves (in a large batch, say), not even a certain
@@ -347,7 +347,7 @@ class CostAwareGuess:
         if now.saved_ms < row:
             now.silent = True
             now.spent_ms = one_row
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         # The least chance of a path that may be worth a row, whatever is believed of it: drafters
         # need not name others.
         least = min(DOUBT * row / now.saved_ms, 1.0)
@@ -365,12 +365,12 @@ class CostAwareGuess:
             self.paid is not None
             and pays
             and budget.depth > 0
-            and self.ledger.paid.due(step := _class(draft))
+            and self.ledger.paid.is_due(step := _class(draft))
         ):
             # What the step would cost without the paid drafter, to judge it by when the verdict is
             # known.
             plain = CounterfactualStep(
-                draft.only(keep), costs.share(len(keep), peers, position) + ms, step
+                draft.only_nodes(keep), costs.request_share(len(keep), peers, position) + ms, step
             )
             draft, keep = await self._with_paid(
                 self.paid, plain, draft, root, position, budget, rng
@@ -387,7 +387,7 @@ class CostAwareGuess:
         n = len(draft.token)
         # A pass of one token has a price of its own; rows of several texts share the price of
         # others.
-        now.spent_ms = ms + (one_row if n == 1 else costs.share(n, peers, position))
+        now.spent_ms = ms + (one_row if n == 1 else costs.request_share(n, peers, position))
         return draft
 
     async def _from_free(
@@ -398,20 +398,20 @@ class CostAwareGuess:
         ms = self.free.price
         # Hopeless: its price would exceed what it saves even if all of its draft were accepted.
         hopeless = ms > 0.0 and min(budget.depth, budget.nodes) * now.saved_ms <= ms
-        now.silent = hopeless or (ms > 0.0 and not self.ledger.free.due(0))
+        now.silent = hopeless or (ms > 0.0 and not self.ledger.free.is_due(0))
         if now.silent:
-            return Draft.chain(root), [0], 0.0
+            return Draft.chain_draft(root), [0], 0.0
         # Rounds in which the drafter was silent are read now, before it guesses.
         if now.missed:
             self._catch_up()
-        draft = weigh_draft_chances(await self.free.propose(root, position, budget, rng))
+        draft = weigh_draft_chances(await self.free.propose_draft(root, position, budget, rng))
         keep = self._best(draft, position, budget.nodes)
         # A drafter that costs nothing is never left out, so it needs no comparison.
         if ms > 0.0:
             self.ledger.free.waited[0] = 0
             now.without_free = CounterfactualStep(
-                draft.only(keep),
-                self.config.costs.share(len(keep), self.session.peers, position) + ms,
+                draft.only_nodes(keep),
+                self.config.costs.request_share(len(keep), self.session.peers, position) + ms,
             )
         return draft, keep, ms
 
@@ -419,7 +419,7 @@ class CostAwareGuess:
         """The free drafter learns what it missed."""
         for draft, verdict in self.round.missed:
             # No scores are passed: it said that it reads none.
-            self.free.learn(draft, cast(DraftScores, None), verdict)
+            self.free.learn_round(draft, cast(DraftScores, None), verdict)
         self.round.missed.clear()
 
     def _told(self, draft: Draft, keep: list[int]) -> Draft:
@@ -427,7 +427,7 @@ class CostAwareGuess:
         if len(keep) == 1 or self.round.candidates is not draft:
             if len(keep) == len(draft.token):
                 return draft
-            return draft.only(keep)
+            return draft.only_nodes(keep)
         # Beliefs are of full paths, while a draft states one chance a node: the ratio to the
         # parent's belief.
         worth = [1.0, *[self.ledger.paths(v) for v in self.round.said[1:]]]
@@ -435,7 +435,7 @@ class CostAwareGuess:
             1.0,
             *[min(1.0, worth[i] / max(worth[p], 1e-9)) for i, p in enumerate(draft.parent[1:], 1)],
         )
-        return draft.only(keep, chance)
+        return draft.only_nodes(keep, chance)
 
     def _best(self, draft: Draft, position: int, nodes: int) -> list[int]:
         """The nodes to feed.
@@ -446,7 +446,7 @@ class CostAwareGuess:
             return [0]
         now = self.round
         believed = self.ledger.paths
-        share = self.config.costs.share
+        share = self.config.costs.request_share
         peers = self.session.peers
         # The stated chance of each node's path: the product along it.
         value = [1.0]
@@ -506,15 +506,15 @@ class CostAwareGuess:
 
         # What one more drafted token costs: its row in the target's pass, and the draft's own pass.
         def token_ms(n: int) -> float:
-            row = costs.share(size + n + 1, peers, position) - costs.share(
+            row = costs.request_share(size + n + 1, peers, position) - costs.request_share(
                 size + n, peers, position
             )
             return row + costs.draft_ms
 
         # Drafting stops at the first token that is not likely enough to pay for itself.
         go_on = while_it_pays(believed, 0.5, now.saved_ms, token_ms)
-        chain = await paid.propose(
-            root, position, replace(budget, go_on=go_on, graded=True), rng.at("paid")
+        chain = await paid.propose_draft(
+            root, position, replace(budget, go_on=go_on, graded=True), rng.child_stream("paid")
         )
         now.chain += zip(chain.token[1:], (chain.chance or ())[1:])
         # A drawn chain goes in as it is, and alone: cutting it by its draws would bias the law.
@@ -531,7 +531,7 @@ class CostAwareGuess:
         step = class_of(free)
         if tree is None or budget.depth < 1 or not is_certain_draft(free):
             return False
-        brought = self.ledger.tree.expected(step, tree.brings(step))
+        brought = self.ledger.tree.expected_tokens(step, tree.expected_gain(step))
         if brought * self.round.saved_ms > tree.least_ms(row_ms):
             return True
         self.ledger.tree.pass_over(step)
@@ -552,13 +552,13 @@ class CostAwareGuess:
         tree = self.config.tree
         now = self.round
         assert tree is not None
-        asked = tree.budget(budget, now.saved_ms)
-        grown = await guess.propose(root, position, asked, rng.at("tree"))
-        now.without_tree = CounterfactualStep(free.only(keep), ms, class_of(free))
+        asked = tree.tree_budget(budget, now.saved_ms)
+        grown = await guess.propose_draft(root, position, asked, rng.child_stream("tree"))
+        now.without_tree = CounterfactualStep(free.only_nodes(keep), ms, class_of(free))
         both = merge_certain_drafts(free, grown)
         return both, self._best(both, position, budget.nodes), tree.took_ms(grown, asked.depth)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Let the drafters learn, and judge by the true text what asking them has brought.
 
         Chances that they stated are judged as well.
@@ -573,18 +573,18 @@ class CostAwareGuess:
         if now.silent and self.blind:
             now.missed.append((draft, verdict))
         elif not verdict.prompt or reads_prompt(self.free):
-            self.free.learn(draft, scores, verdict)
+            self.free.learn_round(draft, scores, verdict)
         if self.paid is not None and (not verdict.prompt or reads_prompt(self.paid)):
-            self.paid.learn(draft, scores, verdict)
+            self.paid.learn_round(draft, scores, verdict)
         if self.tree is not None and (not verdict.prompt or reads_prompt(self.tree)):
-            self.tree.learn(draft, scores, verdict)
+            self.tree.learn_round(draft, scores, verdict)
         if verdict.prompt:
             return
         # From here on it is judged: first each token of the paid drafter up to its first wrong one,
         # then the paths.
-        truth = verdict.tokens(draft)
+        truth = verdict.written_tokens(draft)
         for (token, q), true in zip(now.chain, truth):
-            ledger.tokens.see(q, token == true)
+            ledger.tokens.count_outcome(q, token == true)
             if token != true:
                 break
         self._see_paths(truth)
@@ -593,7 +593,7 @@ class CostAwareGuess:
         # candidates save, less what they cost beyond such a pass.
         if now.without_free is not None:
             plain = now.without_free
-            ledger.free.observe(
+            ledger.free.count_gain(
                 0, (len(plain.draft.nodes_of(text)) - 1) * now.saved_ms + now.one_row_ms - plain.ms
             )
         if now.without_paid is not None:
@@ -601,12 +601,12 @@ class CostAwareGuess:
             # Tokens more than the step without the paid drafter would have given, and the
             # difference of the costs.
             more = len(verdict.path) - (len(plain.draft.nodes_of(text)) - 1)
-            ledger.paid.observe(plain.step, more * now.saved_ms + plain.ms - now.spent_ms)
+            ledger.paid.count_gain(plain.step, more * now.saved_ms + plain.ms - now.spent_ms)
         if now.without_tree is not None:
             plain = now.without_tree
             came = len(plain.draft.nodes_of(text)) - 1
-            ledger.tree.observe(plain.step, len(verdict.path) - came)
-        ledger.speed.observe(len(truth), now.spent_ms / now.one_row_ms)
+            ledger.tree.count_tokens(plain.step, len(verdict.path) - came)
+        ledger.speed.count_step(len(truth), now.spent_ms / now.one_row_ms)
         now.spent_ms = 0.0
 
     def _see_paths(self, truth: Sequence[int]) -> None:
@@ -626,9 +626,9 @@ class CostAwareGuess:
             )
             # A node deeper than the text is known to be wrong only where something above it is.
             if bearer[i] == i and (known or not true[i]):
-                self.ledger.paths.see(self.round.said[i], true[i])
+                self.ledger.paths.count_outcome(self.round.said[i], true[i])
 
-    def fork(self, session: Session, choice: int | None = None) -> CostAwareGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> CostAwareGuess:
         """A guess with forks of all drafters and its own copy of what was learned.
 
         Args:
@@ -641,13 +641,13 @@ class CostAwareGuess:
         if self.paid is None:
             paid = None
         else:
-            paid = self.paid.fork(session, choice)
+            paid = self.paid.fork_guess(session, choice)
         return replace(
             self,
             session=session,
-            free=self.free.fork(session, choice),
+            free=self.free.fork_guess(session, choice),
             paid=paid,
-            tree=None if self.tree is None else self.tree.fork(session, choice),
+            tree=None if self.tree is None else self.tree.fork_guess(session, choice),
             ledger=deepcopy(self.ledger),
             round=deepcopy(self.round),
         )
@@ -696,8 +696,8 @@ def _fixed(draft: Draft) -> set[int]:
 
 def _joined(tree: Draft, chain: Draft, chance: Sequence[float]) -> Draft:
     """The tree with the chain in it; a node of both gets the better of its chances."""
-    out = TreeBuilder.of(tree)
+    out = TreeBuilder.of_draft(tree)
     node = 0
     for token, p in zip(chain.token[1:], chance):
-        node = out.put(node, token, p)
-    return out.draft()
+        node = out.find_or_add(node, token, p)
+    return out.built_draft()

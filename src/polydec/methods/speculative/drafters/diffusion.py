@@ -79,7 +79,7 @@ class DiffusionDrafter:
             if getattr(self, name) < 1:
                 raise RequestError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
-    def open(self, prompt: Sequence[int], session: Session) -> DiffusionGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> DiffusionGuess:
         """Begin a sequence.
 
         Args:
@@ -90,10 +90,10 @@ class DiffusionDrafter:
             The guess, which has counted the prompt's n-grams.
         """
         guess = DiffusionGuess(self)
-        guess.read(prompt)
+        guess.read_tokens(prompt)
         return guess
 
-    def levels(self, logp_RV: Tensor) -> list[Level]:
+    def gap_candidates(self, logp_RV: Tensor) -> list[Level]:
         """The candidates of each gap, from log-probabilities of shape ``[gaps, V]``."""
         ends = self.denoiser.vocab.eos
         out = list[Level]()
@@ -111,7 +111,7 @@ class DiffusionDrafter:
             out.append([*kept.items(), *sorted(last, key=lambda candidate: -candidate[1])])
         return out
 
-    def path(
+    def best_path(
         self, levels: Sequence[Level], before: Sequence[int], seen: Counter[tuple[int, ...]]
     ) -> tuple[int, ...]:
         """Search the best path through the candidates by a beam from the left.
@@ -154,7 +154,7 @@ class DiffusionDrafter:
 
     def _follows(self, corpus: NGrams, token: int, context: tuple[int, ...]) -> float:
         """The token's share after the context in the corpus, as `_share` has it of the text."""
-        levels = corpus.levels(context)
+        levels = corpus.followers_by_level(context)
         scale = BACK_OFF ** len(context)
         # The longest context of the corpus that knows the token counts; each token that it is
         # shorter costs a factor.
@@ -203,7 +203,7 @@ class DiffusionGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    def read(self, tokens: Sequence[int]) -> None:
+    def read_tokens(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text, and count the sequences that end with them."""
         for token in tokens:
             self.text.append(token)
@@ -212,7 +212,7 @@ class DiffusionGuess(DraftGuess):
                 if n <= len(self.text):
                     self.seen[tuple(self.text[len(self.text) - n :])] += 1
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Fill the gaps once and search the path.
 
         Args:
@@ -227,7 +227,7 @@ class DiffusionGuess(DraftGuess):
         denoiser = self.config.denoiser
         most = min(budget.depth, budget.nodes, denoiser.context - 1)
         if most < 1:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         # The end of the text that fits the denoiser's context together with the gaps.
         known = self.text[-(denoiser.context - most) :]
         if not denoiser.block:
@@ -239,22 +239,24 @@ class DiffusionGuess(DraftGuess):
         canvas = (*known, *(None,) * room)
         # One pass over text and gaps, with nothing left for the next round: the text sees other
         # gaps then.
-        board = denoiser.open(len(canvas), len(known))
+        board = denoiser.open_canvas(len(canvas), len(known))
         try:
-            logw_RV = await board.score(canvas, range(len(known), len(canvas)), range(len(canvas)))
+            logw_RV = await board.score_canvas(
+                canvas, range(len(known), len(canvas)), range(len(canvas))
+            )
         finally:
             board.close()
         config = self.config
         logp_RV = normalise_log_weights(logw_RV)
-        path = config.path(config.levels(logp_RV), self.text[-2:], self.seen)
+        path = config.best_path(config.gap_candidates(logp_RV), self.text[-2:], self.seen)
         # For a policy that adapts the length; the path itself may be shorter or longer.
         if config.ends:
             natural = config.before_end(logp_RV)
         else:
             natural = None
-        return replace(Draft.chain(root, path), natural=natural)
+        return replace(Draft.chain_draft(root, path), natural=natural)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written.
 
         Args:
@@ -262,9 +264,9 @@ class DiffusionGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.read(verdict.tokens(draft))
+        self.read_tokens(verdict.written_tokens(draft))
 
-    def fork(self, session: Session, choice: int | None = None) -> DiffusionGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> DiffusionGuess:
         """A guess with its own copy of the text and its counts.
 
         Args:

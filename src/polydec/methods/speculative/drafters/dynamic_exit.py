@@ -76,7 +76,7 @@ class DynamicExitDrafter:
     def exits(self) -> tuple[int, ...]:
         return tuple(range(self.every, self.layers, self.every))
 
-    def open(self, prompt: Sequence[int], session: Session) -> DynamicGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> DynamicGuess:
         """Begin a sequence.
 
         Args:
@@ -88,7 +88,7 @@ class DynamicExitDrafter:
         """
         return DynamicGuess(self, session, {e: ExitHitCount() for e in self.exits})
 
-    def best(self, counts: dict[int, ExitHitCount]) -> tuple[int, int]:
+    def best_exit(self, counts: dict[int, ExitHitCount]) -> tuple[int, int]:
         """(exit, length) that promise most tokens a layer; length 0: a plain pass."""
         # Tokens per layer of a plain pass, which an exit must exceed.
         best = 1.0 / (self.layers + self.head)
@@ -133,7 +133,7 @@ class ExitHitCount:
             return (self.hit_p / self.hits + self.miss_p / self.misses) / 2
         return 0.0
 
-    def after(self, omega: float, outcomes: Sequence[tuple[bool, float]]) -> ExitHitCount:
+    def counts_after(self, omega: float, outcomes: Sequence[tuple[bool, float]]) -> ExitHitCount:
         """The counts after one more round.
 
         Args:
@@ -179,7 +179,7 @@ class DynamicGuess(DraftGuess):
             exits = (*config.exits, config.layers)
         return ScoreRequest(law=RowDetail.NOTHING, prompt=config.prompt > 0, exits=exits)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Draw a chain from the best exit.
 
         Args:
@@ -197,7 +197,7 @@ class DynamicGuess(DraftGuess):
         self.begun = True
         # Before anything is known the first exit drafts one token.
         if known and exits:
-            exit, length = config.best(self.counts)
+            exit, length = config.best_exit(self.counts)
         else:
             exit = 1
             length = min(1, config.depth, len(exits))
@@ -207,7 +207,7 @@ class DynamicGuess(DraftGuess):
             length = config.depth
         length = min(length, budget.depth, budget.nodes)
         if length < 1:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         # Below the bar a token is rather a miss of this exit than a hit.
         if config.by_confidence:
             bar = self.counts[exit].bar
@@ -215,8 +215,10 @@ class DynamicGuess(DraftGuess):
             bar = 0.0
         # The states of all shallower exits are read on the way, for the counts: verification goes
         # on from these layers and would not compute them again.
-        part = ExitTapSession(self.session.part(range(exit)), tuple(e for e in exits if e <= exit))
-        return await config.tree.grow(
+        part = ExitTapSession(
+            self.session.open_part(range(exit)), tuple(e for e in exits if e <= exit)
+        )
+        return await config.tree.grow_tree(
             part,
             root,
             position,
@@ -230,7 +232,7 @@ class DynamicGuess(DraftGuess):
             rng,
         )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Count what each exit would have predicted along the accepted path.
 
         Args:
@@ -243,24 +245,24 @@ class DynamicGuess(DraftGuess):
             # Of the prompt the last positions alone are counted.
             nodes = nodes[-self.config.prompt :]
         # All exits are requested before one is looked at, so that their heads run together.
-        shadows = {exit: scores.exit(exit, nodes) for exit in self.counts}
+        shadows = {exit: scores.exit_laws(exit, nodes) for exit in self.counts}
         # Of the prompt no verdict is known: the last layer's likeliest token stands for the
         # target's.
         if not self.begun:
-            truth = scores.exit(self.config.layers, nodes)
-            right = [truth.argmax(k) for k in range(len(nodes))]
+            truth = scores.exit_laws(self.config.layers, nodes)
+            right = [truth.likeliest_token(k) for k in range(len(nodes))]
         else:
-            right = [scores.argmax(i) for i in nodes]
+            right = [scores.likeliest_token(i) for i in nodes]
         for exit, count in self.counts.items():
             shadow = shadows[exit]
-            tokens = [shadow.argmax(k) for k in range(len(nodes))]
+            tokens = [shadow.likeliest_token(k) for k in range(len(nodes))]
             outcomes = [
-                (x == y, exp(shadow.base.logp(k, (x,))[0]))
+                (x == y, exp(shadow.base.token_logprobs(k, (x,))[0]))
                 for k, (x, y) in enumerate(zip(tokens, right, strict=True))
             ]
-            self.counts[exit] = count.after(self.config.omega, outcomes)
+            self.counts[exit] = count.counts_after(self.config.omega, outcomes)
 
-    def fork(self, session: Session, choice: int | None = None) -> DynamicGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> DynamicGuess:
         """A guess with its own copy of the counts.
 
         Args:
@@ -288,7 +290,7 @@ class ExitTapSession:
     inner: Session
     exits: tuple[int, ...] = field(default=())
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Score a draft, with these states.
 
         Args:
@@ -298,4 +300,4 @@ class ExitTapSession:
         Returns:
             The session's scores.
         """
-        return await self.inner.score(draft, replace(want, exits=self.exits))
+        return await self.inner.score_draft(draft, replace(want, exits=self.exits))

@@ -27,19 +27,19 @@ class EagleDraftWeights(StateDraftWeights, Protocol):
 
     @property
     def depths(self) -> tuple[int, ...]: ...
-    def below(self, embed_NWH: Tensor, above_NH: Tensor, /) -> Tensor:
+    def drafted_inputs(self, embed_NWH: Tensor, above_NH: Tensor, /) -> Tensor:
         """What enters the layer for drafted tokens.
 
         Args:
             embed_NWH: Embeddings of the tokens up to each node, shape ``[N, window, H]``.
-            above_NH: What `read` made at each node's parent, shape ``[N, H]``.
+            above_NH: What `read_states` made at each node's parent, shape ``[N, H]``.
 
         Returns:
             Rows for the layer, one a node.
         """
         ...
 
-    def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor | None]:
+    def read_states(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor | None]:
         """What the layer's output means at nodes of one level.
 
         Args:
@@ -48,7 +48,7 @@ class EagleDraftWeights(StateDraftWeights, Protocol):
             out_NS: What the layer answered, one row a node.
 
         Returns:
-            What `below` needs at the children, and the states whose laws the target's head gives.
+            What `drafted_inputs` needs at the children, and the states whose laws the target's head gives.
             None in place of these where the layer has a head of its own.
         """
         ...
@@ -92,7 +92,7 @@ class EagleDrafter:
             last=not self.prompt,
         )
 
-    def open(self, prompt: Sequence[int], session: Session) -> StateGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> StateGuess:
         """Begin a sequence.
 
         Args:
@@ -104,7 +104,7 @@ class EagleDrafter:
         """
         return at_work(self, session)
 
-    def laws(self, known: StateGuess) -> LayerLaws:
+    def draft_laws(self, known: StateGuess) -> LayerLaws:
         return LayerLaws(self.weights, known)
 
 
@@ -124,17 +124,17 @@ class LayerLaws:
             self._put([0], 0, known.tip)
 
     def _put(self, nodes: Sequence[int], k: int, answer: NetworkAnswer) -> None:
-        above_NH, state_NH = self._weights.read(k, self._known.true_H, answer.hidden_RH)  # pyright: ignore[reportArgumentType]
+        above_NH, state_NH = self._weights.read_states(k, self._known.true_H, answer.hidden_RH)  # pyright: ignore[reportArgumentType]
         self._above |= dict(zip(nodes, above_NH, strict=True))
         # Without states the layer has answered with logits of its own head.
         if state_NH is None:
-            self._laws.put(nodes, answer.logits_RV, answer.argmax)  # pyright: ignore[reportArgumentType]
+            self._laws.set_laws(nodes, answer.logits_RV, answer.argmax)  # pyright: ignore[reportArgumentType]
         elif self._weights.normed:
             self._laws.add_normed(nodes, state_NH)
         else:
-            self._laws.add(nodes, state_NH)
+            self._laws.add_states(nodes, state_NH)
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Run the layer over the nodes that have no law yet, level by level.
 
         Args:
@@ -146,19 +146,22 @@ class LayerLaws:
         """
         known = self._known
         weights = self._weights
-        while new := self._laws.new(draft):
+        while new := self._laws.new_nodes(draft):
             # New nodes whose parents are not new: their entries can be made now.
             level = [i for i in new if draft.parent[i] < new[0]]
             # The root's entry is committed already, so parents count from -1, which is the last
             # committed entry.
-            slots = known.cache.stage([draft.parent[i] - 1 for i in level])
+            slots = known.cache.stage_slots([draft.parent[i] - 1 for i in level])
             # Tokens on the way to each node, for layers that read a window of them.
             paths = [(*known.text, *[draft.token[j] for j in draft.path_to(i)]) for i in level]
             above_NH = torch.stack([self._above[draft.parent[i]] for i in level])
-            entering = weights.below(
-                known.embed([pad_last_tokens(path, weights.window) for path in paths]), above_NH
+            entering = weights.drafted_inputs(
+                known.embed_windows([pad_last_tokens(path, weights.window) for path in paths]),
+                above_NH,
             )
             self._put(
-                level, draft.depth[level[0]], await known.feed(slots, entering, range(len(level)))
+                level,
+                draft.depth[level[0]],
+                await known.feed_entries(slots, entering, range(len(level))),
             )
-        return self._laws.scores(draft)
+        return self._laws.score_draft_tree(draft)

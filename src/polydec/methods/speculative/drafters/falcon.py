@@ -49,7 +49,7 @@ class FalconDrafter:
             law=RowDetail.NOTHING, hidden=True, prompt=self.prompt, last=not self.prompt
         )
 
-    def open(self, prompt: Sequence[int], session: Session) -> StateGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> StateGuess:
         """Begin a sequence.
 
         Args:
@@ -61,7 +61,7 @@ class FalconDrafter:
         """
         return at_work(self, session)
 
-    def laws(self, known: StateGuess) -> BlockLaws:
+    def draft_laws(self, known: StateGuess) -> BlockLaws:
         return BlockLaws(self.weights, known)
 
 
@@ -87,7 +87,7 @@ class BlockLaws:
         assert hidden_RS is not None
         return hidden_RS.unflatten(1, (self._weights.block, -1))
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Give laws to new nodes, with a pass of the network wherever a block ends.
 
         Args:
@@ -99,7 +99,7 @@ class BlockLaws:
         """
         laws = self._laws
         block = self._weights.block
-        new = laws.new(draft)
+        new = laws.new_nodes(draft)
         for depth in sorted({draft.depth[i] for i in new}):
             level = [i for i in new if draft.depth[i] == depth]
             # Nodes that end a block are fed before the laws of their level are needed.
@@ -111,8 +111,8 @@ class BlockLaws:
             for i in level:
                 of.setdefault(self._end(draft, i), []).append(i)
             for end, nodes in of.items():
-                laws.add(nodes, self._states[end][depth % block][None])
-        return laws.scores(draft)
+                laws.add_states(nodes, self._states[end][depth % block][None])
+        return laws.score_draft_tree(draft)
 
     def _end(self, draft: Draft, node: int) -> int:
         """The node that ends the last full block above a node, or the node itself."""
@@ -128,11 +128,13 @@ class BlockLaws:
         known = self._known
         nodes = range(self._fed, max(ends) + 1)
         state_NH = torch.stack([self._guess_of(draft, i) for i in nodes])
-        rows = self._weights.enter(known.embed([(draft.token[i],) for i in nodes]), state_NH)
+        rows = self._weights.layer_inputs(
+            known.embed_windows([(draft.token[i],) for i in nodes]), state_NH
+        )
         # The root's entry is committed already, so parents count from -1, which is the last
         # committed entry.
-        first = known.cache.stage([draft.parent[i] - 1 for i in nodes])
-        answer = await known.feed(first, rows, [i - self._fed for i in ends])
+        first = known.cache.stage_slots([draft.parent[i] - 1 for i in nodes])
+        answer = await known.feed_entries(first, rows, [i - self._fed for i in ends])
         self._states |= dict(zip(ends, self._blocks(answer.hidden_RH), strict=True))
         self._fed = max(ends) + 1
 

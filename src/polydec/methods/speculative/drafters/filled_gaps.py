@@ -59,7 +59,7 @@ class FilledGapsDrafter:
                 f"heat is {self.heat}: it must be 0 or lie in {self.COLDEST} to 1000"
             )
 
-    def open(self, prompt: Sequence[int], session: Session) -> FilledGapsGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> FilledGapsGuess:
         """Begin a sequence.
 
         Args:
@@ -109,14 +109,14 @@ class FilledGapsGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Fill the gaps once, and draw each token from its gap's law.
 
         Args:
             root: Last token of the text. It is node 0 of the draft.
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
-            rng: Random stream of the text. Gap i draws at ``rng.at("draft", position, i)``.
+            rng: Random stream of the text. Gap i draws at ``rng.child_stream("draft", position, i)``.
 
         Returns:
             The chain.
@@ -128,7 +128,7 @@ class FilledGapsGuess(DraftGuess):
             mark = (denoiser.boundary,)
         most = min(budget.depth, budget.nodes, denoiser.context - 1 - len(mark))
         if most < 1:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         known = (*self.text[-(denoiser.context - most - len(mark)) :], *mark)
         room = most
         # A block-causal model sees gaps to the end of the current block, or those of the next one.
@@ -139,16 +139,16 @@ class FilledGapsGuess(DraftGuess):
         logw_RV = looked_RV[:, : denoiser.vocab.size]
         if not self.config.heat:
             logp_R, token_R = normalise_log_weights(logw_RV).max(-1)
-            return Draft.certain(
+            return Draft.certain_tree(
                 (root, *token_R.tolist()), range(-1, room), (1.0, *logp_R.exp().tolist())
             )
         # Gap i's row is the law of the token there, whatever is drawn in the gaps before it.
         law = [normalise_log_weights(row_V / self.config.heat) for row_V in logw_RV]
         tokens = [
-            rng.at("draft", position, i).categorical(float64_probabilities(row_V))
+            rng.child_stream("draft", position, i).draw_categorical(float64_probabilities(row_V))
             for i, row_V in enumerate(law)
         ]
-        return Draft.chain(root, tokens, law)
+        return Draft.chain_draft(root, tokens, law)
 
     async def _look(self, known: Sequence[int], marks: int, room: int) -> Tensor:
         """Log-weights of the gaps after what is known, shape ``[room, V]``.
@@ -163,13 +163,15 @@ class FilledGapsGuess(DraftGuess):
             kept.close()
         canvas: Canvas = (*known, *(None,) * room)
         # A board that is kept must have room for the longest canvas.
-        board = kept.board or denoiser.open(denoiser.context if self.config.keep else len(canvas))
+        board = kept.board or denoiser.open_canvas(
+            denoiser.context if self.config.keep else len(canvas)
+        )
         first = kept.seen
         rows = range(len(known), len(canvas))
         # Stored before the pass, so that a pass that fails or is given up closes it.
         kept.board = board
         try:
-            logw_RV = await board.score(canvas, rows, range(first, len(canvas)))
+            logw_RV = await board.score_canvas(canvas, rows, range(first, len(canvas)))
         except BaseException:
             kept.close()
             raise
@@ -179,7 +181,7 @@ class FilledGapsGuess(DraftGuess):
             kept.close()
         return logw_RV
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written.
 
         Args:
@@ -187,9 +189,9 @@ class FilledGapsGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.text.extend(verdict.tokens(draft))
+        self.text.extend(verdict.written_tokens(draft))
 
-    def fork(self, session: Session, choice: int | None = None) -> FilledGapsGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> FilledGapsGuess:
         """A guess with its own copy of the text, which begins with a board of its own.
 
         Args:

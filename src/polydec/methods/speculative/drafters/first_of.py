@@ -9,7 +9,7 @@ from polydec.base.errors import RequestError
 from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, ScoreRequest
-from polydec.methods.speculative.drafters._several import (
+from polydec.methods.speculative.drafters._drafter_group import (
     combined_price_ms,
     combined_want,
     teach_all_guesses,
@@ -40,7 +40,7 @@ class FirstOfDrafter:
         if not self.drafters:
             raise RequestError("drafters is empty: at least one is needed")
 
-    def open(self, prompt: Sequence[int], session: Session) -> FirstOfGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> FirstOfGuess:
         """Begin a sequence of each drafter.
 
         Args:
@@ -50,7 +50,7 @@ class FirstOfDrafter:
         Returns:
             The guess.
         """
-        return FirstOfGuess(tuple(d.open(prompt, session) for d in self.drafters))
+        return FirstOfGuess(tuple(d.open_guess(prompt, session) for d in self.drafters))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class FirstOfGuess:
     def want(self) -> ScoreRequest:
         return combined_want(self.guesses)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Take the first draft with a token.
 
         Args:
@@ -80,13 +80,13 @@ class FirstOfGuess:
             That draft. The root alone where all are silent.
         """
         for guess in self.guesses:
-            draft = await guess.propose(root, position, budget, rng)
+            draft = await guess.propose_draft(root, position, budget, rng)
             # Drafters after this one are not asked, so they draw nothing and cost nothing.
             if len(draft) > 1:
                 return draft
-        return Draft.chain(root)
+        return Draft.chain_draft(root)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Let all drafters learn.
 
         Args:
@@ -96,7 +96,7 @@ class FirstOfGuess:
         """
         teach_all_guesses(self.guesses, draft, scores, verdict)
 
-    def fork(self, session: Session, choice: int | None = None) -> FirstOfGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> FirstOfGuess:
         """Fork all guesses.
 
         Args:
@@ -106,7 +106,7 @@ class FirstOfGuess:
         Returns:
             The copy.
         """
-        return FirstOfGuess(tuple(g.fork(session, choice) for g in self.guesses))
+        return FirstOfGuess(tuple(g.fork_guess(session, choice) for g in self.guesses))
 
     def close(self) -> None:
         for guess in self.guesses:

@@ -43,7 +43,7 @@ class JumpForwardDrafter:
     vocab: TokenVocabulary
     language: TokenLanguage[Any] | None = None
 
-    def open(self, prompt: Sequence[int], session: Session) -> ForcedGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> ForcedGuess:
         """Begin a sequence.
 
         Args:
@@ -53,9 +53,9 @@ class JumpForwardDrafter:
         Returns:
             The guess, at the beginning of the constraint's language.
         """
-        return ForcedGuess(self, None if self.language is None else self.language.start())
+        return ForcedGuess(self, None if self.language is None else self.language.start_state())
 
-    def tokens(self, state: Any, most: int) -> list[int]:
+    def forced_tokens(self, state: Any, most: int) -> list[int]:
         """The tokens that must come after a text.
 
         Args:
@@ -71,11 +71,11 @@ class JumpForwardDrafter:
         if language is None or words is None:
             return out
         pieces = words.pieces
-        rest = language.forced(state)
+        rest = language.forced_bytes(state)
         spelled = _spelled(words, rest)
         while len(out) < most:
             # One more than FEW is enough to see that there are too many.
-            allowed = language.mask(state).nonzero()[: FEW + 1, 0].tolist()
+            allowed = language.token_mask(state).nonzero()[: FEW + 1, 0].tolist()
             # A single allowed token must come, whatever it is: an end of the text too. Else the
             # tokenizer's own next token is taken, if no allowed token disagrees with the bytes that
             # must come (a token without bytes does).
@@ -91,12 +91,12 @@ class JumpForwardDrafter:
             else:
                 break
             out.append(token)
-            state = language.step(state, token)
+            state = language.next_state(state, token)
             # The bytes of the token are done. Where it was not the spelled one, the rest is spelled
             # anew.
             rest = rest[len(_piece(pieces, token)) :]
             if not rest:
-                rest = language.forced(state)
+                rest = language.forced_bytes(state)
                 spelled = _spelled(words, rest)
             elif spelled and spelled[0] == token:
                 spelled = spelled[1:]
@@ -139,7 +139,7 @@ class ForcedGuess:
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Propose what must come.
 
         Args:
@@ -151,9 +151,11 @@ class ForcedGuess:
         Returns:
             The chain.
         """
-        return Draft.chain(root, self.config.tokens(self.state, min(budget.depth, budget.nodes)))
+        return Draft.chain_draft(
+            root, self.config.forced_tokens(self.state, min(budget.depth, budget.nodes))
+        )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Move the language on by what was written.
 
         Args:
@@ -164,10 +166,10 @@ class ForcedGuess:
         language = self.config.language
         # The language must know every token written, drafted or not.
         if language is not None:
-            for x in verdict.tokens(draft):
-                self.state = language.step(self.state, x)
+            for x in verdict.written_tokens(draft):
+                self.state = language.next_state(self.state, x)
 
-    def fork(self, session: Session, choice: int | None = None) -> ForcedGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> ForcedGuess:
         """A guess at the same place of the language.
 
         Args:

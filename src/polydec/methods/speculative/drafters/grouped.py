@@ -46,7 +46,7 @@ class GroupedDrafter:
         if not 1 <= self.together <= 64:
             raise RequestError(f"together is {self.together}: it must lie in 1 to 64")
 
-    def open(self, prompt: Sequence[int], session: Session) -> GroupedGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> GroupedGuess:
         """Begin a sequence.
 
         Args:
@@ -59,7 +59,7 @@ class GroupedDrafter:
         Raises:
             RequestError: The draft's layers cannot read together.
         """
-        guess = GroupedGuess(self, self.draft.open(prompt))
+        guess = GroupedGuess(self, self.draft.open_session(prompt))
         try:
             # Made once for the check alone, so that a draft without separable layers is refused
             # now.
@@ -89,9 +89,11 @@ class GroupedGuess(DraftGuess):
     @property
     def fuzzy(self) -> Session:
         """The same session with layers in groups."""
-        return self.session.part(range(self.config.draft.layers), together=self.config.together)
+        return self.session.open_part(
+            range(self.config.draft.layers), together=self.config.together
+        )
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow a tree from the grouped draft.
 
         Args:
@@ -104,16 +106,16 @@ class GroupedGuess(DraftGuess):
             The tree.
         """
         if budget.depth < 1:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         # The prompt is fed in chunks; from the second round on nothing is left to feed here.
-        await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
-        return await self.config.tree.grow(self.laws, root, position, budget, rng)
+        await self.session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
+        return await self.config.tree.grow_tree(self.laws, root, position, budget, rng)
 
     @property
     def laws(self) -> GroupedLaws:
         return GroupedLaws(self.session, self.fuzzy, self.config.calibrated)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Commit what the decoder commits.
 
         Args:
@@ -123,9 +125,11 @@ class GroupedGuess(DraftGuess):
         """
         # Committed to the exact session, entries that groups made are dropped and fed anew;
         # committed to the grouped one, they stay.
-        (self.session if self.config.calibrated else self.fuzzy).commit(verdict.committed(draft))
+        (self.session if self.config.calibrated else self.fuzzy).commit_tokens(
+            verdict.committed_tokens(draft)
+        )
 
-    def fork(self, session: Session, choice: int | None = None) -> GroupedGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> GroupedGuess:
         """A guess with a fork of the draft's session.
 
         Args:
@@ -155,7 +159,7 @@ class GroupedLaws:
     fuzzy: Session
     calibrated: bool
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Score a draft with the session that is due.
 
         Args:
@@ -165,6 +169,6 @@ class GroupedLaws:
         Returns:
             The draft's laws.
         """
-        return await (self.exact if self.calibrated and len(draft) == 1 else self.fuzzy).score(
-            draft, want
-        )
+        return await (
+            self.exact if self.calibrated and len(draft) == 1 else self.fuzzy
+        ).score_draft(draft, want)

@@ -30,8 +30,8 @@ class HeadDraftWeights(StateDraftWeights, BatchedModel, Protocol):
 
     @property
     def reads(self) -> bool: ...
-    def head(self, k: int) -> Tensor | None: ...
-    def start(self, state_NH: Tensor) -> Tensor: ...
+    def level_head(self, k: int) -> Tensor | None: ...
+    def start_levels(self, state_NH: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class HeadsDrafter:
         whole = self.prompt and self.weights.network is not None
         return ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=whole, last=not whole)
 
-    def open(self, prompt: Sequence[int], session: Session) -> StateGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> StateGuess:
         """Begin a sequence.
 
         Args:
@@ -79,7 +79,7 @@ class HeadsDrafter:
         """
         return at_work(self, session)
 
-    def laws(self, known: StateGuess) -> HeadLaws:
+    def draft_laws(self, known: StateGuess) -> HeadLaws:
         return HeadLaws(self.weights, known)
 
 
@@ -98,13 +98,13 @@ class HeadLaws:
         # Heads in the published form read normed states. What a layer made of them is used as it
         # is.
         if weights.normed and known.tip is None:
-            state = known.session.normed(state)
+            state = known.session.normed_states(state)
         self._weights = weights
         self._laws = StateLaws(known.session, known.bent)
         # What each node passes on to its children; -1 stands above the root.
-        self._carry = {-1: weights.start(state)[0]}
+        self._carry = {-1: weights.start_levels(state)[0]}
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Run the heads over the nodes that have no law yet, level by level.
 
         Args:
@@ -115,8 +115,8 @@ class HeadLaws:
             The laws at all nodes.
         """
         laws = self._laws
-        for k in sorted({draft.depth[i] for i in laws.new(draft)}):
-            nodes = [i for i in laws.new(draft) if draft.depth[i] == k]
+        for k in sorted({draft.depth[i] for i in laws.new_nodes(draft)}):
+            nodes = [i for i in laws.new_nodes(draft) if draft.depth[i] == k]
             # Heads that read no tokens give one law to all nodes of a level: one row is computed
             # for them.
             if self._weights.reads:
@@ -124,7 +124,7 @@ class HeadLaws:
             else:
                 computed = nodes[:1]
             carry = torch.stack([self._carry[draft.parent[i]] for i in computed])
-            embed = laws.session.embed([draft.token[i] for i in computed])
+            embed = laws.session.embed_tokens([draft.token[i] for i in computed])
             below, state = await ForwardQuery(self._weights, (k, carry, embed), len(computed))
             self._carry |= dict(
                 zip(
@@ -133,10 +133,10 @@ class HeadLaws:
                     strict=True,
                 )
             )
-            if (own_VH := self._weights.head(k)) is None:
-                laws.add(nodes, state)
+            if (own_VH := self._weights.level_head(k)) is None:
+                laws.add_states(nodes, state)
             else:
                 # As exact as the target's own laws, which are of float64 in toys.
                 exact = torch.promote_types(embed.dtype, torch.float32)
-                laws.put(nodes, linear(state, own_VH.detach()).to(exact))
-        return laws.scores(draft)
+                laws.set_laws(nodes, linear(state, own_VH.detach()).to(exact))
+        return laws.score_draft_tree(draft)

@@ -61,7 +61,7 @@ class HierarchicalDrafter:
         if self.least is not None and not 1 <= self.least <= 64:
             raise RequestError(f"least is {self.least}: it must lie in 1 to 64")
 
-    def open(self, prompt: Sequence[int], session: Session) -> HierarchicalGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> HierarchicalGuess:
         """Begin a sequence of the small model and of the inner drafter.
 
         Args:
@@ -71,8 +71,8 @@ class HierarchicalDrafter:
         Returns:
             The guess.
         """
-        small = self.small.open(prompt)
-        return HierarchicalGuess(self, small, self.inner.open(prompt, small), tuple(prompt))
+        small = self.small.open_session(prompt)
+        return HierarchicalGuess(self, small, self.inner.open_guess(prompt, small), tuple(prompt))
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class HierarchicalGuess:
             return ScoreRequest(law=RowDetail.NOTHING)
         return self._inner.want
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Let the small model write a chain.
 
         Args:
@@ -136,7 +136,7 @@ class HierarchicalGuess:
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
             rng: Random stream of the text. Pass i of the small model draws below
-                ``rng.at("draft", position).at(i)``.
+                ``rng.child_stream("draft", position).child_stream(i)``.
 
         Returns:
             The chain. Each token carries the small model's row that it was drawn from.
@@ -144,9 +144,9 @@ class HierarchicalGuess:
         self._steps = []
         self._fed = []
         config = self._config
-        chain = Draft.chain(root)
+        chain = Draft.chain_draft(root)
         length = min(budget.depth, budget.nodes)
-        here = rng.at("draft", position)
+        here = rng.child_stream("draft", position)
         if not length:
             return chain
         # Without a threshold the chain is as long as the budget.
@@ -160,7 +160,7 @@ class HierarchicalGuess:
             want = replace(want, base=RowDetail.ROW)
         known = await self._read(root, want)
         # The inner drafter learns from a chain that the target may reject, so a copy does.
-        inner = self._inner.fork(self._small)
+        inner = self._inner.fork_guess(self._small)
         tip = root
         on = True
         # One turn is a pass of the small model: an inner draft, its verdict, and the tokens that
@@ -168,25 +168,25 @@ class HierarchicalGuess:
         while on and len(chain) <= least:
             left = length + 1 - len(chain)
             at = position + len(chain) - 1
-            pass_ = here.at(len(self._steps))
+            pass_ = here.child_stream(len(self._steps))
             # The pass adds one token of the small model's own, so the inner draft may be one
             # shorter than what is left.
             size = DraftBudget(min(config.depth, left - 1), config.inner_nodes)
-            draft = known or await inner.propose(tip, at, size, pass_)
+            draft = known or await inner.propose_draft(tip, at, size, pass_)
             known = None
-            scores = await self._small.score(draft, want)
-            verdict = config.verifier.verify(draft, scores, pass_, at)
-            step = SmallModelStep(draft, scores, verdict, verdict.tokens(draft))
+            scores = await self._small.score_draft(draft, want)
+            verdict = config.verifier.verify_draft(draft, scores, pass_, at)
+            step = SmallModelStep(draft, scores, verdict, verdict.written_tokens(draft))
             self._steps.append(step)
-            self._small.commit(verdict.committed(draft))
-            self._fed += verdict.committed(draft)
+            self._small.commit_tokens(verdict.committed_tokens(draft))
+            self._fed += verdict.committed_tokens(draft)
             for node, token in zip((0, *verdict.path), step.tokens, strict=True):
                 # After a stop the small model's further tokens do not enter the chain, but its
-                # session has them: `learn` rewinds.
+                # session has them: `learn_round` rewinds.
                 if on:
                     chain, q = _grown(chain, scores, node, token, budget.graded)
                     on = budget.go_on(len(chain) - 1, q)
-            inner.learn(draft, scores, verdict)
+            inner.learn_round(draft, scores, verdict)
             tip = verdict.bonus
         inner.close()
         return chain
@@ -198,22 +198,22 @@ class HierarchicalGuess:
         with them, which is the root alone, then needs no further pass and is returned.
         """
         if not self._of_states:
-            await self._small.prefill(ScoreRequest(law=RowDetail.NOTHING))
+            await self._small.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
             return None
         if self._prompt is not None:
             await prefill_for_guess(self._small, self._inner, self._prompt)
             self._prompt = None
         if not self._behind:
             return None
-        fed = Draft.chain(self._behind[0], (*self._behind[1:], root))
+        fed = Draft.chain_draft(self._behind[0], (*self._behind[1:], root))
         last = len(self._behind)
-        scores = await self._small.score(fed, want)
-        self._inner.learn(fed, scores, Verdict(tuple(range(1, last)), root))
+        scores = await self._small.score_draft(fed, want)
+        self._inner.learn_round(fed, scores, Verdict(tuple(range(1, last)), root))
         self._behind = ()
         # What is fed now becomes past but for the new root, whose row is there already.
-        return self._small.keep(range(last + 1), last)
+        return self._small.keep_nodes(range(last + 1), last)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Bring the small model's session in line with the text, and let the inner drafter learn.
 
         Args:
@@ -223,38 +223,38 @@ class HierarchicalGuess:
         """
         # The inner drafter had asked for the target's rows of the prompt.
         if verdict.prompt:
-            self._inner.learn(draft, scores, verdict)
+            self._inner.learn_round(draft, scores, verdict)
             return
-        text = verdict.committed(draft)
+        text = verdict.committed_tokens(draft)
         steps = self._steps
         self._steps = []
         unfed = text[len(self._fed) :]
         # Rejected tokens leave the small model's cache; a token that the target added is fed to it.
         if len(self._fed) > len(text):
-            self._small.rewind(len(self._fed) - len(text))
+            self._small.rewind_tokens(len(self._fed) - len(text))
         elif self._of_states:
             self._behind += unfed
         else:
-            self._small.commit(unfed)
+            self._small.commit_tokens(unfed)
         left = len(verdict.path)
         whole = left == sum(len(step.tokens) for step in steps)
         # After a full acceptance the last token follows a row of the target alone, so the inner
         # drafter learns from the target's scores.
         if whole and not self._of_states:
-            self._inner.learn(draft, scores, verdict)
+            self._inner.learn_round(draft, scores, verdict)
             return
         # Else it learns each pass of the small model as far as the target accepted its tokens; in
         # the last one the target's token stands for the bonus.
         for step in steps:
             if left < len(step.tokens):
-                self._inner.learn(
+                self._inner.learn_round(
                     step.draft, step.scores, Verdict(step.verdict.path[:left], verdict.bonus)
                 )
                 return
-            self._inner.learn(step.draft, step.scores, step.verdict)
+            self._inner.learn_round(step.draft, step.scores, step.verdict)
             left -= len(step.tokens)
 
-    def fork(self, session: Session, choice: int | None = None) -> HierarchicalGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> HierarchicalGuess:
         """A guess with forks of the small model and the inner drafter.
 
         Args:
@@ -265,7 +265,7 @@ class HierarchicalGuess:
             The copy.
         """
         small = self._small.fork(choice)
-        inner = self._inner.fork(small, choice)
+        inner = self._inner.fork_guess(small, choice)
         twin = HierarchicalGuess(self._config, small, inner, self._prompt)
         twin._steps = list(self._steps)
         twin._fed = list(self._fed)
@@ -282,9 +282,9 @@ def _grown(
 ) -> tuple[Draft, float]:
     """The chain with a token that the small model wrote after a node, and its probability."""
     tip = len(chain) - 1
-    if scores.certain(node) is not None:
+    if scores.certain_token(node) is not None:
         q = certain_draw_chance(scores, node, token, graded)
-        return chain.grown(token, tip, DrawKind.CERTAIN, None, q), q
-    law_V = scores.row(node)
+        return chain.with_node(token, tip, DrawKind.CERTAIN, None, q), q
+    law_V = scores.logprob_row(node)
     q = float(law_V[token].exp())
-    return chain.grown(token, tip, DrawKind.INDEPENDENT, law_V, q), q
+    return chain.with_node(token, tip, DrawKind.INDEPENDENT, law_V, q), q

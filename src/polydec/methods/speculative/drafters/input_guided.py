@@ -66,7 +66,7 @@ class InputGuidedDrafter:
         if stop is not None and (stop == 0 or (stop <= start and (stop < 0) == (start < 0))):
             raise RequestError(f"stop is {stop}: it must lie behind start, which is {start}")
 
-    def open(self, prompt: Sequence[int], session: Session) -> InputGuidedGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> InputGuidedGuess:
         """Begin a sequence.
 
         Args:
@@ -130,7 +130,7 @@ class InputGuidedGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    def expected(self) -> tuple[int | None, int]:
+    def expected_token(self) -> tuple[int | None, int]:
         """(index of the source token that is proposed next, how many tokens agreed before it)."""
         p = self.place
         if p.at is None or not p.lost:
@@ -144,10 +144,10 @@ class InputGuidedGuess(DraftGuess):
             return (at, p.agreed)
         return (None, 0)
 
-    def push(self, token: int) -> None:
+    def push_token(self, token: int) -> None:
         """Move the place on by one more token of the output."""
         p = self.place
-        at, agreed = self.expected()
+        at, agreed = self.expected_token()
         p.last = (*p.last, token)[-LONGEST:]
         if at is not None and self.source[at] == token:
             p.at = at + 1
@@ -200,12 +200,12 @@ class InputGuidedGuess(DraftGuess):
                 return min(ends, key=lambda e: (abs(e - left), -e)), n
         return None
 
-    def chance(self, agreed: int) -> float:
+    def agreement_chance(self, agreed: int) -> float:
         """The chance of the next source token, after so many tokens that agreed."""
         i = min(agreed, len(PRIOR) - 1)
-        return self.rates.chance(i, PRIOR[i])
+        return self.rates.cell_chance(i, PRIOR[i])
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Copy the source from the place on.
 
         Args:
@@ -217,19 +217,19 @@ class InputGuidedGuess(DraftGuess):
         Returns:
             The chain. The root alone where the place is not known.
         """
-        at, agreed = self.expected()
+        at, agreed = self.expected_token()
         if at is None:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         # A guessed place copies a few tokens only.
         most = min(self.config.block, budget.depth, budget.nodes, LOST if self.place.lost else 64)
         copied = self.source[at : at + most]
-        return Draft.certain(
+        return Draft.certain_tree(
             (root, *copied),
             range(-1, len(copied)),
-            (1.0, *[self.chance(agreed + i) for i in range(len(copied))]),
+            (1.0, *[self.agreement_chance(agreed + i) for i in range(len(copied))]),
         )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Move the place on, and count whether expected tokens came.
 
         Args:
@@ -237,13 +237,13 @@ class InputGuidedGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        for x in verdict.tokens(draft):
-            at, agreed = self.expected()
+        for x in verdict.written_tokens(draft):
+            at, agreed = self.expected_token()
             if at is not None:
-                self.rates.observe(min(agreed, len(PRIOR) - 1), self.source[at] == x)
-            self.push(x)
+                self.rates.add_cases(min(agreed, len(PRIOR) - 1), self.source[at] == x)
+            self.push_token(x)
 
-    def fork(self, session: Session, choice: int | None = None) -> InputGuidedGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> InputGuidedGuess:
         """A guess with its own place and counts.
 
         Args:

@@ -38,7 +38,7 @@ class JacobiDrafter:
         if not 1 <= self.block <= 64:
             raise RequestError(f"block is {self.block}: it must lie in 1 to 64")
 
-    def open(self, prompt: Sequence[int], session: Session) -> JacobiGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> JacobiGuess:
         """Begin a sequence.
 
         Args:
@@ -67,7 +67,7 @@ class JacobiGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Propose the guess.
 
         Args:
@@ -79,9 +79,9 @@ class JacobiGuess(DraftGuess):
         Returns:
             The chain.
         """
-        return Draft.chain(root, self.guess[: min(budget.depth, budget.nodes)])
+        return Draft.chain_draft(root, self.guess[: min(budget.depth, budget.nodes)])
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Correct the guess with the target's likeliest tokens, and move it on with the text.
 
         Args:
@@ -97,7 +97,7 @@ class JacobiGuess(DraftGuess):
             # The text follows the guess so far: each guess is replaced by the target's likeliest
             # token after its predecessor; what was not fed stays.
             new = [
-                *[scores.argmax(i) for i in nodes[done + 1 :]],
+                *[scores.likeliest_token(i) for i in nodes[done + 1 :]],
                 *self.guess[max(len(nodes), done + 1) :],
             ]
         else:
@@ -106,7 +106,7 @@ class JacobiGuess(DraftGuess):
         missing = len(self.guess) - len(new)
         self.guess[:] = [*new, *spread_prompt_tokens(self.prompt, missing)]
 
-    def fork(self, session: Session, choice: int | None = None) -> JacobiGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> JacobiGuess:
         """A guess with its own copy of the block.
 
         Args:

@@ -48,7 +48,7 @@ class LongSpecDrafter:
         # round.
         return ScoreRequest(law=RowDetail.NOTHING, last=True)
 
-    def open(self, prompt: Sequence[int], session: Session) -> LongSpecGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> LongSpecGuess:
         """Begin a sequence.
 
         Args:
@@ -97,7 +97,7 @@ class LongSpecGuess:
     def want(self) -> ScoreRequest:
         return self.drafter.want
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow a tree after the root.
 
         Args:
@@ -110,15 +110,15 @@ class LongSpecGuess:
             The tree.
         """
         if budget.depth < 1:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         # Keys and values of the target's last layer, of all tokens before the root.
-        memory = self.session.memory()
+        memory = self.session.layer_memory()
         await self._catch_up(memory)
         assert self.state_W is not None, "the root is always read"
         # The layer reads no guess of its own, so a deep draft is no less sound than a flat one;
         # MOST only bounds it.
         laws = WindowLaws(self, self.state_W, memory)
-        return await self.drafter.tree.grow(
+        return await self.drafter.tree.grow_tree(
             laws,
             root,
             position,
@@ -141,14 +141,14 @@ class LongSpecGuess:
         place_S = torch.tensor(
             [*range(self.stop - self.kv.shape[2], self.stop), *range(stop - len(tokens), stop)]
         )
-        made = await self.feed(tokens, self.kv, place_S, None, (len(tokens) - 1,), memory)
+        made = await self.feed_entries(tokens, self.kv, place_S, None, (len(tokens) - 1,), memory)
         # Cloned, so that the window does not hold on to the memory of the longer tensor.
         self.kv = made.kv[:, :, -self.drafter.weights.window :].clone()
         self.state_W = made.state_RW[0]
         self.stop = stop
         self.pending = ()
 
-    async def feed(
+    async def feed_entries(
         self,
         tokens: Sequence[int],
         kv: Tensor,
@@ -175,10 +175,10 @@ class LongSpecGuess:
         # Sliding window: a token sees entries less than `window` positions back, [N, T + N].
         sees = place_S[None] > place_N[:, None] - weights.window
         sees &= place_S[None] <= place_N[:, None] if path_NS is None else path_NS
-        asked = LongSpecQuery(self.session.embed(tokens), place_N, kv, sees, rows, memory)
+        asked = LongSpecQuery(self.session.embed_tokens(tokens), place_N, kv, sees, rows, memory)
         return await ForwardQuery(weights.network, asked, len(tokens))
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Note the tokens that were written, for the layer to read.
 
         Args:
@@ -188,9 +188,9 @@ class LongSpecGuess:
         """
         # The prompt's tokens were taken when the sequence began.
         if not verdict.prompt:
-            self.pending = (*self.pending, *verdict.tokens(draft))
+            self.pending = (*self.pending, *verdict.written_tokens(draft))
 
-    def fork(self, session: Session, choice: int | None = None) -> LongSpecGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> LongSpecGuess:
         """A guess that reads another session.
 
         Args:
@@ -220,9 +220,9 @@ class WindowLaws:
         self._memory = memory
         self._laws = StateLaws(guess.session)
         self._kv = guess.kv
-        self._laws.add((0,), state_W[None])
+        self._laws.add_states((0,), state_W[None])
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Run the layer over the nodes that have no law yet.
 
         Args:
@@ -232,7 +232,7 @@ class WindowLaws:
         Returns:
             The laws at all nodes.
         """
-        if new := self._laws.new(draft):
+        if new := self._laws.new_nodes(draft):
             guess = self._guess
             past = self._guess.kv.shape[2]
             # A node's position follows from its depth; the root's is `stop` - 1.
@@ -249,9 +249,9 @@ class WindowLaws:
             for row, i in enumerate(new):
                 path_NS[row, [past - 1 + j for j in draft.path_to(i)]] = True
             tokens = [draft.token[i] for i in new]
-            made = await guess.feed(
+            made = await guess.feed_entries(
                 tokens, self._kv, place_S, path_NS, range(len(new)), self._memory
             )
             self._kv = made.kv
-            self._laws.add(new, made.state_RW)
-        return self._laws.scores(draft)
+            self._laws.add_states(new, made.state_RW)
+        return self._laws.score_draft_tree(draft)

@@ -78,7 +78,7 @@ class LookaheadDrafter:
         cells = max(c - 1 + c * (self.window + self.ngram - 2 - c) for c in columns)
         return cells + self.guesses * (self.ngram - 1)
 
-    def open(self, prompt: Sequence[int], session: Session) -> LookaheadGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> LookaheadGuess:
         """Begin a sequence.
 
         Args:
@@ -113,7 +113,7 @@ class LookaheadGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Lay out the window's cells and the candidates as one tree.
 
         Args:
@@ -131,34 +131,34 @@ class LookaheadGuess(DraftGuess):
         tree = TreeBuilder(root)
         place = dict[tuple[int, ...], int]({(): 0})
 
-        def lay(path: tuple[int, ...]) -> None:
+        def lay_path(path: tuple[int, ...]) -> None:
             for n in range(1, len(path) + 1):
                 here = path[:n]
                 if here not in place:
                     if len(tree) > budget.nodes:
                         return
-                    place[here] = tree.add(
+                    place[here] = tree.add_node(
                         place[path[: n - 1]], path[n - 1], probe=here not in candidates
                     )
 
-        columns = list(self.columns())
+        columns = list(self.cell_paths())
         cells = {path[:n] for path in columns for n in range(1, len(path) + 1)}
         # The window is fed in full or not at all: a part of it could not move on.
         if max(map(len, columns)) <= budget.depth and len(cells) <= budget.nodes:
             for path in columns:
-                lay(path)
+                lay_path(path)
         for path in guessed:
-            lay(path)
-        return tree.draft()
+            lay_path(path)
+        return tree.built_draft()
 
-    def columns(self) -> Iterator[tuple[int, ...]]:
+    def cell_paths(self) -> Iterator[tuple[int, ...]]:
         """For each column the path of tokens from the root to its uppermost cell."""
         chain = self.levels[0]
         above = self.levels[1:]
         for j in range(len(chain) + 1):
             yield (*chain[:j], *[level[j] for level in above])
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Move the window on by the target's likeliest tokens, and collect its n-grams.
 
         Args:
@@ -169,7 +169,7 @@ class LookaheadGuess(DraftGuess):
         # Nodes by parent and token, probes included, to find the cells again.
         at = {(p, x): i for i, (p, x) in enumerate(zip(draft.parent, draft.token, strict=True))}
         new: list[int] = []
-        for path in self.columns():
+        for path in self.cell_paths():
             node = 0
             for x in path:
                 below = at.get((node, x))
@@ -177,7 +177,7 @@ class LookaheadGuess(DraftGuess):
                 if below is None:
                     return
                 node = below
-            new.append(scores.argmax(node))
+            new.append(scores.likeliest_token(node))
         levels = self.levels
         # While levels are missing: one more, and every column moves to the left.
         if len(levels) < self.config.ngram - 1:
@@ -202,7 +202,7 @@ class LookaheadGuess(DraftGuess):
         if len(self.pool) > self.config.pool // self.config.guesses:
             del self.pool[next(iter(self.pool))]
 
-    def fork(self, session: Session, choice: int | None = None) -> LookaheadGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> LookaheadGuess:
         """A guess with its own window and pool.
 
         Args:

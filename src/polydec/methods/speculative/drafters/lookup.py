@@ -64,7 +64,7 @@ class LookupDrafter:
                 f"growth is {self.growth}: it must lie in 0 (copies of the full depth) to 16"
             )
 
-    def open(self, prompt: Sequence[int], session: Session) -> LookupGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> LookupGuess:
         """Begin a sequence.
 
         Args:
@@ -75,7 +75,7 @@ class LookupDrafter:
             The guess, which has read the prompt.
         """
         windows = TokenWindowIndex(tuple(range(self.max_ngram, self.min_ngram - 1, -1)), self.first)
-        windows.extend(prompt)
+        windows.extend_by_tokens(prompt)
         return LookupGuess(self, windows, ChanceCalibration(LENGTHS, TRUST))
 
 
@@ -97,19 +97,19 @@ class LookupGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    def match(self) -> tuple[int, int]:
+    def longest_match(self) -> tuple[int, int]:
         """(n, where it goes on) of the longest n-gram at the end that stood before.
 
         (0, 0) for none.
         """
-        return next(self.windows.matches(), (0, 0))
+        return next(self.windows.window_matches(), (0, 0))
 
-    def chance(self, n: int) -> float:
+    def match_chance(self, n: int) -> float:
         """How often a match of this length is right."""
         n = min(n, self.config.max_ngram)
-        return self.rates.chance(n, PRIOR[min(n, len(PRIOR)) - 1])
+        return self.rates.cell_chance(n, PRIOR[min(n, len(PRIOR)) - 1])
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Copy what followed the longest match.
 
         Args:
@@ -123,9 +123,9 @@ class LookupGuess(DraftGuess):
         """
         text = self.windows.text
         most = min(budget.depth, budget.nodes)
-        n, start = self.match()
+        n, start = self.longest_match()
         if not n:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         if self.config.growth:
             length = min(most, self.config.growth * n)
         else:
@@ -136,10 +136,10 @@ class LookupGuess(DraftGuess):
             # in a loop does.
             copied = [text[start + i % (len(text) - start)] for i in range(length)]
         # Each copied token lengthens the match by one.
-        chance = (1.0, *[self.chance(n + i) for i in range(len(copied))])
-        return Draft.certain((root, *copied), range(-1, len(copied)), chance)
+        chance = (1.0, *[self.match_chance(n + i) for i in range(len(copied))])
+        return Draft.certain_tree((root, *copied), range(-1, len(copied)), chance)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written, and count whether matches were right.
 
         Args:
@@ -147,14 +147,14 @@ class LookupGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        for x in verdict.tokens(draft):
+        for x in verdict.written_tokens(draft):
             # A match is judged at every token, whether it was copied or not.
-            n, start = self.match()
+            n, start = self.longest_match()
             if n:
-                self.rates.observe(n, self.windows.text[start] == x)
-            self.windows.extend((x,))
+                self.rates.add_cases(n, self.windows.text[start] == x)
+            self.windows.extend_by_tokens((x,))
 
-    def fork(self, session: Session, choice: int | None = None) -> LookupGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> LookupGuess:
         """A guess with its own copy of the text.
 
         Args:

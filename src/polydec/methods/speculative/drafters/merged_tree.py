@@ -11,7 +11,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, ScoreRequest
 from polydec.methods.economics.calibration import ChanceCalibration
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.drafters._several import (
+from polydec.methods.speculative.drafters._drafter_group import (
     combined_price_ms,
     combined_want,
     teach_all_guesses,
@@ -71,7 +71,7 @@ class MergedTreeDrafter:
         if not 0.0 <= self.floor <= 1.0:
             raise RequestError(f"floor is {self.floor}: it must lie in 0 to 1")
 
-    def open(self, prompt: Sequence[int], session: Session) -> MergedTreeGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> MergedTreeGuess:
         """Begin a sequence of each drafter.
 
         Args:
@@ -85,7 +85,7 @@ class MergedTreeDrafter:
         cells = len(self.drafters) * (BUCKETS + 1)
         return MergedTreeGuess(
             self,
-            tuple(d.open(prompt, session) for d in self.drafters),
+            tuple(d.open_guess(prompt, session) for d in self.drafters),
             ChanceCalibration(cells, self.trust, FORGET),
             [],
         )
@@ -103,7 +103,7 @@ class TreeMerger:
         self.tree = TreeBuilder(root)
         self.cells: list[list[int]] = [[]]
 
-    def take(self, draft: Draft, first: int, rates: ChanceCalibration, whole: bool) -> None:
+    def merge_draft(self, draft: Draft, first: int, rates: ChanceCalibration, whole: bool) -> None:
         """Merge a draft into this tree.
 
         Args:
@@ -128,18 +128,18 @@ class TreeMerger:
             else:
                 raw = draft.chance[i]
             cell = first + int(raw * BUCKETS)
-            chance = rates.chance(cell, raw)
+            chance = rates.cell_chance(cell, raw)
             # Nodes of the complete draft are added one by one, equal siblings too: each was drawn.
             if whole:
-                node = tree.add(at, token, chance, draft.draw[i], draft.law[i], probe)
+                node = tree.add_node(at, token, chance, draft.draw[i], draft.law[i], probe)
             else:
-                node = tree.put(at, token, chance)
+                node = tree.find_or_add(at, token, chance)
             if node == len(self.cells):
                 self.cells.append([])
             self.cells[node].append(cell)
             place.append(node)
 
-    def weigh(self) -> None:
+    def weigh_siblings(self) -> None:
         """Lower each chance for a sibling that has one too."""
         # No chance is so sure that it outweighs all else: the odds of 1 would be infinite.
         chances = [min(c, 0.999) for c in self.tree.chance]
@@ -153,7 +153,7 @@ class TreeMerger:
                     r = second if chances[i] == first else first
                     self.tree.chance[i] = c * (1.0 - r) / (c * (1.0 - r) + 1.0 - c)
 
-    def best(self, whole: int, most: int, floor: float) -> list[int]:
+    def best_nodes(self, whole: int, most: int, floor: float) -> list[int]:
         """Choose the nodes to feed.
 
         Args:
@@ -203,7 +203,7 @@ class MergedTreeGuess:
     def want(self) -> ScoreRequest:
         return combined_want(self.guesses)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Ask all drafters and merge their drafts.
 
         Args:
@@ -216,7 +216,9 @@ class MergedTreeGuess:
             The chosen tree.
         """
         drafts = [
-            await g.propose(root, position, budget, rng.at("source", k) if k else rng)
+            await g.propose_draft(
+                root, position, budget, rng.child_stream("source", k) if k else rng
+            )
             for k, g in enumerate(self.guesses)
         ]
         # The first source whose draft may not be cut: it has drawn nodes or probes.
@@ -230,24 +232,24 @@ class MergedTreeGuess:
         )
         merged = TreeMerger(root)
         if first is not None:
-            merged.take(drafts[first], first * (BUCKETS + 1), self.rates, whole=True)
+            merged.merge_draft(drafts[first], first * (BUCKETS + 1), self.rates, whole=True)
         whole = len(merged.tree)
         # The others' tokens are put where there is room.
         for k, draft in enumerate(drafts):
             if k != first:
-                merged.take(draft, k * (BUCKETS + 1), self.rates, whole=False)
+                merged.merge_draft(draft, k * (BUCKETS + 1), self.rates, whole=False)
         # One source's siblings are alternatives that it weighed itself; those of several are
         # evidence against one another.
         if len(drafts) > 1:
-            merged.weigh()
+            merged.weigh_siblings()
         self.last[:] = [merged]
-        out = merged.tree.draft()
-        keep = merged.best(whole, budget.nodes, self.config.floor)
+        out = merged.tree.built_draft()
+        keep = merged.best_nodes(whole, budget.nodes, self.config.floor)
         if len(keep) == len(out):
             return out
-        return out.only(keep)
+        return out.only_nodes(keep)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Count which candidates came true, and let all drafters learn.
 
         Args:
@@ -259,18 +261,18 @@ class MergedTreeGuess:
         # were not fed, until the text leaves the tree.
         for merged in self.last:
             node = 0
-            for x in verdict.tokens(draft):
+            for x in verdict.written_tokens(draft):
                 children = merged.tree.children[node]
                 for token, child in children.items():
                     for cell in merged.cells[child]:
-                        self.rates.observe(cell, token == x)
+                        self.rates.add_cases(cell, token == x)
                 if x not in children:
                     break
                 node = children[x]
         self.last.clear()
         teach_all_guesses(self.guesses, draft, scores, verdict)
 
-    def fork(self, session: Session, choice: int | None = None) -> MergedTreeGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> MergedTreeGuess:
         """Fork all guesses, with a copy of the calibration.
 
         Args:
@@ -280,7 +282,7 @@ class MergedTreeGuess:
         Returns:
             The copy.
         """
-        guesses = tuple(g.fork(session, choice) for g in self.guesses)
+        guesses = tuple(g.fork_guess(session, choice) for g in self.guesses)
         return MergedTreeGuess(self.config, guesses, self.rates.copy(), list(self.last))
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class ModelDrafter:
         if self.last is not None and self.last < 1:
             raise RequestError(f"last is {self.last}: it must be at least 1")
 
-    def open(self, prompt: Sequence[int], session: Session) -> ModelGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> ModelGuess:
         """Begin a sequence of the draft model.
 
         Args:
@@ -67,7 +67,8 @@ class ModelDrafter:
             The guess.
         """
         return ModelGuess(
-            self.tree, self.draft.open(prompt if self.last is None else prompt[-self.last :])
+            self.tree,
+            self.draft.open_session(prompt if self.last is None else prompt[-self.last :]),
         )
 
 
@@ -87,7 +88,7 @@ class ModelGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow a tree from the draft model.
 
         Args:
@@ -101,12 +102,12 @@ class ModelGuess(DraftGuess):
         """
         # Without room the prompt is not even fed.
         if budget.depth < 1:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         # The prompt is fed in chunks; from the second round on nothing is left to feed here.
-        await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
-        return await self.tree.grow(self.session, root, position, budget, rng)
+        await self.session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
+        return await self.tree.grow_tree(self.session, root, position, budget, rng)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Commit what the decoder commits.
 
         Args:
@@ -116,9 +117,9 @@ class ModelGuess(DraftGuess):
         """
         # What the draft's staged tree has of these tokens stays in its cache; rejected nodes leave
         # it.
-        self.session.commit(verdict.committed(draft))
+        self.session.commit_tokens(verdict.committed_tokens(draft))
 
-    def fork(self, session: Session, choice: int | None = None) -> ModelGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> ModelGuess:
         """A guess with a fork of the draft's session.
 
         Args:

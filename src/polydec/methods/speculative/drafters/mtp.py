@@ -47,7 +47,7 @@ class MtpDrafter:
     quadratic: bool = True
     sampler: bool = True
 
-    def open(self, prompt: Sequence[int], session: Session) -> MtpGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> MtpGuess:
         """Begin a sequence.
 
         Args:
@@ -59,7 +59,7 @@ class MtpDrafter:
         """
         return MtpGuess(self, session)
 
-    def room(self, nodes: int) -> int:
+    def token_room(self, nodes: int) -> int:
         """Tokens for which a budget of so many nodes has room, their masks counted."""
         k = len(self.mtp)
         # The root and each token bring their masks along, or the last token alone does.
@@ -87,7 +87,7 @@ class MtpGuess:
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING, hidden=True)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow a tree from the masks' states, and put masks after its nodes.
 
         Args:
@@ -100,18 +100,18 @@ class MtpGuess:
             The tree, with its masks as probes.
         """
         config = self.config
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         known = self.state_KH
         if budget.depth < 1:
             return draft
-        if known is not None and (most := config.room(budget.nodes)):
+        if known is not None and (most := config.token_room(budget.nodes)):
             if config.sampler:
                 laws = SampledLaws(known, self.session, config.mtp)
             else:
                 laws = LevelLaws(known[:, None], self.session)
             # Each mask's state gives one level of the tree.
             room = replace(budget, depth=min(budget.depth, len(known)), nodes=most)
-            draft = await config.tree.grow(laws, root, position, room, rng)
+            draft = await config.tree.grow_tree(laws, root, position, room, rng)
         return self._with_masks(draft, budget)
 
     def _with_masks(self, draft: Draft, budget: DraftBudget) -> Draft:
@@ -146,7 +146,7 @@ class MtpGuess:
             mtp.adapter,
         )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Take the states of the masks after the last accepted token.
 
         Args:
@@ -156,7 +156,7 @@ class MtpGuess:
         """
         self.state_KH = states_behind(draft, scores, verdict)
 
-    def fork(self, session: Session, choice: int | None = None) -> MtpGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> MtpGuess:
         """A guess with the same states.
 
         Args:
@@ -180,7 +180,7 @@ class SampledLaws:
         self._mtp = mtp
         self._laws = StateLaws(session)
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Run the sampler over the nodes that have no law yet.
 
         Args:
@@ -190,9 +190,11 @@ class SampledLaws:
         Returns:
             The laws at all nodes.
         """
-        new = self._laws.new(draft)
+        new = self._laws.new_nodes(draft)
         if new:
-            embed_NH = self._laws.session.embed([draft.token[i] for i in new])
+            embed_NH = self._laws.session.embed_tokens([draft.token[i] for i in new])
             state_NH = torch.stack([self._state_KH[draft.depth[i]] for i in new])
-            self._laws.add(new, await ForwardQuery(self._mtp, (state_NH, embed_NH), len(new)))
-        return self._laws.scores(draft)
+            self._laws.add_states(
+                new, await ForwardQuery(self._mtp, (state_NH, embed_NH), len(new))
+            )
+        return self._laws.score_draft_tree(draft)

@@ -15,7 +15,7 @@ from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.drafters._shape import Template, of_counts
+from polydec.methods.speculative.drafters._tree_shapes import Template, of_counts
 from polydec.methods.speculative.loop.protocols import DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
@@ -97,7 +97,7 @@ class NgramRowsDrafter:
     def template(self) -> Template:
         return of_counts(self.shape)
 
-    def open(self, prompt: Sequence[int], session: Session) -> NgramRowsGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> NgramRowsGuess:
         """Begin a sequence.
 
         Args:
@@ -132,7 +132,7 @@ class NgramRowsGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING, base=RowDetail.TOPK)
 
-    def find(self, context: Sequence[int]) -> Row | None:
+    def find_row(self, context: Sequence[int]) -> Row | None:
         """The row of the longest known n-gram at the end of a context. None: none is known."""
         for n in range(min(self.config.longest, len(context)), self.config.shortest - 1, -1):
             row = self.store.after.get(tuple(context[-n:]))
@@ -140,7 +140,7 @@ class NgramRowsGuess(DraftGuess):
                 return row
         return None
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow the tree of fixed shape.
 
         Args:
@@ -148,7 +148,7 @@ class NgramRowsGuess(DraftGuess):
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
             rng: Random stream of the text. Children of template node i are drawn at
-                ``rng.at("draft", position, i)``.
+                ``rng.child_stream("draft", position, i)``.
 
         Returns:
             The tree, smaller where n-grams or the budget are missing.
@@ -168,11 +168,11 @@ class NgramRowsGuess(DraftGuess):
             if node is None or tree.depth[node] >= budget.depth:
                 row = None
             else:
-                row = self.find(context[node])
+                row = self.find_row(context[node])
             # The root does not count against the budget.
             most = min(count, budget.nodes + 1 - len(tree))
             if row and most > 0:
-                tokens, law_V = self._children(row, most, rng.at("draft", position, at))
+                tokens, law_V = self._children(row, most, rng.child_stream("draft", position, at))
             else:
                 tokens = ()
                 law_V = None
@@ -182,14 +182,14 @@ class NgramRowsGuess(DraftGuess):
             for x in tokens:
                 assert node is not None and row is not None
                 context.append((*context[node], x)[-self.config.longest :])
-                tree.add(
+                tree.add_node(
                     node,
                     x,
                     row[2][row[1].index(x)],
                     DrawKind.CERTAIN if law_V is None else DrawKind.WITHOUT,
                     law_V,
                 )
-        return tree.draft()
+        return tree.built_draft()
 
     def _children(self, row: Row, count: int, rng: Rng) -> tuple[tuple[int, ...], Tensor | None]:
         """The children that a row gives, and the law that they were drawn from (None: certain)."""
@@ -204,7 +204,7 @@ class NgramRowsGuess(DraftGuess):
             tokens[i] for i in rng.without_replacement(law_V[list(tokens)].double().exp(), count)
         ), law_V
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Average the target's rows along the accepted path into the store.
 
         Args:
@@ -218,18 +218,18 @@ class NgramRowsGuess(DraftGuess):
                 self.text.append(draft.token[node])
             # A greedy target's law is a point mass: the model's own row before shaping is averaged
             # instead.
-            if scores.certain(node) is None:
-                self.like[:] = [scores.row(node)]
-                tokens, logp = scores.topk(node, self.config.keep)
+            if scores.certain_token(node) is None:
+                self.like[:] = [scores.logprob_row(node)]
+                tokens, logp = scores.likeliest_tokens(node, self.config.keep)
             else:
-                tokens, logp = scores.base.topk(node, self.config.keep)
+                tokens, logp = scores.base.likeliest_tokens(node, self.config.keep)
             p = torch.tensor(logp, dtype=torch.float64).exp().tolist()
             new = {x: y for x, y in zip(tokens, p, strict=True) if y > 0.0}
             for n in range(self.config.shortest, min(self.config.longest, len(self.text)) + 1):
-                self.write(tuple(self.text[-n:]), new)
+                self.write_row(tuple(self.text[-n:]), new)
         self.text.append(verdict.bonus)
 
-    def write(self, key: tuple[int, ...], new: dict[int, float]) -> None:
+    def write_row(self, key: tuple[int, ...], new: dict[int, float]) -> None:
         """Average one more row into that of an n-gram.
 
         Args:
@@ -247,7 +247,7 @@ class NgramRowsGuess(DraftGuess):
         while len(self.store.after) > self.config.most:
             del self.store.after[next(iter(self.store.after))]
 
-    def fork(self, session: Session, choice: int | None = None) -> NgramRowsGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> NgramRowsGuess:
         """A guess with its own copy of the text, and of the rows unless they are shared.
 
         Args:

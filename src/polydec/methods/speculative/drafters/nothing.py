@@ -26,7 +26,7 @@ class NothingDrafter:
         "it proposes nothing",
     )
 
-    def open(self, prompt: Sequence[int], session: Session) -> NothingGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> NothingGuess:
         """Begin a sequence.
 
         Args:
@@ -47,7 +47,7 @@ class NothingGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Propose nothing.
 
         Args:
@@ -59,9 +59,9 @@ class NothingGuess(DraftGuess):
         Returns:
             The root alone.
         """
-        return Draft.chain(root)
+        return Draft.chain_draft(root)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Learn nothing.
 
         Args:
@@ -70,7 +70,7 @@ class NothingGuess(DraftGuess):
             verdict: The accepted nodes and the token that follows them.
         """
 
-    def fork(self, session: Session, choice: int | None = None) -> NothingGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> NothingGuess:
         """The same guess, as it has no state.
 
         Args:

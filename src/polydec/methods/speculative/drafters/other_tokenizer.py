@@ -49,7 +49,7 @@ class OtherTokenizerDrafter:
     def __post_init__(self) -> None:
         check_draft_vocabularies(self.draft, self.vocab, self.context)
 
-    def open(self, prompt: Sequence[int], session: Session) -> OtherTokenizerGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> OtherTokenizerGuess:
         """Begin a sequence.
 
         Args:
@@ -60,7 +60,7 @@ class OtherTokenizerDrafter:
             The guess.
         """
         return OtherTokenizerGuess(
-            self, OtherTokenizerReader.of(self.draft, self.vocab, self.context, prompt)
+            self, OtherTokenizerReader.of_prompt(self.draft, self.vocab, self.context, prompt)
         )
 
 
@@ -80,7 +80,7 @@ class OtherTokenizerGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Let the draft go on, and spell what it wrote.
 
         Args:
@@ -99,19 +99,19 @@ class OtherTokenizerGuess(DraftGuess):
             place = None
         # The draft is not where the text is, for instance inside of a character.
         if place is None:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         (session, first), draft = place, self.config.draft.vocab
-        chain = Draft.chain(first)
+        chain = Draft.chain_draft(first)
         end = False
         for depth in range(1, most + 1):
-            scores = await session.score(chain, ScoreRequest(law=RowDetail.ARGMAX))
+            scores = await session.score_draft(chain, ScoreRequest(law=RowDetail.ARGMAX))
             # Greedy, since its law over other tokens cannot be compared with the target's.
-            token = scores.argmax(depth - 1)
+            token = scores.likeliest_token(depth - 1)
             # An end is spelled by no text: it is added by its id afterwards.
             end = token in draft.eos
             if end:
                 break
-            chain = chain.grown(token, depth - 1, DrawKind.CERTAIN, None)
+            chain = chain.with_node(token, depth - 1, DrawKind.CERTAIN, None)
             if not budget.go_on(depth, 1.0):
                 break
         words = self.reader.words
@@ -131,9 +131,9 @@ class OtherTokenizerGuess(DraftGuess):
             ends = sorted(self.config.vocab.eos)[:1]
         else:
             ends = []
-        return Draft.chain(root, [*ids, *ends][:most])
+        return Draft.chain_draft(root, [*ids, *ends][:most])
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written.
 
         Args:
@@ -141,9 +141,9 @@ class OtherTokenizerGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.reader.text += verdict.tokens(draft)
+        self.reader.text += verdict.written_tokens(draft)
 
-    def fork(self, session: Session, choice: int | None = None) -> OtherTokenizerGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> OtherTokenizerGuess:
         """A guess with a fork of the draft's session.
 
         Args:

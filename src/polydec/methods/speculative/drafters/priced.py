@@ -35,7 +35,7 @@ class PricedDrafter:
         if not 0.0 <= self.ms < inf:
             raise RequestError(f"ms is {self.ms}: it must be finite and at least 0")
 
-    def open(self, prompt: Sequence[int], session: Session) -> PricedGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> PricedGuess:
         """Begin a sequence of the drafter.
 
         Args:
@@ -45,7 +45,7 @@ class PricedDrafter:
         Returns:
             The guess.
         """
-        return PricedGuess(self, self.drafter.open(prompt, session))
+        return PricedGuess(self, self.drafter.open_guess(prompt, session))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class PricedGuess:
     def want(self) -> ScoreRequest:
         return self.guess.want
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Let the drafter propose.
 
         Args:
@@ -80,9 +80,9 @@ class PricedGuess:
         Returns:
             Its draft.
         """
-        return await self.guess.propose(root, position, budget, rng)
+        return await self.guess.propose_draft(root, position, budget, rng)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Let the drafter learn.
 
         Args:
@@ -90,9 +90,9 @@ class PricedGuess:
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.guess.learn(draft, scores, verdict)
+        self.guess.learn_round(draft, scores, verdict)
 
-    def fork(self, session: Session, choice: int | None = None) -> PricedGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> PricedGuess:
         """Fork the drafter's guess.
 
         Args:
@@ -102,7 +102,7 @@ class PricedGuess:
         Returns:
             The copy.
         """
-        return PricedGuess(self.config, self.guess.fork(session, choice))
+        return PricedGuess(self.config, self.guess.fork_guess(session, choice))
 
     def close(self) -> None:
         self.guess.close()

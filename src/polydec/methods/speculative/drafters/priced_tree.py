@@ -69,7 +69,7 @@ class PricedTree:
         """
         return PricedTree(trained[0], *(costs.tree_ms or (0.0, 0.0)), trained[1])
 
-    def brings(self, step: int) -> float:
+    def expected_gain(self, step: int) -> float:
         """Tokens that asking is expected to bring in a step of this class."""
         # In proportion to how often this drafter is right, from figures of another one.
         return BRINGS[step] * self.right / RIGHT
@@ -98,7 +98,7 @@ class PricedTree:
         # The grower makes one level more than it proposes, unless the depth was reached.
         return self.first_ms + self.level_ms * (min(depth, max(draft.depth) + 1) - 1)
 
-    def budget(self, budget: DraftBudget, saved_ms: float) -> DraftBudget:
+    def tree_budget(self, budget: DraftBudget, saved_ms: float) -> DraftBudget:
         """The budget for the tree: no path goes on that does not pay for a level.
 
         Args:
@@ -128,7 +128,7 @@ class TreeYield:
         default_factory=lambda: ChanceCalibration(len(BRINGS), TRUST, FORGET)
     )
 
-    def expected(self, step: int, prior: float) -> float:
+    def expected_tokens(self, step: int, prior: float) -> float:
         """Tokens that asking is expected to bring.
 
         Args:
@@ -138,16 +138,16 @@ class TreeYield:
         Returns:
             The expected tokens.
         """
-        return self.counts.chance(step, prior)
+        return self.counts.cell_chance(step, prior)
 
-    def observe(self, step: int, tokens: float) -> None:
+    def count_tokens(self, step: int, tokens: float) -> None:
         """Count one step in which it was asked.
 
         Args:
             step: Class of the step.
             tokens: Tokens that asking brought.
         """
-        self.counts.observe(step, tokens)
+        self.counts.add_cases(step, tokens)
 
     def pass_over(self, step: int) -> None:
         """Note that it was not asked in a step of this class: what was counted there fades."""

@@ -56,7 +56,7 @@ class ProbesDrafter:
         if not self.sure >= 0:
             raise RequestError(f"sure is {self.sure}: it must be at least 0")
 
-    def open(self, prompt: Sequence[int], session: Session) -> ProbesGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> ProbesGuess:
         """Begin a sequence.
 
         Args:
@@ -94,7 +94,7 @@ class ProbesGuess:
             hidden=True,
         )
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow a tree from the probes' states, and put probes after its nodes.
 
         Args:
@@ -107,8 +107,8 @@ class ProbesGuess:
             The tree, with its probes.
         """
         if budget.depth < 1:
-            return Draft.chain(root)
-        draft = Draft.chain(root)
+            return Draft.chain_draft(root)
+        draft = Draft.chain_draft(root)
         known = self.state_LEH
         config = self.config
         plan = None
@@ -123,7 +123,7 @@ class ProbesGuess:
                 nodes=min(budget.nodes, config.rows),
             )
             laws = LevelLaws(known, self.session)
-            draft = await tree.grow(laws, root, position, room, rng)
+            draft = await tree.grow_tree(laws, root, position, room, rng)
         return await self._with_probes(draft, budget, plan)
 
     async def _with_probes(
@@ -143,7 +143,7 @@ class ProbesGuess:
             counts = allot_probes(draft, probes.rates, room, budget.depth)
         # What is fed for each probe, which may depend on the state of its token at the layer that
         # it enters.
-        entering = probes.behind({d: await self._at(d, draft) for d in probes.depths}, n)
+        entering = probes.probe_inputs({d: await self._at(d, draft) for d in probes.depths}, n)
         chains = [
             (probes.enter[j], node, copy, j)
             for node, count in enumerate(counts)
@@ -179,13 +179,13 @@ class ProbesGuess:
     async def _at(self, depth: int, draft: Draft) -> Tensor | None:
         """The states of a draft's tokens that enter the layer of this index, shape ``[N, H]``."""
         if not depth:
-            return self.session.embed(draft.token)
-        layers = self.session.part(range(depth))
+            return self.session.embed_tokens(draft.token)
+        layers = self.session.open_part(range(depth))
         return (
-            await layers.score(draft, ScoreRequest(law=RowDetail.NOTHING, hidden=True))
+            await layers.score_draft(draft, ScoreRequest(law=RowDetail.NOTHING, hidden=True))
         ).hidden_NH
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Take the states of the probes after the last accepted token.
 
         Args:
@@ -202,7 +202,7 @@ class ProbesGuess:
                 last = 0
             # The token after the last accepted one is the new root: where the model was not sure of
             # it, nothing is drafted.
-            chance = exp(scores.base.logp(last, (verdict.bonus,))[0])
+            chance = exp(scores.base.token_logprobs(last, (verdict.bonus,))[0])
             if chance < self.config.sure:
                 state_NH = None
         if state_NH is None:
@@ -210,7 +210,7 @@ class ProbesGuess:
         else:
             self.state_LEH = state_NH.unflatten(0, (copies, -1)).transpose(0, 1)
 
-    def fork(self, session: Session, choice: int | None = None) -> ProbesGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> ProbesGuess:
         """A guess with the same states.
 
         Args:
@@ -236,7 +236,7 @@ class LevelLaws:
         self._state_LEH = state_LEH
         self._laws = StateLaws(session)
 
-    async def score(self, draft: Draft, want: ScoreRequest) -> DraftScores:
+    async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Give laws to the nodes that have none yet.
 
         Args:
@@ -246,11 +246,11 @@ class LevelLaws:
         Returns:
             The laws at all nodes.
         """
-        for k in sorted({draft.depth[i] for i in self._laws.new(draft)}):
-            nodes = [i for i in self._laws.new(draft) if draft.depth[i] == k]
+        for k in sorted({draft.depth[i] for i in self._laws.new_nodes(draft)}):
+            nodes = [i for i in self._laws.new_nodes(draft) if draft.depth[i] == k]
             state_EH = self._state_LEH[k]
             self._laws.add_mean(nodes, state_EH)
-        return self._laws.scores(draft)
+        return self._laws.score_draft_tree(draft)
 
 
 def states_behind(draft: Draft, scores: DraftScores, verdict: Verdict) -> Tensor | None:

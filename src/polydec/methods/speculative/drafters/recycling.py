@@ -12,7 +12,7 @@ from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
-from polydec.methods.speculative.drafters._shape import Template, of_counts, tree_template
+from polydec.methods.speculative.drafters._tree_shapes import Template, of_counts, tree_template
 from polydec.methods.speculative.loop.protocols import DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
@@ -118,7 +118,7 @@ class RecyclingDrafter:
                 heappush(heap, (value * r, (*path, i)))
         return tree_template(best)
 
-    def open(self, prompt: Sequence[int], session: Session) -> RecyclingGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> RecyclingGuess:
         """Begin a sequence.
 
         Args:
@@ -149,7 +149,7 @@ class RecyclingGuess(DraftGuess):
             law=RowDetail.NOTHING, base=RowDetail.TOPK, prompt=self.config.recycle_prefill
         )
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Unfold the table below the root.
 
         Args:
@@ -180,10 +180,10 @@ class RecyclingGuess(DraftGuess):
             ):
                 place.append(None)
             else:
-                place.append(tree.add(p, row[rank], rates[min(rank, len(rates) - 1)]))
-        return tree.draft()
+                place.append(tree.add_node(p, row[rank], rates[min(rank, len(rates) - 1)]))
+        return tree.built_draft()
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Write the rows of all scored nodes.
 
         Args:
@@ -199,7 +199,7 @@ class RecyclingGuess(DraftGuess):
         for i in (*[i for i in range(len(draft)) if i not in accepted], *accepted):
             self.memory.after[draft.token[i]] = tuple(rows[i])
 
-    def fork(self, session: Session, choice: int | None = None) -> RecyclingGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> RecyclingGuess:
         """A guess with its own copy of the table, unless the table outlives the request.
 
         Args:

@@ -54,7 +54,7 @@ class SelfSpeculativeDrafter:
                 f"in {self.layers}, not both of one"
             )
 
-    def open(self, prompt: Sequence[int], session: Session) -> SelfSpeculativeGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> SelfSpeculativeGuess:
         """Begin a sequence.
 
         Args:
@@ -67,7 +67,7 @@ class SelfSpeculativeDrafter:
         Raises:
             PolydecError: The target's layers cannot run alone.
         """
-        return SelfSpeculativeGuess(self, session.part(self.layers, self.without))
+        return SelfSpeculativeGuess(self, session.open_part(self.layers, self.without))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class SelfSpeculativeGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow a tree from the layers.
 
         Args:
@@ -99,12 +99,12 @@ class SelfSpeculativeGuess(DraftGuess):
             The tree.
         """
         if budget.depth < 1:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         # The part stages its nodes in the target's own cache; behind an exit the target's next
         # score goes on from there.
-        return await self.config.tree.grow(self.session, root, position, budget, rng)
+        return await self.config.tree.grow_tree(self.session, root, position, budget, rng)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Learn nothing: the layers read the target's own cache.
 
         Args:
@@ -113,7 +113,7 @@ class SelfSpeculativeGuess(DraftGuess):
             verdict: The accepted nodes and the token that follows them.
         """
 
-    def fork(self, session: Session, choice: int | None = None) -> SelfSpeculativeGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> SelfSpeculativeGuess:
         """A guess on the same layers of another session.
 
         Args:
@@ -123,7 +123,7 @@ class SelfSpeculativeGuess(DraftGuess):
         Returns:
             The copy.
         """
-        return replace(self, session=session.part(self.config.layers, self.config.without))
+        return replace(self, session=session.open_part(self.config.layers, self.config.without))
 
     def close(self) -> None:
         pass

@@ -51,7 +51,7 @@ class SharedTokensDrafter:
     def __post_init__(self) -> None:
         check_draft_vocabularies(self.draft, self.vocab, self.context)
 
-    def open(self, prompt: Sequence[int], session: Session) -> SharedTokensGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> SharedTokensGuess:
         """Begin a sequence.
 
         Args:
@@ -61,10 +61,10 @@ class SharedTokensDrafter:
         Returns:
             The guess.
         """
-        reader = OtherTokenizerReader.of(self.draft, self.vocab, self.context, prompt)
+        reader = OtherTokenizerReader.of_prompt(self.draft, self.vocab, self.context, prompt)
         # The map of the two vocabularies is made once for all requests.
         return SharedTokensGuess(
-            reader, SharedVocabulary.of(self.draft.vocab, self.vocab), self.vocab.size
+            reader, SharedVocabulary.of_models(self.draft.vocab, self.vocab), self.vocab.size
         )
 
 
@@ -86,7 +86,7 @@ class SharedVocabulary:
 
     @staticmethod
     @lru_cache(maxsize=8)
-    def of(draft: TokenVocabulary, target: TokenVocabulary) -> SharedVocabulary:
+    def of_models(draft: TokenVocabulary, target: TokenVocabulary) -> SharedVocabulary:
         """The shared tokens of two vocabularies, computed once for the same two.
 
         Args:
@@ -123,7 +123,7 @@ class SharedTokensGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Draw a chain of shared tokens.
 
         Args:
@@ -131,13 +131,13 @@ class SharedTokensGuess(DraftGuess):
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
             rng: Random stream of the text. The token of each depth is drawn at
-                ``rng.at("draft", position, depth)``.
+                ``rng.child_stream("draft", position, depth)``.
 
         Returns:
             The chain.
         """
         most = min(budget.depth, budget.nodes)
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         # Without a shared token no guess of the draft has a name in the target's vocabulary.
         if most > 0 and self.shared.twin:
             place = await self.reader.catch_up()
@@ -146,11 +146,11 @@ class SharedTokensGuess(DraftGuess):
         if place is None:
             return draft
         session, first = place
-        chain = Draft.chain(first)
+        chain = Draft.chain_draft(first)
         shared = self.shared
         for depth in range(1, most + 1):
-            scores = await session.score(chain, ScoreRequest())
-            only = scores.certain(depth - 1)
+            scores = await session.score_draft(chain, ScoreRequest())
+            only = scores.certain_token(depth - 1)
             # A token that is certain has no law to compare.
             law_V = None
             p = 1.0
@@ -161,7 +161,7 @@ class SharedTokensGuess(DraftGuess):
                     break
                 token = shared.twin[only]
             else:
-                row_V = scores.row(depth - 1)
+                row_V = scores.logprob_row(depth - 1)
                 draw = DrawKind.INDEPENDENT
                 # The draft's row on shared tokens, renormalised and written to the target's ids.
                 shared_K = row_V[shared.ours_K.to(row_V.device)]
@@ -171,17 +171,17 @@ class SharedTokensGuess(DraftGuess):
                 law_V = row_V.new_full((self.size,), NEG_INF)
                 law_V[shared.theirs_K.to(row_V.device)] = normalise_log_weights(shared_K)
                 p_V = float64_probabilities(law_V)
-                token = rng.at("draft", position, depth).categorical(p_V)
+                token = rng.child_stream("draft", position, depth).draw_categorical(p_V)
                 p = float(p_V[token])
-            draft = draft.grown(token, depth - 1, draw, law_V, p)
+            draft = draft.with_node(token, depth - 1, draw, law_V, p)
             # Two chains of the same tokens: `draft` in the target's ids, `chain` in the draft's
             # own.
-            chain = chain.grown(shared.back[token], depth - 1, DrawKind.CERTAIN, None)
+            chain = chain.with_node(shared.back[token], depth - 1, DrawKind.CERTAIN, None)
             if not budget.go_on(depth, p):
                 break
         return draft
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written.
 
         Args:
@@ -189,9 +189,9 @@ class SharedTokensGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.reader.text += verdict.tokens(draft)
+        self.reader.text += verdict.written_tokens(draft)
 
-    def fork(self, session: Session, choice: int | None = None) -> SharedTokensGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> SharedTokensGuess:
         """A guess with a fork of the draft's session.
 
         Args:

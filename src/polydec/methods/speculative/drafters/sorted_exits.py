@@ -60,7 +60,7 @@ class SortedExitsDrafter:
             raise RequestError(f"stop is {self.stop}: it must lie in 0 to 1")
 
     @staticmethod
-    def of(
+    def of_exits(
         draft: Target, exits: Sequence[int], stop: float, **thresholds: float
     ) -> SortedExitsDrafter:
         """The drafter for exits that may coincide.
@@ -90,7 +90,7 @@ class SortedExitsDrafter:
         at.pop(0, None)
         return SortedExitsDrafter(draft, tuple(at), tuple(at.values())[:-1], stop)
 
-    def open(self, prompt: Sequence[int], session: Session) -> SortedGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> SortedGuess:
         """Begin a sequence of the draft model.
 
         Args:
@@ -100,7 +100,7 @@ class SortedExitsDrafter:
         Returns:
             The guess.
         """
-        return SortedGuess(self, self.draft.open(prompt))
+        return SortedGuess(self, self.draft.open_session(prompt))
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class SortedGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Draw a chain, each token from the first exit that is sure.
 
         Args:
@@ -127,16 +127,16 @@ class SortedGuess(DraftGuess):
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
             rng: Random stream of the text. The token of each depth is drawn at
-                ``rng.at("draft", position, depth)``.
+                ``rng.child_stream("draft", position, depth)``.
 
         Returns:
             The chain.
         """
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         most = min(budget.depth, budget.nodes)
         # The prompt is fed in chunks; from the second round on nothing is left to feed here.
         if most:
-            await self.session.prefill(ScoreRequest(law=RowDetail.NOTHING))
+            await self.session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
         for depth in range(1, most + 1):
             scores, sure = await self._law(draft)
             # An unsure exit ends the draft before its token: the decision follows from the text,
@@ -144,11 +144,11 @@ class SortedGuess(DraftGuess):
             if sure < self.config.stop:
                 break
             token, draw, law_V, q = draw_draft_token(
-                scores, depth - 1, categorical_pick(rng.at("draft", position, depth))
+                scores, depth - 1, categorical_pick(rng.child_stream("draft", position, depth))
             )
             # A certain token counts with the exit's probability before shaping.
             q = sure if law_V is None else q
-            draft = draft.grown(token, depth - 1, draw, law_V, q)
+            draft = draft.with_node(token, depth - 1, draw, law_V, q)
             if not budget.go_on(depth, q):
                 break
         return draft
@@ -162,15 +162,15 @@ class SortedGuess(DraftGuess):
                 continue
             # The part of fewer layers shares the session's cache, so a deeper exit goes on from
             # what this one computed.
-            scores = await self.session.part(range(exit)).score(
+            scores = await self.session.open_part(range(exit)).score_draft(
                 draft, ScoreRequest(base=RowDetail.ROW)
             )
-            sure = exp(scores.base.topk(len(draft) - 1, 1)[1][0])
+            sure = exp(scores.base.likeliest_tokens(len(draft) - 1, 1)[1][0])
             if sure >= bar:
                 return scores, sure
         raise AssertionError("the last exit has no bar")
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Commit what the decoder commits.
 
         Args:
@@ -178,9 +178,9 @@ class SortedGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.session.commit(verdict.committed(draft))
+        self.session.commit_tokens(verdict.committed_tokens(draft))
 
-    def fork(self, session: Session, choice: int | None = None) -> SortedGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> SortedGuess:
         """A guess with a fork of the draft's session.
 
         Args:

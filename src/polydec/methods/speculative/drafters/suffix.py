@@ -66,7 +66,7 @@ class SuffixDrafter:
         if not self.trust > 0.0:
             raise RequestError(f"trust is {self.trust}: it must be above 0")
 
-    def open(self, prompt: Sequence[int], session: Session) -> SuffixGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> SuffixGuess:
         """Begin a sequence.
 
         Args:
@@ -79,7 +79,7 @@ class SuffixDrafter:
         guess = SuffixGuess(
             self, SuffixAutomaton(), [], [0, 0], ChanceCalibration(len(PRIOR), self.trust)
         )
-        guess.extend(prompt)
+        guess.extend_by_tokens(prompt)
         return guess
 
 
@@ -106,16 +106,16 @@ class SuffixGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    def extend(self, tokens: Sequence[int]) -> None:
+    def extend_by_tokens(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text, and move the match in the store on."""
         for x in tokens:
-            self.automaton.extend(x)
+            self.automaton.extend_by_token(x)
             self.text.append(x)
             # The match in the store moves along with the text token by token.
             if self.config.store is not None:
-                self.at[:] = self.config.store.automaton.step(self.at[0], self.at[1], x)
+                self.at[:] = self.config.store.automaton.next_match(self.at[0], self.at[1], x)
 
-    def match(self) -> tuple[SuffixAutomaton, int, int]:
+    def longest_match(self) -> tuple[SuffixAutomaton, int, int]:
         """(automaton, state, length) of the longest suffix that stood before, in text or store."""
         state, length = self.automaton.match
         if self.config.store is not None and self.at[1] > length:
@@ -124,7 +124,7 @@ class SuffixGuess(DraftGuess):
             return store, store.state_of(self.at[0], self.at[1]), self.at[1]
         return self.automaton, state, length
 
-    def chance(self, length: int, count: int, total: int) -> float:
+    def match_chance(self, length: int, count: int, total: int) -> float:
         """The chance of a continuation.
 
         Args:
@@ -138,7 +138,7 @@ class SuffixGuess(DraftGuess):
         cell = _index(length, count)
         # At most the share itself: rates may exceed 1, since divided continuations count as parts
         # of a trial.
-        return count / total * min(self.rates.chance(cell, PRIOR[cell]), 1.0)
+        return count / total * min(self.rates.cell_chance(cell, PRIOR[cell]), 1.0)
 
     def after(
         self, automaton: SuffixAutomaton, state: int, length: int
@@ -156,16 +156,16 @@ class SuffixGuess(DraftGuess):
         """
         if length < self.config.min_match:
             return []
-        best = automaton.after(state)
+        best = automaton.followers_of(state)
         # Shares are of all continuations, also of those beyond the width.
         total = sum(n for n, _, _ in best)
         follow = automaton.next[state]
         return [
-            (self.chance(length, n, total), x, (follow[x], length + 1))
+            (self.match_chance(length, n, total), x, (follow[x], length + 1))
             for n, _, x in best[: self.config.width]
         ]
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Grow the tree of the likeliest continuations.
 
         Args:
@@ -177,16 +177,16 @@ class SuffixGuess(DraftGuess):
         Returns:
             The tree.
         """
-        automaton, state, length = self.match()
+        automaton, state, length = self.longest_match()
         return likeliest_first(
             root,
             (state, length),
-            lambda at, _: self.after(automaton, *automaton.resumed(*at)),
+            lambda at, _: self.after(automaton, *automaton.resumed_match(*at)),
             max(self.config.floor, budget.floor),
             budget,
         )
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written, and count whether best continuations came.
 
         Args:
@@ -194,18 +194,18 @@ class SuffixGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        for x in verdict.tokens(draft):
-            automaton, state, length = self.match()
-            if length and (best := automaton.after(state)):
+        for x in verdict.written_tokens(draft):
+            automaton, state, length = self.longest_match()
+            if length and (best := automaton.followers_of(state)):
                 count, _, likeliest = best[0]
                 # A continuation with share s counts as s of a trial: a right one then raises the
                 # rate to what unanimous matches would have.
-                self.rates.observe(
+                self.rates.add_cases(
                     _index(length, count), likeliest == x, count / sum(n for n, _, _ in best)
                 )
-            self.extend((x,))
+            self.extend_by_tokens((x,))
 
-    def fork(self, session: Session, choice: int | None = None) -> SuffixGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> SuffixGuess:
         """A guess with its own copy of the text.
 
         Args:
@@ -222,7 +222,7 @@ class SuffixGuess(DraftGuess):
 
     def close(self) -> None:
         if self.config.add and self.config.store is not None:
-            self.config.store.add(self.text)
+            self.config.store.add_sequence(self.text)
 
 
 def _index(length: int, count: int) -> int:

@@ -26,7 +26,7 @@ class ArtefactFinder(Protocol):
 
     @property
     def target(self) -> Target: ...
-    def find(self, kind: type[Any], /) -> Any: ...
+    def find_artefact(self, kind: type[Any], /) -> Any: ...
 
 
 def find_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, float] | None:
@@ -49,7 +49,7 @@ def find_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, f
         (EagleModel, EagleDrafter),
         (DraftHeads, HeadsDrafter),
     ):
-        trained = kit.find(kind)
+        trained = kit.find_artefact(kind)
         if trained is not None and _shows_states(kit.target):
             # Unshaped laws let the compiled code grow the tree in one call.
             return drafts(trained, tree, prompt=False, bent=False), trained.rates[0][0]

@@ -28,7 +28,7 @@ C2 = 8.0
 class TrigramFollowers(Protocol):
     """What follows two tokens in a corpus."""
 
-    def row(self, pair: Pair) -> dict[int, float]:
+    def follower_weights(self, pair: Pair) -> dict[int, float]:
         """The weight of each token after these two; empty where they are not known.
 
         It must not be written to.
@@ -45,7 +45,7 @@ class NgramTableFollowers:
 
     table: NGrams
 
-    def row(self, pair: Pair) -> dict[int, float]:
+    def follower_weights(self, pair: Pair) -> dict[int, float]:
         return {token: chance for chance, token in self.table.exactly_after(pair) if chance > 0.0}
 
 
@@ -60,7 +60,7 @@ class TrigramWeights:
     after: dict[Pair, dict[int, float]] = field(default_factory=dict[Pair, dict[int, float]])
 
     @staticmethod
-    def of(corpus: Iterable[Sequence[int]], top: int = 12) -> TrigramWeights:
+    def of_corpus(corpus: Iterable[Sequence[int]], top: int = 12) -> TrigramWeights:
         """Relative frequencies in some token sequences.
 
         Args:
@@ -82,7 +82,7 @@ class TrigramWeights:
             }
         )
 
-    def row(self, pair: Pair) -> dict[int, float]:
+    def follower_weights(self, pair: Pair) -> dict[int, float]:
         return self.after.get(pair, {})
 
 
@@ -170,7 +170,7 @@ class TrigramDrafter:
         if not 0.0 < self.decay <= 1.0:
             raise RequestError(f"decay is {self.decay}: it must be above 0 and at most 1")
 
-    def open(self, prompt: Sequence[int], session: Session) -> TrigramGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> TrigramGuess:
         """Begin a sequence.
 
         Args:
@@ -181,11 +181,13 @@ class TrigramDrafter:
             The guess, with the prompt's own frequencies where the table has none.
         """
         if self.prompt:
-            own = TrigramWeights.of([prompt], self.top).after
+            own = TrigramWeights.of_corpus([prompt], self.top).after
         else:
             own = {}
         return TrigramGuess(
-            self, {k: row for k, row in own.items() if not self.table.row(k)}, list(prompt)
+            self,
+            {k: row for k, row in own.items() if not self.table.follower_weights(k)},
+            list(prompt),
         )
 
 
@@ -211,7 +213,7 @@ class TrigramSearchNode:
         self.score = 0.0
         self.kids: list[TrigramSearchNode] | None = None
 
-    def choose(self) -> TrigramSearchNode:
+    def choose_child(self) -> TrigramSearchNode:
         """The child to visit next: an unvisited one, else the best by PUCT."""
         # Each visit but the first opened a child, the likeliest first: with more visits than
         # children none is unvisited.
@@ -226,12 +228,12 @@ class TrigramSearchNode:
             key=lambda k: (k.score / k.visits + wide * k.weight / (1 + k.visits), -k.token),
         )
 
-    def below(self, tokens: tuple[int, ...] = ()) -> Iterator[Sentence]:
+    def visited_below(self, tokens: tuple[int, ...] = ()) -> Iterator[Sentence]:
         """(visits, tokens) of all visited nodes below this one."""
         for kid in self.kids or ():
             if kid.visits:
                 yield kid.visits, (*tokens, kid.token)
-                yield from kid.below((*tokens, kid.token))
+                yield from kid.visited_below((*tokens, kid.token))
 
 
 @dataclass(frozen=True)
@@ -252,37 +254,37 @@ class TrigramGuess(DraftGuess):
     def want(self) -> ScoreRequest:
         return ScoreRequest(law=RowDetail.NOTHING)
 
-    def row(self, pair: Pair) -> dict[int, float]:
+    def follower_weights(self, pair: Pair) -> dict[int, float]:
         """The weights after a pair: the adapted ones where there are any, else the table's."""
         row = self.own.get(pair)
         if row is None:
-            return self.config.table.row(pair)
+            return self.config.table.follower_weights(pair)
         return row
 
-    def likeliest(self, pair: Pair) -> list[tuple[int, float]]:
+    def likeliest_followers(self, pair: Pair) -> list[tuple[int, float]]:
         """(token, weight), best first."""
-        return sorted(self.row(pair).items(), key=_best)[: self.config.top]
+        return sorted(self.follower_weights(pair).items(), key=_best)[: self.config.top]
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Search, and make a tree of the most visited sequences.
 
         Args:
             root: Last token of the text. It is node 0 of the draft.
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
-            rng: Random stream of the text. Search i draws at ``rng.at("draft", position).at(i)``.
+            rng: Random stream of the text. Search i draws at ``rng.child_stream("draft", position).child_stream(i)``.
 
         Returns:
             The tree. The root alone where the last two tokens are not known.
         """
         if len(self.text) < 2 or min(budget.depth, budget.nodes) < 1:
-            return Draft.chain(root)
+            return Draft.chain_draft(root)
         start = _last_two(self.text)
-        if not self.row(start):
-            return Draft.chain(root)
+        if not self.follower_weights(start):
+            return Draft.chain_draft(root)
         if not self.config.iterations:
             return self._best_first(start, budget)
-        kept = self._search(start, rng.at("draft", position))
+        kept = self._search(start, rng.child_stream("draft", position))
         # Shorter sequences fill the tree first, as published, whatever their visits.
         if self.config.longest_first:
             kept = sorted(kept, key=lambda s: (len(s[1]), -s[0], s[1]))
@@ -296,12 +298,13 @@ class TrigramGuess(DraftGuess):
             node = top
             # Selection: down to a node that was not expanded, or to the full length.
             while node.kids and len(way) <= self.config.length:
-                node = node.choose()
+                node = node.choose_child()
                 way.append(node)
             # Expansion: the new node gets its children, and the likeliest of them is visited.
             if node.kids is None and len(way) <= self.config.length:
                 node.kids = [
-                    TrigramSearchNode((node.token, c), w) for c, w in self.likeliest(node.pair)
+                    TrigramSearchNode((node.token, c), w)
+                    for c, w in self.likeliest_followers(node.pair)
                 ]
                 if node.kids:
                     node = node.kids[0]
@@ -310,15 +313,23 @@ class TrigramGuess(DraftGuess):
             score = (
                 1.0
                 + sum(n.weight for n in way[1:])
-                + self._roll(node.pair, self.config.length + 1 - len(way), rng.at(i))
+                + self._roll(node.pair, self.config.length + 1 - len(way), rng.child_stream(i))
             )
             for n in way:
                 n.visits += 1
                 n.score += score
         # Every visited node is a sequence; the shorter one comes first on a tie.
-        best = sorted(top.below(), key=lambda s: (-s[0], len(s[1]), s[1]))[: self.config.sentences]
+        best = sorted(top.visited_below(), key=lambda s: (-s[0], len(s[1]), s[1]))[
+            : self.config.sentences
+        ]
         return [
-            (n, (*tokens, *[c for c, _ in self.likeliest(_last_two((*start, *tokens)))[:1]]))
+            (
+                n,
+                (
+                    *tokens,
+                    *[c for c, _ in self.likeliest_followers(_last_two((*start, *tokens)))[:1]],
+                ),
+            )
             for n, tokens in best
         ]
 
@@ -328,9 +339,9 @@ class TrigramGuess(DraftGuess):
         One uniform serves all steps: what a draw leaves of it is uniform again.
         """
         out = 0.0
-        u = rng.uniform() if steps else 0.0
+        u = rng.draw_uniform() if steps else 0.0
         for _ in range(steps):
-            row = self.likeliest(pair)
+            row = self.likeliest_followers(pair)
             total = sum(w for _, w in row)
             if not total > 0.0:
                 break
@@ -357,10 +368,10 @@ class TrigramGuess(DraftGuess):
             for x in tokens:
                 if x not in tree.children[node] and len(tree) > most:
                     break
-                row = self.row(context)
-                node = tree.put(node, x, min(row[x] / sum(row.values()), 1.0))
+                row = self.follower_weights(context)
+                node = tree.find_or_add(node, x, min(row[x] / sum(row.values()), 1.0))
                 context = (context[1], x)
-        return tree.draft()
+        return tree.built_draft()
 
     def _best_first(self, start: Pair, budget: DraftBudget) -> Draft:
         """The tree of the nodes with the largest products of relative weights."""
@@ -372,12 +383,12 @@ class TrigramGuess(DraftGuess):
             # As deep as the sequences of a search, which have one token more than are searched.
             if len(tokens) <= self.config.length and len(tokens) < budget.depth:
                 pair = _last_two((*start, *tokens))
-                total = sum(self.row(pair).values())
-                for c, w in self.likeliest(pair):
+                total = sum(self.follower_weights(pair).values())
+                for c, w in self.likeliest_followers(pair):
                     heappush(heap, (value * w / total, (*tokens, c)))
         return self._tree(start, paths[1:], budget.nodes)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Append what was written, and raise the weights of its trigrams.
 
         Args:
@@ -385,7 +396,7 @@ class TrigramGuess(DraftGuess):
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        new = verdict.tokens(draft)
+        new = verdict.written_tokens(draft)
         self.text.extend(new)
         if self.config.rate:
             # New trigrams alone, which begin two tokens before the new ones, or all of the window.
@@ -398,13 +409,13 @@ class TrigramGuess(DraftGuess):
         row = self.own.get(pair)
         if row is None:
             # Copied on the first write: the table is shared by requests.
-            row = self.own[pair] = dict(self.config.table.row(pair))
+            row = self.own[pair] = dict(self.config.table.follower_weights(pair))
         if self.config.decay < 1.0:
             for c in row:
                 row[c] *= self.config.decay
         row[token] = min(row.get(token, 0.0) + self.config.rate, self.config.cap)
 
-    def fork(self, session: Session, choice: int | None = None) -> TrigramGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> TrigramGuess:
         """A guess with its own copy of the adapted weights.
 
         Args:

@@ -28,7 +28,7 @@ class WithStatesDrafter:
 
     drafter: Drafter
 
-    def open(self, prompt: Sequence[int], session: Session) -> WithStatesGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> WithStatesGuess:
         """Begin a sequence of the drafter.
 
         Args:
@@ -38,7 +38,7 @@ class WithStatesDrafter:
         Returns:
             The guess.
         """
-        return WithStatesGuess(self.drafter.open(prompt, session))
+        return WithStatesGuess(self.drafter.open_guess(prompt, session))
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class WithStatesGuess:
     def want(self) -> ScoreRequest:
         return replace(self.guess.want, hidden=True)
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Let the drafter propose.
 
         Args:
@@ -67,9 +67,9 @@ class WithStatesGuess:
         Returns:
             Its draft.
         """
-        return await self.guess.propose(root, position, budget, rng)
+        return await self.guess.propose_draft(root, position, budget, rng)
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Let the drafter learn.
 
         Args:
@@ -77,9 +77,9 @@ class WithStatesGuess:
             scores: The target's scores at the nodes of the draft.
             verdict: The accepted nodes and the token that follows them.
         """
-        self.guess.learn(draft, scores, verdict)
+        self.guess.learn_round(draft, scores, verdict)
 
-    def fork(self, session: Session, choice: int | None = None) -> WithStatesGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> WithStatesGuess:
         """Fork the drafter's guess.
 
         Args:
@@ -89,7 +89,7 @@ class WithStatesGuess:
         Returns:
             The copy.
         """
-        return WithStatesGuess(self.guess.fork(session, choice))
+        return WithStatesGuess(self.guess.fork_guess(session, choice))
 
     def close(self) -> None:
         self.guess.close()

@@ -48,7 +48,7 @@ def draw_draft_token(scores: DraftScores, node: int, pick: Pick, graded: bool = 
     Returns:
         The token, with the law and the probability that it was drawn with.
     """
-    token = scores.certain(node)
+    token = scores.certain_token(node)
     # A certain token needs no row: under a greedy draft no V numbers are written.
     if token is not None:
         return TokenDraw(
@@ -56,14 +56,14 @@ def draw_draft_token(scores: DraftScores, node: int, pick: Pick, graded: bool = 
         )
     # The law goes with the token: an exact verifier tests the token against the very row it was
     # drawn from.
-    law_V = scores.row(node)
+    law_V = scores.logprob_row(node)
     token = pick(law_V)
     return TokenDraw(token, DrawKind.INDEPENDENT, law_V, exp(law_V[token]))
 
 
 def categorical_pick(rng: Rng) -> Pick:
     """A pick that draws each token with its probability, from the stream ``rng`` (once only)."""
-    return lambda law_V: rng.categorical(float64_probabilities(law_V))
+    return lambda law_V: rng.draw_categorical(float64_probabilities(law_V))
 
 
 def certain_draw_chance(scores: DraftScores, node: int, token: int, graded: bool) -> float:
@@ -80,5 +80,5 @@ def certain_draw_chance(scores: DraftScores, node: int, token: int, graded: bool
         1, or where ``graded`` that probability.
     """
     if graded:
-        return exp(scores.base.logp(node, (token,))[0])
+        return exp(scores.base.token_logprobs(node, (token,))[0])
     return 1.0

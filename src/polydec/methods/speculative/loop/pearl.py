@@ -72,7 +72,7 @@ class PearlDecoder:
     def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Decode all choices of a request. Both models read the prompt once.
 
         Args:
@@ -84,15 +84,15 @@ class PearlDecoder:
             The answers in the order of the choices. Their statistics count as drafted only the
             tokens that were tested.
         """
-        texts = [into.open(choice) for choice in request.choices]
-        sessions = [self.target.open(request.prompt)]
+        texts = [into.open_answer(choice) for choice in request.choices]
+        sessions = [self.target.open_session(request.prompt)]
         try:
             # Opened one after the other inside of `try`, so that a failure closes what is open.
-            sessions.append(self.draft.open(request.prompt))
+            sessions.append(self.draft.open_session(request.prompt))
             # Both prompts are read at the same time, as both models run at the same time later.
             await gather_coroutines(
                 *(
-                    s.prefill(ScoreRequest(law=RowDetail.NOTHING, last=request.n > 1))
+                    s.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING, last=request.n > 1))
                     for s in sessions
                 )
             )
@@ -119,8 +119,8 @@ class PearlDecoder:
         choice = text.choice or 0
         asked = into.request.logprobs
         counted = DraftCount()
-        told_proposed = into.told(ProposedEvent)
-        told_verified = into.told(VerifiedEvent)
+        told_proposed = into.is_observed(ProposedEvent)
+        told_verified = into.is_observed(VerifiedEvent)
         words = self.vocab.words
         want = ScoreRequest(
             law=RowDetail.ROW, base=RowDetail.NOTHING if asked is None else RowDetail.ROW
@@ -128,7 +128,7 @@ class PearlDecoder:
         # What the target has not verified: the root, and the drafted tokens that wait for the next
         # pass. Nothing before it is staged in either session, so a round costs the same however
         # long the text is.
-        pending = Draft.chain(into.request.prompt[-1])
+        pending = Draft.chain_draft(into.request.prompt[-1])
         while True:
             n = text.position
             waiting = len(pending) - 1
@@ -140,18 +140,20 @@ class PearlDecoder:
                 more = min(self.gamma, text.room - waiting)
             # The draft model writes ahead while the target scores what is pending.
             line, scores = await gather_coroutines(
-                self._ahead(small, pending, more, n, rng, text.ends), big.score(pending, want)
+                self._ahead(small, pending, more, n, rng, text.ends), big.score_draft(pending, want)
             )
             # The first of the new tokens is tested in the same round: its row is the one after the
             # last pending node, which the pass has just given.
-            tested = line.only(range(min(len(pending) + 1, len(line))))
+            tested = line.only_rows(range(min(len(pending) + 1, len(line))))
             if told_proposed:
                 if words is None:
                     piece = ()
                 else:
                     piece = tuple(words.decode([x]) for x in tested.token)
                 into.on(ProposedEvent(choice, n, tested.token, tested.parent, piece))
-            verdict = self.verifier.verify(tested, TruncatedScores(scores, len(tested) - 1), rng, n)
+            verdict = self.verifier.verify_draft(
+                tested, TruncatedScores(scores, len(tested) - 1), rng, n
+            )
             got = len(verdict.path)
             new = tested.token[1 : got + 1]
             # Only a rejection gives a bonus token: after a full acceptance the row of the last
@@ -161,32 +163,32 @@ class PearlDecoder:
             if told_verified:
                 into.on(VerifiedEvent(choice, n, verdict.path[: len(new) - 1], new[-1]))
             notes = logprobs_at_nodes(scores, range(len(new)), new, asked)
-            count = text.write(new, notes, got)
-            counted.see(tested, verdict, count)
+            count = text.write_tokens(new, notes, got)
+            counted.count_pass(tested, verdict, count)
             if text.finish_reason is not None:
-                return text.result(counted.stats)
+                return text.finished_answer(counted.stats)
             # Post-verify: the accepted tested token becomes the root, and the rest of the new
             # tokens waits for the next pass.
             if got == len(tested) - 1:
-                big.commit(pending.token)
+                big.commit_tokens(pending.token)
                 pending = _line_below(small, line, got)
             else:
                 # Everything after the rejected token is dropped.
-                big.commit(tested.token[: got + 1])
-                small.commit(tested.token[: got + 1])
-                pending = Draft.chain(new[-1])
+                big.commit_tokens(tested.token[: got + 1])
+                small.commit_tokens(tested.token[: got + 1])
+                pending = Draft.chain_draft(new[-1])
 
     async def _ahead(
         self, session: Session, line: Draft, more: int, n: int, rng: Rng, ends: frozenset[int]
     ) -> Draft:
         """The line with `more` tokens of the draft behind it, fewer where one is an end."""
         for k in range(more):
-            scores = await session.score(line, ScoreRequest())
+            scores = await session.score_draft(line, ScoreRequest())
             tip = len(line) - 1
             token, draw, law_V, q = draw_draft_token(
-                scores, tip, categorical_pick(rng.at("draft", n, k))
+                scores, tip, categorical_pick(rng.child_stream("draft", n, k))
             )
-            line = line.grown(token, tip, draw, law_V, q)
+            line = line.with_node(token, tip, draw, law_V, q)
             if token in ends:
                 break
         return line
@@ -197,11 +199,11 @@ def _line_below(session: Session, line: Draft, root: int) -> Draft:
     # The session has not scored the last token of the line.
     tip = len(line) - 1
     if root == tip:
-        session.commit(line.token[:tip])
-        return Draft.chain(line.token[tip])
-    left = session.keep(range(tip), root)
+        session.commit_tokens(line.token[:tip])
+        return Draft.chain_draft(line.token[tip])
+    left = session.keep_nodes(range(tip), root)
     chance = (line.chance or ())[tip]
-    return left.grown(line.token[tip], len(left) - 1, line.draw[tip], line.law[tip], chance)
+    return left.with_node(line.token[tip], len(left) - 1, line.draw[tip], line.law[tip], chance)
 
 
 @dataclass(frozen=True)
@@ -219,21 +221,21 @@ class TruncatedScores:
     scores: DraftScores
     size: int
 
-    def certain(self, i: int) -> int | None:
+    def certain_token(self, i: int) -> int | None:
         if i < self.size:
-            return self.scores.certain(i)
+            return self.scores.certain_token(i)
         return 0
 
-    def row(self, i: int) -> Tensor:
-        return self.scores.row(i)
+    def logprob_row(self, i: int) -> Tensor:
+        return self.scores.logprob_row(i)
 
-    def weights(self, i: int) -> Tensor:
-        return self.scores.weights(i)
+    def log_weights(self, i: int) -> Tensor:
+        return self.scores.log_weights(i)
 
-    def argmax(self, i: int) -> int:
-        return self.scores.argmax(i)
+    def likeliest_token(self, i: int) -> int:
+        return self.scores.likeliest_token(i)
 
-    def topk(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The k likeliest tokens of a row.
 
         Args:
@@ -243,7 +245,7 @@ class TruncatedScores:
         Returns:
             Token ids and their log-probabilities, best first.
         """
-        return self.scores.topk(i, k)
+        return self.scores.likeliest_tokens(i, k)
 
     def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
         """The k likeliest tokens of several rows.
@@ -257,7 +259,7 @@ class TruncatedScores:
         """
         return self.scores.topk_rows(rows, k)
 
-    def logp(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
         """Log-probabilities of some tokens of a row.
 
         Args:
@@ -267,13 +269,13 @@ class TruncatedScores:
         Returns:
             Their log-probabilities, in this order.
         """
-        return self.scores.logp(i, tokens)
+        return self.scores.token_logprobs(i, tokens)
 
     @property
     def hidden_NH(self) -> Tensor | None:
         return self.scores.hidden_NH
 
-    def exit(self, depth: int, nodes: Sequence[int]) -> DraftScores:
+    def exit_laws(self, depth: int, nodes: Sequence[int]) -> DraftScores:
         """The law that the first layers give at some nodes.
 
         Args:
@@ -283,7 +285,7 @@ class TruncatedScores:
         Returns:
             Their laws, in this order.
         """
-        return self.scores.exit(depth, nodes)
+        return self.scores.exit_laws(depth, nodes)
 
     @property
     def base(self) -> DraftScores:

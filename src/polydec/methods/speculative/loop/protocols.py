@@ -19,7 +19,7 @@ P = TypeVar("P")
 class DraftGuess(Protocol):
     """A drafter at work on one sequence.
 
-    The loop calls `propose` and then `learn` in each round. The loop alone commits tokens to the
+    The loop calls `propose_draft` and then `learn_round` in each round. The loop alone commits tokens to the
     target's session.
     """
 
@@ -27,7 +27,7 @@ class DraftGuess(Protocol):
     def want(self) -> ScoreRequest:
         """What it reads of each score of the target; `law` is ignored.
 
-        With want.prompt, `learn` is called once before the first proposal with the prompt as an
+        With want.prompt, `learn_round` is called once before the first proposal with the prompt as an
         accepted chain. With want.last, it is called with the prompt's last token before the root
         alone (or with all of them, where another drafter wants these), and a cached prefix is not
         computed again.
@@ -44,7 +44,7 @@ class DraftGuess(Protocol):
         """
         return 0.0
 
-    async def propose(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
+    async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Propose a draft below the root.
 
         Args:
@@ -52,7 +52,7 @@ class DraftGuess(Protocol):
                 the draft.
             position: Absolute position of the first drafted token.
             budget: How many levels and nodes the draft may have, and where to stop.
-            rng: Random stream of the text. The drafter draws at ``rng.at("draft", position, ...)``
+            rng: Random stream of the text. The drafter draws at ``rng.child_stream("draft", position, ...)``
                 only.
 
         Returns:
@@ -60,7 +60,7 @@ class DraftGuess(Protocol):
         """
         ...
 
-    def learn(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
+    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Take note of what the target said. A drafter sees the true text here and nowhere else.
 
         Args:
@@ -72,7 +72,7 @@ class DraftGuess(Protocol):
         """
         ...
 
-    def fork(self, session: Session, choice: int | None = None) -> DraftGuess:
+    def fork_guess(self, session: Session, choice: int | None = None) -> DraftGuess:
         """Another guess that knows the same and goes its own way from here.
 
         Args:
@@ -95,7 +95,7 @@ class Drafter(Protocol):
     changes.
     """
 
-    def open(self, prompt: Sequence[int], session: Session) -> DraftGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> DraftGuess:
         """Begin a sequence.
 
         Args:
@@ -112,7 +112,7 @@ class Drafter(Protocol):
 class TreeGrower(Protocol):
     """Which nodes are drawn, for drafters that have a law at any node."""
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Draw a token tree from a draft model's laws.
@@ -123,7 +123,7 @@ class TreeGrower(Protocol):
             root: Last token of the text. It is node 0 of the draft.
             position: Absolute position of the first drafted token.
             budget: How many levels and nodes the draft may have, and where to stop.
-            rng: Random stream of the text. The tree draws at ``rng.at("draft", position, ...)``,
+            rng: Random stream of the text. The tree draws at ``rng.child_stream("draft", position, ...)``,
                 unless it shares the target's noise.
 
         Returns:
@@ -137,14 +137,14 @@ class Verifier(Protocol):
 
     exactness: ClassVar[Exactness]
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Decide which drafted tokens become text.
 
         Args:
             draft: The draft that the target has scored.
             scores: The target's scores at the nodes of the draft.
             rng: Random stream of the text. Draws for a position are made at
-                ``rng.at("token", position, ...)``.
+                ``rng.child_stream("token", position, ...)``.
             position: Absolute position of the first drafted token.
 
         Returns:
@@ -161,15 +161,15 @@ class Policy(Protocol[P]):
     methods/speculative/policies/batch_width.py).
     """
 
-    def start(self) -> P:
+    def start_state(self) -> P:
         """The state before the first round of a text."""
         ...
 
-    def budget(self, state: P) -> DraftBudget:
+    def draft_budget(self, state: P) -> DraftBudget:
         """The bounds of the next draft in this state."""
         ...
 
-    def observe(self, state: P, draft: Draft, verdict: Verdict) -> P:
+    def observe_round(self, state: P, draft: Draft, verdict: Verdict) -> P:
         """The state after a round. States are values: none is written to.
 
         Args:

@@ -50,7 +50,7 @@ class SpeculativeDecoder:
     def vocab(self) -> TokenVocabulary:
         return self.target.vocab
 
-    async def run(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
+    async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
         """Write all choices of a request.
 
         The prompt is fed once, and each choice goes on from a fork of the session.
@@ -63,14 +63,14 @@ class SpeculativeDecoder:
         Returns:
             The answers in the order of the choices.
         """
-        texts = [into.open(choice) for choice in request.choices]
+        texts = [into.open_answer(choice) for choice in request.choices]
         # Log-probabilities and the mass that a guard leaves are read from the model's own rows,
         # before shaping.
         base = request.base_detail
         # A guard looks at whole laws, to see whether any token is left.
         if request.guard is not None:
             base = RowDetail.ROW
-        walk = await Walk.open(self, request.prompt, base=base, whole=request.n > 1)
+        walk = await Walk.open_walk(self, request.prompt, base=base, whole=request.n > 1)
         walks = [walk]
         try:
             # The prompt is read once; further answers branch from it.
@@ -92,12 +92,12 @@ async def _write(
     """Run round after round until the text ends; ``words`` spells drafted tokens for observers."""
     choice = text.choice or 0
     asked = into.request.logprobs
-    told_proposed = into.told(ProposedEvent)
-    told_verified = into.told(VerifiedEvent)
+    told_proposed = into.is_observed(ProposedEvent)
+    told_verified = into.is_observed(VerifiedEvent)
     guard = into.request.guard
     count = DraftCount()
     while True:
-        r = await walk.round(rng, text.room, text.ends)
+        r = await walk.next_round(rng, text.room, text.ends)
         # Events cost a decoding of every drafted token, so they are made only for an observer that
         # listens.
         if told_proposed:
@@ -117,28 +117,28 @@ async def _write(
             before = None
         else:
             before = text.guarded
-        new = text.write(r.tokens, notes, len(r.verdict.path))
+        new = text.write_tokens(r.tokens, notes, len(r.verdict.path))
         # Statistics count the tokens that the answer took, which may be fewer than the round gave
         # where it ended.
-        count.see(r.draft, r.verdict, new)
+        count.count_pass(r.draft, r.verdict, new)
         if guard is not None:
-            count.mask(_kept(guard, before, r, new))
-            if into.told(ForcedEvent) and (forced := _forced(guard, before, r, new)):
+            count.count_masked(_kept(guard, before, r, new))
+            if into.is_observed(ForcedEvent) and (forced := _forced(guard, before, r, new)):
                 into.on(ForcedEvent(choice, forced))
         if text.finish_reason is not None:
             # The walk is closed at once, so that the cache it holds is free for the choices that go
             # on.
             walk.close()
-            return text.result(count.stats)
-        walk.take(r)
+            return text.finished_answer(count.stats)
+        walk.commit_round(r)
 
 
 def _kept(guard: TextGuard, states: Any, r: WalkRound, count: int) -> list[float]:
     """Of the first `count` tokens of a round, the log-probability of all that rules allow there."""
     out = list[float]()
     for node, x in zip(r.nodes, r.tokens[:count], strict=False):
-        out.append(guard.kept(states, r.scores.base.row(node)))
-        states = guard.step(states, x)
+        out.append(guard.kept_probability(states, r.scores.base.logprob_row(node)))
+        states = guard.next_states(states, x)
     return out
 
 
@@ -146,7 +146,7 @@ def _forced(guard: TextGuard, states: Any, r: WalkRound, count: int) -> tuple[in
     """Positions among the first `count` tokens of a round where the rules left one token only."""
     out = list[int]()
     for i, (node, x) in enumerate(zip(r.nodes, r.tokens[:count], strict=False)):
-        if guard.single(states, r.scores.base.row(node)):
+        if guard.leaves_single_token(states, r.scores.base.logprob_row(node)):
             out.append(r.position + i)
-        states = guard.step(states, x)
+        states = guard.next_states(states, x)
     return tuple(out)

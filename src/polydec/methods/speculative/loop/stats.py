@@ -45,7 +45,7 @@ class DraftStats:
     least: float = 0.0
     judged: int = 0
 
-    def plus(self, other: DraftStats) -> DraftStats:
+    def plus_stats(self, other: DraftStats) -> DraftStats:
         """Both together: of two answers, or of two parts of one."""
         # A sum is known only where both sides said their chances.
         if self.expected is None or other.expected is None:
@@ -122,7 +122,7 @@ class DraftCount:
         self._expected: float | None = 0.0
         self._kept = list[float]()
 
-    def see(self, draft: Draft, verdict: Verdict, new: int) -> None:
+    def count_pass(self, draft: Draft, verdict: Verdict, new: int) -> None:
         """Count one more pass of the target.
 
         Args:
@@ -157,7 +157,7 @@ class DraftCount:
         elif self._expected is not None:
             self._expected += draft.expected
 
-    def mask(self, kept: Sequence[float]) -> None:
+    def count_masked(self, kept: Sequence[float]) -> None:
         """Count tokens at which rules took others away.
 
         Args:

@@ -28,22 +28,22 @@ class Verdict:
     prompt: bool = False
     judged: tuple[int, ...] = ()
 
-    def accepted(self, draft: Draft) -> tuple[int, ...]:
+    def accepted_tokens(self, draft: Draft) -> tuple[int, ...]:
         """The tokens of the accepted nodes."""
         if self.path:
             return tuple([draft.token[i] for i in self.path])
         return ()
 
-    def tokens(self, draft: Draft) -> tuple[int, ...]:
+    def written_tokens(self, draft: Draft) -> tuple[int, ...]:
         """What the round has written: the accepted tokens and the one that follows them."""
-        return (*self.accepted(draft), self.bonus)
+        return (*self.accepted_tokens(draft), self.bonus)
 
-    def committed(self, draft: Draft) -> tuple[int, ...]:
+    def committed_tokens(self, draft: Draft) -> tuple[int, ...]:
         """The tokens that a session commits after the round: the root and the accepted ones.
 
         The last token written is not among them: it is the next root.
         """
-        return (draft.token[0], *self.accepted(draft))
+        return (draft.token[0], *self.accepted_tokens(draft))
 
 
 def can_always_continue(depth: int, q: float) -> bool:
@@ -102,7 +102,7 @@ def follow_draft_path(draft: Draft, pick: Callable[[int, int], int]) -> Verdict:
         token = pick(node, len(path))
         # Children stand after their parents, so the last node has none and needs no search.
         if node < last:
-            child = draft.child(node, token)
+            child = draft.child_of(node, token)
         else:
             child = None
         if child is None:

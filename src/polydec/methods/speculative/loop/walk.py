@@ -59,7 +59,7 @@ class WalkRound:
 class Walk:
     """A text under a method: what is committed, and the drafter that guesses what comes next.
 
-    `round` proposes, scores and verifies; nothing is committed by that. `take` commits the round's
+    `next_round` proposes, scores and verifies; nothing is committed by that. `commit_round` commits the round's
     tokens or the first of them, and the drafter learns; a caller that ends the text takes nothing.
     A fork goes its own way from here: the prompt and all that is committed are shared, and nothing
     is computed twice.
@@ -82,7 +82,7 @@ class Walk:
         self._method = method
         self._session = session
         self._guess = guess
-        self._state = method.policy.start()
+        self._state = method.policy.start_state()
         # What is read of every later score: the law's rows always, and of the model's own rows the
         # most that the drafter or the caller reads. `prompt` and `last` concern the prefill alone.
         self._want = replace(
@@ -93,7 +93,7 @@ class Walk:
         self._open = True
 
     @staticmethod
-    async def open(
+    async def open_walk(
         method: SpeculativeMethod,
         prompt: Sequence[int],
         *,
@@ -112,10 +112,12 @@ class Walk:
         Returns:
             The walk. The caller closes it.
         """
-        return await Walk.behind(method, method.target.open(prompt), prompt, base=base, whole=whole)
+        return await Walk.of_session(
+            method, method.target.open_session(prompt), prompt, base=base, whole=whole
+        )
 
     @staticmethod
-    async def behind(
+    async def of_session(
         method: SpeculativeMethod,
         session: Session,
         text: Sequence[int],
@@ -140,7 +142,7 @@ class Walk:
         """
         guess: DraftGuess | None = None
         try:
-            guess = method.drafter.open(text, session)
+            guess = method.drafter.open_guess(text, session)
             await prefill_for_guess(session, guess, text, whole)
         except BaseException:
             # Nothing is left open if the prefill fails or is given up.
@@ -150,7 +152,7 @@ class Walk:
             raise
         return Walk(method, session, guess, text[-1], len(text), base)
 
-    async def round(self, rng: Rng, room: int, ends: frozenset[int] = NOBODY) -> WalkRound:
+    async def next_round(self, rng: Rng, room: int, ends: frozenset[int] = NOBODY) -> WalkRound:
         """Propose, score and verify once: one pass of the target. Nothing is committed.
 
         Args:
@@ -163,27 +165,29 @@ class Walk:
         """
         policy = self._method.policy
         position = self.position
-        # Only policies that look at the number of sequences in the batch have `joined`.
-        joined = getattr(policy, "joined", None)
+        # Only policies that look at the number of sequences in the batch have `joined_width`.
+        joined = getattr(policy, "joined_width", None)
         if joined is not None:
             self._state = joined(self._state, self._session.peers)
-        budget = policy.budget(self._state)
+        budget = policy.draft_budget(self._state)
         # The verdict always adds one token of the target's own, so a draft may be one shorter than
         # the room.
         if budget.depth > room - 1:
             budget = replace(budget, depth=room - 1)
-        # `fit` cuts what can never become text, by what stands above a node alone: the law stays
+        # `cut_draft` cuts what can never become text, by what stands above a node alone: the law stays
         # exact.
-        draft = (await self._guess.propose(self.root, position, budget, rng)).fit(room - 1, ends)
-        scores = await self._session.score(draft, self._want)
-        verdict = self._method.verifier.verify(draft, scores, rng, position)
-        tokens = verdict.accepted(draft)
+        draft = (await self._guess.propose_draft(self.root, position, budget, rng)).cut_draft(
+            room - 1, ends
+        )
+        scores = await self._session.score_draft(draft, self._want)
+        verdict = self._method.verifier.verify_draft(draft, scores, rng, position)
+        tokens = verdict.accepted_tokens(draft)
         # Nothing follows an accepted end: the bonus token is dropped there.
         if not (tokens and tokens[-1] in ends):
             tokens = (*tokens, verdict.bonus)
         return WalkRound(position, draft, scores, verdict, tokens)
 
-    async def given(self, tokens: Sequence[int]) -> WalkRound:
+    async def score_given_tokens(self, tokens: Sequence[int]) -> WalkRound:
         """Score tokens that somebody else wrote, as if all had been drafted and accepted.
 
         They stand whatever the law says of them.
@@ -196,8 +200,8 @@ class Walk:
         """
         position = self.position
         # The last token is the next root: it is fed with the round after this one.
-        draft = Draft.chain(self.root, tokens[:-1])
-        scores = await self._session.score(draft, self._want)
+        draft = Draft.chain_draft(self.root, tokens[:-1])
+        scores = await self._session.score_draft(draft, self._want)
         return WalkRound(
             position,
             draft,
@@ -206,7 +210,7 @@ class Walk:
             tuple(tokens),
         )
 
-    def take(self, round: WalkRound, count: int | None = None) -> None:
+    def commit_round(self, round: WalkRound, count: int | None = None) -> None:
         """Commit tokens of a round, and let the drafter and the policy learn from it.
 
         Args:
@@ -225,13 +229,13 @@ class Walk:
         if len(tokens) <= len(verdict.path):
             verdict = replace(verdict, path=verdict.path[: len(tokens) - 1], bonus=tokens[-1])
         # The last token stays out of the cache: it is the new root.
-        self._session.commit((self.root, *tokens[:-1]))
-        self._guess.learn(round.draft, round.scores, verdict)
-        self._state = self._method.policy.observe(self._state, round.draft, verdict)
+        self._session.commit_tokens((self.root, *tokens[:-1]))
+        self._guess.learn_round(round.draft, round.scores, verdict)
+        self._state = self._method.policy.observe_round(self._state, round.draft, verdict)
         self.root = tokens[-1]
         self.position = self.position + len(tokens)
 
-    async def state(self) -> Tensor:
+    async def current_state(self) -> Tensor:
         """The hidden state after the text: what left the model's last layer, before the final norm.
 
         A learned reward reads it. The root is fed for that now, and not again with the next round.
@@ -244,12 +248,14 @@ class Walk:
         """
         # The root stays staged: the next round's draft begins with it, and feeds its new nodes
         # alone.
-        scores = await self._session.score(Draft.chain(self.root), replace(self._want, hidden=True))
+        scores = await self._session.score_draft(
+            Draft.chain_draft(self.root), replace(self._want, hidden=True)
+        )
         if scores.hidden_NH is None:
             raise RequestError("this model gives no hidden states, which a learned reward reads")
         return scores.hidden_NH[0]
 
-    async def rerouted(self, routing: tuple[tuple[float, ...], ...]) -> Tensor:
+    async def rerouted_logprobs(self, routing: tuple[tuple[float, ...], ...]) -> Tensor:
         """Log-probabilities of what follows the root, with a moved router.
 
         A mixture of experts then routes this one row otherwise (`ScoreRequest.routing`). Nothing of
@@ -263,8 +269,10 @@ class Walk:
             Log-probabilities, shape ``[V]``.
         """
         return (
-            await self._session.score(Draft.chain(self.root), ScoreRequest(routing=routing))
-        ).row(0)
+            await self._session.score_draft(
+                Draft.chain_draft(self.root), ScoreRequest(routing=routing)
+            )
+        ).logprob_row(0)
 
     def fork(self, choice: int | None = None) -> Walk:
         """A walk of its own from here.
@@ -285,7 +293,7 @@ class Walk:
         twin.position = self.position
         # The target's session is forked first: the drafter's copy reads the new one.
         twin._session = self._session.fork(choice)
-        twin._guess = self._guess.fork(twin._session, choice)
+        twin._guess = self._guess.fork_guess(twin._session, choice)
         twin._open = True
         return twin
 
@@ -315,15 +323,17 @@ async def prefill_for_guess(
     # A drafter's `law` says nothing (see `DraftGuess.want`): of the prompt's law, as much detail is
     # requested as it reads of the model's own rows.
     want = replace(guess.want, law=guess.want.base)
-    scores = await session.prefill(replace(want, last=True) if whole and not want.prompt else want)
+    scores = await session.prefill_prompt(
+        replace(want, last=True) if whole and not want.prompt else want
+    )
     # A prompt of one token has no row before its root, so there is nothing to learn from.
     if (want.prompt or want.last) and len(prompt) > 1:
         if want.prompt:
             shown = prompt[:-1]
         else:
             shown = prompt[-2:-1]
-        guess.learn(
-            Draft.chain(shown[0], shown[1:]),
+        guess.learn_round(
+            Draft.chain_draft(shown[0], shown[1:]),
             scores,
             Verdict(tuple(range(1, len(shown))), prompt[-1], prompt=True),
         )

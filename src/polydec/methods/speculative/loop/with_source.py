@@ -27,7 +27,7 @@ class WithSource:
     drafter: Drafter
     source: tuple[int, ...]
 
-    def open(self, prompt: Sequence[int], session: Session) -> DraftGuess:
+    def open_guess(self, prompt: Sequence[int], session: Session) -> DraftGuess:
         """Begin a sequence of the drafter, on source and prompt.
 
         Args:
@@ -37,7 +37,7 @@ class WithSource:
         Returns:
             The drafter's own guess.
         """
-        return self.drafter.open((*self.source, *prompt), session)
+        return self.drafter.open_guess((*self.source, *prompt), session)
 
 
 def with_source_text(drafter: Drafter, source: tuple[int, ...]) -> Drafter:

@@ -54,13 +54,13 @@ class AdditivePolicy:
         if self.nodes is not None and not 0 <= self.nodes <= 1024:
             raise RequestError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
 
-    def start(self) -> int:
+    def start_state(self) -> int:
         return self.first
 
-    def budget(self, state: int) -> DraftBudget:
+    def draft_budget(self, state: int) -> DraftBudget:
         return DraftBudget(state, state if self.nodes is None else self.nodes)
 
-    def observe(self, state: int, draft: Draft, verdict: Verdict) -> int:
+    def observe_round(self, state: int, draft: Draft, verdict: Verdict) -> int:
         """The depth after this round.
 
         Args:

@@ -51,13 +51,13 @@ class MovingAveragePolicy:
         if not 0 <= self.rate < 1:
             raise RequestError(f"rate is {self.rate}: it must be at least 0 and below 1")
 
-    def start(self) -> State:
+    def start_state(self) -> State:
         return self.most, 0.0, 0.0
 
-    def budget(self, state: State) -> DraftBudget:
+    def draft_budget(self, state: State) -> DraftBudget:
         return DraftBudget(state[0], state[0])
 
-    def observe(self, state: State, draft: Draft, verdict: Verdict) -> State:
+    def observe_round(self, state: State, draft: Draft, verdict: Verdict) -> State:
         """The averages after this round, and the depth that follows from them.
 
         Args:

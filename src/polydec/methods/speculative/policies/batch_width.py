@@ -29,7 +29,7 @@ class BatchWidthPolicy:
     The width is looked up in a table. Another one is taken once `patience` rounds in a row have
     asked for it, so that a batch that swings about a bound does not change it in every round. What
     a draft costs and brings decides the table beforehand (methods/economics/widths.py), so no
-    budget depends on a clock; only on how many sequences are written, which `joined` receives
+    budget depends on a clock; only on how many sequences are written, which `joined_width` receives
     before each round.
 
     Attributes:
@@ -61,15 +61,15 @@ class BatchWidthPolicy:
         if self.patience < 1:
             raise RequestError(f"patience is {self.patience}: it must be at least 1")
 
-    def at(self, sequences: int) -> int:
+    def width_at(self, sequences: int) -> int:
         """The width that pays at so many sequences, at least 1."""
         return [width for batch, width in self.widths if batch <= sequences][-1]
 
-    def start(self) -> InUse:
+    def start_state(self) -> InUse:
         """Nothing is in use yet: the first round takes what pays then."""
         return InUse()
 
-    def joined(self, state: InUse, sequences: int) -> InUse:
+    def joined_width(self, state: InUse, sequences: int) -> InUse:
         """The width in use for a round that some sequences share.
 
         Args:
@@ -79,23 +79,23 @@ class BatchWidthPolicy:
         Returns:
             The state of this round.
         """
-        wanted = self.at(sequences)
+        wanted = self.width_at(sequences)
         # The first round takes what pays at once; a later one waits until the same wish has come
         # `patience` times in a row.
         if state.width in (None, wanted) or state.rounds + 1 >= self.patience:
             return InUse(wanted)
         return InUse(state.width, state.rounds + 1)
 
-    def budget(self, state: InUse) -> DraftBudget:
+    def draft_budget(self, state: InUse) -> DraftBudget:
         """The most that is drafted then."""
         # Before the first round nothing is known of the batch: one sequence is assumed.
         if state.width is None:
-            width = self.at(1)
+            width = self.width_at(1)
         else:
             width = state.width
         return DraftBudget(self.depth if width else 0, width)
 
-    def observe(self, state: InUse, draft: Draft, verdict: Verdict) -> InUse:
+    def observe_round(self, state: InUse, draft: Draft, verdict: Verdict) -> InUse:
         """Leave the state: what was accepted does not matter.
 
         The acceptance rates in the table are those of the training.

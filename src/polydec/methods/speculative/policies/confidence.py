@@ -45,10 +45,10 @@ class ConfidencePolicy:
         if self.nodes is not None and not 0 <= self.nodes <= 1024:
             raise RequestError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
 
-    def start(self) -> None:
+    def start_state(self) -> None:
         return None
 
-    def budget(self, state: None) -> DraftBudget:
+    def draft_budget(self, state: None) -> DraftBudget:
         return DraftBudget(
             self.depth,
             self.depth if self.nodes is None else self.nodes,
@@ -59,7 +59,7 @@ class ConfidencePolicy:
     def _sure(self, depth: int, q: float) -> bool:
         return q >= self.threshold
 
-    def observe(self, state: None, draft: Draft, verdict: Verdict) -> None:
+    def observe_round(self, state: None, draft: Draft, verdict: Verdict) -> None:
         """Leave the state: there is none.
 
         Args:

@@ -33,13 +33,13 @@ class FixedPolicy:
         if self.nodes is not None and not 0 <= self.nodes <= 1024:
             raise RequestError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
 
-    def start(self) -> DraftBudget:
+    def start_state(self) -> DraftBudget:
         return DraftBudget(self.depth, self.depth if self.nodes is None else self.nodes)
 
-    def budget(self, state: DraftBudget) -> DraftBudget:
+    def draft_budget(self, state: DraftBudget) -> DraftBudget:
         return state
 
-    def observe(self, state: DraftBudget, draft: Draft, verdict: Verdict) -> DraftBudget:
+    def observe_round(self, state: DraftBudget, draft: Draft, verdict: Verdict) -> DraftBudget:
         """Leave the state, which is the budget itself.
 
         Args:

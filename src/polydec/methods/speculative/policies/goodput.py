@@ -78,22 +78,22 @@ class GoodputPolicy:
         if self.explore < 1:
             raise RequestError(f"explore is {self.explore}: it must be at least 1")
 
-    def start(self) -> GoodputTrack:
+    def start_state(self) -> GoodputTrack:
         # A guess to begin with: ten tokens, each of which cost a pass, so that the first rounds do
         # not swing the average.
         return GoodputTrack(ChanceCalibration(BINS, self.trust), 0.5, 10.0, 10.0 * self._pass(0))
 
-    def budget(self, state: GoodputTrack) -> DraftBudget:
+    def draft_budget(self, state: GoodputTrack) -> DraftBudget:
         # What an accepted token saves, in milliseconds.
         worth = state.ms / state.tokens
         if state.first * worth <= self._row(0) and state.idle + 1 < self.explore:
             return DraftBudget(0, 0)
         go_on = while_it_pays(
-            lambda q: state.rates.chance(bin_of(q, BINS), q), state.first, worth, self._row
+            lambda q: state.rates.cell_chance(bin_of(q, BINS), q), state.first, worth, self._row
         )
         return DraftBudget(self.depth, self.depth, go_on=go_on, graded=True)
 
-    def observe(self, state: GoodputTrack, draft: Draft, verdict: Verdict) -> GoodputTrack:
+    def observe_round(self, state: GoodputTrack, draft: Draft, verdict: Verdict) -> GoodputTrack:
         """Count this round.
 
         Args:
@@ -117,7 +117,7 @@ class GoodputPolicy:
                     q = 1.0
                 else:
                     q = draft.chance[c]
-                rates.observe(bin_of(q, BINS), c in accepted)
+                rates.add_cases(bin_of(q, BINS), c in accepted)
         # A running mean of whether the first token was right.
         if drafted:
             first += 0.1 * ((got > 0) - first)
@@ -134,7 +134,7 @@ class GoodputPolicy:
         )
 
     def _pass(self, drafted: int) -> float:
-        return self.costs.share(1 + drafted, 1, self.context)
+        return self.costs.request_share(1 + drafted, 1, self.context)
 
     def _row(self, drafted: int) -> float:
         """What one more drafted token costs."""

@@ -48,16 +48,16 @@ class ThresholdPolicy:
         if not 0 <= self.depth <= 64:
             raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
 
-    def start(self) -> tuple[float, float]:
+    def start_state(self) -> tuple[float, float]:
         """(tau, acceptance rate so far)."""
         return self.threshold, self.rate
 
-    def budget(self, state: tuple[float, float]) -> DraftBudget:
+    def draft_budget(self, state: tuple[float, float]) -> DraftBudget:
         return DraftBudget(
             self.depth, self.depth, go_on=lambda depth, q: q >= state[0], graded=True
         )
 
-    def observe(
+    def observe_round(
         self, state: tuple[float, float], draft: Draft, verdict: Verdict
     ) -> tuple[float, float]:
         """Move the threshold after this round.

@@ -78,7 +78,7 @@ def build(
         window=window,
         decay=decay,
         longest_first=longest_first,
-        table=NgramTableFollowers(kit.need(NGrams, lambda table: table.order >= 2))
+        table=NgramTableFollowers(kit.needed_artefact(NGrams, lambda table: table.order >= 2))
         if corpus
         else TrigramWeights(),
     )

@@ -79,8 +79,8 @@ def build(
     _ = ask and kit.drafting
     # On a processor that computes a row at a time nothing but sure tokens pays; four rows tell
     # which kind this is.
-    rows_are_cheap = kit.costs.share(4) < 1.5 * kit.costs.share(1)
-    table = kit.find(NGrams)
+    rows_are_cheap = kit.costs.request_share(4) < 1.5 * kit.costs.request_share(1)
+    table = kit.find_artefact(NGrams)
     copies = SuffixDrafter(floor=0.05)
     # Free candidates: copies from the text, mixed with the model's n-gram table where it has one.
     free = with_source_text(
@@ -88,7 +88,7 @@ def build(
     )
     # Token Recycling needs rows of the law and time of its own: it joins only where passes are long
     # beside that.
-    noted = rows_are_cheap and kit.costs.share(1) >= LONG_MS if wide is None else wide
+    noted = rows_are_cheap and kit.costs.request_share(1) >= LONG_MS if wide is None else wide
     free = MergedTreeDrafter((free, RecyclingDrafter())) if noted else free
     # `kit.draft` may load the draft model, so cheap rows are asked for first.
     asked = (

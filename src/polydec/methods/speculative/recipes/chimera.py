@@ -46,9 +46,9 @@ def build(
     from polydec.models.learned.kinds.chimera import ChimeraModel
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    chimera = kit.need(ChimeraModel)
+    chimera = kit.needed_artefact(ChimeraModel)
     # The tree's shape is fixed by how often each rank was right in training.
-    drafter = EagleDrafter(chimera, RankedTree.of(chimera.rates, nodes), prompt)
+    drafter = EagleDrafter(chimera, RankedTree.of_rates(chimera.rates, nodes), prompt)
     drafter = worth_its_cost(drafter, chimera.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(chimera.depth, nodes)

@@ -55,7 +55,7 @@ def build(
     from polydec.models.learned.kinds.clover import CloverModel
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    clover = kit.need(CloverModel)
+    clover = kit.needed_artefact(CloverModel)
     # As published, few candidates: the likeliest paths of each level, or those in the nucleus.
     drafter = HeadsDrafter(
         clover, BestFirstTree(width) if nucleus is None else NucleusTree(nucleus), prompt

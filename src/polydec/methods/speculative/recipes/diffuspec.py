@@ -66,7 +66,7 @@ def build(
     from polydec.models.learned.kinds.ngrams import NGrams
 
     # `corpus` is both the switch and the weight of the table.
-    table = kit.need(NGrams) if corpus else None
+    table = kit.needed_artefact(NGrams) if corpus else None
     drafter = DiffusionDrafter(kit.masked_draft, weight, mass, top, beam, table, corpus, ends)
     # The length follows what was accepted: the published adaptive draft length.
     return SpeculativeDecoder(

@@ -48,9 +48,9 @@ def build(
     from polydec.models.learned.kinds.eagle import EagleModel
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    eagle = kit.need(EagleModel)
+    eagle = kit.needed_artefact(EagleModel)
     # The tree's shape is fixed by how often each rank was right in training. Candidates are
     # certain, so `match` verifies them.
-    drafter = EagleDrafter(eagle, RankedTree.of(eagle.rates, nodes, depth), prompt)
+    drafter = EagleDrafter(eagle, RankedTree.of_rates(eagle.rates, nodes, depth), prompt)
     drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

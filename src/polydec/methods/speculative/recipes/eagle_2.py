@@ -49,7 +49,7 @@ def build(
     from polydec.models.learned.kinds.eagle import EagleModel
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    eagle = kit.need(EagleModel)
+    eagle = kit.needed_artefact(EagleModel)
     # The same layer as EAGLE; the tree follows its probabilities at each text instead of rates from
     # training.
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)

@@ -48,7 +48,7 @@ def build(
     from polydec.models.learned.kinds.eagle3 import Eagle3Model
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    eagle = kit.need(Eagle3Model)
+    eagle = kit.needed_artefact(Eagle3Model)
     # The weights say which depths of the target they read; all else is as in EAGLE-2.
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
     drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter

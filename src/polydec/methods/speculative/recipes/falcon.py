@@ -47,8 +47,8 @@ def build(
     from polydec.models.learned.kinds.falcon import FalconModel
 
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
-    falcon = kit.need(FalconModel)
+    falcon = kit.needed_artefact(FalconModel)
     # The tree's shape is fixed by how often each rank was right in training.
-    drafter = FalconDrafter(falcon, RankedTree.of(falcon.rates, nodes, depth), prompt)
+    drafter = FalconDrafter(falcon, RankedTree.of_rates(falcon.rates, nodes, depth), prompt)
     drafter = worth_its_cost(drafter, falcon.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

@@ -44,7 +44,7 @@ def build(
     from polydec.models.learned.kinds.block_drafter import BlockDrafter
 
     # The block has the length of training unless an option says otherwise.
-    trained = kit.need(BlockDrafter)
+    trained = kit.needed_artefact(BlockDrafter)
     drafter = BlockFilledDrafter(trained, kit.source, block)
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(block or trained.block)

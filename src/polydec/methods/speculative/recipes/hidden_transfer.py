@@ -49,8 +49,8 @@ def build(
     from polydec.models.learned.kinds.probes import SoftProbes
 
     # Probes of several kinds share a class: NEED.which picks those that enter at a middle layer.
-    probes = kit.need(SoftProbes, NEED.which)
-    drafter = ProbesDrafter(probes, RankedTree.of(probes.rates, nodes), rows)
+    probes = kit.needed_artefact(SoftProbes, NEED.which)
+    drafter = ProbesDrafter(probes, RankedTree.of_rates(probes.rates, nodes), rows)
     drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
     # Probes stand below drafted tokens, so a draft may have twice as many levels as there are
     # probes.

@@ -45,7 +45,7 @@ def build(
     from polydec.methods.speculative.verifiers.judged import JudgeVerifier
     from polydec.models.learned.kinds.judge import JudgeProbe
 
-    judge = kit.need(JudgeProbe)
+    judge = kit.needed_artefact(JudgeProbe)
     ends = frozenset(kit.target.vocab.eos)
     # A chain of the draft's likeliest tokens, which are certain candidates.
     chain = RankedTree(tuple((0,) * n for n in range(1, depth + 1)))

@@ -47,7 +47,7 @@ def build(
     from polydec.methods.speculative.verifiers.trust import TrustVerifier
     from polydec.models.learned.kinds.probes import SoftProbes
 
-    probes = kit.need(SoftProbes, NEED.which)
+    probes = kit.needed_artefact(SoftProbes, NEED.which)
     # `confidence` bounds both each drafted token and the root that a span follows.
     drafter = ProbesDrafter(
         probes, SurePrefixTree(confidence, repeats=False), rows, sure=confidence

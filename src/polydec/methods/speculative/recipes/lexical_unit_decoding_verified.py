@@ -42,7 +42,7 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.probes import SoftProbes
 
-    probes = kit.need(SoftProbes, NEED.which)
+    probes = kit.needed_artefact(SoftProbes, NEED.which)
     drafter = ProbesDrafter(probes, SurePrefixTree(confidence, repeats=False), rows)
     # The pass that feeds a span scores it anyway, so verifying it costs nothing.
     return SpeculativeDecoder(

@@ -59,10 +59,10 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.longspec import LongSpec
 
-    longspec = kit.need(LongSpec)
+    longspec = kit.needed_artefact(LongSpec)
     # Three shapes of tree: fixed by rates from training, grown by probabilities, or of given widths
     # a level.
-    of_rates = RankedTree.of(longspec.rates, nodes, depth) if static else BestFirstTree(width)
+    of_rates = RankedTree.of_rates(longspec.rates, nodes, depth) if static else BestFirstTree(width)
     # Given widths say depth and nodes themselves.
     tree = of_rates if widths is None else WidestTree(widths)
     size = (depth, nodes) if widths is None else (len(widths), sum(widths))

@@ -48,7 +48,7 @@ def build(
     from polydec.models.learned.kinds.heads import DraftHeads
 
     # Heads of several kinds share a class: NEED.which picks those that read no tokens.
-    heads = kit.need(DraftHeads, NEED.which)
-    drafter = HeadsDrafter(heads, RankedTree.of(heads.rates, nodes))
+    heads = kit.needed_artefact(DraftHeads, NEED.which)
+    drafter = HeadsDrafter(heads, RankedTree.of_rates(heads.rates, nodes))
     drafter = worth_its_cost(drafter, heads.share, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(heads.depth, nodes))

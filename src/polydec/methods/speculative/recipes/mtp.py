@@ -50,7 +50,7 @@ def build(
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
     from polydec.models.learned.kinds.mtp import MtpModel
 
-    mtp = kit.need(MtpModel)
+    mtp = kit.needed_artefact(MtpModel)
     drafter = MtpDrafter(mtp, ChainTree(), quadratic, sampler)
     drafter = worth_its_cost(drafter, mtp.share, kit.costs) if cost_aware else drafter
     # No more tokens than masks can be drafted: each mask gives one level.

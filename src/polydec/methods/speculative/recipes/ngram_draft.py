@@ -49,7 +49,7 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.ngrams import NGrams
 
-    drafter = BackoffDrafter(kit.need(NGrams), floor, width)
+    drafter = BackoffDrafter(kit.needed_artefact(NGrams), floor, width)
     # The table's candidates are certain, so the target's own draws decide.
     return SpeculativeDecoder(
         kit.target,

@@ -56,7 +56,7 @@ def build(
     from polydec.models.learned.kinds.probes import SoftProbes
 
     # Probes of several kinds share a class: NEED.which picks those that enter at the first layer.
-    probes = kit.need(SoftProbes, NEED.which)
+    probes = kit.needed_artefact(SoftProbes, NEED.which)
     rates = tuple(tuple(level) for level in probes.rates)
     # Trees by the number of probes that the last round left: best for the costs measured here, or
     # best for the number of rows; without either the same tree each time.
@@ -64,7 +64,7 @@ def build(
     made = fitted or (state_trees.best_state_trees(rates, rows) if by_state else ())
     drafter = ProbesDrafter(
         probes,
-        RankedTree.of(rates, nodes),
+        RankedTree.of_rates(rates, nodes),
         rows,
         tuple((masks, RankedTree(masks.paths or ((0,),))) for masks in made),
     )

@@ -48,7 +48,7 @@ def build(
     from polydec.methods.speculative.verifiers.near_best import NearBestVerifier
     from polydec.models.learned.kinds.block_drafter import BlockDrafter
 
-    trained = kit.need(BlockDrafter)
+    trained = kit.needed_artefact(BlockDrafter)
     drafter = BlockFilledDrafter(trained, kit.source, block, True)
     # The relaxed rule looks at the model's own rows, which know nothing of a constraint: under one,
     # tokens are verified exactly.

@@ -47,7 +47,7 @@ def build(
 
     # Exits after a half, three quarters and all of the draft's layers.
     last = kit.drafting.layers
-    drafter = SortedExitsDrafter.of(
+    drafter = SortedExitsDrafter.of_exits(
         kit.drafting, (last // 2, 3 * last // 4, last), stop, tau_1=tau_1, tau_2=tau_2
     )
     return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(depth))

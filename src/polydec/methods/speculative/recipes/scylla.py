@@ -54,7 +54,7 @@ def build(
     from polydec.methods.speculative.verifiers.match import MatchVerifier
     from polydec.models.learned.kinds.eagle import EagleModel
 
-    eagle = kit.need(EagleModel)
+    eagle = kit.needed_artefact(EagleModel)
     kit.read_prompt(CARD.name, prompt, "set prompt=false")
     # The widths come from measured costs and the rates of training, before anything is decoded.
     table = widths_for(widths, eagle.rates, eagle.share, kit.costs, nodes, depth)

@@ -48,7 +48,7 @@ def build(
     from polydec.models.learned.kinds.stop_head import StopHead
 
     # The head decides where a draft ends; the policy's depth is the longest one.
-    stop = LearnedStopTree.below(depth, kit.need(StopHead), threshold, least)
+    stop = LearnedStopTree.of_depth(depth, kit.needed_artefact(StopHead), threshold, least)
     return SpeculativeDecoder(
         kit.target, ModelDrafter(kit.drafting, stop), ExactVerifier(), FixedPolicy(depth)
     )

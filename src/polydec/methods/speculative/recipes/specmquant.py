@@ -64,7 +64,7 @@ def build(
 
     # An inner drafter of the small model: its own EAGLE layer, or a recycling table.
     inner = (
-        EagleDrafter(kit.of_draft.need(EagleModel), BestFirstTree(width))
+        EagleDrafter(kit.of_draft.needed_artefact(EagleModel), BestFirstTree(width))
         if eagle
         else RecyclingDrafter(k, min(max(1, inner_nodes), 256))
     )

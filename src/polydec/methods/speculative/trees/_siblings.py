@@ -45,17 +45,19 @@ def draw_siblings(scores: DraftScores, node: int, rng: Rng, most: int) -> Iterat
         scores: Laws at the nodes of the draft, with the model's rows before shaping
             (`ScoreRequest.base`).
         node: Index of the node.
-        rng: Random stream of this node; the j-th child is drawn at ``rng.at(j)``.
+        rng: Random stream of this node; the j-th child is drawn at ``rng.child_stream(j)``.
         most: Most children.
 
     Yields:
         Children in the order drawn, fewer than `most` where fewer tokens have weight.
     """
-    only = scores.certain(node)
+    only = scores.certain_token(node)
     if only is not None:
-        tokens = (only, *[x for x in scores.base.topk(node, most)[0] if x != only])[:most]
+        tokens = (only, *[x for x in scores.base.likeliest_tokens(node, most)[0] if x != only])[
+            :most
+        ]
         left = 1.0
-        for x, logp in zip(tokens, scores.base.logp(node, tokens), strict=True):
+        for x, logp in zip(tokens, scores.base.token_logprobs(node, tokens), strict=True):
             q = exp(logp)
             # `left` is 1 - the sum of the earlier siblings' probabilities; rounding may take it
             # below q, where the share is 1.
@@ -64,7 +66,7 @@ def draw_siblings(scores: DraftScores, node: int, rng: Rng, most: int) -> Iterat
         return
     # All siblings carry this one tensor: a verifier sees by identity that they were drawn from one
     # law.
-    law_V = scores.row(node)
+    law_V = scores.logprob_row(node)
     q_V = float64_probabilities(law_V)
     # Drawn without replacement: each token that was taken leaves the law, and the rest is scaled
     # up.
@@ -74,7 +76,7 @@ def draw_siblings(scores: DraftScores, node: int, rng: Rng, most: int) -> Iterat
         # The law had fewer tokens than were asked for.
         if not total > 0.0:
             return
-        token = rng.at(j).categorical(left_V)
+        token = rng.child_stream(j).draw_categorical(left_V)
         yield SiblingDraw(
             token,
             float(q_V[token]),

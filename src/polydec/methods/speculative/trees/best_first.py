@@ -12,7 +12,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import likeliest_children
+from polydec.methods.speculative.trees._draft_path import likeliest_children
 from polydec.methods.speculative.trees.greedy_growth import check_width
 
 Node = tuple[float, tuple[int, ...], float]
@@ -58,7 +58,7 @@ class BestFirstTree:
         """
         return self.width, self.width if self.tips is None else self.tips
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Grow the tree with one pass of the draft a level.
@@ -75,14 +75,14 @@ class BestFirstTree:
         """
         # `fed` is what the draft model has scored: only expanded paths enter it, while `nodes`
         # collects all candidates.
-        fed = Draft.chain(root)
+        fed = Draft.chain_draft(root)
         # A tip: its node among those fed, and its path's probability, tokens and last chance.
         tips = [(0, (1.0, (), 1.0))]
         nodes = list[Node]()
         for depth in range(1, budget.depth + 1):
             if not tips or not budget.nodes:
                 break
-            scores = await laws.score(fed, ScoreRequest(base=RowDetail.ROW))
+            scores = await laws.score_draft(fed, ScoreRequest(base=RowDetail.ROW))
             level = [
                 (node, above, at, on)
                 for at, above in tips
@@ -96,7 +96,7 @@ class BestFirstTree:
             for node, _, at, on in level[: self.expands[1]]:
                 if on:
                     tips.append((len(fed), node))
-                    fed = fed.grown(node[1][-1], at, DrawKind.CERTAIN, None)
+                    fed = fed.with_node(node[1][-1], at, DrawKind.CERTAIN, None)
         # Reranking phase: a path is never likelier than its beginnings, so with shorter paths first
         # on a tie the best nodes hold all their ancestors.
         nodes.sort(key=lambda node: (-node[0], len(node[1])))
@@ -118,5 +118,5 @@ def _tree(root: int, nodes: list[Node]) -> Draft:
     tree = TreeBuilder(root)
     place = dict[tuple[int, ...], int]({(): 0})
     for _, path, q in sorted(nodes, key=lambda node: len(node[1])):
-        place[path] = tree.add(place[path[:-1]], path[-1], q)
-    return tree.draft()
+        place[path] = tree.add_node(place[path[:-1]], path[-1], q)
+    return tree.built_draft()

@@ -50,7 +50,7 @@ class BestSlotTree:
         check_width(self.width)
         check_chances(self.floor, self.fade)
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Grow the tree, best place first.
@@ -61,14 +61,14 @@ class BestSlotTree:
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
             rng: Random stream of the text. Children are drawn at
-                ``rng.at("draft", position, *path)``, so that their order does not matter.
+                ``rng.child_stream("draft", position, *path)``, so that their order does not matter.
 
         Returns:
             The tree.
         """
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         scores = None
-        here = rng.at("draft", position)
+        here = rng.child_stream("draft", position)
         open_ = {}
         # A heap of places: negative value, depth of the parent, the parent itself.
         places = [(-1.0, 0, 0)] if budget.depth else []
@@ -77,9 +77,9 @@ class BestSlotTree:
             # The first child of a node needs the draft's row there; its siblings are drawn from the
             # same iterator.
             if node not in open_:
-                scores = await laws.score(draft, ScoreRequest(base=RowDetail.ROW))
+                scores = await laws.score_draft(draft, ScoreRequest(base=RowDetail.ROW))
                 open_[node] = draw_siblings(
-                    scores, node, here.at(*path_tokens(draft, node)), self.width
+                    scores, node, here.child_stream(*path_tokens(draft, node)), self.width
                 )
             child = next(open_[node], None)
             if child is None:
@@ -100,5 +100,5 @@ class BestSlotTree:
                 heappush(places, (sibling, depth, node))
             if on and first < 0.0 and -first >= self.least:
                 heappush(places, (first, depth + 1, len(draft)))
-            draft = draft.grown(child.token, node, child.draw, child.law, child.q)
+            draft = draft.with_node(child.token, node, child.draw, child.law, child.q)
         return draft

@@ -11,7 +11,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.methods.speculative.loop.draws import categorical_pick
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import grow_single_path
+from polydec.methods.speculative.trees._draft_path import grow_single_path
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ChainTree:
 
     unexercised: ClassVar[Mapping[str, str]] = {"siblings": "a level has one node"}
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Draw one path, token by token.
@@ -39,11 +39,14 @@ class ChainTree:
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
             rng: Random stream of the text. The token of each depth is drawn at
-                ``rng.at("draft", position, depth)``.
+                ``rng.child_stream("draft", position, depth)``.
 
         Returns:
             The chain.
         """
         return await grow_single_path(
-            laws, root, budget, lambda depth: categorical_pick(rng.at("draft", position, depth))
+            laws,
+            root,
+            budget,
+            lambda depth: categorical_pick(rng.child_stream("draft", position, depth)),
         )

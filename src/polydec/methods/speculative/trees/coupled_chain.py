@@ -11,7 +11,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.methods.speculative.loop.draws import Pick
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import grow_single_path
+from polydec.methods.speculative.trees._draft_path import grow_single_path
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CoupledChainTree:
 
     unexercised: ClassVar[Mapping[str, str]] = {"siblings": "a level has one node"}
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Draw one path with the target's noise.
@@ -45,11 +45,13 @@ class CoupledChainTree:
             The chain.
         """
 
-        def pick(depth: int) -> Pick:
+        def likeliest_token(depth: int) -> Pick:
             """The argmax of a row plus the noise of the position at this depth."""
             # Depth 1 is the first drafted token, at `position`.
             return lambda law_V: (
-                rng.at("token", position + depth - 1).noise(len(law_V)).argmax(law_V)
+                rng.child_stream("token", position + depth - 1)
+                .gumbel_noise(len(law_V))
+                .argmax_token(law_V)
             )
 
-        return await grow_single_path(laws, root, budget, pick)
+        return await grow_single_path(laws, root, budget, likeliest_token)

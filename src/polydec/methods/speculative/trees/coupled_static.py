@@ -35,7 +35,7 @@ class CoupledStaticTree:
     def __post_init__(self) -> None:
         check_levels(self.levels)
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Grow the tree with the target's noise.
@@ -55,7 +55,7 @@ class CoupledStaticTree:
         # a stream can be drawn from only once.
         noise: dict[int, GumbelNoise] = {}
 
-        def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
+        def first_tokens(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
             """The first k tokens of a row plus the position's noise.
 
             Args:
@@ -68,7 +68,11 @@ class CoupledStaticTree:
                 Token ids, the winner first.
             """
             if depth not in noise:
-                noise[depth] = rng.at("token", position + depth - 1).noise(len(law_V))
-            return noise[depth].topk(law_V, k)
+                noise[depth] = rng.child_stream("token", position + depth - 1).gumbel_noise(
+                    len(law_V)
+                )
+            return noise[depth].first_tokens(law_V, k)
 
-        return await grow_level_tree(laws, root, self.levels, budget, DrawKind.WITHOUT, pick)
+        return await grow_level_tree(
+            laws, root, self.levels, budget, DrawKind.WITHOUT, first_tokens
+        )

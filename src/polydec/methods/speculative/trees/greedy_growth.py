@@ -58,7 +58,7 @@ class GreedyGrowthTree:
         check_width(self.width)
         check_chances(self.floor, self.fade)
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Grow the tree with one pass of the draft a level.
@@ -69,20 +69,22 @@ class GreedyGrowthTree:
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
             rng: Random stream of the text. Children are drawn at
-                ``rng.at("draft", position, *path)``.
+                ``rng.child_stream("draft", position, *path)``.
 
         Returns:
             The tree.
         """
         # `tips` are the nodes of the last level that may have children, each with the value of its
         # first place.
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         tips = [(1.0, 0)]
         for depth in range(1, budget.depth + 1):
             if not tips or len(draft) > budget.nodes:
                 break
-            scores = await laws.score(draft, ScoreRequest(base=RowDetail.ROW))
-            draft, tips = self._level(draft, tips, scores, depth, budget, rng.at("draft", position))
+            scores = await laws.score_draft(draft, ScoreRequest(base=RowDetail.ROW))
+            draft, tips = self._level(
+                draft, tips, scores, depth, budget, rng.child_stream("draft", position)
+            )
         return draft
 
     def _level(
@@ -102,7 +104,9 @@ class GreedyGrowthTree:
                 -value,
                 node,
                 0,
-                draw_siblings(scores, node, rng.at(*path_tokens(draft, node)), self.width),
+                draw_siblings(
+                    scores, node, rng.child_stream(*path_tokens(draft, node)), self.width
+                ),
             )
             # Ties go to the node that was added first, so that a tree does not depend on the order
             # of a set.
@@ -127,7 +131,7 @@ class GreedyGrowthTree:
                 kept.append((-value * a, len(draft)))
             if -value * (1.0 - a) >= self.threshold:
                 heappush(places, (value * (1.0 - a), node, rank + 1, more))
-            draft = draft.grown(child.token, node, child.draw, child.law, child.q)
+            draft = draft.with_node(child.token, node, child.draw, child.law, child.q)
         return draft, kept
 
 

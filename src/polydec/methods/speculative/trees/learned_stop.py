@@ -12,7 +12,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.methods.speculative.loop.draws import categorical_pick, draw_draft_token
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import tree_score_want
+from polydec.methods.speculative.trees._draft_path import tree_score_want
 from polydec.models.learned.kinds.stop_head import StopHead
 
 
@@ -51,7 +51,7 @@ class LearnedStopTree:
             raise RequestError(f"least is {self.least}: it must lie in 1 to 64")
 
     @staticmethod
-    def below(depth: int, head: StopHead, threshold: float, least: int) -> LearnedStopTree:
+    def of_depth(depth: int, head: StopHead, threshold: float, least: int) -> LearnedStopTree:
         """The tree for drafts of a given depth.
 
         Args:
@@ -70,7 +70,7 @@ class LearnedStopTree:
             raise RequestError(f"least is {least}: it must lie in 1 to depth, which is {depth}")
         return LearnedStopTree(head, threshold, least)
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Draw one path until the head expects a rejection.
@@ -85,7 +85,7 @@ class LearnedStopTree:
         Returns:
             The chain, with the head's chances where it was asked.
         """
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         chances = [1.0]
         all_ = 1.0
         # At threshold 1 nothing ends early, so hidden states are not worth reading.
@@ -94,16 +94,16 @@ class LearnedStopTree:
         else:
             want = tree_score_want(budget)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
-            scores = await laws.score(draft, want)
+            scores = await laws.score_draft(draft, want)
             hidden_NH = scores.hidden_NH
             # The head's chance of the token that this pass has fed replaces the draft's probability
             # of it.
             if depth > 1 and hidden_NH is not None:
-                chances[-1] = self.head.chance(hidden_NH[depth - 1])
+                chances[-1] = self.head.success_chance(hidden_NH[depth - 1])
                 all_ *= chances[-1]
-            pick = categorical_pick(rng.at("draft", position, depth))
+            pick = categorical_pick(rng.child_stream("draft", position, depth))
             token, draw, law_V, q = draw_draft_token(scores, depth - 1, pick, budget.graded)
-            draft = draft.grown(token, depth - 1, draw, law_V, q)
+            draft = draft.with_node(token, depth - 1, draw, law_V, q)
             chances.append(q)
             # The draft ends once the chance that some token so far is rejected exceeds the
             # threshold.

@@ -11,7 +11,7 @@ from polydec.core.protocols import DraftScorer, DraftScores
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import likeliest_children
+from polydec.methods.speculative.trees._draft_path import likeliest_children
 
 TRIED = 64
 """Most tokens of a law that are looked at: no tree of Clover's has more nodes."""
@@ -49,7 +49,7 @@ class NucleusTree:
         if not 0.0 <= self.share <= 1.0:
             raise RequestError(f"share is {self.share}: it must lie in 0 to 1")
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Grow the tree with one pass of the draft a level.
@@ -64,14 +64,14 @@ class NucleusTree:
         Returns:
             The tree.
         """
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         tips = [(0, 1.0)]
         for depth in range(1, budget.depth + 1):
             # The nodes that are left bound both the candidates of a node and the level.
             left = budget.nodes + 1 - len(draft)
             if not tips or not left:
                 break
-            scores = await laws.score(draft, ScoreRequest(base=RowDetail.ROW))
+            scores = await laws.score_draft(draft, ScoreRequest(base=RowDetail.ROW))
             level = [
                 (path * q, q, token, at, budget.go_on(depth, graded))
                 for at, path in tips
@@ -83,7 +83,7 @@ class NucleusTree:
             for path, q, token, at, on in level[:left]:
                 if on:
                     tips.append((len(draft), path))
-                draft = draft.grown(token, at, DrawKind.CERTAIN, None, q)
+                draft = draft.with_node(token, at, DrawKind.CERTAIN, None, q)
         return draft
 
     def _candidates(

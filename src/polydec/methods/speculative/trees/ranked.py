@@ -13,7 +13,7 @@ from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
 from polydec.methods.economics.widths import Path, likeliest_paths
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import likeliest_children
+from polydec.methods.speculative.trees._draft_path import likeliest_children
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class RankedTree:
             )
 
     @staticmethod
-    def of(rates: Sequence[Sequence[float]], nodes: int, levels: int | None = None) -> RankedTree:
+    def of_rates(
+        rates: Sequence[Sequence[float]], nodes: int, levels: int | None = None
+    ) -> RankedTree:
         """The tree of the paths that are right most often.
 
         Args:
@@ -65,7 +67,7 @@ class RankedTree:
         # Shorter paths stand first, so that a parent comes before its children.
         return RankedTree(tuple(sorted(paths, key=lambda p: (len(p), p))))
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Grow the tree with one pass of the draft a level.
@@ -81,7 +83,7 @@ class RankedTree:
             The tree.
         """
         tree = TreeBuilder(root)
-        fed = Draft.chain(root)
+        fed = Draft.chain_draft(root)
         # For each path that goes on, its node in the proposed tree and its node in `fed`, which
         # holds inner nodes alone.
         tips: dict[Path, tuple[int, int]] = {(): (0, 0)}
@@ -92,7 +94,7 @@ class RankedTree:
             ]
             if not level:
                 break
-            scores = await laws.score(fed, ScoreRequest(base=RowDetail.ROW))
+            scores = await laws.score_draft(fed, ScoreRequest(base=RowDetail.ROW))
             below = dict[Path, tuple[int, int]]()
             most = max(path[-1] for path in level) + 1
             # The likeliest tokens of each parent are listed once for all its children.
@@ -107,9 +109,9 @@ class RankedTree:
                 if q == 0.0:
                     continue
                 node, at = tips[path[:-1]]
-                new = tree.add(node, token, q)
+                new = tree.add_node(node, token, q)
                 if budget.go_on(depth, graded) and path in inner:
                     below[path] = new, len(fed)
-                    fed = fed.grown(token, at, DrawKind.CERTAIN, None)
+                    fed = fed.with_node(token, at, DrawKind.CERTAIN, None)
             tips = below
-        return tree.draft()
+        return tree.built_draft()

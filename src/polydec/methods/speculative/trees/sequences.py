@@ -10,7 +10,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft
 from polydec.methods.speculative.loop.draws import categorical_pick, draw_draft_token
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import tree_score_want
+from polydec.methods.speculative.trees._draft_path import tree_score_want
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SequencesTree:
         if not 1 <= self.count <= 64:
             raise RequestError(f"count is {self.count}: it must lie in 1 to 64")
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Draw the sequences, level by level.
@@ -49,25 +49,25 @@ class SequencesTree:
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
             rng: Random stream of the text. Sequence i draws at
-                ``rng.at("draft", position, i, depth)``.
+                ``rng.child_stream("draft", position, i, depth)``.
 
         Returns:
             The tree, with equal siblings where several sequences drew one token.
         """
         # The node at which each sequence stands that goes on.
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         at = dict.fromkeys(range(self.count), 0)
         for depth in range(1, budget.depth + 1):
             if not at or len(draft) > budget.nodes:
                 break
-            scores = await laws.score(draft, tree_score_want(budget))
+            scores = await laws.score_draft(draft, tree_score_want(budget))
             below = dict[int, int]()
             # By parent and token, the child that has the tree below.
             first: dict[tuple[int, int], int] = {}
             for i, node in at.items():
                 if len(draft) > budget.nodes:
                     break
-                pick = categorical_pick(rng.at("draft", position, i, depth))
+                pick = categorical_pick(rng.child_stream("draft", position, i, depth))
                 token, draw, law_V, q = draw_draft_token(scores, node, pick, budget.graded)
                 child = first.setdefault((node, token), len(draft))
                 if budget.go_on(depth, q):
@@ -75,6 +75,6 @@ class SequencesTree:
                 # A drawn token is added again for each sequence, to be counted by the verifier; a
                 # certain one stands once.
                 if child == len(draft) or law_V is not None:
-                    draft = draft.grown(token, node, draw, law_V, q)
+                    draft = draft.with_node(token, node, draw, law_V, q)
             at = below
         return draft

@@ -15,7 +15,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, DrawKind
 from polydec.methods.speculative.loop.draws import certain_draw_chance
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import tree_score_want
+from polydec.methods.speculative.trees._draft_path import tree_score_want
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class StaticTree:
     def __post_init__(self) -> None:
         check_levels(self.levels)
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Grow the tree with one pass of the draft a level.
@@ -53,14 +53,14 @@ class StaticTree:
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
             rng: Random stream of the text. Children of a node are drawn at
-                ``rng.at("draft", position, node)``.
+                ``rng.child_stream("draft", position, node)``.
 
         Returns:
             The tree.
         """
-        here = rng.at("draft", position)
+        here = rng.child_stream("draft", position)
 
-        def pick(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
+        def first_tokens(node: int, depth: int, law_V: Tensor, k: int) -> tuple[int, ...]:
             """Draw the children of a node.
 
             Args:
@@ -73,17 +73,17 @@ class StaticTree:
                 Token ids in the order drawn, fewer where fewer have weight.
             """
             p_V = float64_probabilities(law_V)
-            child = here.at(node)
+            child = here.child_stream(node)
             # Each draw has a stream of its own; without replacement one call draws all siblings.
             if self.replace:
-                return tuple(child.at(i).categorical(p_V) for i in range(k))
+                return tuple(child.child_stream(i).draw_categorical(p_V) for i in range(k))
             return child.without_replacement(p_V, k)
 
         if self.replace:
             how = DrawKind.INDEPENDENT
         else:
             how = DrawKind.WITHOUT
-        return await grow_level_tree(laws, root, self.levels, budget, how, pick)
+        return await grow_level_tree(laws, root, self.levels, budget, how, first_tokens)
 
 
 async def grow_level_tree(
@@ -108,16 +108,16 @@ async def grow_level_tree(
     Returns:
         The tree. A node whose law is certain has one certain child.
     """
-    draft = Draft.chain(root)
+    draft = Draft.chain_draft(root)
     tips = [0]
     for depth, width in enumerate(levels[: budget.depth], 1):
         # The root does not count against the budget.
         if not tips or len(draft) > budget.nodes:
             break
-        scores = await laws.score(draft, tree_score_want(budget))
+        scores = await laws.score_draft(draft, tree_score_want(budget))
         below = list[int]()
         for node in tips:
-            only = scores.certain(node)
+            only = scores.certain_token(node)
             room = budget.nodes + 1 - len(draft)
             # All further tips would find no room either.
             if room < 1:
@@ -126,7 +126,7 @@ async def grow_level_tree(
                 law_V = None
                 tokens = (only,)
             else:
-                law_V = scores.row(node)
+                law_V = scores.logprob_row(node)
                 # How many children are drawn depends on the room that is left, never on what was
                 # drawn beside them.
                 tokens = pick(node, depth, law_V, min(width, room))
@@ -138,7 +138,7 @@ async def grow_level_tree(
                 # A draw at which go_on says stop stays in the tree, without children.
                 if budget.go_on(depth, q):
                     below.append(len(draft))
-                draft = draft.grown(
+                draft = draft.with_node(
                     token, node, DrawKind.CERTAIN if law_V is None else how, law_V, q
                 )
         tips = below

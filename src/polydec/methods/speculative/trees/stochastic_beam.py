@@ -13,7 +13,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, DrawKind
 from polydec.methods.speculative.loop.draws import certain_draw_chance
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import tree_score_want
+from polydec.methods.speculative.trees._draft_path import tree_score_want
 from polydec.methods.speculative.trees.greedy_growth import check_width
 
 
@@ -66,7 +66,7 @@ class StochasticBeamTree:
     def __post_init__(self) -> None:
         check_width(self.width)
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Run one race a level.
@@ -77,22 +77,28 @@ class StochasticBeamTree:
             position: Absolute position of the first drafted token.
             budget: Bounds of the draft: levels, nodes, and where to stop.
             rng: Random stream of the text. A level's race draws at
-                ``rng.at("draft", position, depth)``.
+                ``rng.child_stream("draft", position, depth)``.
 
         Returns:
             The tree.
         """
         # The nodes of the last level in the order of their arrival: the node, the probability of
         # its path, and whether to go on below it.
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         beam = [(0, 1.0, True)]
         for depth in range(1, budget.depth + 1):
             width = min(self.width, budget.nodes + 1 - len(draft))
             if width < 1 or not any(on for _, _, on in beam):
                 break
-            scores = await laws.score(draft, tree_score_want(budget))
+            scores = await laws.score_draft(draft, tree_score_want(budget))
             draft, beam = self._race(
-                draft, beam, scores, width, depth, budget, rng.at("draft", position, depth)
+                draft,
+                beam,
+                scores,
+                width,
+                depth,
+                budget,
+                rng.child_stream("draft", position, depth),
             )
         return draft
 
@@ -115,21 +121,22 @@ class StochasticBeamTree:
         # R, the mass of paths through parents that have not arrived yet.
         absent = 1.0
         while len(kids) < width and (waiting or any(a.left > 0.0 for a in arrived)):
-            here = rng.at(len(kids), len(waiting))
+            here = rng.child_stream(len(kids), len(waiting))
             open_ = sum(a.mass * a.left for a in arrived)
             # With probability S / (S + R) the next arrival is a further child of a parent that is
             # there; else, or where there is none, the next parent arrives.
             if waiting and not (
-                open_ > 0.0 and here.at("further").bernoulli(open_ / (open_ + max(absent, 0.0)))
+                open_ > 0.0
+                and here.child_stream("further").draw_bernoulli(open_ / (open_ + max(absent, 0.0)))
             ):
                 node, mass, on = waiting.pop()
                 absent -= mass
                 # A node that may not be expanded still takes its mass with it.
                 if not on:
                     continue
-                only = scores.certain(node)
+                only = scores.certain_token(node)
                 if only is None:
-                    law_V = scores.row(node)
+                    law_V = scores.logprob_row(node)
                 else:
                     law_V = None
                 if law_V is None:
@@ -146,7 +153,7 @@ class StochasticBeamTree:
                 # Among the parents that are there, each in proportion to the mass of its children
                 # that have not arrived.
                 weights = torch.tensor([a.mass * a.left for a in arrived], dtype=torch.float64)
-                parent = arrived[here.at("parent").categorical(weights)]
+                parent = arrived[here.child_stream("parent").draw_categorical(weights)]
             if parent.only is not None:
                 token = parent.only
                 q = certain_draw_chance(scores, parent.node, parent.only, budget.graded)
@@ -154,13 +161,13 @@ class StochasticBeamTree:
                 parent.left = 0.0
             else:
                 assert parent.q_V is not None and parent.left_V is not None
-                token = here.categorical(parent.left_V)
+                token = here.draw_categorical(parent.left_V)
                 q = share = float(parent.q_V[token])
                 # Drawn without replacement: what has arrived is taken out of the parent's law.
                 parent.left_V[token] = 0.0
                 parent.left = float(parent.left_V.sum())
             kids.append((len(draft), parent.mass * share, budget.go_on(depth, q)))
-            draft = draft.grown(
+            draft = draft.with_node(
                 token,
                 parent.node,
                 DrawKind.CERTAIN if parent.only is not None else DrawKind.WITHOUT,

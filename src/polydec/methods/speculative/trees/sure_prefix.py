@@ -11,7 +11,7 @@ from polydec.core.protocols import DraftScorer
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import likeliest_children
+from polydec.methods.speculative.trees._draft_path import likeliest_children
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SurePrefixTree:
         if not self.least >= 0:
             raise RequestError(f"least is {self.least}: it must be at least 0")
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Take the likeliest token of each row while it is sure.
@@ -57,15 +57,15 @@ class SurePrefixTree:
         Returns:
             The chain.
         """
-        draft = Draft.chain(root)
+        draft = Draft.chain_draft(root)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
-            scores = await laws.score(draft, ScoreRequest(base=RowDetail.ROW))
+            scores = await laws.score_draft(draft, ScoreRequest(base=RowDetail.ROW))
             token, q, graded = likeliest_children(scores, depth - 1, 1, budget)[0]
             # A token that is not sure does not enter the path, other than one at which go_on says
             # stop.
             if q < self.least or (token == draft.token[-1] and not self.repeats):
                 break
-            draft = draft.grown(token, depth - 1, DrawKind.CERTAIN, None, q)
+            draft = draft.with_node(token, depth - 1, DrawKind.CERTAIN, None, q)
             if not budget.go_on(depth, graded):
                 break
         return draft

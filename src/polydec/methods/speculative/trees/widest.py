@@ -12,7 +12,7 @@ from polydec.core.rng import Rng
 from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.methods.economics.tree_builder import TreeBuilder
 from polydec.methods.speculative.loop.types import DraftBudget
-from polydec.methods.speculative.trees._line import likeliest_children
+from polydec.methods.speculative.trees._draft_path import likeliest_children
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class WidestTree:
                 f"widths is {self.widths[:8]}: each level's must lie in 1 to 64, and there must be one level at least"
             )
 
-    async def grow(
+    async def grow_tree(
         self, laws: DraftScorer, root: int, position: int, budget: DraftBudget, rng: Rng
     ) -> Draft:
         """Grow the tree with one pass of the draft a level.
@@ -58,7 +58,7 @@ class WidestTree:
             The tree.
         """
         tree = TreeBuilder(root)
-        fed = Draft.chain(root)
+        fed = Draft.chain_draft(root)
         # For each path that goes on: its probability, its node in the proposed tree, and its node
         # in `fed`.
         tips = [(1.0, 0, 0)]
@@ -67,7 +67,7 @@ class WidestTree:
             if not tips or room < 1:
                 break
             # Further candidates of a greedy law come from the model's law before shaping.
-            scores = await laws.score(fed, ScoreRequest(base=RowDetail.ROW))
+            scores = await laws.score_draft(fed, ScoreRequest(base=RowDetail.ROW))
             level = [
                 (path * q, node, at, token, q, graded)
                 for path, node, at in tips
@@ -78,9 +78,9 @@ class WidestTree:
             level.sort(key=lambda path: -path[0])
             tips = []
             for path, node, at, token, q, graded in level[:room]:
-                new = tree.add(node, token, q)
+                new = tree.add_node(node, token, q)
                 if budget.go_on(depth, graded):
                     tips.append((path, new, len(fed)))
                     # Only nodes that may have children are fed with the next pass.
-                    fed = fed.grown(token, at, DrawKind.CERTAIN, None)
-        return tree.draft()
+                    fed = fed.with_node(token, at, DrawKind.CERTAIN, None)
+        return tree.built_draft()

@@ -29,21 +29,21 @@ class CoupledVerifier:
 
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Follow the tokens that the target draws with the shared noise.
 
         Args:
             draft: The draft that the target has scored.
             scores: The target's scores at the nodes of the draft.
             rng: Random stream of the text. The noise of each position is that of
-                ``rng.at("token", position)``, which a coupled tree uses as well.
+                ``rng.child_stream("token", position)``, which a coupled tree uses as well.
             position: Absolute position of the first drafted token.
 
         Returns:
             The accepted nodes and the first drawn token that was not drafted.
         """
 
-        def pick(node: int, depth: int) -> int:
+        def pick_token(node: int, depth: int) -> int:
             """The target's token after a node.
 
             Args:
@@ -54,12 +54,16 @@ class CoupledVerifier:
                 The argmax of log-probabilities plus the position's Gumbel noise.
             """
             # A greedy target's token is known without a row and without noise.
-            only = scores.certain(node)
+            only = scores.certain_token(node)
             if only is not None:
                 return only
             # Gumbel-max: the argmax of log-probabilities plus Gumbel noise is one draw from the
             # law. The noise depends on the position alone, as the drafting tree's does.
-            row_V = scores.row(node)
-            return rng.at("token", position + depth).noise(len(row_V)).argmax(row_V)
+            row_V = scores.logprob_row(node)
+            return (
+                rng.child_stream("token", position + depth)
+                .gumbel_noise(len(row_V))
+                .argmax_token(row_V)
+            )
 
-        return follow_draft_path(draft, pick)
+        return follow_draft_path(draft, pick_token)

@@ -34,7 +34,7 @@ class ExactVerifier:
 
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Accept by rejection sampling, node by node.
 
         Args:
@@ -69,7 +69,7 @@ def walk_by_rejection(
     node = 0
     path = list[int]()
     while True:
-        here = rng.at("token", position + len(path))
+        here = rng.child_stream("token", position + len(path))
         child, token = _down(draft, node, scores, here, lenience)
         if child is None:
             return Verdict(tuple(path), token)
@@ -83,10 +83,10 @@ def _down(
     """(the accepted child, its token), or (None, the token that follows the node)."""
     # A law that has one possible token needs no row: the child that has it is accepted, any other
     # is rejected.
-    only = scores.certain(node)
+    only = scores.certain_token(node)
     if only is not None:
-        return draft.child(node, only), only
-    p_V = float64_probabilities(scores.row(node))
+        return draft.child_of(node, only), only
+    p_V = float64_probabilities(scores.logprob_row(node))
     children = draft.children[node]
     # For each law that siblings were drawn from without replacement, what its earlier draws left of
     # it (keys are identities: such siblings share one tensor).
@@ -116,7 +116,7 @@ def _down(
             chance = 1.0
         # The test of Leviathan et al. (2023): accept with min(1, p(x) / q(x)). A token outside the
         # target's support is never accepted, whatever rounding made of the ratio.
-        if p > 0.0 and here.at("accept", k).bernoulli(chance):
+        if p > 0.0 and here.child_stream("accept", k).draw_bernoulli(chance):
             return child, token
         # A rejection leaves (p - q)+ of the target's law. For a point mass that is p without the
         # token; where nothing else has weight p stays, as rounding alone can have rejected it.
@@ -129,5 +129,5 @@ def _down(
             # The next sibling was drawn from q without this token.
             if draft.draw[child] is DrawKind.WITHOUT:
                 left[id(law_V)] = exclude_token(q_V, token)
-    token = here.categorical(p_V)
+    token = here.draw_categorical(p_V)
     return next((c for c in children[drawn:] if draft.token[c] == token), None), token

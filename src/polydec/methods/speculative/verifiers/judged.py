@@ -42,7 +42,7 @@ class JudgeVerifier:
         if not 0 <= self.threshold <= 1:
             raise RequestError(f"threshold is {self.threshold}: it must lie in 0 to 1")
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Follow the target's own draws, or where these were not drafted the judge.
 
         Args:
@@ -57,7 +57,7 @@ class JudgeVerifier:
         state_NH = scores.hidden_NH
         kept = set[int]()
 
-        def pick(node: int, depth: int) -> int:
+        def pick_token(node: int, depth: int) -> int:
             """The token after a node: the target's own, or that of a child which the judge accepts.
 
             Args:
@@ -69,25 +69,25 @@ class JudgeVerifier:
             """
             # The target's own token is drawn first, so a judge that accepts nothing changes no
             # text.
-            only = scores.certain(node)
+            only = scores.certain_token(node)
             if only is None:
-                token = rng.at("token", position + depth).categorical(
-                    float64_probabilities(scores.row(node))
+                token = rng.child_stream("token", position + depth).draw_categorical(
+                    float64_probabilities(scores.logprob_row(node))
                 )
             else:
                 token = only
             # The judge is asked only where verification would end. It reads the state at the child
             # itself, which has seen the drafted token.
-            if state_NH is None or draft.child(node, token) is not None:
+            if state_NH is None or draft.child_of(node, token) is not None:
                 return token
             for child in draft.children[node]:
                 if (
                     draft.token[child] not in self.ends
-                    and self.judge.chance(state_NH[child]) > self.threshold
+                    and self.judge.token_chance(state_NH[child]) > self.threshold
                 ):
                     kept.add(child)
                     return draft.token[child]
             return token
 
-        verdict = follow_draft_path(draft, pick)
+        verdict = follow_draft_path(draft, pick_token)
         return replace(verdict, judged=tuple(i for i in verdict.path if i in kept))

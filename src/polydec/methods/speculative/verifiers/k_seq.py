@@ -39,7 +39,7 @@ class KSeqVerifier:
 
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Accept by k trials a node with one threshold for all of them.
 
         Args:
@@ -53,15 +53,17 @@ class KSeqVerifier:
         """
         return follow_draft_path(
             draft,
-            lambda node, depth: self._token(draft, node, scores, rng.at("token", position + depth)),
+            lambda node, depth: self._token(
+                draft, node, scores, rng.child_stream("token", position + depth)
+            ),
         )
 
     def _token(self, draft: Draft, node: int, scores: DraftScores, here: Rng) -> int:
         """The token that follows a node."""
-        only = scores.certain(node)
+        only = scores.certain_token(node)
         if only is not None:
             return only
-        p_V = float64_probabilities(scores.row(node))
+        p_V = float64_probabilities(scores.logprob_row(node))
         children = draft.children[node]
         # Children up to the last drawn one are tried. Certain ones after it need no trial: they are
         # looked up with the token that is drawn in the end.
@@ -103,11 +105,13 @@ class KSeqVerifier:
                 x = draft.token[children[j]]
                 p = float(p_V[x])
                 q = rho * float(q_V[x])
-                if p > 0.0 and here.at("accept", j).bernoulli(min(1.0, p / q) if q > 0.0 else 1.0):
+                if p > 0.0 and here.child_stream("accept", j).draw_bernoulli(
+                    min(1.0, p / q) if q > 0.0 else 1.0
+                ):
                     return x
             p_V = k_trial_residual(p_V, q_V, size, rho)
             k = k + size
-        return here.categorical(p_V)
+        return here.draw_categorical(p_V)
 
 
 def smallest_rho(p_V: Tensor, q_V: Tensor, k: int) -> float:

@@ -38,7 +38,7 @@ class LenientVerifier:
         if not 0 < self.lenience <= 1:
             raise RequestError(f"lenience is {self.lenience}: it must lie above 0 and at most 1")
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Accept by rejection sampling with the lenient rule.
 
         Args:

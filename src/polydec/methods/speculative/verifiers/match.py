@@ -28,13 +28,13 @@ class MatchVerifier:
 
     exactness: ClassVar[Exactness] = Exactness.LAW
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Draw the target's own tokens as long as they were drafted.
 
         Args:
             draft: The draft that the target has scored.
             scores: The target's scores at the nodes of the draft.
-            rng: Random stream of the text. Each token is drawn at ``rng.at("token", position)``, as
+            rng: Random stream of the text. Each token is drawn at ``rng.child_stream("token", position)``, as
                 plain decoding draws it.
             position: Absolute position of the first drafted token.
 
@@ -42,7 +42,7 @@ class MatchVerifier:
             The accepted nodes and the first drawn token that was not drafted.
         """
 
-        def pick(node: int, depth: int) -> int:
+        def pick_token(node: int, depth: int) -> int:
             """The target's token after a node.
 
             Args:
@@ -53,11 +53,11 @@ class MatchVerifier:
                 The token id.
             """
             # A greedy target's token is known without a row and without a draw.
-            only = scores.certain(node)
+            only = scores.certain_token(node)
             if only is None:
-                return rng.at("token", position + depth).categorical(
-                    float64_probabilities(scores.row(node))
+                return rng.child_stream("token", position + depth).draw_categorical(
+                    float64_probabilities(scores.logprob_row(node))
                 )
             return only
 
-        return follow_draft_path(draft, pick)
+        return follow_draft_path(draft, pick_token)

@@ -43,7 +43,7 @@ class NearBestVerifier:
         if not self.tolerance >= 0:
             raise RequestError(f"tolerance is {self.tolerance}: it must be at least 0")
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Follow the target's own draws, or where these were not drafted a nearly best token.
 
         Args:
@@ -57,7 +57,7 @@ class NearBestVerifier:
             The accepted nodes and the token that follows them.
         """
 
-        def pick(node: int, depth: int) -> int:
+        def pick_token(node: int, depth: int) -> int:
             """The token after a node: the target's own, or that of a nearly best child.
 
             Args:
@@ -68,23 +68,23 @@ class NearBestVerifier:
                 The token id.
             """
             # The target's own token is drawn first, so that randomness is used alike in every case.
-            only = scores.certain(node)
+            only = scores.certain_token(node)
             if only is None:
-                token = rng.at("token", position + depth).categorical(
-                    float64_probabilities(scores.row(node))
+                token = rng.child_stream("token", position + depth).draw_categorical(
+                    float64_probabilities(scores.logprob_row(node))
                 )
             else:
                 token = only
             # The relaxed rule is looked at only where verification would end; a node without
             # children has nothing to accept.
-            if not draft.children[node] or draft.child(node, token) is not None:
+            if not draft.children[node] or draft.child_of(node, token) is not None:
                 return token
             # Tokens of the model's own row that are near enough to its likeliest, which is the
             # first one.
-            tokens, logp = scores.base.topk(node, self.top)
+            tokens, logp = scores.base.likeliest_tokens(node, self.top)
             near = {x for x, value in zip(tokens, logp) if logp[0] - value <= self.tolerance}
             # The first child in the order drawn: the drafter's own preference.
             drafted = (draft.token[child] for child in draft.children[node])
             return next((x for x in drafted if x in near), token)
 
-        return follow_draft_path(draft, pick)
+        return follow_draft_path(draft, pick_token)

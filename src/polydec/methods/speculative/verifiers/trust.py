@@ -28,7 +28,7 @@ class TrustVerifier:
     exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
     unexercised: ClassVar[Mapping[str, str]] = {"rejected": "it accepts whatever was drafted"}
 
-    def verify(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
+    def verify_draft(self, draft: Draft, scores: DraftScores, rng: Rng, position: int) -> Verdict:
         """Accept the first child of each node, down to a node without children.
 
         Args:
@@ -46,10 +46,10 @@ class TrustVerifier:
         while draft.children[node]:
             node = draft.children[node][0]
             path.append(node)
-        only = scores.certain(node)
+        only = scores.certain_token(node)
         if only is None:
-            bonus = rng.at("token", position + len(path)).categorical(
-                float64_probabilities(scores.row(node))
+            bonus = rng.child_stream("token", position + len(path)).draw_categorical(
+                float64_probabilities(scores.logprob_row(node))
             )
         else:
             bonus = only

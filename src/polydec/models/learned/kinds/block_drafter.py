@@ -40,7 +40,7 @@ class BlockDrafter:
     block: int
     tensors: Mapping[str, Tensor]
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for the target's vocabulary.
 
         Args:
@@ -71,7 +71,7 @@ def config_of(shape: T5Shape, more: int = 0) -> Seq2SeqConfig:
         The config, as a published one would be read.
     """
     # Which tokens begin and end a text matters to no tensor; 0 stands for both.
-    return read_seq2seq_config(replace(shape, vocab=shape.vocab + more).published(0, 0), {})
+    return read_seq2seq_config(replace(shape, vocab=shape.vocab + more).published_config(0, 0), {})
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[BlockDrafter, ...]:

@@ -57,7 +57,7 @@ class ChimeraModel:
         """Most levels of a draft."""
         return len(self.heads)
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a target.
 
         Args:
@@ -75,7 +75,7 @@ class ChimeraModel:
     def cost(self) -> float:
         return self.layer.cost + float(sum(t.numel() for t in (*self.trigram, *self.heads)))
 
-    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+    def layer_inputs(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """Make the rows that enter the layer for true states.
 
         Args:
@@ -88,11 +88,11 @@ class ChimeraModel:
         """
         # State and code alternate, so that a code sees its state through the layer's causal
         # attention.
-        return torch.stack([rms_normalised(state_NH), self.below(embed_NWH, state_NH)], 1).flatten(
-            0, 1
-        )
+        return torch.stack(
+            [rms_normalised(state_NH), self.drafted_inputs(embed_NWH, state_NH)], 1
+        ).flatten(0, 1)
 
-    def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
+    def drafted_inputs(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
         """Make the rows that enter the layer for drafted tokens: the codes alone.
 
         Args:
@@ -107,7 +107,7 @@ class ChimeraModel:
         code = rms_normalised(embed_NWH).flatten(1)
         return linear(code + silu(linear(code, self.trigram[0])), self.trigram[1])
 
-    def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor]:
+    def read_states(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor]:
         """Read what left the layer at nodes of one level.
 
         Args:
@@ -128,7 +128,7 @@ class ChimeraModel:
     @cached_property
     def network(self) -> NeuralNetwork:
         """The layer, asked for states alone."""
-        return self.layer.network()
+        return self.layer.layer_network()
 
 
 def new_chimera_tensors(width: int, levels: int, seed: int) -> list[Tensor]:

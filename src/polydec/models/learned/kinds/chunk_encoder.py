@@ -90,7 +90,7 @@ def encode_chunks(s: ChunkEncoderSizes, t: Mapping[str, Tensor], token_NK: Tenso
     read_N1 = torch.full((len(token_NK), 1), s.vocab + 1)
     token_NT = torch.cat([read_N1, token_NK], dim=1)
     # Blanks of a short chunk are hidden, so the vector does not depend on how many there are.
-    states = s.encoder.states(
+    states = s.encoder.sequence_states(
         select_part_tensors(t, "encoder"), F.embedding(token_NT, t["table"]), token_NT != s.vocab
     )
     return states[:, 0]
@@ -126,7 +126,7 @@ def score_chunks(s: ChunkEncoderSizes, t: Mapping[str, Tensor], c_BLW: Tensor) -
     there_BL = torch.ones(c_BLW.shape[:2], dtype=torch.bool)
     x = F.linear(c_BLW, t["policy-in"])
     return F.linear(
-        s.policy.states(select_part_tensors(t, "policy"), x, there_BL), t["policy-out"]
+        s.policy.sequence_states(select_part_tensors(t, "policy"), x, there_BL), t["policy-out"]
     )[..., 0]
 
 
@@ -144,7 +144,7 @@ class ChunkEncoder:
     marks: PassageMarks
     tensors: Mapping[str, Tensor]
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a target.
 
         Args:
@@ -164,7 +164,7 @@ class ChunkEncoder:
         return OrderedDict()
 
     @torch.no_grad()
-    def state(self, chunk: Sequence[int]) -> Tensor:
+    def chunk_state(self, chunk: Sequence[int]) -> Tensor:
         """Of at most k tokens, c [W]."""
         # A chunk's vector depends on its tokens alone, so they serve as its name.
         name = tuple(chunk)
@@ -181,12 +181,12 @@ class ChunkEncoder:
         return made
 
     @torch.no_grad()
-    def vector(self, state_W: Tensor) -> Tensor:
+    def decoder_vector(self, state_W: Tensor) -> Tensor:
         """What the decoder reads for it [H]."""
         return project_chunks(self.tensors, state_W[None])[0]
 
     @torch.no_grad()
-    def scores(self, states: Sequence[Tensor]) -> Tensor:
+    def chunk_scores(self, states: Sequence[Tensor]) -> Tensor:
         """The policy's, of all chunks of a prompt [L]."""
         # A longer prompt is scored in parts, since the policy has learned so many places only.
         most = self.sizes.policy.places
@@ -209,7 +209,7 @@ def new_chunk_encoder_tensors(s: ChunkEncoderSizes, seed: int, spread: float) ->
     out = dict[str, Tensor]()
     for part, reader in (("encoder", s.encoder), ("policy", s.policy)):
         # Both draw from one generator, so the order of the parts matters for the seed.
-        out |= {f"{part}-{name}": x for name, x in reader.drawn(dice).items()}
+        out |= {f"{part}-{name}": x for name, x in reader.draw_tensors(dice).items()}
     for name in ("table", "projector", "policy-in", "policy-out"):
         out[name] = torch.randn(s.shapes[name], generator=dice) * s.shapes[name][1] ** -0.5
     return out | {"scale": torch.full((s.target,), spread)}

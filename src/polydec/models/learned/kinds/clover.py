@@ -67,7 +67,7 @@ class CloverModel:
         """States enter as the last layer leaves them."""
         return False
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a target.
 
         Args:
@@ -88,9 +88,9 @@ class CloverModel:
     @cached_property
     def network(self) -> NeuralNetwork:
         """The augmenting block."""
-        return self.layer.network()
+        return self.layer.layer_network()
 
-    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+    def layer_inputs(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """Make the rows that enter the augmenting block: the states alone.
 
         Args:
@@ -102,13 +102,13 @@ class CloverModel:
         """
         return rms_normalised(state_NH)
 
-    def head(self, k: int) -> None:
+    def level_head(self, k: int) -> None:
         """The target's norm and head make laws of what heads guess."""
 
-    def start(self, state_NH: Tensor) -> Tensor:
+    def start_levels(self, state_NH: Tensor) -> Tensor:
         return rms_normalised(state_NH)
 
-    def step(self, k: int, carry_NH: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
+    def guess_level(self, k: int, carry_NH: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
         """Move the states on by the tokens of nodes, and guess from them.
 
         Args:
@@ -147,7 +147,7 @@ class CloverModel:
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
-        return run_heads_batched(self.step, queries)
+        return run_heads_batched(self.guess_level, queries)
 
 
 def new_clover_tensors(

@@ -50,7 +50,7 @@ def coprocessor_latents(
     x = soft_LH.expand(B, G, *soft_LH.shape).flatten(1, 2)
     # Positions are those in the text, not in this row, so that places overlap in position.
     position = (first_BG[..., None] + torch.arange(L)).flatten(1)
-    state, _ = s.through(t, x, position, past, grouped_attention_mask(seen_BGP, L))
+    state, _ = s.run_layers(t, x, position, past, grouped_attention_mask(seen_BGP, L))
     return state.unflatten(1, (G, L))
 
 
@@ -88,7 +88,7 @@ class CacheCoprocessor:
     soft_LH: Tensor
     tensors: Mapping[str, Tensor]
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that the target's cache has the shape that it reads.
 
         Args:
@@ -101,9 +101,9 @@ class CacheCoprocessor:
         s = self.skeleton
         artefact.require_width(target, s.width, "a coprocessor's vectors")
         # Of one token there are no keys yet; their shapes are there all the same.
-        session = target.open((0,))
+        session = target.open_session((0,))
         try:
-            keys_KNH, _ = session.memory()
+            keys_KNH, _ = session.layer_memory()
         except PolydecError as error:
             raise FileError(f"a coprocessor reads the target's keys and values: {error}") from None
         finally:
@@ -117,7 +117,7 @@ class CacheCoprocessor:
             )
 
     @torch.no_grad()
-    def made(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor:
+    def make_vectors(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor:
         """Make the first vectors behind a text, none of which sees a later one.
 
         Args:

@@ -35,7 +35,7 @@ class EagleLayer(Protocol):
 
     @property
     def cost(self) -> float: ...
-    def network(self) -> Any: ...
+    def layer_network(self) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class EagleModel:
     normed: bool = False
     bias_H: Tensor | None = None
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a target.
 
         Args:
@@ -87,7 +87,7 @@ class EagleModel:
     def cost(self) -> float:
         return self.layer.cost + self.fuse_H2.numel()
 
-    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+    def layer_inputs(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """Join tokens and the states before them to the rows that enter the layer.
 
         Args:
@@ -111,7 +111,7 @@ class EagleModel:
             return x_NH.float()
         return rms_normalised(x_NH)
 
-    def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
+    def drafted_inputs(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
         """Make the rows that enter the layer for drafted tokens, as `enter` does for true states.
 
         Args:
@@ -121,9 +121,9 @@ class EagleModel:
         Returns:
             The rows, shape ``[N, H]``.
         """
-        return self.enter(embed_NWH, above_NH)
+        return self.layer_inputs(embed_NWH, above_NH)
 
-    def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor]:
+    def read_states(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, Tensor]:
         """Read what left the layer at nodes of one level.
 
         Args:
@@ -140,7 +140,7 @@ class EagleModel:
     @cached_property
     def network(self) -> NeuralNetwork:
         """The layer, asked for states alone."""
-        return self.layer.network()
+        return self.layer.layer_network()
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[EagleModel, ...]:

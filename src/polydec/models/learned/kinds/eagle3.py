@@ -35,7 +35,7 @@ class Eagle3Layer(Protocol):
 
     @property
     def cost(self) -> float: ...
-    def network(self, vocab: int, own: DraftVocabularyHead, /) -> Any:
+    def layer_network(self, vocab: int, own: DraftVocabularyHead, /) -> Any:
         """Make the network that runs the layer and its head.
 
         Args:
@@ -73,7 +73,7 @@ class Eagle3Model:
     evened: bool = True
     table: Callable[[], Tensor] | None = None
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a target.
 
         Args:
@@ -108,7 +108,7 @@ class Eagle3Model:
     def cost(self) -> float:
         return self.layer.cost + self.own.head_CH.numel()
 
-    def enter(self, embed_NWH: Tensor, state_ND: Tensor) -> Tensor:
+    def layer_inputs(self, embed_NWH: Tensor, state_ND: Tensor) -> Tensor:
         """Make the rows that enter the layer for tokens and the true states before them.
 
         Args:
@@ -127,9 +127,9 @@ class Eagle3Model:
             fused = linear(joined, self.fuse_HD)
         else:
             fused = self.grower.fused(joined)
-        return self.below(embed_NWH, fused)
+        return self.drafted_inputs(embed_NWH, fused)
 
-    def below(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
+    def drafted_inputs(self, embed_NWH: Tensor, above_NH: Tensor) -> Tensor:
         """Make the rows that enter the layer for drafted tokens.
 
         Args:
@@ -148,9 +148,9 @@ class Eagle3Model:
             return x_NH.float()
         if self.grower is None:
             return rms_normalised(x_NH)
-        return self.grower.even(x_NH)
+        return self.grower.even_rows(x_NH)
 
-    def read(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, None]:
+    def read_states(self, k: int, true_H: Tensor, out_NS: Tensor) -> tuple[Tensor, None]:
         """Read what left the layer at nodes of one level.
 
         Args:
@@ -168,7 +168,7 @@ class Eagle3Model:
     @cached_property
     def network(self) -> NeuralNetwork:
         """The layer, and its head."""
-        return self.layer.network(self.vocab.size, self.own)
+        return self.layer.layer_network(self.vocab.size, self.own)
 
     @cached_property
     def grower(self) -> NativeTreeGrower | None:

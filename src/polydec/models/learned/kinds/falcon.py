@@ -88,7 +88,7 @@ class FalconModel:
     rates: Sequence[Sequence[float]]
     share: float = 0.0
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a target.
 
         Args:
@@ -116,7 +116,7 @@ class FalconModel:
     def cost(self) -> float:
         return self.layer.cost + float(sum(t.numel() for t in self.lstm.values()))
 
-    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+    def layer_inputs(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """Join tokens and the states before them to the rows that the LSTM reads.
 
         Args:
@@ -172,7 +172,7 @@ class FalconNetwork:
         # One after another: the LSTM's state of a row needs that of the row before it.
         for slot, x in zip(q.slots, q.embed.float(), strict=True):
             self._write(q.cache, slot, x)
-        entry_NE = q.cache.entries()[0]
+        entry_NE = q.cache.all_entries()[0]
         return NetworkAnswer(
             None,
             torch.stack(
@@ -188,7 +188,7 @@ class FalconNetwork:
         path = path_to(cache, slot)
         keys = 2 * self._keys
         if len(path) > 1:
-            before = cache.entries()[0, path[-2], keys:]
+            before = cache.all_entries()[0, path[-2], keys:]
         else:
             before = torch.zeros(4 * self._width)
         state = advance_lstm(self._lstm, x, before)
@@ -242,13 +242,13 @@ class FalconNetwork:
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return rms_norm(x, x.shape[-1:], self._w[name], EPS)
 
-    def head(self, hidden_RH: Tensor) -> Tensor:
+    def head_logits(self, hidden_RH: Tensor) -> Tensor:
         raise FileError("Falcon has no head: its states are the target's")
 
-    def normed(self, hidden_RH: Tensor) -> Tensor:
+    def normed_states(self, hidden_RH: Tensor) -> Tensor:
         raise FileError("Falcon's layer norms in its head")
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         raise FileError("Falcon has no table of its own: it reads the target's embeddings")
 
 

@@ -35,7 +35,7 @@ class ConfidenceFilter:
     layers: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
     written: bool = False
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Accept any model: it reads probabilities, which every one has.
 
         Args:
@@ -48,13 +48,13 @@ class ConfidenceFilter:
         """Positions of a block."""
         return self.layers[1][1].shape[0]
 
-    def logits(self, sure_NB: Tensor) -> Tensor:
+    def filter_logits(self, sure_NB: Tensor) -> Tensor:
         """[N, B], before the sigmoid."""
         return linear(relu(linear(sure_NB, *self.layers[0])), *self.layers[1])
 
     def __call__(self, sure_B: Tensor) -> Tensor:
         """Of each position of one block how likely its token is right, 0 to 1."""
-        return self.logits(sure_B[None])[0].sigmoid()
+        return self.filter_logits(sure_B[None])[0].sigmoid()
 
 
 def new_confidence_filter(size: int, hidden: int, seed: int) -> ConfidenceFilter:
@@ -70,7 +70,7 @@ def new_confidence_filter(size: int, hidden: int, seed: int) -> ConfidenceFilter
     """
     g = torch.Generator().manual_seed(seed)
 
-    def draw(into: int, out: int) -> tuple[Tensor, Tensor]:
+    def draw_matrix(into: int, out: int) -> tuple[Tensor, Tensor]:
         """Draw one layer.
 
         Args:
@@ -82,7 +82,7 @@ def new_confidence_filter(size: int, hidden: int, seed: int) -> ConfidenceFilter
         """
         return torch.randn(out, into, generator=g) / into**0.5, torch.zeros(out)
 
-    return ConfidenceFilter((draw(size, hidden), draw(hidden, size)))
+    return ConfidenceFilter((draw_matrix(size, hidden), draw_matrix(hidden, size)))
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ConfidenceFilter, ...]:
@@ -139,7 +139,7 @@ def load(path: str | Path) -> ConfidenceFilter:
         # Older files name no size: hidden units were as many as positions.
         hidden = c.hidden or c.block
 
-        def layer(i: int, into: int, out: int) -> tuple[Tensor, Tensor]:
+        def load_layer(i: int, into: int, out: int) -> tuple[Tensor, Tensor]:
             """Read the weight and the bias of a layer.
 
             Args:
@@ -155,4 +155,6 @@ def load(path: str | Path) -> ConfidenceFilter:
                 artefact.read_artefact_tensor(t, KIND, f"{i}.bias", (out,)).float(),
             )
 
-        return ConfidenceFilter((layer(0, c.block, hidden), layer(1, hidden, c.block)), c.written)
+        return ConfidenceFilter(
+            (load_layer(0, c.block, hidden), load_layer(1, hidden, c.block)), c.written
+        )

@@ -67,7 +67,7 @@ class DraftHeads:
     def depth(self) -> int:
         return len(self.heads)
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that they were trained for such a target.
 
         Args:
@@ -96,9 +96,9 @@ class DraftHeads:
         """The layer, as a network."""
         if self.layer is None:
             return None
-        return self.layer.network()
+        return self.layer.layer_network()
 
-    def enter(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
+    def layer_inputs(self, embed_NWH: Tensor, state_NH: Tensor) -> Tensor:
         """Make the rows that enter the layer: the states alone.
 
         Args:
@@ -110,7 +110,7 @@ class DraftHeads:
         """
         return rms_normalised(state_NH)
 
-    def start(self, state_NH: Tensor) -> Tensor:
+    def start_levels(self, state_NH: Tensor) -> Tensor:
         """What the first head is given besides the root."""
         # Published heads were trained on what leaves the final norm, so their states are not
         # evened.
@@ -118,7 +118,7 @@ class DraftHeads:
             return rms_normalised(state_NH)
         return state_NH.float()
 
-    def head(self, k: int) -> Tensor | None:
+    def level_head(self, k: int) -> Tensor | None:
         """The matrix that makes laws of what head k guesses; None: the target's norm and head do."""
         if self.own_VH is None:
             return None
@@ -129,7 +129,7 @@ class DraftHeads:
         """Whether states enter as the target's final norm leaves them."""
         return self.own_VH is not None
 
-    def step(self, k: int, carry_NC: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
+    def guess_level(self, k: int, carry_NC: Tensor, embed_NH: Tensor) -> tuple[Tensor, Tensor]:
         """Run head k at nodes.
 
         Args:
@@ -157,7 +157,7 @@ class DraftHeads:
 
     @torch.inference_mode()
     def forward(self, queries: Sequence[Step]) -> list[tuple[Tensor, Tensor]]:
-        return run_heads_batched(self.step, queries)
+        return run_heads_batched(self.guess_level, queries)
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[DraftHeads, ...]:

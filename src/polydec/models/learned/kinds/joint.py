@@ -42,7 +42,7 @@ class JointSamplerLayer:
     layer: StateLayer
     vocab: TokenVocabulary
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a target.
 
         Args:
@@ -61,7 +61,7 @@ class JointSamplerLayer:
         model: Any = target
         target.vocab.require_same(self.vocab, "the target of the joint sampler's layer")
         # A masked model gives embeddings without a session.
-        have = model.embed((0,)).shape[-1]
+        have = model.embed_canvas((0,)).shape[-1]
         if have != self.layer.width:
             raise FileError(
                 f"a joint sampler's layer was trained for states of width {self.layer.width}: this target's have "

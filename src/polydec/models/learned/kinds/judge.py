@@ -33,7 +33,7 @@ class JudgeProbe:
     bias: Tensor
     vocab: TokenVocabulary
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a target.
 
         Args:
@@ -47,14 +47,14 @@ class JudgeProbe:
         target.vocab.require_same(self.vocab, "the target of the judge")
         artefact.require_width(target, len(self.weight_H), "the judge's weights")
 
-    def logits(self, state_NH: Tensor) -> Tensor:
+    def judge_logits(self, state_NH: Tensor) -> Tensor:
         """Log odds that each token is right."""
         # Only the direction of a state counts: its length varies from token to token.
         return rms_normalised(state_NH) @ self.weight_H + self.bias
 
-    def chance(self, state_H: Tensor) -> float:
+    def token_chance(self, state_H: Tensor) -> float:
         """Of one token, 0 to 1."""
-        return float(self.logits(state_H[None])[0].sigmoid())
+        return float(self.judge_logits(state_H[None])[0].sigmoid())
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[JudgeProbe, ...]:

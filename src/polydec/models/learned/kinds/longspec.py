@@ -77,7 +77,7 @@ class LongSpec:
     rates: Sequence[Sequence[float]]
     share: float = 0.0
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a target.
 
         Args:
@@ -92,9 +92,9 @@ class LongSpec:
         target.vocab.require_same(self.vocab, "the target of the LongSpec drafter")
         artefact.require_width(target, self.sizes.width, "LongSpec's weights")
         # The shape of keys is all that is read, so any token will do.
-        session = target.open((0,))
+        session = target.open_session((0,))
         try:
-            keys_KNH, _ = session.memory()
+            keys_KNH, _ = session.layer_memory()
         except PolydecError as error:
             raise FileError(
                 f"LongSpec's weights read the target's last keys and values: {error}"

@@ -49,7 +49,7 @@ class MtpModel:
     def __len__(self) -> int:
         return len(self.mask_KH)
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that they were trained for such a target.
 
         Args:
@@ -82,7 +82,7 @@ class MtpModel:
     def cost(self) -> float:
         return float(sum(t.numel() for t in self.sampler))
 
-    def sampled(self, state_NH: Tensor, embed_NH: Tensor) -> Tensor:
+    def sampled_states(self, state_NH: Tensor, embed_NH: Tensor) -> Tensor:
         """Guess states from what masks came out as and from the tokens before what they guess.
 
         Args:
@@ -103,7 +103,7 @@ class MtpModel:
     def forward(self, queries: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
         # All queries go through the sampler at once and are cut apart again.
         state, embed = (torch.cat(rows) for rows in zip(*queries, strict=True))
-        return list(self.sampled(state, embed).split([len(s) for s, _ in queries]))
+        return list(self.sampled_states(state, embed).split([len(s) for s, _ in queries]))
 
 
 def new_mtp_sampler(width: int, seed: int) -> list[Tensor]:
@@ -196,7 +196,7 @@ def load(path: str | Path) -> MtpModel:
             "down": (c.inner, H),
         }
 
-        def read(name: str, *shape: int) -> Tensor:
+        def read_tensor(name: str, *shape: int) -> Tensor:
             """Read a tensor in fp32.
 
             Args:
@@ -211,8 +211,8 @@ def load(path: str | Path) -> MtpModel:
         layers = [
             {
                 place: (
-                    read(f"layers.{i}.{place}.a", R, into),
-                    read(f"layers.{i}.{place}.b", out, R),
+                    read_tensor(f"layers.{i}.{place}.a", R, into),
+                    read_tensor(f"layers.{i}.{place}.b", out, R),
                 )
                 # Each matrix is a product of two thin ones, in and out of the rank.
                 for place, (into, out) in sizes.items()
@@ -221,12 +221,12 @@ def load(path: str | Path) -> MtpModel:
         ]
         sampler = [
             # The first block reads token and state, 2 H numbers, the second H.
-            read(f"sampler.{k}.{part}", *((H, (2 - k) * H) if part == "weight" else (H,)))
+            read_tensor(f"sampler.{k}.{part}", *((H, (2 - k) * H) if part == "weight" else (H,)))
             for k in range(2)
             for part in PARTS
         ]
         return MtpModel(
-            read("masks", len(c.rates), H),
+            read_tensor("masks", len(c.rates), H),
             GatedAdapter(layers) if layers else None,
             sampler,
             artefact.vocab_of(c),

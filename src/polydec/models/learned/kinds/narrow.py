@@ -47,7 +47,7 @@ class NarrowLayer:
     def cost(self) -> float:
         return self.layer.cost + self.join_HS.numel()
 
-    def network(self, vocab: int, own: DraftVocabularyHead) -> NeuralNetwork:
+    def layer_network(self, vocab: int, own: DraftVocabularyHead) -> NeuralNetwork:
         """Make the network that joins each token with its state and runs the layer on them.
 
         Args:
@@ -57,7 +57,7 @@ class NarrowLayer:
         Returns:
             A network that is fed rows 2 H wide by `NetworkQuery.embed`.
         """
-        return JoiningNetwork(self.join_HS.detach(), self.layer.network(vocab, own))
+        return JoiningNetwork(self.join_HS.detach(), self.layer.layer_network(vocab, own))
 
 
 class JoiningNetwork:
@@ -84,7 +84,7 @@ class JoiningNetwork:
         # Rows must be joined first, so a query cannot stop inside the layer.
         self.partial = False
         self.new_cache = inner.new_cache
-        self.head = inner.head
+        self.head_logits = inner.head_logits
 
     def forward(self, queries: Sequence[NetworkQuery]) -> Sequence[NetworkAnswer]:
         return self._inner.forward([self._joined(q) for q in queries])
@@ -93,13 +93,13 @@ class JoiningNetwork:
         assert q.embed is not None, "it is fed by rows"
         return replace(q, embed=self._join(q.embed))
 
-    def normed(self, hidden_RH: Tensor) -> Tensor:
+    def normed_states(self, hidden_RH: Tensor) -> Tensor:
         raise FileError("EAGLE-3's layer norms in its head")
 
-    def embed(self, tokens: Sequence[int]) -> Tensor:
+    def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         raise FileError("EAGLE-3's layer has no table of its own: it reads the target's embeddings")
 
-    def keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
+    def read_keys(self, cache: Any, stop: int, layer: int | None = None) -> tuple[Tensor, Tensor]:
         """Read the keys and values that the layer holds.
 
         Args:
@@ -110,7 +110,7 @@ class JoiningNetwork:
         Returns:
             Keys and values, each ``[kv heads, stop, head]``.
         """
-        return self._inner.keys(cache, stop, layer)
+        return self._inner.read_keys(cache, stop, layer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +123,9 @@ class UnboundNarrowEagle:
     eagle: Eagle3Model
     start: str | None = None
 
-    def bound(self, target: Target) -> Eagle3Model:
+    def bound_drafter(self, target: Target) -> Eagle3Model:
         """What drafts for this target. Raises FileError where it does not fit, or the draft model does not."""
-        self.eagle.fit(target, None)
+        self.eagle.check_fit(target, None)
         # The head is read only now: it lies in the target or in the draft model.
         own, rows = self.eagle.own, self._rows(target)
         if rows.shape != (len(own.token_C), self.eagle.layer.width):
@@ -167,9 +167,9 @@ def table_of(target: Target, token_C: Tensor) -> Tensor:
     Raises:
         PolydecError: The model has no table of its own.
     """
-    session = target.open((0,))
+    session = target.open_session((0,))
     try:
-        return session.embed(token_C.tolist()).float()
+        return session.embed_tokens(token_C.tolist()).float()
     finally:
         session.close()
 
@@ -220,15 +220,17 @@ def examples(
     """
     g, inner = torch.Generator().manual_seed(9), state_layer.random_state_layer(width, 9)
 
-    def matrix(*shape: int) -> Tensor:
+    def random_matrix(*shape: int) -> Tensor:
         # Rows are stored with a scale of their own: with 127 as the largest code that scale is
         # exactly 1 / 256.
         code = torch.randint(-127, 128, shape, generator=g)
         code[:, 0] = 127
         return code / 256
 
-    tensors = {name: matrix(*t.shape) if t.ndim == 2 else t for name, t in inner.tensors.items()}
-    layer = NarrowLayer(matrix(width, 2 * width), replace(inner, tensors=tensors))
+    tensors = {
+        name: random_matrix(*t.shape) if t.ndim == 2 else t for name, t in inner.tensors.items()
+    }
+    layer = NarrowLayer(random_matrix(width, 2 * width), replace(inner, tensors=tensors))
     own = DraftVocabularyHead(
         torch.arange(1, vocab.size),
         torch.randn(vocab.size - 1, width, generator=g),
@@ -236,7 +238,7 @@ def examples(
     )
     return (
         UnboundNarrowEagle(
-            Eagle3Model(matrix(width, 2 * width), (1, 2), layer, own, vocab, ((0.5, 0.2),))
+            Eagle3Model(random_matrix(width, 2 * width), (1, 2), layer, own, vocab, ((0.5, 0.2),))
         ),
     )
 

@@ -18,7 +18,7 @@ from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, zoo
 from polydec.models.formats.fields import NGramFields
 from polydec.models.learned import artefact
-from polydec.models.native import copies
+from polydec.models.native import copy_drafts
 
 KIND = artefact.ArtefactKind("ngrams", "ngrams", "ngrams.safetensors", "ngrams")
 MIX = 0x9E3779B97F4A7C15
@@ -63,7 +63,7 @@ class NGrams:
     follower_MK: np.ndarray
     chance_MK: np.ndarray
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was counted in the target's vocabulary.
 
         Args:
@@ -89,18 +89,20 @@ class NGrams:
         )
 
     @cached_property
-    def compiled(self) -> copies.NativeNgramTable | None:
+    def compiled(self) -> copy_drafts.NativeNgramTable | None:
         """What the compiled library makes of it; None where there is none."""
-        return copies.build_native_table(self.order, self.key_M, self.follower_MK, self.chance_MK)
+        return copy_drafts.build_native_table(
+            self.order, self.key_M, self.follower_MK, self.chance_MK
+        )
 
-    def after(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
+    def followers_of(self, tokens: Sequence[int]) -> list[tuple[float, int]]:
         """(chance, token) of what follows these, by the longest context that is known; likeliest first."""
         known = self._known(tokens)
         if known:
             return self._row(known[-1])
         return []
 
-    def levels(self, tokens: Sequence[int]) -> list[list[tuple[float, int]]]:
+    def followers_by_level(self, tokens: Sequence[int]) -> list[list[tuple[float, int]]]:
         """The same by each context that is known, the last token alone first, then the last two, and so on."""
         return [self._row(place) for place in self._known(tokens)]
 

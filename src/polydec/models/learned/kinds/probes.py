@@ -56,12 +56,12 @@ class SoftProbes:
     def __len__(self) -> int:
         return len(self.bias_PH) // self.copies
 
-    def chain(self, copy: int) -> SoftProbes:
+    def copy_probes(self, copy: int) -> SoftProbes:
         """The probes of one copy alone."""
         rows = slice(copy * len(self), (copy + 1) * len(self))
         return replace(self, bias_PH=self.bias_PH[rows], copies=1)
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that they were trained for such a target.
 
         Args:
@@ -82,7 +82,7 @@ class SoftProbes:
                 f"the probes enter layer {top}: this target shows {target.layers or 'none'} of its layers"
             )
 
-    def behind(self, states: Mapping[int, Tensor | None], count: int) -> Tensor:
+    def probe_inputs(self, states: Mapping[int, Tensor | None], count: int) -> Tensor:
         """Make the rows that enter as probes behind some tokens.
 
         Args:

@@ -35,7 +35,7 @@ class TextReward:
     judge: Callable[[str], float]
     odds: bool = False
 
-    def chance(self, text: str) -> float:
+    def text_chance(self, text: str) -> float:
         """0 to 1: a classifier's probability of the good kind; of any other judge what it says, cut off there."""
         score = self.judge(text)
         if self.odds:
@@ -43,7 +43,7 @@ class TextReward:
             return 1 / (1 + exp(-max(score, -700.0)))
         return min(max(float(score), 0.0), 1.0)
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Accept any model: it reads texts, which every one writes.
 
         Args:
@@ -62,9 +62,9 @@ class NgramTextClassifier:
     order: int
 
     def __call__(self, text: str) -> float:
-        return float(self.shares(text) @ self.weight_S) + self.bias
+        return float(self.class_shares(text) @ self.weight_S) + self.bias
 
-    def shares(self, text: str) -> Tensor:
+    def class_shares(self, text: str) -> Tensor:
         """[S], adding up to 1 for each length of sequence that the text has."""
         return byte_ngram_frequencies(text, len(self.weight_S), self.order)
 

@@ -29,7 +29,7 @@ class DraftStateRouter:
 
     head: StepReward
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for this pair of models.
 
         Args:
@@ -46,9 +46,9 @@ class DraftStateRouter:
         draft.vocab.require_same(self.head.vocab, "the draft of the router")
         artefact.require_width(draft, self.head.width, "routers")
 
-    def chance(self, hidden_H: Tensor) -> float:
+    def success_chance(self, hidden_H: Tensor) -> float:
         """0 to 1, that the target's step would be the better one."""
-        return self.head.chance(hidden_H)
+        return self.head.success_chance(hidden_H)
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[DraftStateRouter, ...]:

@@ -40,7 +40,7 @@ class StepReward:
     def width(self) -> int:
         return self.inner[0].shape[1]
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a target.
 
         Args:
@@ -54,16 +54,16 @@ class StepReward:
         target.vocab.require_same(self.vocab, "the target of the process reward model")
         artefact.require_width(target, self.width, "process reward models")
 
-    def logit(self, hidden_NH: Tensor) -> Tensor:
+    def step_logits(self, hidden_NH: Tensor) -> Tensor:
         """[N]."""
         # States before the final norm vary much in length, which says nothing of a step.
         x = hidden_NH.float()
         x = x * x.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
         return linear(silu(linear(x, *self.inner)), *self.out)[:, 0]
 
-    def chance(self, hidden_H: Tensor) -> float:
+    def success_chance(self, hidden_H: Tensor) -> float:
         """0 to 1, of one beginning of a text."""
-        return float(self.logit(hidden_H[None]).sigmoid()[0])
+        return float(self.step_logits(hidden_H[None]).sigmoid()[0])
 
 
 def new_step_reward(width: int, inner: int, vocab: TokenVocabulary, seed: int) -> StepReward:
@@ -154,7 +154,7 @@ def load(path: str | Path, kind: artefact.ArtefactKind = KIND) -> StepReward:
     with artefact.report_artefact_damage(path, kind):
         c = edge.validate_record(StepRewardFields, config, artefact.CONFIG)
 
-        def pair(name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        def tensor_pair(name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
             """Read the weight and the bias of a layer.
 
             Args:
@@ -171,7 +171,7 @@ def load(path: str | Path, kind: artefact.ArtefactKind = KIND) -> StepReward:
             )
 
         return StepReward(
-            pair("inner", c.inner, c.width),
-            pair("out", 1, c.inner),
+            tensor_pair("inner", c.inner, c.width),
+            tensor_pair("out", 1, c.inner),
             TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer),
         )

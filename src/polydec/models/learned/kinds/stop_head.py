@@ -36,7 +36,7 @@ class StopHead:
     blocks: tuple[tuple[Tensor, Tensor], ...]
     out: tuple[Tensor, Tensor]
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for such a draft model.
 
         Args:
@@ -53,7 +53,7 @@ class StopHead:
     def width(self) -> int:
         return self.out[0].shape[1]
 
-    def logits(self, hidden_NH: Tensor) -> Tensor:
+    def stop_logits(self, hidden_NH: Tensor) -> Tensor:
         """[N, 2]. Raises FileError where the states are not of the head's width."""
         # Compared here as well: a caller need not have called `fit`.
         if hidden_NH.shape[-1] != self.width:
@@ -66,9 +66,9 @@ class StopHead:
             x = x + silu(linear(x, weight, bias))
         return linear(x, *self.out)
 
-    def chance(self, hidden_H: Tensor) -> float:
+    def success_chance(self, hidden_H: Tensor) -> float:
         """Of one token, from the state after it."""
-        return float(self.logits(hidden_H[None]).softmax(-1)[0, 1])
+        return float(self.stop_logits(hidden_H[None]).softmax(-1)[0, 1])
 
 
 def new_stop_head(width: int, depth: int, tied: bool, seed: int) -> StopHead:
@@ -149,7 +149,7 @@ def load(path: str | Path | None) -> StopHead:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(StopHeadFields, config, artefact.CONFIG)
 
-        def pair(name: str, rows: int) -> tuple[Tensor, Tensor]:
+        def tensor_pair(name: str, rows: int) -> tuple[Tensor, Tensor]:
             """Read the weight and the bias of a layer.
 
             Args:
@@ -166,6 +166,7 @@ def load(path: str | Path | None) -> StopHead:
 
         # A tied head has one block in its file, which is repeated here.
         single = tuple(
-            pair(f"blocks.{i}", c.width) for i in range(min(c.depth, 1) if c.tied else c.depth)
+            tensor_pair(f"blocks.{i}", c.width)
+            for i in range(min(c.depth, 1) if c.tied else c.depth)
         )
-        return StopHead(single * c.depth if c.tied else single, pair("out", 2))
+        return StopHead(single * c.depth if c.tied else single, tensor_pair("out", 2))

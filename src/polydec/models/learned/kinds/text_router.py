@@ -44,7 +44,7 @@ class TextRouterSizes:
     theta: float
     eps: float
 
-    def config(self, vocab: int) -> dict[str, Any]:
+    def config_content(self, vocab: int) -> dict[str, Any]:
         """As a published config.json says it, with so many rows of the table."""
         return {
             "model_type": "llama",
@@ -62,7 +62,7 @@ class TextRouterSizes:
             "tie_word_embeddings": True,
         }
 
-    def shapes(self, vocab: int) -> dict[str, tuple[int, ...]]:
+    def tensor_shapes(self, vocab: int) -> dict[str, tuple[int, ...]]:
         """Of every tensor, by its published name."""
         W = self.width
         inner = self.inner
@@ -93,7 +93,7 @@ class TextRouter:
     tensors: Mapping[str, Tensor]
     head: StepReward
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for the target's vocabulary.
 
         Args:
@@ -115,12 +115,14 @@ class TextRouter:
         """The model that reads."""
         # The marks are ordinary tokens to the network, but no text can hold them.
         rows = self.vocab.size + MARKS
-        network = LlamaTransformer.build(self.sizes.config(rows), self.tensors, dtype="float32")
+        network = LlamaTransformer.build(
+            self.sizes.config_content(rows), self.tensors, dtype="float32"
+        )
         return CausalLaw(network, TokenVocabulary(rows, frozenset(), ""))
 
-    def chance(self, hidden_H: Tensor) -> float:
+    def success_chance(self, hidden_H: Tensor) -> float:
         """0 to 1, that the target's step would be the better one."""
-        return self.head.chance(hidden_H)
+        return self.head.success_chance(hidden_H)
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[TextRouter, ...]:
@@ -138,7 +140,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Text
     g = torch.Generator().manual_seed(15)
     tensors = {
         name: torch.ones(*size) if len(size) == 1 else torch.randn(*size, generator=g)
-        for name, size in sizes.shapes(vocab.size + MARKS).items()
+        for name, size in sizes.tensor_shapes(vocab.size + MARKS).items()
     }
     inner = (torch.randn(8, 8, generator=g), torch.zeros(8))
     out = torch.randn(1, 8, generator=g)
@@ -184,7 +186,7 @@ def load(path: str | Path) -> TextRouter:
         )
         network = {
             name: artefact.read_artefact_tensor(tensors, KIND, name, size).float()
-            for name, size in sizes.shapes(c.vocab_size + MARKS).items()
+            for name, size in sizes.tensor_shapes(c.vocab_size + MARKS).items()
         }
         # In the order of HEAD.
         shapes = ((c.head, c.width), (c.head,), (1, c.head), (1,))

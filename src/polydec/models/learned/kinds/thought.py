@@ -37,7 +37,7 @@ class ThoughtProjection:
     scale: Tensor
     mark: int
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for this pair of models.
 
         Args:
@@ -57,7 +57,7 @@ class ThoughtProjection:
                     f"thoughts are read at token {self.mark}: this draft has {draft.vocab.size} tokens"
                 )
 
-    def made(self, state_H: Tensor) -> Tensor:
+    def thought_vector(self, state_H: Tensor) -> Tensor:
         """The vector of a state that lies behind the final norm [width]."""
         x = self.weight @ state_H.float() + self.bias
         # The scale gives the vector the size of embeddings, which the first layer expects.

@@ -37,7 +37,7 @@ class ValueNetwork:
     out: tuple[Tensor, Tensor]
     vocab: TokenVocabulary
 
-    def fit(self, target: Target, draft: Target | None) -> None:
+    def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained for the target's vocabulary.
 
         Args:
@@ -49,7 +49,7 @@ class ValueNetwork:
         """
         target.vocab.require_same(self.vocab, "the target of the value network")
 
-    def values(self, token_BT: Tensor, length_B: Tensor) -> Tensor:
+    def canvas_values(self, token_BT: Tensor, length_B: Tensor) -> Tensor:
         """Judge a batch of canvases.
 
         Args:
@@ -76,7 +76,7 @@ class ValueNetwork:
         """Of one canvas, the prompt included."""
         token_T = torch.tensor([-1 if x is None else x for x in canvas])
         with torch.inference_mode():
-            return float(self.values(token_T[None], torch.tensor([len(canvas)]))[0])
+            return float(self.canvas_values(token_T[None], torch.tensor([len(canvas)]))[0])
 
 
 def new_value_network(vocab: TokenVocabulary, width: int, seed: int) -> ValueNetwork:
@@ -92,7 +92,7 @@ def new_value_network(vocab: TokenVocabulary, width: int, seed: int) -> ValueNet
     """
     g = torch.Generator().manual_seed(seed)
 
-    def draw(*shape: int, over: int) -> Tensor:
+    def draw_tensors(*shape: int, over: int) -> Tensor:
         """Draw a tensor.
 
         Args:
@@ -105,9 +105,9 @@ def new_value_network(vocab: TokenVocabulary, width: int, seed: int) -> ValueNet
         return torch.randn(*shape, generator=g) / over**0.5
 
     return ValueNetwork(
-        draw(vocab.size, width, over=1),
-        (draw(width, width, 3, over=3 * width), torch.zeros(width)),
-        (draw(width, width, 3, over=3 * width), torch.zeros(width)),
+        draw_tensors(vocab.size, width, over=1),
+        (draw_tensors(width, width, 3, over=3 * width), torch.zeros(width)),
+        (draw_tensors(width, width, 3, over=3 * width), torch.zeros(width)),
         (torch.zeros(1, width), torch.zeros(1)),
         vocab,
     )
@@ -163,7 +163,7 @@ def load(path: str | Path) -> ValueNetwork:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(ValueFields, config, artefact.CONFIG)
 
-        def tensor(name: str, *shape: int) -> Tensor:
+        def read_tensor(name: str, *shape: int) -> Tensor:
             """Read a tensor in fp32.
 
             Args:
@@ -175,7 +175,7 @@ def load(path: str | Path) -> ValueNetwork:
             """
             return artefact.read_artefact_tensor(t, KIND, name, shape).float()
 
-        def layer(name: str, *shape: int) -> tuple[Tensor, Tensor]:
+        def load_layer(name: str, *shape: int) -> tuple[Tensor, Tensor]:
             """Read the weight and the bias of a layer.
 
             Args:
@@ -185,12 +185,12 @@ def load(path: str | Path) -> ValueNetwork:
             Returns:
                 Weight and bias in fp32.
             """
-            return tensor(f"{name}.weight", *shape), tensor(f"{name}.bias", shape[0])
+            return read_tensor(f"{name}.weight", *shape), read_tensor(f"{name}.bias", shape[0])
 
         return ValueNetwork(
-            tensor("embed", c.vocab_size, c.width),
-            layer("one", c.width, c.width, 3),
-            layer("two", c.width, c.width, 3),
-            layer("out", 1, c.width),
+            read_tensor("embed", c.vocab_size, c.width),
+            load_layer("one", c.width, c.width, 3),
+            load_layer("two", c.width, c.width, 3),
+            load_layer("out", 1, c.width),
             TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer),
         )

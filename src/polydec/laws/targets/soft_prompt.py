@@ -1,0 +1,180 @@
+"""A law behind a prompt of which some tokens are vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from polydec.base.errors import RequestError
+from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.types import ScoreRequest, TokenVocabulary
+from polydec.laws.targets.other_prompt_session import PrefixSession
+
+
+@dataclass(frozen=True)
+class SoftPromptTarget:
+    """A target that reads a prompt in which some tokens are vectors.
+
+    A text that begins with `prompt` is read with `instead` in its place. This is the one place that
+    decides what is read: whoever works with words is given `prompt`, and the model reads `instead`.
+
+    Exact: the law of `target` behind these vectors, no approximation of it.
+    Reduces to: `target` where no vector stands in the prompt.
+
+    Attributes:
+        target: The law to read.
+        prompt: Token ids of the prompt, at least one.
+        instead: Ids of which some stand for vectors (models/sessions/soft.py); the last one is that
+            of `prompt`.
+        rows: For every token of the prompt but the last, the place in `instead` at which its row is
+            read, ascending.
+    """
+
+    target: Target
+    prompt: tuple[int, ...]
+    instead: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.prompt or not self.instead or self.prompt[-1] != self.instead[-1]:
+            raise RequestError(
+                "a prompt and what is read in its place must end with the same token"
+            )
+        if len(self.rows) != len(self.prompt) - 1:
+            raise RequestError("rows must name a place for every token of the prompt but the last")
+
+    @property
+    def vocab(self) -> TokenVocabulary:
+        return self.target.vocab
+
+    @property
+    def layers(self) -> int:
+        return self.target.layers
+
+    @property
+    def adapts(self) -> bool:
+        """Whether rows of a pass can run with an adapter."""
+        return getattr(self.target, "adapts", False)
+
+    def open_session(self, prompt: Sequence[int]) -> Session:
+        n = len(self.prompt)
+        if tuple(prompt[:n]) != self.prompt:
+            return self.target.open_session(prompt)
+        # Tokens behind the prompt stand as many places behind `instead`.
+        more = range(len(self.instead) - 1, len(self.instead) - 1 + len(prompt) - n)
+        inner = self.target.open_session((*self.instead, *prompt[n:]))
+        return SoftenedSession(inner, prompt[-1], (*self.rows, *more))
+
+
+class SoftenedSession(PrefixSession):
+    """A session on a prompt with vectors.
+
+    Args:
+        inner: The session that reads the vectors.
+        root: The last token of the text that was given.
+        rows: For every token of the text but the last, the place at which its row is read.
+        done: Tokens committed since the prompt. Default 0.
+    """
+
+    prompt = "a prompt with vectors"
+
+    def __init__(self, inner: Session, root: int, rows: tuple[int, ...], done: int = 0) -> None:
+        super().__init__(inner, (root, root), done)
+        self._rows = rows
+
+    async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
+        scores = await self._inner.prefill_prompt(want)
+        if want.prompt:
+            return ScoresAt(scores, self._rows)
+        return scores
+
+    def fork(self, choice: int | None = None) -> SoftenedSession:
+        twin = SoftenedSession(self._inner.fork(choice), self._roots[0], self._rows, self._done)
+        twin._draft = self._draft
+        return twin
+
+
+class ScoresAt:
+    """Some rows of other scores, in another order.
+
+    Args:
+        inner: The scores.
+        at: For each row the row of `inner` that it is.
+    """
+
+    def __init__(self, inner: DraftScores, at: Sequence[int]) -> None:
+        self._inner = inner
+        self._at = at
+
+    def logprob_row(self, i: int) -> Tensor:
+        return self._inner.logprob_row(self._at[i])
+
+    def log_weights(self, i: int) -> Tensor:
+        return self._inner.log_weights(self._at[i])
+
+    def certain_token(self, i: int) -> int | None:
+        return self._inner.certain_token(self._at[i])
+
+    def likeliest_token(self, i: int) -> int:
+        return self._inner.likeliest_token(self._at[i])
+
+    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Find the likeliest tokens of one row.
+
+        Args:
+            i: Node of the draft.
+            k: How many tokens; all of them where the vocabulary has fewer.
+
+        Returns:
+            Token ids and their log-probabilities, best first.
+        """
+        return self._inner.likeliest_tokens(self._at[i], k)
+
+    def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
+        """Find the likeliest tokens of several rows.
+
+        Args:
+            rows: Nodes of the draft.
+            k: How many tokens of each row.
+
+        Returns:
+            For each node its token ids, best first.
+        """
+        return self._inner.topk_rows([self._at[i] for i in rows], k)
+
+    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
+        """Look up log-probabilities of some tokens of one row.
+
+        Args:
+            i: Node of the draft.
+            tokens: Token ids.
+
+        Returns:
+            A log-probability for each token, in the same order.
+        """
+        return self._inner.token_logprobs(self._at[i], tokens)
+
+    def exit_laws(self, depth: int, nodes: Sequence[int]) -> DraftScores:
+        """Read the law that the first layers alone give.
+
+        Args:
+            depth: How many layers; it must have been wanted of the score.
+            nodes: Nodes of the draft, in the order of the rows.
+
+        Returns:
+            Scores whose row j belongs to ``nodes[j]``.
+        """
+        return self._inner.exit_laws(depth, [self._at[i] for i in nodes])
+
+    @property
+    def hidden_NH(self) -> Tensor | None:
+        hidden_NH = self._inner.hidden_NH
+        if hidden_NH is None:
+            return None
+        return hidden_NH[list(self._at)]
+
+    @property
+    def base(self) -> DraftScores:
+        return ScoresAt(self._inner.base, self._at)
