@@ -181,15 +181,15 @@ MUTANTS = [
     Mutant(
         "shaped: one committed token too few after keep, the last",
         "laws/targets/shaped.py",
-        "trail.draft.below(root, nodes)[0]])",
-        "trail.draft.below(root, nodes)[0][:-1]])",
+        "trail.draft.subtree_below(root, nodes)[0]]\n",
+        "trail.draft.subtree_below(root, nodes)[0][:-1]]\n",
         "tests/laws/targets/test_shaped.py::test_rows_after_keep_are_fresh_ones",
     ),
     Mutant(
         "shaped: one committed token too few after keep, the first",
         "laws/targets/shaped.py",
-        "trail.draft.below(root, nodes)[0]])",
-        "trail.draft.below(root, nodes)[0][1:]])",
+        "trail.draft.subtree_below(root, nodes)[0]]\n",
+        "trail.draft.subtree_below(root, nodes)[0][1:]]\n",
         "tests/laws/targets/test_shaped.py::test_rows_after_keep_are_fresh_ones",
     ),
     Mutant(

@@ -111,14 +111,14 @@ MUTANTS = [
     Mutant(
         "a trained tree is credited with what copies would have brought",
         "methods/speculative/drafters/cost_aware.py",
-        "ledger.tree.observe(plain.step, len(verdict.path) - came)",
-        "ledger.tree.observe(plain.step, len(verdict.path))",
+        "ledger.tree.count_tokens(plain.step, len(verdict.path) - came)",
+        "ledger.tree.count_tokens(plain.step, len(verdict.path))",
         "tests/methods/speculative/drafters/test_cost_aware.py::test_a_tree_that_names_what_is_there_anyway_brings_nothing",
     ),
     Mutant(
         "nobody looks at what a trained tree has brought",
         "methods/speculative/drafters/cost_aware.py",
-        "ledger.tree.observe(plain.step, len(verdict.path) - came)",
+        "ledger.tree.count_tokens(plain.step, len(verdict.path) - came)",
         "pass",
         "tests/methods/speculative/drafters/test_cost_aware.py::test_a_trained_tree_that_is_wrong_is_soon_left_alone",
     ),
@@ -168,7 +168,7 @@ MUTANTS = [
         "tests/methods/economics/test_mixing.py::test_two_trees_become_one",
     ),
     Mutant(
-        "a fork_guess of a text shares its trained tree",
+        "a fork of a text shares its trained tree",
         "methods/speculative/drafters/cost_aware.py",
         "tree=None if self.tree is None else self.tree.fork_guess(session, choice),",
         "tree=self.tree,",

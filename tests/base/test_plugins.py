@@ -78,13 +78,13 @@ class Cool:
     reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = True
 
-    def start(self, prompt):
+    def start_state(self, prompt):
         return None
 
-    def step(self, state, token):
+    def next_state(self, state, token):
         return None
 
-    def shape(self, state, logw_V):
+    def shape_law(self, state, logw_V):
         return logw_V * self.factor
 
 
@@ -144,7 +144,7 @@ def test_a_method_of_another_package_is_found_by_everything(installed):
         plain = polydec.generate(lm, "The old mill", max_tokens=12)
         echo = polydec.generate(lm, "The old mill", method="echo", options={"depth": 2}, max_tokens=12)
         assert (echo.method["name"], echo.text) == ("echo", plain.text)
-        cool = lm.sampling(temperature=1.0, cool=10.0)
+        cool = lm.sampling_with(temperature=1.0, cool=10.0)
         assert polydec.generate(lm, "The old mill", sampling=cool, max_tokens=4).text
 
         import sys
@@ -190,14 +190,14 @@ def test_a_kind_of_constraint_of_another_package_is_found_by_everything(installe
         import sys
         sys.path += ["docs", "tests/serve"]
         import polydec, tables
-        from polydec.laws.constraints import asked
+        from polydec.laws.constraints import constraint_kinds
         from house import served
-        assert isinstance(asked.constraint_of({"regex": "a"}), polydec.Regex)
-        assert "| `only` | the text that the answer is |" in asked.constraint_kinds_table() and any(
-            make is asked.constraint_kinds_table for _, _, make in tables.PLACES
+        assert isinstance(constraint_kinds.constraint_of({"regex": "a"}), polydec.Regex)
+        assert "| `only` | the text that the answer is |" in constraint_kinds.constraint_kinds_table() and any(
+            make is constraint_kinds.constraint_kinds_table for _, _, make in tables.PLACES
         )
         lm = polydec.load("zoo:tiny")
-        answer = polydec.generate(lm, "The", constraint=asked.constraint_of({"only": " mill"}))
+        answer = polydec.generate(lm, "The", constraint=constraint_kinds.constraint_of({"only": " mill"}))
         assert answer.text == " mill", answer.text
         with served({"zoo:tiny": lambda: lm}, method="plain") as house, house.client() as client:
             def ask(constraint):

@@ -97,7 +97,7 @@ def test_caches_are_those_of_a_prefill(net, monkeypatch):
         for b, (pad, row) in enumerate(zip(pads, live, strict=True)):
             if len(row.tokens) > 1:
                 fresh = batch.Row(row.prompt, list(row.tokens), row.limit, None)
-                net.prefill_prompt(fresh)
+                net.prefill(fresh)
                 for (k, v), (fresh_k, fresh_v) in zip(kv, fresh.kv, strict=True):
                     assert torch.allclose(k[b, :, pad:], fresh_k, atol=1e-10)
                     assert torch.allclose(v[b, :, pad:], fresh_v, atol=1e-10)

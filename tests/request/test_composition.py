@@ -161,7 +161,7 @@ def legal(lm: LoadedModel, method: str, *parts: Thing) -> bool:
         return False
     try:
         for need in registry.get_recipe_module(method).CARD.needs:
-            need.check_method(Kit(law, lm.draft.lm, lm.artefacts), method)
+            need.check_kit(Kit(law, lm.draft.lm, lm.artefacts), method)
     except ValueError:
         return False
     return True

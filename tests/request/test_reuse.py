@@ -35,14 +35,14 @@ def primed(lm):
     keys = list[str]()
 
     def key(name):
-        lm.forget_entries(name)
+        lm.forget_text(name)
         keys.append(name)
         generate(lm, ask(FIRST, name, method="plain", max_tokens=1))
         return name
 
     yield key
     for name in keys:
-        lm.forget_entries(name)
+        lm.forget_text(name)
 
 
 def test_an_answer_says_what_was_taken_and_that_it_is_approximate(lm, primed):

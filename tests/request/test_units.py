@@ -184,7 +184,7 @@ def test_the_checkpoints_own_rules_for_tokens_stay_behind(lm):
     point: ModelBundle = replace(
         lm.checkpoint, generation={"temperature": 0.6, "repetition_penalty": 1.3, "top_k": 5}
     )
-    sampling = replace(lm, checkpoint=point).in_units("bytes").sampling()
+    sampling = replace(lm, checkpoint=point).in_units("bytes").sampling_with()
     assert (sampling.temperature, sampling.repetition_penalty, sampling.top_k) == (0.6, 1.0, 0)
 
 

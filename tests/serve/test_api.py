@@ -773,7 +773,7 @@ def test_a_request_whose_turn_does_not_come_is_refused(lm):
             'reason="waited"} 1.0' in measured
             and 'vllm:kv_cache_usage_perc{model_name="tiny"}' in measured
         )
-        most, given = lm.costs.budget, served.worker.engine._scheduler._positions
+        most, given = lm.costs.pass_budget, served.worker.engine._scheduler._positions
         assert [given(n) for n in (0, 1, 99)] == [4 * most(1), most(1), most(99)]
 
 

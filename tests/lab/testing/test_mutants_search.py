@@ -60,7 +60,7 @@ MUTANTS = {
     "the length does not count": ("ranking", "total / length**self.length_penalty", "total"),
     "stop strings are not seen": (
         "diverse_beam",
-        "(into.hypothesis(), 0.0, 0)",
+        "(into.open_hypothesis(), 0.0, 0)",
         "(SilentWriter(into), 0.0, 0)",
     ),
     "what may still change is given out": (
@@ -106,7 +106,7 @@ MUTE = """
 
 def SilentWriter(into):
     from polydec.core import request
-    text = into.hypothesis()
+    text = into.open_hypothesis()
     text._writer = request.SilentWriter()
     return text
 """

@@ -56,7 +56,7 @@ class Guess:
     vocab: TokenVocabulary
     weight_VH: torch.Tensor
 
-    def fit(self, target, draft):
+    def check_fit(self, target, draft):
         target.vocab.require_same(self.vocab, "the guess")
         artefact.require_width(target, self.weight_VH.shape[1], "guesses", "target")
 
@@ -64,10 +64,10 @@ class Guess:
     def cost(self):
         return float(self.weight_VH.numel())
 
-    def start(self, state_NH):
+    def start_levels(self, state_NH):
         return nn.functional.rms_norm(state_NH.float(), state_NH.shape[-1:])
 
-    def head(self, k):
+    def level_head(self, k):
         return self.weight_VH
 
     def forward(self, queries):
@@ -108,7 +108,7 @@ def build(kit):
     from polydec.methods.speculative.trees.chain import ChainTree
     from polydec.methods.speculative.verifiers.match import MatchVerifier
 
-    drafter = HeadsDrafter(kit.need(Guess), ChainTree(), prompt=False)
+    drafter = HeadsDrafter(kit.needed_artefact(Guess), ChainTree(), prompt=False)
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(1))
 
 
@@ -150,7 +150,7 @@ def course(spec):
     def loss(step):
         g = generator_for(spec.seed, step, "rows")
         some = torch.randint(len(at_N), (spec.rows,), generator=g)
-        return cross_entropy(linear(made().start(state_NH[some]), net.weight), aim_N[some]), spec.rows
+        return cross_entropy(linear(made().start_levels(state_NH[some]), net.weight), aim_N[some]), spec.rows
 
     def save_artefact(out, result):
         about = {"vocab_size": point.lm.vocab.size, "tokenizer": point.lm.vocab.tokenizer}

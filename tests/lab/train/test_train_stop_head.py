@@ -203,7 +203,7 @@ def test_training_tells_tokens_apart(tmp_path):
         fit_network(
             network,
             lambda step: (
-                training.weighted_bce(network.current_probe().stop_logits(x), y, 6.0),
+                training.weighted_bce(network.current_probe().stop_logits(x), y, 6.0),  # noqa: B023
                 4000,
             ),
             TrainingSchedule(150, 1e-2, decay=1.0),

@@ -367,9 +367,9 @@ class Lower:
     by: float
     reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
-    def start(self, prompt): return None
-    def step(self, state, token): return None
-    def shape(self, state, logw_V):
+    def start_state(self, prompt): return None
+    def next_state(self, state, token): return None
+    def shape_law(self, state, logw_V):
         out_V = logw_V.clone()
         out_V[0] -= self.by
         return out_V
@@ -391,7 +391,7 @@ assert ORDERS["transformers"][0] == ORDERS["llamacpp"][-1] == "lower_first"
 vllm = ORDERS["vllm"]
 assert vllm[vllm.index("temperature") - 1] == "lower_first"
 assert [type(s).__name__ for s in build_shapers(Sampling(lower_first=2, temperature=0, top_p=0.5))] == ["Lower", "GreedyRule"]
-assert "lower_first" in sampling_fields_table() and all_sampling_fields()["lower_first"].schema()["minimum"] == 0
+assert "lower_first" in sampling_fields_table() and all_sampling_fields()["lower_first"].json_schema()["minimum"] == 0
 try:
     Sampling(lower_first=-1)
 except ValueError as e:

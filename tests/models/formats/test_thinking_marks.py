@@ -79,7 +79,7 @@ def in_pieces(reader, text, cut, seed):
         size = rng.randrange(1, 6)
         state, more = reader.read_piece(state, text[at : at + size])
         segments, at = segments + more, at + size
-    return segments + reader.end(state, cut)
+    return segments + reader.end_text(state, cut)
 
 
 @pytest.mark.parametrize(

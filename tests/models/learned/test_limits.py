@@ -185,7 +185,7 @@ def test_a_level_with_nothing_to_learn_has_its_figure():
     says = torch.nn.functional.one_hot(torch.tensor([4, 1, 4]), 5).float()
 
     class Student:
-        shown = SimpleNamespace(levels=3, logits=lambda state, columns: state)
+        shown = SimpleNamespace(levels=3, state_logits=lambda state, columns: state)
         columns = None
 
         def __call__(self, entry, window, every):

@@ -125,7 +125,7 @@ def test_a_fork_is_a_copy_in_both_directions(text, tree, staged, twin_first):
 def test_truncate_forgets_the_rest(text, tree, data):
     cache = prefilled(text)
     stage(cache, *tree[:2])
-    keep = data.draw_outcome(st.integers(0, len(text)))
+    keep = data.draw(st.integers(0, len(text)))
     cache.truncate_entries(keep)
     assert cache.parent == [] and cache.end == keep
     append(cache, [9])

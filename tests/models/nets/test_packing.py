@@ -90,10 +90,10 @@ def test_a_tree_gives_the_rows_of_plain_decoding_to_the_bit(dtype):
             tree.stage_slots([-1, -1, 1, 1, 3, 3]),
         )
         rows = net.forward([NetworkQuery(tree, first, tuple(tokens), range(6), ROW)])[0].logits_RV
-        tree.commit_tokens([1, 3, 5])
+        tree.commit_path([1, 3, 5])
         for i, x in enumerate(new[at : at + 3]):
             first = plain.stage_slots([-1])
-            plain.commit_tokens([0])
+            plain.commit_path([0])
             equal(
                 net.forward([NetworkQuery(plain, first, (x,), (0,), ROW)])[0].logits_RV[0],
                 rows[2 * i + 1],

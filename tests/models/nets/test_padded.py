@@ -47,7 +47,7 @@ def test_rows_of_a_padded_pass_are_those_of_each_alone(name):
 
 
 def test_long_rows_and_shared_caches():
-    laid = NET.padded()
+    laid = NET.padded_model()
     for a, b in zip(answers(laid, JOBS)[1], answers(NET, JOBS)[1], strict=True):
         torch.testing.assert_close(a, b, atol=2e-4, rtol=0.0)
     twins = []
@@ -102,7 +102,7 @@ _seen = padded._seen
 
 
 def test_the_account_counts_what_alignment_copied():
-    laid = NET.padded()
+    laid = NET.padded_model()
     jobs = [job(laid, i, n, (-1, 0)) for i, n in enumerate((4, 4, 9))]
     laid.account = padded.PaddingStats()
     entry = jobs[0].cache.kv[..., :1, :].nbytes

@@ -80,7 +80,7 @@ def reference(t, ids, theta=10000.0, eps=1e-5, block=0):
         return x * (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * weight
 
     def turn(x):
-        a, b = x.packed_chunk(2, -1)
+        a, b = x.chunk(2, -1)
         return x * angle.cos() + torch.cat([-b, a], -1) * angle.sin()
 
     def mlp(h, at, one=""):
@@ -105,7 +105,7 @@ def reference(t, ids, theta=10000.0, eps=1e-5, block=0):
         x = x + y @ t[f"{i}.o"].T
         h = norm(x, t[f"{i}.n2"])
         if f"{i}.router" in t:
-            share, used = (h @ t[f"{i}.router"].T).softmax(-1).likeliest_tokens(USED)
+            share, used = (h @ t[f"{i}.router"].T).softmax(-1).topk(USED)
             x = x + sum(
                 (used == e).double().mul(share).sum(-1, keepdim=True) * mlp(h, f"{i}.", str(e))
                 for e in range(EXPERTS)
@@ -246,7 +246,7 @@ ROWS = [i for i, x in enumerate(CANVAS) if x is None]
 
 
 def scored(model, canvas=CANVAS, rows=tuple(ROWS), feeds=None):
-    board = model.open_session(len(canvas))
+    board = model.open_canvas(len(canvas))
 
     async def go():
         out = None
@@ -371,7 +371,7 @@ def test_a_block_causal_model_sees_no_further_than_its_block(tmp_path, layout, d
     whole = scored(model, rows=tuple(ROWS))
     assert float((whole - want)[:, :MASK].abs().max()) < (2e-4 if dtype == "float32" else 3e-2)
     feeds = [(range(4), CANVAS[:4]), (range(4, 8), CANVAS[:8]), (range(8, 10), CANVAS)]
-    board = model.open_session(10)
+    board = model.open_canvas(10)
 
     async def go():
         return [
@@ -398,7 +398,7 @@ def test_the_first_pass_feeds_all(tmp_path):
     with pytest.raises(
         ValueError, match="the canvas has 97 positions: the model's context holds 96"
     ):
-        model.open_session(97)
+        model.open_canvas(97)
 
 
 @pytest.mark.filterwarnings("ignore:.*has no tokenizer")
@@ -701,14 +701,14 @@ def test_states_have_the_laws_of_a_score(tmp_path, kind, dtype):
     second: tuple = (5, 9, 7, 8, None, 11, None, None)
 
     async def laws(target, read):
-        board, out = target.open_guess(8, 3), []
+        board, out = target.open_canvas(8, 3), []
         for canvas, feed in (
             (first, range(8)),
             (second, range(0 if "polydec_shifted" in kind else 3, 8)),
         ):
             rows = [p for p in feed if canvas[p] is None]
             if read:
-                states = await board.read(canvas, feed)
+                states = await board.read_canvas(canvas, feed)
                 out.append(target.laws_of_states(states[[p - feed[0] for p in rows]], rows))
             else:
                 out.append(await board.score_canvas(canvas, rows, feed))

@@ -54,7 +54,7 @@ def published(path, ids, number=-1):
 
 def shown(session):
     run_coroutines([session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING, last=True))])
-    return session.check_memory()
+    return session.layer_memory()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_they_are_the_published_ones(options, off, path):
     for got, want in zip(session.layer_memory(0), published(path, TEXT, 0), strict=True):
         assert float((got.double() - want.double()).abs().max()) < off * float(want.abs().max())
     for one, same in zip(
-        session.check_memory(), session.layer_memory(lm.network.layers - 1), strict=True
+        session.layer_memory(), session.layer_memory(lm.network.layers - 1), strict=True
     ):
         assert torch.equal(one, same)
 
@@ -95,7 +95,7 @@ def test_shared_entries_are_shown_to_all_who_share(options, path):
         run_coroutines([session.score_draft(Draft.chain_draft(root), ScoreRequest())])
         session.commit_tokens((root,))
     for session, text in ((first, (*long, 3)), (twin, (*long, 8)), (late, (*long[:150], 9, 4))):
-        for got, want in zip(session.check_memory(), published(path, text), strict=True):
+        for got, want in zip(session.layer_memory(), published(path, text), strict=True):
             assert got.double().allclose(want.double(), atol=1e-4)
 
 
@@ -106,9 +106,9 @@ def test_entries_that_have_not_passed_every_layer_are_not_shown(path):
     part = session.open_part((0,))
     run_coroutines([part.score_draft(Draft.chain_draft(8, (9,)), ScoreRequest())])
     part.commit_tokens((8,))
-    assert session.check_memory()[0].shape[1] == part.check_memory()[0].shape[1] == 3
+    assert session.layer_memory()[0].shape[1] == part.layer_memory()[0].shape[1] == 3
     run_coroutines([session.score_draft(Draft.chain_draft(9), ScoreRequest())])
-    assert session.check_memory()[0].shape[1] == 4
+    assert session.layer_memory()[0].shape[1] == 4
 
 
 def test_who_has_none_says_so(path):

@@ -94,14 +94,14 @@ def test_live_sessions_lend_their_text(net):
         rows(go(first.score_draft(Draft.chain_draft(9, (8,)), ROW)), 2),
         truth(net, [*TEXT[:99], 9, 8], 2),
     )
-    second.commit_path((5,))
+    second.commit_tokens((5,))
     near(
         net,
         rows(go(second.score_draft(Draft.chain_draft(7), ROW)), 1),
         truth(net, [*TEXT[:200], 3, 4, 5, 7], 1),
     )
     first.close()
-    second.commit_path((7,))
+    second.commit_tokens((7,))
     near(
         net,
         rows(go(second.score_draft(Draft.chain_draft(2), ROW)), 1),
@@ -188,7 +188,7 @@ def test_any_family_of_caches(net, seed):
                 twin = cache.fork() if dice.random() < 0.5 else None
                 cache.commit_path(path)
                 if twin is not None:
-                    twin.commit_tokens((0, 1, 3))
+                    twin.commit_path((0, 1, 3))
                     family.append((twin, [*text, *(new[i] for i in (0, 1, 3))]))
                 text += [new[i] for i in path]
             else:
@@ -209,7 +209,7 @@ def test_any_family_of_caches(net, seed):
         fresh = net.new_cache()
         if text:
             feed(fresh, text, range(-1, len(text) - 1))
-            fresh.commit_tokens(range(len(text)))
+            fresh.commit_path(range(len(text)))
         assert cache.length == len(text)
         near(net, cache.all_entries(), fresh.all_entries())
         near(net, feed(cache, [1, 2, 3], (-1, 0, 0)), feed(fresh, [1, 2, 3], (-1, 0, 0)))

@@ -199,7 +199,7 @@ def over_http(lm, prompt):
     from polydec.serve.limits import RequestLimits, apply_request_limits
 
     body = RequestBody({"prompt": prompt, "ignore_eos": True, "max_tokens": 24}, RequestLimits())
-    asks = ENDPOINTS["/v1/completions"].reads().read(body, lm, "plain", 0).asks
+    asks = ENDPOINTS["/v1/completions"].reads().read_request(body, lm, "plain", 0).asks
     return [fit.ask for fit in apply_request_limits(lm, asks, RequestLimits())]
 
 

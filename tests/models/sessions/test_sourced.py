@@ -166,7 +166,7 @@ def test_logits_are_those_of_transformers(both):
     law = lm.checkpoint.lm
 
     async def rows(source, text):
-        session = law.score_given_tokens(source).open_session(text[:1])
+        session = law.law_given_source(source).open_session(text[:1])
         scores = await session.score_draft(Draft.chain_draft(text[0], text[1:]), ScoreRequest())
         session.close()
         return torch.stack([scores.log_weights(i) for i in range(len(text))])
@@ -182,7 +182,7 @@ def test_logits_are_those_of_transformers(both):
 
 
 def test_sessions_keep_the_contract(both):
-    check_target(both[0].checkpoint.lm.score_given_tokens((5, 6, 7, END)), prompt=(2, 3))
+    check_target(both[0].checkpoint.lm.law_given_source((5, 6, 7, END)), prompt=(2, 3))
 
 
 def test_greedy_and_beam_texts_are_those_of_generate(both):
@@ -258,7 +258,7 @@ def test_equal_sources_are_read_once_and_given_back(lm):
 
 
 def test_what_was_given_back_is_read_again(lm):
-    law = lm.checkpoint.lm.score_given_tokens((9, 8, END))
+    law = lm.checkpoint.lm.law_given_source((9, 8, END))
 
     async def twice():
         session = law.open_session((PAD, 4))
@@ -344,10 +344,10 @@ def test_a_source_for_a_model_without_one(tmp_path):
 
 def test_how_many_texts_are_kept_reaches_laws_that_are_open(lm):
     model = lm.checkpoint.lm
-    law = model.score_given_tokens((5, 6, END))
+    law = model.law_given_source((5, 6, END))
     model.keep = 2
     try:
-        assert law.keep == 2 and model.score_given_tokens((7, END)).keep == 2
+        assert law.keep == 2 and model.law_given_source((7, END)).keep == 2
         session = law.open_session((2, 3))
         run_coroutines([session.score_draft(Draft.chain_draft(3), ScoreRequest())])
         session.close()

@@ -53,7 +53,7 @@ def text():
 
 def sanitized(text, messages, **values):
     marked = [text.control_tokens.mark_texts(x) for x in (messages, values)]
-    return list(text.encode_sanitized(text.render(marked[0], **marked[1]), special=False))
+    return list(text.encode_sanitized(text.render_chat(marked[0], **marked[1]), special=False))
 
 
 @pytest.mark.parametrize("said", HOSTILE)
@@ -62,7 +62,7 @@ def test_what_users_write_is_text_and_the_template_stays(text, said, tmp_path):
 
     chat = [{"role": "user", "content": said}]
     ids = sanitized(text, chat)
-    shown = text.render([{"role": "user", "content": text.control_tokens.mark_texts(said)}])
+    shown = text.render_chat([{"role": "user", "content": text.control_tokens.mark_texts(said)}])
     control = {text.tokenizer.token_to_id(x) for x in ("<|im_start|>", "<|im_end|>", "<think>")}
     assert [text.tokenizer.id_to_token(x) for x in ids if x in control] == [
         "<|im_start|>",
@@ -84,7 +84,7 @@ def test_what_users_write_is_text_and_the_template_stays(text, said, tmp_path):
 def test_nothing_changes_where_users_write_none(text):
     for said in ("plain", "", " x\n", "rare <b>", "im"):
         chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": said}]
-        assert sanitized(text, chat) == list(text.encode(text.render(chat), special=False))
+        assert sanitized(text, chat) == list(text.encode(text.render_chat(chat), special=False))
         marked = text.control_tokens.mark_texts(said)
         assert text.encode_sanitized(marked) == text.encode(said)
 
@@ -109,7 +109,7 @@ def test_tools_are_users_words(text):
     ids = sanitized(text, chat, tools=[tool])
     assert ids.count(text.tokenizer.token_to_id("<|im_end|>")) == 1
     assert (
-        text.encode(text.render(chat, tools=[tool]), special=False).count(
+        text.encode(text.render_chat(chat, tools=[tool]), special=False).count(
             text.tokenizer.token_to_id("<|im_end|>")
         )
         == 2

@@ -152,7 +152,7 @@ def first_stop(whole: str, stop: list[str], include: bool) -> str:
 @given(data=st.data())
 def test_pieces_join_to_the_whole(kind, data):
     text = KINDS[kind]()
-    ids = data.draw_outcome(st.lists(st.integers(0, text.size - 1), max_size=30))
+    ids = data.draw(st.lists(st.integers(0, text.size - 1), max_size=30))
     assert streamed(text, ids)[0] == text.decode(ids)
 
 
@@ -169,7 +169,7 @@ def test_byte_level_decoding_is_the_librarys(ids):
 def test_whole_characters_decode_as_the_library_does(kind, data):
     text = KINDS[kind]()
     whole = [i for i in range(text.size) if not text.tokenizer.id_to_token(i).startswith("<0x")]
-    ids = data.draw_outcome(st.lists(st.sampled_from(whole), max_size=20))
+    ids = data.draw(st.lists(st.sampled_from(whole), max_size=20))
     assert text.decode(ids) == text.tokenizer.decode(ids)
 
 
@@ -396,7 +396,7 @@ def pushed(text, tokens, **options):
     """What a writer writes of tokens, its pieces apart, and whether a stop string ended it."""
     writer = text.text_writers(**options)()
     pieces = [writer.push_token(x) for x in tokens]
-    return [*pieces, writer.end()], writer.stopped
+    return [*pieces, writer.end_text()], writer.stopped
 
 
 @pytest.mark.parametrize("cut", range(1, 9))

@@ -241,7 +241,7 @@ class HeadStudent(DrafterStudent):
         else:
             first = self.block(model.layer_inputs(entry_BTH, entry_BTH))
         # All positions of all rows form one batch of B T.
-        carry = model.start_state(first.flatten(0, 1))
+        carry = model.start_levels(first.flatten(0, 1))
         for k in range(model.depth):
             # Level k reads the true token k + 1 places after the position, as in teacher forcing.
             carry, made = model.guess_level(

@@ -166,4 +166,4 @@ class EncoderDecoderModel:
     @cached_property
     def geometry(self) -> EmbeddingGeometry:
         """Where the tokens lie to one another."""
-        return EmbeddingGeometry(self.network.embed, self.vocab.size)
+        return EmbeddingGeometry(self.network.embed_tokens, self.vocab.size)

@@ -137,7 +137,7 @@ def dropped_last(self, tokens, real=LMSession.commit_tokens):
 
 @pytest.mark.parametrize(
     "owner, place, fault",
-    [(depths, "advance_to_depth", never_caught_up), (LMSession, "commit", dropped_last)],
+    [(depths, "advance_to_depth", never_caught_up), (LMSession, "commit_tokens", dropped_last)],
     ids=["advance", "commit"],
 )
 def test_passes_that_are_left_out_or_misplaced_show(monkeypatch, owner, place, fault):

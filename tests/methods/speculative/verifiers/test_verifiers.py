@@ -167,7 +167,7 @@ def test_rounding_leaves_a_law(draw):
         def draw_bernoulli(self, a):
             return False
 
-        def categorical(self, p):
+        def draw_categorical(self, p):
             assert bool(torch.isfinite(p).all()) and float(p.sum()) > 0
             return self.final.draw_categorical(p)
 
