@@ -27,7 +27,7 @@ NO_SOURCE = {
 }
 """Limiting cases, which nobody has to have published."""
 
-OF_A_PROTOCOL = {"language", "open"}
+OF_A_PROTOCOL = {"token_language", "open_session"}
 """What a public class has as its protocol says: its arguments stand in `OutputConstraint` and in `Target`."""
 
 

@@ -52,7 +52,9 @@ def test_every_value_is_converted_once(lm, monkeypatch):
     seen = Counter()
     convert = Option.convert_value
     monkeypatch.setattr(
-        Option, "convert", lambda self, value: seen.update([self.name]) or convert(self, value)
+        Option,
+        "convert_value",
+        lambda self, value: seen.update([self.name]) or convert(self, value),
     )
     given = {"depth": "3"}
     plan = road.plan_request(

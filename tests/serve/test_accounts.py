@@ -152,7 +152,7 @@ def test_keys_are_shared_evenly_among_salts():
     """Of texts by `reuse_key`: who holds most of them makes room for another one."""
 
     class Cache:
-        def target_step(self):
+        def copy_shared(self):
             pass
 
     now = [0.0]
