@@ -10,10 +10,10 @@
 draft), guides guided-diffusion and judges for svdd.
 
 The baseline writes one token a pass, the surest first. Instances are fresh (lab/train/held_out_questions.py): held out
-(SHA-1 mod 10 of at least 7) from whatever is trained or tuned, and none of the questions that the
-embedded models were trained on, as far as the task has others; how many are not is said. `lost` is the difference to the baseline on the same instances, in points; intervals
-are 95 %, those of differences and ratios from 2,000 resamplings. Time is CPU time of the process, one answer after the other on
-one thread. Texts, passes and accuracy do not depend on the machine; time does.
+(SHA-1 mod 10 of at least 7) from whatever is trained or tuned, and none of the questions that the embedded models were trained
+on, as far as the task has others; how many are not is said. `lost` is the difference to the baseline on the same instances, in
+points; intervals are 95 %, those of differences and ratios from 2,000 resamplings. Time is CPU time of the process, one
+answer after the other on one thread. Texts, passes and accuracy do not depend on the machine; time does.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def test_what_a_lexical_unit_is_learned_from():
             None,
             SimpleNamespace(
                 levels=levels,
-                logits=lambda state, _: torch.where(
+                state_logits=lambda state, _: torch.where(
                     torch.isin(state, torch.tensor(sure)),
                     torch.nn.functional.one_hot(given.token_N[: state.shape[1]], 5)[None] * 50.0,
                     torch.zeros(5),

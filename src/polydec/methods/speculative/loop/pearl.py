@@ -144,7 +144,7 @@ class PearlDecoder:
             )
             # The first of the new tokens is tested in the same round: its row is the one after the
             # last pending node, which the pass has just given.
-            tested = line.only_rows(range(min(len(pending) + 1, len(line))))
+            tested = line.only_nodes(range(min(len(pending) + 1, len(line))))
             if told_proposed:
                 if words is None:
                     piece = ()
