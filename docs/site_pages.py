@@ -171,6 +171,9 @@ def from_root(name: str) -> str:
     return text
 
 
+ALONE = ("index.md", "methods.md", "measurements.md")
+"""Pages that are a section of their own: a list of its pages would only take their tables' room."""
+
 LAB_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)?(lab/[^)]+)\)")
 """The lab book is not in the site: its path stands there in place of a link."""
 
@@ -194,6 +197,8 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links of the written pages to what only the site has."""
     text = markdown
+    if page.file.src_uri in ALONE:
+        page.meta["hide"] = ["navigation"]
     roots = {"README": "index", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}
     for other, own in roots.items():
         text = text.replace(f"](../{other}.md", f"]({own}.md")
