@@ -63,7 +63,7 @@ class Measured:
             "",
             "Made by:",
             "",
-            "```text",
+            "```sh",
             *self.commands(rows),
             "```",
             "",

@@ -35,6 +35,15 @@ def test_the_reference_says_something_of_every_public_name():
     assert " at 0x" not in text
 
 
+def test_what_belongs_to_a_member_stays_in_its_entry_on_the_site():
+    markdown = pytest.importorskip("markdown", reason="MkDocs is not installed: polydec[docs]")
+    reference = runpy.run_path(str(ROOT / "docs" / "reference.py"))
+    described = reference["described"]("AnyOf", polydec.AnyOf)
+    shown = markdown.markdown("\n".join(described[described.index("```", 3) + 1 :]))
+    entry = shown.partition("language(vocab")[2]
+    assert entry and entry.index("<strong>Raises:</strong>") < entry.rindex("</ul>\n</li>\n</ul>")
+
+
 def test_the_front_page_is_short_and_says_which_method_when():
     text = (ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) < 150
