@@ -723,4 +723,4 @@ def test_states_have_the_laws_of_a_score(tmp_path, kind, dtype):
         a, b = run_coroutines([laws(target, True)])[0], run_coroutines([laws(target, False)])[0]
         finite = b > float("-inf")
         assert torch.equal(a > float("-inf"), finite) and float((a - b)[finite].abs().max()) < 1e-4
-    assert model.embed((5, None)).shape == (2, config["hidden_size"])
+    assert model.embed_canvas((5, None)).shape == (2, config["hidden_size"])

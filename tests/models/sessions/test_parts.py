@@ -461,7 +461,7 @@ def test_exits_of_a_score_and_of_a_prompt(net):
         session.commit_tokens((4,))
         session.rewind_tokens(1)
     with pytest.raises(ValueError, match=r"no exit was wanted.*ScoreRequest\.exits"):
-        go(session.score_draft(draft, ROW)).exit(1, (0,))
+        go(session.score_draft(draft, ROW)).exit_laws(1, (0,))
 
 
 def test_exits_of_the_last_token_of_a_prompt_in_parts(net):
