@@ -94,7 +94,7 @@ def hits(
             )
         ]
     )[0]
-    exits = [scores.exit(d, nodes) for d in range(1, L + 1)]
+    exits = [scores.exit_laws(d, nodes) for d in range(1, L + 1)]
     return [[s.likeliest_token(i) == x for i, x in enumerate(text)] for s in exits]
 
 

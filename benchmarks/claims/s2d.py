@@ -123,7 +123,7 @@ def walk(
             ]
             tops = [
                 law.likeliest_tokens(0, 1)
-                for law in [scores.exit(e, (len(drafted),)) for e in want.exits]
+                for law in [scores.exit_laws(e, (len(drafted),)) for e in want.exits]
             ]
             known[drafted] = {
                 e: (token, exp(logp)) for e, ((token,), (logp,)) in zip(want.exits, tops)

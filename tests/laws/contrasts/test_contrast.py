@@ -546,7 +546,7 @@ def test_dola_takes_the_layer_that_differs_most():
             )
 
         scores = run_coroutines([score()])[0]
-        last_V, early = scores.logprob_row(0), [scores.exit(d, [0]).logprob_row(0) for d in (1, 2)]
+        last_V, early = scores.logprob_row(0), [scores.exit_laws(d, [0]).logprob_row(0) for d in (1, 2)]
         pick = max(range(2), key=lambda i: jensen_shannon_divergence(last_V, early[i]))
         seen.add(pick)
         keep = last_V >= last_V.max() + math.log(0.1)
