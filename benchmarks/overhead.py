@@ -55,7 +55,7 @@ class FixedText:
     def head_logits(self, hidden_RH: Any) -> Any:
         raise NotImplementedError("no hidden states here")
 
-    def embed(self, tokens_N: Any) -> Any:
+    def embed_tokens(self, tokens_N: Any) -> Any:
         raise NotImplementedError("no embeddings here")
 
     def forward(self, queries: Sequence[NetworkQuery]) -> list[NetworkAnswer]:

@@ -67,8 +67,8 @@ MUTANTS = [
     Mutant(
         "refrag: the policy's training moves the encoder",
         TRAINED,
-        "network.only(network.choosing)",
-        "network.only(network.choosing, network.encoding)",
+        "network.train_only_parts(network.choosing)",
+        "network.train_only_parts(network.choosing, network.encoding)",
         REFRAG + "test_the_stages_train_their_parts_and_the_engine_reads_as_in_training",
     ),
     Mutant(
@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant(
         "cache augmentation: the last layer's cache in the place of every layer's",
         "laws/targets/augmented.py",
-        "session.memory(at)",
+        "session.layer_memory(at)",
         "session.memory()",
         CACHE + "test_vectors_come_from_the_cache_of_every_layer",
     ),

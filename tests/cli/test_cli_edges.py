@@ -284,7 +284,7 @@ def test_terminals_get_no_escapes_and_pipes_get_the_text(polydec, model, monkeyp
     evil = "\x1b]0;owned\x07\x1b[2J\x9bm ok"
     monkeypatch.setattr(
         engine.TicketObserver,
-        "pieces",
+        "final_pieces",
         lambda self: [api.Piece(evil, 1, False)] if self.edits and not self.edits.clear() else [],
     )
     args = ("generate", "The fox", "--model", model, "--max-tokens", "1", "--method", "plain")

@@ -55,7 +55,7 @@ def test_an_answer_says_what_was_taken_and_that_it_is_approximate(lm, primed):
     exact = generate(lm, ask(SECOND, primed("a"), "prefix", method="plain")).method["reuse"]
     assert 0 < exact["positions"] < told["positions"] and not exact["approximate"]
     first = generate(lm, ask(SECOND, "new", method="plain")).method["reuse"]
-    lm.forget_entries("new")
+    lm.forget_text("new")
     assert first["positions"] == 0 and not first["approximate"]
 
 

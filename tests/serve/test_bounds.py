@@ -100,7 +100,7 @@ def test_too_many_entries_are_not_looked_at(http, lm, monkeypatch):
     looked, convert = [], Option.convert_value
     monkeypatch.setattr(
         Option,
-        "convert",
+        "convert_value",
         lambda self, value: looked.append((self.name, value)) or convert(self, value),
     )
     size = lm.checkpoint.lm.vocab.size
@@ -166,7 +166,7 @@ def waiting(monkeypatch, kind, name):
         go.set()
 
 
-@pytest.mark.parametrize("kind, name", [(CompletionsShape, "read"), (Tokenizer, "encode")])
+@pytest.mark.parametrize("kind, name", [(CompletionsShape, "read_request"), (Tokenizer, "encode")])
 def test_health_answers_while_a_request_is_read(server, http, monkeypatch, kind, name):
     answers = []
 
@@ -190,7 +190,7 @@ def test_a_language_is_made_once(http, lm, monkeypatch):
     """Who plans requests makes it for one after the other, and all wait for that."""
     made, language = [], SpanOf.token_language
     monkeypatch.setattr(
-        SpanOf, "language", lambda self, *given: made.append(given) or language(self, *given)
+        SpanOf, "token_language", lambda self, *given: made.append(given) or language(self, *given)
     )
     body = {"prompt": "The fox", "max_tokens": 2, "span_of": "the quick brown fox"}
     assert http.post("/v1/completions", json=body).status_code == 200

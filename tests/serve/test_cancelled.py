@@ -55,9 +55,9 @@ def written(lenient):
     "where, name",
     [
         (CompletionsAnswer, "__init__"),
-        (CompletionsAnswer, "take"),
-        (CompletionsAnswer, "chunks"),
-        (CompletionsAnswer, "opening"),
+        (CompletionsAnswer, "take_news"),
+        (CompletionsAnswer, "stream_chunks"),
+        (CompletionsAnswer, "opening_events"),
         (app.secrets, "token_hex"),
         (answering, "count_delta_entries"),
         (answering, "EventStream"),
@@ -67,8 +67,8 @@ def test_what_fails_after_a_request_began_ends_it(
     lenient, written, monkeypatch, caplog, where, name, stream
 ):
     house, http = lenient
-    if (name in ("take",) and stream) or (
-        name in ("chunks", "opening", "EventStream") and not stream
+    if (name in ("take_news",) and stream) or (
+        name in ("stream_chunks", "opening_events", "EventStream") and not stream
     ):
         pytest.skip("it is not used there")
     monkeypatch.setattr(where, name, fail)

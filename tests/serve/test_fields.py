@@ -36,7 +36,7 @@ def read(lm, body, path="/v1/chat/completions"):
     return (
         ENDPOINTS[path]
         .reads()
-        .read(RequestBody({**given, **body}, RequestLimits()), lm, "plain", 0)
+        .read_request(RequestBody({**given, **body}, RequestLimits()), lm, "plain", 0)
         .asks[0]
     )
 
@@ -284,7 +284,7 @@ def test_members_that_nobody_knows_are_refused_or_ignored(lm, path, body, says):
     }
     body = {**usual[path], **body}
     with pytest.raises(RefusalError, match=re.escape(says)) as refused:
-        ENDPOINTS[path].reads().read(RequestBody(body, RequestLimits()), lm, "plain", 0)
+        ENDPOINTS[path].reads().read_request(RequestBody(body, RequestLimits()), lm, "plain", 0)
     assert refused.value.code == "unknown_field" and refused.value.param in body
     lenient = RequestBody(body, RequestLimits(), lenient=True)
     ENDPOINTS[path].reads().read(lenient, lm, "plain", 0)
@@ -302,7 +302,10 @@ def test_an_object_with_a_schema_is_kept_to_the_schema(lm):
         ),
     ):
         (ask,) = (
-            ENDPOINTS[path].reads().read(RequestBody(given, RequestLimits()), lm, "plain", 0).asks
+            ENDPOINTS[path]
+            .reads()
+            .read_request(RequestBody(given, RequestLimits()), lm, "plain", 0)
+            .asks
         )
         language = ask.constraint.token_language(lm.checkpoint.lm.vocab, lm.checkpoint.lm.vocab.eos)
         assert language.forced_bytes(language.start_state()).startswith(b"{")
@@ -364,7 +367,7 @@ def test_every_field_is_described(lm, path):
     body = RequestBody(
         prompt.get(path, {"messages": [{"role": "user", "content": "x"}]}), RequestLimits()
     )
-    ENDPOINTS[path].reads().read(body, lm, "plain", 0)
+    ENDPOINTS[path].reads().read_request(body, lm, "plain", 0)
     known = body._known - set(IDLE) - set(ONLY) | {"model"}
     if path != "/v1/chat/completions":
         known -= {"add_generation_prompt", "continue_final_message"}

@@ -43,7 +43,7 @@ def page(tmp_path_factory):
             b = browser.Browser(directory / "profile")
             try:
                 b.size(1200, 860)
-                b.open_session(served.url + "/")
+                b.open(served.url + "/")
                 b.until(READY)
                 yield b
             finally:

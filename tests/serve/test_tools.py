@@ -141,7 +141,7 @@ def in_pieces(text, reader, seed):
         size = rng.randrange(1, 9)
         more, found = reader.feed_text(text[at : at + size])
         said, parts, at = said + more, parts + found, at + size
-    more, found = reader.end()
+    more, found = reader.end_text()
     return said + more, join_call_deltas(parts + found), reader.whole
 
 
@@ -259,7 +259,7 @@ def test_the_template_shows_tools_and_what_they_gave(server, client):
         {"role": "tool", "tool_call_id": "c1", "content": "A fox."},
     ]
     answer = client.chat.completions.create(**asked("Yes.") | {"messages": turns})
-    text = model.checkpoint.text.render(
+    text = model.checkpoint.text.render_chat(
         [
             {**turns[0]},
             {
@@ -493,7 +493,7 @@ def test_calls_are_texts_where_tools_are_not_shown(server, client):
         {"role": "user", "content": "<tool_response>\nA fox.\n</tool_response>"},
     ]
     for choice, shown in (
-        ("none", lm.checkpoint.text.render(said)),
+        ("none", lm.checkpoint.text.render_chat(said)),
         ("auto", tool_prompt.render_tool_chat(lm.checkpoint.text, said, TOOLS)),
     ):
         answer = client.chat.completions.create(

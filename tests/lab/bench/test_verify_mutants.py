@@ -112,7 +112,7 @@ def noise_of_the_first_position(patch):
     verify = CoupledVerifier.verify_draft
     patch.setattr(
         CoupledVerifier,
-        "verify",
+        "verify_draft",
         lambda self, draft, scores, rng, position: verify(
             self, draft, scores, Frozen(rng), position
         ),

@@ -104,7 +104,7 @@ class OtherNoise:
 
     tree: object
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         return await self.tree.grow_tree(session, root, position + 1, budget, rng)
 
 
@@ -132,7 +132,7 @@ class FirstNoise:
 
     tree: object
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         return await self.tree.grow_tree(session, root, position, budget, SameNoise(rng, position))
 
 
@@ -158,7 +158,7 @@ class Ordered:
     value: object
     keeps: object = None
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         keeps = self.keeps or (lambda path, last: path)
         fed, tips, found = Draft.chain_draft(root), [((), 1.0, 0)], []
         for _ in range(budget.depth):

@@ -145,7 +145,7 @@ class Remade:
     change: object
     tree: object = StaticTree((2, 1))
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         return self.change(await self.tree.grow_tree(session, root, position, budget, rng))
 
 
@@ -222,7 +222,7 @@ def test_faulty_tree_shows_in_the_output_law(change):
 class WrongNames:
     """Draws keyed by the absolute position: a token that was rejected is drawn again with the same randomness."""
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         draft = Draft.chain_draft(root)
         for depth in range(1, min(budget.depth, budget.nodes) + 1):
             law_V = (await session.score_draft(draft, ScoreRequest())).logprob_row(depth - 1)
@@ -345,7 +345,7 @@ class Broken:
 class EosLeak(Broken):
     """Takes an accepted run whole, although an end stands inside it."""
 
-    async def run(self, request, rng, into):
+    async def write_choices(self, request, rng, into):
         ends = request.stop_ids | (frozenset() if request.ignore_eos else self.inner.vocab.eos)
         free = replace(request, ignore_eos=True, stop_ids=frozenset())
         out = (await self.inner.write_choices(free, rng, Transcript(free, frozenset(), into.on)))[0]

@@ -52,7 +52,7 @@ class OneLevel:
 
     tree: object
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         some = replace(budget, depth=min(1, budget.depth))
         return await self.tree.grow_tree(session, root, position, some, rng)
 

@@ -27,7 +27,7 @@ class Likeliest:
 
     width: int = 2
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         draft = await StochasticBeamTree(self.width + 1).grow_tree(
             session, root, position, replace(budget, nodes=64), rng
         )
@@ -46,7 +46,7 @@ class BySize:
 
     tree: object
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         draft = await self.tree.grow_tree(session, root, position, budget, rng)
         chance = draft.chance or (1.0,)
         order = sorted(
@@ -67,7 +67,7 @@ class DropsLate:
 
     threshold: float = 0.3
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         draft = await GreedyGrowthTree(0.05).grow_tree(session, root, position, budget, rng)
         value, keep = [1.0], [0]
         for i in range(1, len(draft)):
@@ -81,7 +81,7 @@ class DropsLate:
 class Conditional:
     """Children that carry what their siblings left of the row as their law: the verifier takes that out once more."""
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         draft = Draft.chain_draft(root)
         if budget.depth and budget.nodes > 1:
             law_V = (await session.score_draft(draft, ScoreRequest())).logprob_row(0)
@@ -153,7 +153,7 @@ def test_faulty_k_seq(monkeypatch, name, wrong):
 class Deduplicated:
     """Sequences that agree are counted once: what is tried again and again looks as if it had been drawn once."""
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         draft = await SequencesTree(2).grow_tree(session, root, position, budget, rng)
         return draft.only_nodes(
             [

@@ -269,7 +269,7 @@ def greedy(network, words, ids, parts, sizes):
         while len(row) - begun < size and row[-1] != ids[FILLED]:
             logits_V = network(torch.tensor([row]))[0, -1]
             logits_V[never] = -torch.inf
-            row.append(int(logits_V.likeliest_token()))
+            row.append(int(logits_V.argmax()))
         fill = [x for x in row[begun:] if x != ids[FILLED]]
         row = [*row[:begun], *fill, ids[FILLED]]
         text += words.decode(fill) + part

@@ -42,7 +42,7 @@ class Chain:
     def __init__(self, root, tokens):
         self.root, self.tokens, self.rows = root, tokens, None
 
-    async def grow(self, session, root, position, budget, rng):
+    async def grow_tree(self, session, root, position, budget, rng):
         draft = Draft.chain_draft(root)
         if root != self.root:
             return draft
@@ -220,7 +220,7 @@ def test_who_guesses_right_is_shown_nothing(right, model, monkeypatch):
     said = token_BM[:, 2:] if right else token_BM[:, 2:] + 1
     monkeypatch.setattr(
         TeacherContext,
-        "logits",
+        "state_logits",
         lambda self, state, some=None: torch.nn.functional.one_hot(said, 320).float(),
     )
     student.set_step(0, 10)

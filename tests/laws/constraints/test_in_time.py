@@ -225,14 +225,14 @@ def test_known_bugs_are_caught(bug, vocab, monkeypatch):
         out = module.LegalEndings.way_out
         monkeypatch.setattr(
             module.LegalEndings,
-            "out",
+            "way_out",
             lambda *given: None if (way := out(*given)) is None else way[:-1],
         )
     else:
         step = DeadlineLanguage.next_state
         monkeypatch.setattr(
             DeadlineLanguage,
-            "step",
+            "next_state",
             lambda self, state, token: DeadlineState(
                 step(self, state, token).inner, state.used + 1, state.look, state.out
             ),

@@ -260,7 +260,7 @@ def reference(mix, first, other, length, shapers):
             dtype=torch.float64,
         )
         for s, state in zip(shapers, states, strict=True):
-            logw_V = s.shape(state, normalise_log_weights(logw_V))
+            logw_V = s.shape_law(state, normalise_log_weights(logw_V))
         for x, w in enumerate(torch.softmax(logw_V, -1).tolist()):
             if w and (x in first.vocab.eos or len(text) + 1 == length):
                 law[(*text, x)] = p * w
@@ -546,7 +546,10 @@ def test_dola_takes_the_layer_that_differs_most():
             )
 
         scores = run_coroutines([score()])[0]
-        last_V, early = scores.logprob_row(0), [scores.exit_laws(d, [0]).logprob_row(0) for d in (1, 2)]
+        last_V, early = (
+            scores.logprob_row(0),
+            [scores.exit_laws(d, [0]).logprob_row(0) for d in (1, 2)],
+        )
         pick = max(range(2), key=lambda i: jensen_shannon_divergence(last_V, early[i]))
         seen.add(pick)
         keep = last_V >= last_V.max() + math.log(0.1)

@@ -501,7 +501,7 @@ class _Mutant:
         return None
 
     def choose_edit(self, state, look, rng):
-        return self.fill_edit(look.inside_block(), rng), None
+        return self.edit(look.inside_block(), rng), None
 
 
 class Nothing_(_Mutant):

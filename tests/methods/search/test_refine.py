@@ -96,10 +96,10 @@ def test_what_is_good_enough_ends_the_rounds():
 
 def test_the_best_answer_and_the_feedback_are_shown(monkeypatch):
     target, shown = toy_law(1, 5, sharp=0.5), []
-    opened = type(target).open
+    opened = type(target).open_session
     monkeypatch.setattr(
         type(target),
-        "open",
+        "open_session",
         lambda self, prompt: (shown.append(tuple(prompt)), opened(self, prompt))[1],
     )
     result = answer(

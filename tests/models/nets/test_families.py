@@ -106,13 +106,13 @@ def test_blocks_of_four_bits_are_read_as_transformers_does():
     for part, want in (("gate", both[:, ::2]), ("up", both[:, 1::2]), ("down", down)):
         assert (
             torch.equal(got[f"{at}{part}_proj.weight"], want)
-            and got.tensor_shape(f"{at}{part}_proj.weight") == want.shape
+            and got.tensor_shape(f"{at}{part}_proj.weight") == want.tensor_shape
         )
     assert torch.equal(got[f"{at}up_proj.bias"], state[f"{at}gate_up_proj_bias"][:, 1::2])
     with pytest.raises(ValueError, match="gate_up_proj_scales has shape"):
-        split_fused_experts({**state, f"{at}gate_up_proj_scales": torch.zeros(2, 12, 2)}, 1).shape(
-            f"{at}up_proj.weight"
-        )
+        split_fused_experts(
+            {**state, f"{at}gate_up_proj_scales": torch.zeros(2, 12, 2)}, 1
+        ).tensor_shape(f"{at}up_proj.weight")
 
 
 @native

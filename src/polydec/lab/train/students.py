@@ -287,9 +287,9 @@ class LayerStudent(DrafterStudent):
             # Some drafters read the last few tokens, not one.
             embed = self.shown.embed_tokens(window_BMW[:, at_T + k, -model.window :]).flatten(0, 1)
             # The first level joins true states and tokens, later levels what was made and tokens.
-            rows = (model.below if k else model.enter)(embed, above.flatten(0, 1)).view(
-                B, -1, self.block.wide
-            )
+            rows = (model.drafted_inputs if k else model.layer_inputs)(
+                embed, above.flatten(0, 1)
+            ).view(B, -1, self.block.wide)
             # A drafted entry follows the last slot of its position.
             out = self.block(rows, past, at_T * slots + slots - 1 if k else None)
             if not k:  # a state and its token may take several entries, of which the last counts

@@ -647,9 +647,8 @@ class SplitWeights(Mapping[str, Tensor]):
         piece = self.pieces.get(name)
         if piece is None:
             return self.source[name]
-        rows = getattr(
-            self.source, "rows", None
-        )  # without reading all of it, where the file allows that
+        # Without reading all of it, where the file allows that.
+        rows = getattr(self.source, "tensor_rows", None)
         if rows is not None:
             return _flat(name, rows(piece.name, piece.first, piece.stop))
         t = self.source[piece.name]

@@ -765,7 +765,7 @@ def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
         raise FileError(
             f"weights lack {name}: the checkpoint is not complete, or of another architecture"
         )
-    of = getattr(weights, "shape", None)
+    of = getattr(weights, "tensor_shape", None)
     if of is None:
         return tuple(weights[name].shape)
     return of(name)

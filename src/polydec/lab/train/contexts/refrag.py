@@ -98,7 +98,7 @@ class RefragModel(nn.Module):
         """The weights of the policy."""
         return [p for name, p in self.t.items() if name.startswith("policy")]
 
-    def train_only_reader(self, *parts: Sequence[nn.Parameter]) -> RefragModel:
+    def train_only_parts(self, *parts: Sequence[nn.Parameter]) -> RefragModel:
         """Train nothing but these parts; all other weights are frozen. Returns the model itself."""
         self.requires_grad_(False)
         for p in (p for part in parts for p in part):
@@ -243,7 +243,7 @@ def rewriting_curriculum_stage(spec: ContextSpec, step: int) -> int:
 def rewriting_course(spec: ContextSpec) -> TrainingRun:
     """The training of the encoder: a frozen decoder must write lines once more from its vectors."""
     network = load_refrag_model(Path(spec.target or ""), spec, None)
-    network.train_only_reader(network.encoding)
+    network.train_only_parts(network.encoding)
 
     def step_loss(step: int) -> tuple[Tensor, int]:
         most = rewriting_curriculum_stage(spec, step)
@@ -300,7 +300,7 @@ def measure_page_rewriting(network: RefragModel) -> dict[str, Any]:
 def _continued(spec: ContextSpec) -> TrainingRun:
     network = load_refrag_model(Path(spec.target or ""), spec, Path(spec.out).parent / "rewriting")
     # Encoder and decoder learn together from here on; the policy does not.
-    network.train_only_reader(network.encoding, [*network.decoder.parameters()])
+    network.train_only_parts(network.encoding, [*network.decoder.parameters()])
 
     def step_loss(step: int) -> tuple[Tensor, int]:
         pages = draw_pages(spec.seed, step, spec.rows)
@@ -389,7 +389,7 @@ def grpo_loss(now_B: Tensor, before_B: Tensor, reward_GB: Tensor) -> Tensor:
 def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     out = Path(spec.out)
     network = load_refrag_model(out / "continued", spec, out / "continued")
-    network.train_only_reader(network.choosing)
+    network.train_only_parts(network.choosing)
     # A group of GROUP selections takes the memory of as many rows.
     groups = max(1, spec.rows // 4)
     count = round(SHARE * LINES)
