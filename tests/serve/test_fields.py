@@ -287,7 +287,7 @@ def test_members_that_nobody_knows_are_refused_or_ignored(lm, path, body, says):
         ENDPOINTS[path].reads().read_request(RequestBody(body, RequestLimits()), lm, "plain", 0)
     assert refused.value.code == "unknown_field" and refused.value.param in body
     lenient = RequestBody(body, RequestLimits(), lenient=True)
-    ENDPOINTS[path].reads().read(lenient, lm, "plain", 0)
+    ENDPOINTS[path].reads().read_request(lenient, lm, "plain", 0)
     assert len(lenient.ignored) == 1
 
 

@@ -244,7 +244,7 @@ def test_a_worker_starts_with_the_first_constraint_that_needs_it_and_anew_where_
 
 def test_what_became_of_a_constraint_is_remembered(quick, monkeypatch):
     asked_for = []
-    real = quick.ask
+    real = quick.ask_worker
     monkeypatch.setattr(quick, "ask_worker", lambda line: asked_for.append(line) or real(line))
     for _ in range(3):
         Regex("d+").token_language(VOCAB, VOCAB.eos)

@@ -370,7 +370,7 @@ def test_forced_tokens_beside_a_drafter_that_reads_the_prompt_follow_the_answer_
             ]
         )[0]
         for at, token in enumerate(text):
-            draft = run_coroutines([walk.round(Rng.of_choice(0), 9)])[0].draft
+            draft = run_coroutines([walk.next_round(Rng.of_choice(0), 9)])[0].draft
             assert (len(draft) > 1) == (forced and at != 1), (at, draft.token)
             walk.commit_round(run_coroutines([walk.score_given_tokens((token,))])[0])
         walk.close()

@@ -260,7 +260,7 @@ def test_total_on_any_row_and_text(name: str, row: list[float], text: list[int],
         state = shaper.start_state(tuple(text[:cut]))
         for x in text[cut:]:
             state = shaper.next_state(state, x)
-        out_V = shaper.shape(state, row_V)
+        out_V = shaper.shape_law(state, row_V)
         assert torch.isfinite(out_V[out_V > NEG_INF]).all() and (out_V > NEG_INF).any()
 
 

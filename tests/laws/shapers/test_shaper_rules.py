@@ -45,7 +45,7 @@ def shape(
     state = shaper.start_state(prompt)
     for x in output:
         state = shaper.next_state(state, x)
-    return shaper.shape(state, row_V)
+    return shaper.shape_law(state, row_V)
 
 
 def kept(shaper: Any, row_V: Tensor = ROW, **text: Any) -> list[int]:

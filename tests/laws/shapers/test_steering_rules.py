@@ -49,7 +49,7 @@ def places(seed: int = 5, size: int = SIZE) -> EmbeddingGeometry:
 
 
 def kept(shaper: Any, row_V: Tensor) -> list[int]:
-    return (shaper.shape(shaper.start_state((0,)), row_V) > NEG_INF).nonzero()[:, 0].tolist()
+    return (shaper.shape_law(shaper.start_state((0,)), row_V) > NEG_INF).nonzero()[:, 0].tolist()
 
 
 # Top-W

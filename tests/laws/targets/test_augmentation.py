@@ -86,7 +86,7 @@ def test_vectors_come_from_the_cache_of_every_layer(lm):
         return [tuple(x.clone() for x in session.layer_memory(at)) for at in range(2)]
 
     kept = memory((7, 8))
-    vectors = made.made(kept, 3)
+    vectors = made.make_vectors(kept, 3)
     thinking = LatentPrefixTarget(
         law, (7, 8, 9), CacheAugmentationMaker(made, 2, 320, 3)
     ).open_session((7, 8, 9))
@@ -152,7 +152,7 @@ def test_what_is_kept_is_read(tmp_path, lm):
     coprocessor.save(tmp_path, made, {"target": "x"})
     read = coprocessor.load(tmp_path)
     memory = [(torch.randn(2, 4, 16), torch.randn(2, 4, 16)) for _ in range(2)]
-    assert torch.equal(read.make_vectors(memory, 3), made.made(memory, 3))
+    assert torch.equal(read.make_vectors(memory, 3), made.make_vectors(memory, 3))
 
 
 # training

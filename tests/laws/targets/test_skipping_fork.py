@@ -35,22 +35,32 @@ class Run:
     def step(self, verb, *given):
         """Do one thing, and note the rows of a score."""
         self.done.append((verb, *given))
-        if verb == "score":
+        if verb == "score_draft":
             self.draft = given[0]
             scores = run_coroutines([self.session.score_draft(self.draft, ScoreRequest())])[0]
             self.rows.append([scores.logprob_row(i).tolist() for i in range(len(self.draft))])
             return
         left = getattr(self.session, verb)(*given)
-        if verb == "keep":
+        if verb == "keep_nodes":
             self.draft = left
-        elif verb != "evict":
+        elif verb != "evict_cache":
             self.draft = None
 
     def go_on(self, rng):
         """Something that a session may be asked for now."""
-        verb = rng.choice(("score", "score", "commit", "commit", "keep", "rewind", "evict"))
+        verb = rng.choice(
+            (
+                "score_draft",
+                "score_draft",
+                "commit_tokens",
+                "commit_tokens",
+                "keep_nodes",
+                "rewind_tokens",
+                "evict_cache",
+            )
+        )
         draft = self.draft
-        if verb == "commit":
+        if verb == "commit_tokens":
             path = [0]
             while draft is not None and rng.random() < 0.7 and draft.children[path[-1]]:
                 path.append(rng.choice(draft.children[path[-1]]))
@@ -59,18 +69,18 @@ class Run:
             tokens += [rng.randrange(SIZE)] * rng.randrange(2)
             self.count += len(tokens)
             self.root = rng.randrange(SIZE)
-            self.step("commit", tokens)
-        elif verb == "rewind" and self.count > 2:
+            self.step("commit_tokens", tokens)
+        elif verb == "rewind_tokens" and self.count > 2:
             less = rng.randint(1, 2)
             self.count -= less
             self.root = rng.randrange(SIZE)
-            self.step("rewind", less)
-        elif verb == "keep" and draft is not None:
+            self.step("rewind_tokens", less)
+        elif verb == "keep_nodes" and draft is not None:
             root = rng.randrange(len(draft))
             self.count += draft.depth[root]
-            self.step("keep", range(len(draft)), root)
-        elif verb == "evict":
-            self.step("evict")
+            self.step("keep_nodes", range(len(draft)), root)
+        elif verb == "evict_cache":
+            self.step("evict_cache")
         else:
             draft = draft or Draft.chain_draft(self.root)
             tokens, parents = list(draft.token), list(draft.parent)
@@ -79,7 +89,7 @@ class Run:
                 if free := [x for x in range(SIZE) if x not in known]:
                     tokens.append(rng.choice(free))
                     parents.append(parent)
-            self.step("score", Draft.certain_tree(tokens, parents))
+            self.step("score_draft", Draft.certain_tree(tokens, parents))
 
 
 def check_twins(seed):

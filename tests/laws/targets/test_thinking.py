@@ -189,7 +189,7 @@ def test_a_hidden_thought_is_what_the_second_model_makes_of_the_prompt(lm):
     hidden = run_coroutines([session.score_draft(Draft.chain_draft(made.mark), HIDDEN)])[
         0
     ].hidden_NH
-    vector = made.made(session.normed_states(hidden)[0])
+    vector = made.thought_vector(session.normed_states(hidden)[0])
     soft = law.open_session((7, 8, *make_soft_tokens(vector[None], 320, 64, "x"), 9))
     thinking = LatentPrefixTarget(
         law, (7, 8, 9), HiddenThoughtMaker(small, made, 320)
@@ -247,7 +247,7 @@ def test_thoughts_are_kept_and_damage_is_one_sentence(tmp_path, lm):
     thoughts_file.save(tmp_path, made, {"target": "x"})
     read = thoughts_file.load(tmp_path)
     x = torch.randn(64)
-    assert torch.equal(read.thought_vector(x), made.made(x)) and read.mark == made.mark
+    assert torch.equal(read.thought_vector(x), made.thought_vector(x)) and read.mark == made.mark
     wide = ThoughtProjection(torch.zeros(32, 64), torch.zeros(32), torch.zeros(32), 0)
     with pytest.raises(ValueError, match="thoughts were trained for states of width 32"):
         wide.check_fit(lm.checkpoint.lm, lm.draft.lm)

@@ -608,7 +608,7 @@ def test_the_joint_law_of_orders():
 class Fed:
     """A rule made of a function of (canvas, before, block, step)."""
 
-    feed: object
+    fed_positions: object
 
 
 @pytest.mark.parametrize(
@@ -755,9 +755,7 @@ def test_free_drafts_against_a_reference(threshold):
         sure = {i: float(p_V.max()) for i, p_V in laws.items() if canvas[i] is None}
         first = max(sure, key=sure.get)
         chosen = {first, *(i for i, c in sure.items() if c >= threshold)}
-        return tuple(
-            int(laws[i].likeliest_token()) if i in chosen else x for i, x in enumerate(canvas)
-        )
+        return tuple(int(laws[i].argmax()) if i in chosen else x for i, x in enumerate(canvas))
 
     def laws_of(chain, canvas):
         return {
@@ -1179,7 +1177,7 @@ def test_a_kept_prompt_is_fed_once(every):
         assert got == [p for p in want if before is None or p >= len(PROMPT)]
         seen += len(got) < len(want)
         before, edit = spot.canvas, TextEdit(write=((gap_positions(spot.canvas)[0], 1),))
-        spot = kept.after(spot, edit, spot.state)
+        spot = kept.state_after(spot, edit, spot.state)
     assert seen >= 3
     whole, short = prompted(plain, 0, 8), prompted(kept, 0, 8)
     assert whole.token_ids == short.token_ids and short.stats.fed == whole.stats.fed - 3 * seen
@@ -1481,7 +1479,7 @@ def test_a_guide_reads_the_text_that_stands():
     """Its passes are those of a session that reads the final answer: nothing that was refused stays in it."""
     seen = []
     guide = toy_law(2, 5, eos=4)
-    plain_open = type(guide).open
+    plain_open = type(guide).open_session
 
     class Watched:
         vocab, layers = guide.vocab, 0

@@ -86,7 +86,7 @@ def test_mutants_are_found():
 def test_with_the_last_slot_only_it_is_plain_decoding(seed):
     model = last_slot_inserter(seed, 2)
     assert (
-        text_law_distance(law(model, Request((1,), max_tokens=4)), model.network.position_law(1, 4))
+        text_law_distance(law(model, Request((1,), max_tokens=4)), model.network.text_law(1, 4))
         < 1e-12
     )
     want, at = [], 1

@@ -275,7 +275,7 @@ def blocks(count, size, head, seed=0):
 
 def filled(press, some):
     packed = [press.pack_block(k, kv, None, None) for k, kv in enumerate(some)]
-    size = sum(press.size(k) for k in range(len(some)))
+    size = sum(press.kept_size(k) for k in range(len(some)))
     into = some[0].new_empty(*some[0].shape[:2], size, some[0].shape[3])
     press.fill_blocks(packed, into)
     return into

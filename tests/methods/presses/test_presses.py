@@ -154,7 +154,7 @@ def test_requests_over_http_take_them(lm):
         body = RequestBody(
             {**prompt, "cache": "h2o", "cache_options": {"kept": 9}}, RequestLimits()
         )
-        (read,) = ENDPOINTS[path].reads().read(body, lm, "plain", 0).asks
+        (read,) = ENDPOINTS[path].reads().read_request(body, lm, "plain", 0).asks
         assert plan_request(lm, read).pressed.options == {"kept": 9, "block": 64}
 
 

@@ -141,4 +141,9 @@ class With:
     """A target with other words."""
 
     def __init__(self, target, vocab):
-        self.target, self.vocab, self.layers, self.open = target, vocab, target.layers, target.open
+        self.target, self.vocab, self.layers, self.open_session = (
+            target,
+            vocab,
+            target.layers,
+            target.open_session,
+        )

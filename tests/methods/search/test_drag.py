@@ -128,7 +128,7 @@ def test_the_model_itself_may_say_what_they_agree_in():
         if len(texts) < 3 or len({a.lower() for a in answers if a}) < 2:
             continue
         prompt = (*PROMPT, *words.encode("all:\n" + "\n".join(filter(None, answers))))
-        first = int(law_behind(target, prompt).likeliest_token())
+        first = int(law_behind(target, prompt).argmax())
         said = words.decode((first,)) or AnswerAgreement().of_answers(answers)
         said = getattr(said, "said", said) or "I don't know"
         got = answer(ResponseAggregationSearch(plain(target), tries=3, ask="all:\n{answers}"), seed)

@@ -77,7 +77,7 @@ def mode(law, conditional):
         """The session's scores in the place of the toy's."""
 
         def __init__(self, depth):
-            values = dict(zip(order, law.logprob_row(depth)))
+            values = dict(zip(order, law.row(depth)))
             self.logp_V = torch.tensor([values[x] for x in range(3)], dtype=torch.float64).log()
 
         def logprob_row(self, i):

@@ -132,7 +132,7 @@ def greedy(target, behind, most):
     """What the target says behind PROMPT and these, without an end."""
     text = tuple(behind)
     while len(text) < len(behind) + most:
-        token = int(law(target, text).likeliest_token())
+        token = int(law(target, text).argmax())
         if token in target.vocab.eos:
             break
         text = (*text, token)

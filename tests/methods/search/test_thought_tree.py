@@ -268,7 +268,7 @@ def test_a_sub_question_reads_its_passages_and_answers_itself():
                     )
                 ).logprob_row(0)
 
-            greedy.append(int(run_coroutines([row()])[0].likeliest_token()))
+            greedy.append(int(run_coroutines([row()])[0].argmax()))
         assert said[: len(greedy)] == greedy
         own += len(set(greedy))
     assert seen[True] > 3 and seen[False] > 3 and own > 40

@@ -267,7 +267,7 @@ def test_texts_stay_as_they_are_and_marks_are_never_written(pair):
         ]
         assert len({t.token_ids for t in texts}) == 1
     denoiser = lm.draft.lm
-    board = denoiser.open_session(6)
+    board = denoiser.open_canvas(6)
     logw = run_coroutines(
         [board.score_canvas((3, 4, denoiser.boundary, None, None, None), (3, 4), range(6))]
     )[0]

@@ -144,7 +144,7 @@ def test_behind_every_round_the_cache_is_exact(lm):
             assert scores.logprob_row(0).allclose(truth.logprob_row(0), atol=1e-10, rtol=0), (
                 "the first law of a round is the draft's own"
             )
-            for got, want in zip(guess.session.layer_memory(), fresh.check_memory(), strict=True):
+            for got, want in zip(guess.session.layer_memory(), fresh.layer_memory(), strict=True):
                 assert got.shape == want.shape and got.allclose(want, atol=1e-10, rtol=0)
 
     run_coroutines([rounds()])

@@ -64,7 +64,7 @@ def rounds(drafter, target, one_call: bool, forks: bool = False):
     class Watched:
         def __init__(self, guess: StateGuess):
             self.guess, self.want, self.price = guess, guess.want, 0.0
-            self.learn, self.close = guess.learn_round, guess.close
+            self.learn_round, self.close = guess.learn_round, guess.close
 
         async def propose_draft(self, root, position, budget, rng):
             drafts.append(await self.guess.propose_draft(root, position, budget, rng))
@@ -410,7 +410,7 @@ def test_rounds_in_one_call_and_level_by_level_take_turns():
             return eagle.grower.forward(queries)
 
     counted = Counted()
-    counted.tip, counted.answer = eagle.grower.answer_tip, eagle.grower.answer_of_tip
+    counted.answer_tip, counted.answer_of_tip = eagle.grower.answer_tip, eagle.grower.answer_of_tip
     one.grower = counted
 
     def on(depth, q):

@@ -205,7 +205,7 @@ def chain_by_hand(small, inner, text, length, least, levels, nodes):
     chain, trees = [], []
     while len(chain) < least:
         here = (*text, *chain)
-        guess = inner.open_canvas(here, small.open_session(here))
+        guess = inner.open_guess(here, small.open_session(here))
         size = DraftBudget(min(levels, length - len(chain) - 1), nodes)
 
         async def one(here=here, guess=guess, size=size):
