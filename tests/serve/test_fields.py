@@ -313,7 +313,7 @@ def test_an_object_with_a_schema_is_kept_to_the_schema(lm):
     for wrong in (True, [], "x"):
         given = {"prompt": "x", "response_format": {"type": "json_object", "schema": wrong}}
         with pytest.raises(RefusalError, match="must hold a JSON schema"):
-            ENDPOINTS["/v1/completions"].reads().read(
+            ENDPOINTS["/v1/completions"].reads().read_request(
                 RequestBody(given, RequestLimits()), lm, "plain", 0
             )
 

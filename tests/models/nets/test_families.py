@@ -106,7 +106,7 @@ def test_blocks_of_four_bits_are_read_as_transformers_does():
     for part, want in (("gate", both[:, ::2]), ("up", both[:, 1::2]), ("down", down)):
         assert (
             torch.equal(got[f"{at}{part}_proj.weight"], want)
-            and got.tensor_shape(f"{at}{part}_proj.weight") == want.tensor_shape
+            and got.tensor_shape(f"{at}{part}_proj.weight") == want.shape
         )
     assert torch.equal(got[f"{at}up_proj.bias"], state[f"{at}gate_up_proj_bias"][:, 1::2])
     with pytest.raises(ValueError, match="gate_up_proj_scales has shape"):
