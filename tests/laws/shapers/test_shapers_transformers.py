@@ -54,7 +54,7 @@ def test_rule(ours: Any, theirs: Any) -> None:
         theirs_V = theirs(torch.tensor([text]), row_V[None].clone())[0]
         assert torch.equal(ours.shape_law(state, row_V) > NEG_INF, theirs_V > NEG_INF)
         assert torch.allclose(
-            normalise_log_weights(ours.shape(state, row_V)),
+            normalise_log_weights(ours.shape_law(state, row_V)),
             normalise_log_weights(theirs_V),
             atol=1e-12,
         )

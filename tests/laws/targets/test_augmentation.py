@@ -96,7 +96,7 @@ def test_vectors_come_from_the_cache_of_every_layer(lm):
         for s in (thinking, by_hand)
     )
     torch.testing.assert_close(got, want, atol=1e-4, rtol=0.0)
-    torch.testing.assert_close(made.made(kept, 1), vectors[:1], atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(made.make_vectors(kept, 1), vectors[:1], atol=1e-5, rtol=0.0)
     other = memory((7, 6))
     for at in range(2):
         mixed = [other[i] if i == at else kept[i] for i in range(2)]

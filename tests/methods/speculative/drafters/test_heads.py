@@ -375,7 +375,7 @@ def test_a_tree_by_rates():
 
     draft, weight = run_coroutines([grown()])[0], law.network.weight
     first = weight[0, 1].topk(2).indices.tolist()
-    second = weight[1, first[0]].likeliest_tokens(2).indices.tolist()
+    second = weight[1, first[0]].topk(2).indices.tolist()
     assert draft.token == (1, *first, *second) and draft.parent == (-1, 0, 0, 1, 1)
     with pytest.raises(ValueError, match="every beginning of each path"):
         RankedTree(((0, 0),))

@@ -322,7 +322,7 @@ def test_a_model_that_is_done_after_three_layers():
     assert set(lengths[19:-1]) == {5} and r.stats.accepted > 0.9 * r.stats.drafted
     guess = decoder.drafter.open_guess(PROMPT, target.open_session(PROMPT))
     assert (
-        decoder.drafter.best(
+        decoder.drafter.best_exit(
             {e: ExitHitCount(9.0 if e >= 3 else 2.0, 0.0 if e >= 3 else 7.0) for e in guess.counts}
         )[0]
         == 3
