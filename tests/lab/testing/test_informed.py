@@ -85,9 +85,7 @@ class FeatureGuess:
         tokens = []
         for _ in range(min(budget.depth, budget.nodes) if self.fed else 0):
             state_H, behind = self.fed[-1]
-            tokens.append(
-                int(self.law.network.oracle_state(state_H, (behind, *tokens)).likeliest_token())
-            )
+            tokens.append(int(self.law.network.oracle_state(state_H, (behind, *tokens)).argmax()))
         return Draft.chain_draft(root, tokens)
 
     def pairs(self, draft, scores, verdict):

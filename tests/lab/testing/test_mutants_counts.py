@@ -206,7 +206,7 @@ def test_states_that_tell_no_more_than_the_last_token(monkeypatch):
         async def propose_draft(self, root, position, budget, rng):
             tokens = [root]
             for _ in range(min(budget.depth, budget.nodes)):
-                tokens.append(int(self.law.network.weight[0, tokens[-1]].likeliest_token()))
+                tokens.append(int(self.law.network.weight[0, tokens[-1]].argmax()))
             return Draft.chain_draft(root, tokens[1:])
 
         def learn_round(self, draft, scores, verdict): ...

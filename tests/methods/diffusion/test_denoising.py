@@ -545,7 +545,7 @@ class Surest:
 
     everywhere: ClassVar[bool] = False
     exactness: ClassVar[Exactness] = Exactness.LAW
-    start, enter, choose, steps = (
+    start_state, enter_block, choose_edit, steps = (
         ConfidenceUnmasker.start_state,
         ConfidenceUnmasker.enter_block,
         ConfidenceUnmasker.choose_edit,
@@ -559,7 +559,7 @@ class Twice:
 
     everywhere: ClassVar[bool] = False
     exactness: ClassVar[Exactness] = Exactness.LAW
-    start, enter, choose, steps = (
+    start_state, enter_block, choose_edit, steps = (
         AtRandomUnmasker.start_state,
         AtRandomUnmasker.enter_block,
         AtRandomUnmasker.choose_edit,

@@ -231,7 +231,7 @@ def test_laws_of_some_layers_are_laws(record_counts, law, shapers, monkeypatch):
     async def as_they_are(self):
         pass
 
-    for name in ("prompt_rows", "memory"):
+    for name in ("prompt_rows", "check_memory"):
         monkeypatch.setattr(TargetChecker, name, as_they_are)
     checked = law(ShapedTarget(toy_law(3), *shapers) if shapers else toy_law(3))
     declared = declared_unexercised(checked)
