@@ -100,7 +100,7 @@ def test_vectors_come_from_the_cache_of_every_layer(lm):
     other = memory((7, 6))
     for at in range(2):
         mixed = [other[i] if i == at else kept[i] for i in range(2)]
-        assert not torch.allclose(made.made(mixed, 3), vectors, atol=1e-4)
+        assert not torch.allclose(made.make_vectors(mixed, 3), vectors, atol=1e-4)
     assert not torch.allclose(vectors[0], vectors[1], atol=1e-3)
 
 

@@ -479,7 +479,7 @@ def test_scores_agree_with_their_rows() -> None:
                 torch.allclose(row_V, normalise_log_weights(s.log_weights(i)))
                 and abs(float(row_V.exp().sum()) - 1) < 1e-12
             )
-                assert s.likeliest_token(i) == int(row_V.argmax())
+            assert s.likeliest_token(i) == int(row_V.argmax())
             assert s.certain_token(i) in (None, s.likeliest_token(i))
             assert (
                 s.likeliest_tokens(i, 2)[0][0] == s.likeliest_token(i)
