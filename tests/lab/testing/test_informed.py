@@ -44,11 +44,7 @@ class OracleGuess:
         for _ in range(budget.depth if self.state_H is not None else 0):
             below = {}
             for node, path in tips.items():
-                for token in (
-                    self.read(self.state_H, path)
-                    .likeliest_tokens(self.config.width)
-                    .indices.tolist()
-                ):
+                for token in self.read(self.state_H, path).topk(self.config.width).indices.tolist():
                     if len(tree) <= budget.nodes:
                         below[tree.add_node(node, token)] = (*path, token)
             tips = dict(list(below.items())[:1])  # the likeliest path goes on

@@ -127,7 +127,7 @@ class Noisy:
         noise = rng.child_stream("token", position)
         return follow_draft_path(
             draft,
-            lambda node, depth: noise.gumbel_noise(len(scores.logprob_row(node))).likeliest_token(
+            lambda node, depth: noise.gumbel_noise(len(scores.logprob_row(node))).argmax_token(
                 scores.logprob_row(node)
             ),
         )
@@ -245,7 +245,7 @@ class LongCommit(TextCache):
 
     def keep_path(self, path, stay):
         more = [j for j in range(len(self.parent)) if j not in (*path, *stay)][:1] if path else []
-        super().keep_nodes([*path, *more], stay)
+        super().keep_path([*path, *more], stay)
 
 
 class LongTruncate(TextCache):
@@ -269,7 +269,7 @@ class FirstRows(TextCache):
     """Keeps the first staged entries in place of the accepted ones."""
 
     def keep_path(self, path, stay):
-        super().keep_nodes(range(len(path)), stay)
+        super().keep_path(range(len(path)), stay)
 
 
 @pytest.mark.parametrize("cache", [LongCommit, LongTruncate, SharedFork, FirstRows])

@@ -77,7 +77,7 @@ class Faulty:
     fault: type
 
     def open_guess(self, prompt, session):
-        return self.fault(self.inner.open_canvas(prompt, session))
+        return self.fault(self.inner.open_guess(prompt, session))
 
 
 @pytest.mark.parametrize("name", LEARNS)

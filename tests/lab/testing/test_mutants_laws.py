@@ -56,7 +56,7 @@ class SaysAnotherLaw:
     inner: Any
 
     def open_guess(self, prompt, session):
-        return SaysAnotherLawGuess(self.inner.open_canvas(prompt, session))
+        return SaysAnotherLawGuess(self.inner.open_guess(prompt, session))
 
 
 @dataclass(frozen=True)

@@ -225,13 +225,13 @@ FAULTS = {
     ),
     "what may still leave the beam is given out": Fault(
         "step_beam",
-        "self._choice.settle([b.attempt.text for b in kept])",
-        "self._choice.settle([kept[0].attempt.text])",
+        "self._choice.write_certain_text([b.attempt.text for b in kept])",
+        "self._choice.write_certain_text([kept[0].attempt.text])",
         "sessions",
     ),
     "steps are left open": Fault(
         "step_beam",
-        "self._choice.forks(b.attempt, width)",
+        "self._choice.fork_attempts(b.attempt, width)",
         "[b.attempt.fork(0) for _ in range(width)]",
         "sessions",
     ),
@@ -255,14 +255,14 @@ FAULTS = {
         "agreement",
     ),
     "the statement costs nothing": Fault(
-        "drag", "spent = spent.plus(root.spent)", "pass", "agreement"
+        "drag", "spent = spent.plus_stats(root.spent)", "pass", "agreement"
     ),
     "texts are drawn alike": Fault(
         "drag", "streams_of(choice.rng, self.tries)", "[choice.rng] * self.tries", "draws"
     ),
     "texts are left open": Fault(
         "drag",
-        "choice.forks(root, self.tries)",
+        "choice.fork_attempts(root, self.tries)",
         "[root.fork(0) for _ in range(self.tries)]",
         "sessions",
     ),
@@ -310,26 +310,26 @@ FAULTS = {
         "thought_tree", "(attempt.logp - begun) / max", "attempt.logp / max", "tree"
     ),
     "an answer has no end": Fault(
-        "thought_tree", "if answer and line.closes(answer)", "if False", "tree"
+        "thought_tree", "if answer and line.closes_step(answer)", "if False", "tree"
     ),
     "next steps are drawn alike": Fault(
         "thought_tree", 'at("step", begin, i)', 'at("step", begin)', "draws"
     ),
     "answers cost nothing": Fault(
         "thought_tree",
-        "self._spent = self._spent.plus(side_by_side([t.attempt.spent for t in leaves]))",
+        "self._spent = self._spent.plus_stats(side_by_side([t.attempt.spent for t in leaves]))",
         "pass",
         "ledger",
     ),
     "the clock starts with the vote": Fault(
         "thought_tree",
-        "self._choice.answer.edit(TextEdit())",
+        "self._choice.answer.edit_tokens(TextEdit())",
         "pass",
         "clock",
     ),
     "beginnings are left open": Fault(
         "thought_tree",
-        "self._choice.forks(thought.attempt, self._plan.steps)",
+        "self._choice.fork_attempts(thought.attempt, self._plan.steps)",
         "[thought.attempt.fork(0) for _ in range(self._plan.steps)]",
         "sessions",
     ),
@@ -340,17 +340,17 @@ FAULTS = {
     "what was drawn behind another answer stands as it is": Fault(
         "refine",
         "await self._judge([tokens for tokens in new if tokens not in known])",
-        "await gather_coroutines(*(a.judge(self._plan.reward) for a in drawn)); self._seen += drawn",
+        "await gather_coroutines(*(a.judge_attempt(self._plan.reward) for a in drawn)); self._seen += drawn",
         "ledger",
     ),
     "a cut proposal is worth something": Fault(
         "refine", 'if a.text.finish_reason == "length":', "if False:", "rounds"
     ),
     "proposals of a round are drawn alike": Fault(
-        "refine", 'rng.at("round", t, i)', 'rng.at("round", t)', "draws"
+        "refine", 'rng.child_stream("round", t, i)', 'rng.child_stream("round", t)', "draws"
     ),
     "rounds are drawn alike": Fault(
-        "refine", 'rng.at("round", t, i)', 'rng.at("round", i)', "draws"
+        "refine", 'rng.child_stream("round", t, i)', 'rng.child_stream("round", i)', "draws"
     ),
     "what is shown is not charged": Fault(
         "refine", "spent.scored + len(prompt) - 1", "spent.scored", "ledger"
@@ -363,7 +363,7 @@ FAULTS = {
     ),
     "proposals are left open": Fault(
         "refine",
-        "self._choice.forks(start, self._plan.proposals)",
+        "self._choice.fork_attempts(start, self._plan.proposals)",
         "[start.fork(0) for _ in range(self._plan.proposals)]",
         "sessions",
     ),
@@ -386,7 +386,10 @@ FAULTS = {
         "superposed", "key=lambda m: -m.score", "key=lambda m: m.score", "results"
     ),
     "the last token is read from the row before": Fault(
-        "superposed", "scores.row(len(draft) - 1)", "scores.row(max(0, len(draft) - 2))", "mixture"
+        "superposed",
+        "scores.logprob_row(len(draft) - 1)",
+        "scores.logprob_row(max(0, len(draft) - 2))",
+        "mixture",
     ),
     "the session stays open": Fault("superposed", "session.close()", "pass", "sessions"),
     "only what leads is noted": Fault(

@@ -19,8 +19,8 @@ MUTANTS = {
     "no fork of a text": ("diverse_beam", "beam.text.fork()", "beam.text"),
     "the root is not committed": (
         "branches",
-        "self._session.keep(kept, root)",
-        "draft.below(root, kept)[2]",
+        "self._session.keep_nodes(kept, root)",
+        "draft.subtree_below(root, kept)[2]",
     ),
     "a branch keeps its old number": (
         "branches",
@@ -40,7 +40,11 @@ MUTANTS = {
         "for g in groups for b in g.ended), key=self._score, reverse=True",
         "for g in groups for b in g.ended), key=self._score",
     ),
-    "shapers are ignored": ("diverse_beam", "scores.row(beam.node)", "scores.base.row(beam.node)"),
+    "shapers are ignored": (
+        "diverse_beam",
+        "scores.logprob_row(beam.node)",
+        "scores.base.logprob_row(beam.node)",
+    ),
     "log-probabilities of another beam": (
         "diverse_beam",
         "(beam.node,), (x,)",
@@ -48,7 +52,7 @@ MUTANTS = {
     ),
     "Finished is never told": (
         "best",
-        "answer.follow(ranked[min(choice, len(ranked) - 1)])\n",
+        "answer.follow_text(ranked[min(choice, len(ranked) - 1)])\n",
         "answer = ranked[min(choice, len(ranked) - 1)].fork()\n            answer.choice = choice\n",
     ),
     "one text for all choices": ("best", "ranked[min(choice, len(ranked) - 1)]", "ranked[0]"),
@@ -76,7 +80,7 @@ MUTANTS = {
     ),
     "the first end wins": (
         "ranking",
-        "return self.score(total, limit if self.length_penalty > 0.0 else length) <= worst",
+        "return self.ranked_score(total, limit if self.length_penalty > 0.0 else length) <= worst",
         "return True",
     ),
     "the bound is no bound": (
