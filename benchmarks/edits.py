@@ -132,9 +132,9 @@ def measured(lm: Any, name: str, old: Any, new: Any, first: int, last: int) -> d
     recompute, exact, _ = taken(lm, "exact", False, old, whole)
     edited, moved, reuse = taken(lm, "edited", True, old, whole)
     turned = reuse.turned
-    lm.network.turned = lambda kv, first, by: kv.clone()
+    lm.network.turn_entries = lambda kv, first, by: kv.clone()
     _, spliced, _ = taken(lm, "naive", True, old, whole)
-    del lm.network.turned
+    del lm.network.turn_entries
     text = whole[:-1]
     seen = [
         [laws(session, text, places) for places in (near, far)]

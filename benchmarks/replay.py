@@ -53,7 +53,7 @@ class Clocked:
 
     def __init__(self, network: Any) -> None:
         self.network, self.calls = network, list[tuple[float, float, list[Fed]]]()
-        self._head, forward, head = head_share(network), network.forward, network.head
+        self._head, forward, head = head_share(network), network.forward, network.head_logits
 
         def timed(call: Any, x: Any, fed: Callable[[Any], list[Fed]]) -> Any:
             start = time.perf_counter()
@@ -62,7 +62,7 @@ class Clocked:
             return answer
 
         network.forward = lambda queries: timed(forward, queries, self._fed)
-        network.head = lambda hidden_RH: timed(
+        network.head_logits = lambda hidden_RH: timed(
             head, hidden_RH, lambda h: [Fed(len(h), self._head, 0.0, True)]
         )
 

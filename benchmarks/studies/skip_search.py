@@ -177,6 +177,6 @@ def agreed(cases: Sequence[Case], out: Mask, layers: int) -> list[list[bool]]:
         ]
     )
     return [
-        [row.argmax(i) == x for i, x in enumerate(text)]
+        [row.likeliest_token(i) == x for i, x in enumerate(text)]
         for row, (*_, text) in zip(scores, cases, strict=True)
     ]

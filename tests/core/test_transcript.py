@@ -313,7 +313,7 @@ class Ascending:
     def start_state(self, prompt):
         return prompt[-1]
 
-    def step(self, last, token):
+    def next_states(self, last, token):
         if token <= last:
             raise ValueError(f"token {token} follows {last}")
         return token

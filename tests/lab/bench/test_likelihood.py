@@ -47,7 +47,7 @@ def test_what_the_surest_gap_writes_is_greedy():
     canvas = [*context, None, None, None]
     while None in canvas:
         gaps = [i for i, x in enumerate(canvas) if x is None]
-        board = law.open_guess(len(canvas), 2)
+        board = law.open_canvas(len(canvas), 2)
         logp_RV = normalise_log_weights(
             run_coroutines([board.score_canvas(tuple(canvas), gaps, range(len(canvas)))])[0]
         )

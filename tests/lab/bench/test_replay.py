@@ -144,7 +144,7 @@ class Query:
 def network(**config):
     return SimpleNamespace(
         forward=lambda queries: ["answer"] * len(queries),
-        head=lambda hidden: "law",
+        head_logits=lambda hidden: "law",
         layers=4,
         config=SimpleNamespace(**config),
     )

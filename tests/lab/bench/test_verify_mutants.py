@@ -316,9 +316,9 @@ def test_a_cache_that_stays_stale(monkeypatch):
     board = next(
         k
         for k in vars(denoiser).values()
-        if isinstance(k, type) and "score" in vars(k) and k is not CanvasSession
+        if isinstance(k, type) and "score_canvas" in vars(k) and k is not CanvasSession
     )
-    score, first = board.score, {}
+    score, first = board.score_canvas, {}
 
     async def stale(self, canvas, rows, feed):
         got_RV = await score(self, canvas, rows, feed)

@@ -47,8 +47,8 @@ KNOWN = [
     Known(
         "noise of one position serves a whole path",
         "methods/speculative/verifiers/coupled.py",
-        'rng.at("token", position + depth).noise',
-        'rng.at("token", position).noise',
+        'rng.child_stream("token", position + depth)\n',
+        'rng.child_stream("token", position)\n',
         "enumeration",
         "draft-model-coupled",
         "verdict: toy law",
@@ -56,8 +56,8 @@ KNOWN = [
     Known(
         "a path draws under one name",
         "methods/speculative/verifiers/match.py",
-        'rng.at("token", position + depth)',
-        'rng.at("token", position)',
+        'rng.child_stream("token", position + depth)',
+        'rng.child_stream("token", position)',
         "enumeration",
         "token-recycling",
         "randomness: toy law",
@@ -65,8 +65,8 @@ KNOWN = [
     Known(
         "a chain draws under one name",
         "methods/speculative/trees/chain.py",
-        'categorical_pick(rng.at("draft", position, depth))',
-        'categorical_pick(rng.at("draft", position))',
+        'categorical_pick(rng.child_stream("draft", position, depth))',
+        'categorical_pick(rng.child_stream("draft", position))',
         "enumeration",
         "draft-model",
         "randomness: toy law",
@@ -74,8 +74,8 @@ KNOWN = [
     Known(
         "rules hear of the token before",
         "laws/targets/shaped.py",
-        "s.step(x, node.token) for s, x",
-        "s.step(x, node.above.token) for s, x",
+        "s.next_state(x, node.token) for s, x",
+        "s.next_state(x, node.above.token) for s, x",
         "enumeration",
         "prompt-lookup",
         "law: toy law",
@@ -83,8 +83,9 @@ KNOWN = [
     Known(
         "what was written is never told to the rules",
         "laws/targets/shaped.py",
-        "            kid = self.tip.next(x)\n            self.tip.kids.clear()",
-        "            kid = Node(self.tip.above, x) if self.tip.above else self.tip.next(x)\n            self.tip.kids.clear()",
+        "            kid = self.tip.next_node(x)\n            self.tip.kids.clear()",
+        "            kid = Node(self.tip.above, x) if self.tip.above else self.tip.next_node(x)\n"
+        "            self.tip.kids.clear()",
         "enumeration",
         "draft-model",
         "law: toy law",
@@ -92,7 +93,7 @@ KNOWN = [
     Known(
         "a gap is filled with its likeliest token",
         "methods/diffusion/loop/types.py",
-        'return rng.at("token", self.rows[i], self.step).categorical(p_V)',
+        'return rng.child_stream("token", self.rows[i], self.step).draw_categorical(p_V)',
         "return int(p_V.argmax())",
         "enumeration",
         "mdlm",
@@ -110,7 +111,7 @@ KNOWN = [
     Known(
         "gaps in no order are filled from the left",
         "methods/diffusion/unmaskers/at_random.py",
-        'rng.at("order", look.step).without_replacement(\n            '
+        'rng.child_stream("order", look.step).without_replacement(\n            '
         "even_R, bounded_pass_quota(state, self.steps, len(look.rows))\n        )",
         "range(bounded_pass_quota(state, self.steps, len(look.rows)))",
         "canvas",
@@ -129,8 +130,8 @@ KNOWN = [
     Known(
         "a canvas sees a gap where the last token stands",
         "methods/diffusion/loop/denoising.py",
-        "logw_RV = await self.board.score(spot.canvas, asked, feed)",
-        "logw_RV = await self.board.score((None, *spot.canvas[1:]), asked, feed)",
+        "logw_RV = await self.board.score_canvas(spot.canvas, asked, feed)",
+        "logw_RV = await self.board.score_canvas((None, *spot.canvas[1:]), asked, feed)",
         "canvas",
         "mdlm",
         "cache: ",
@@ -147,8 +148,8 @@ KNOWN = [
     Known(
         "rules of a search hear one token too few where its texts part",
         "laws/targets/shaped.py",
-        "trail.commit([trail.draft.token[i] for i in trail.draft.below(root, nodes)[0]])",
-        "trail.commit([trail.draft.token[i] for i in trail.draft.below(root, nodes)[0]][1:])",
+        "[trail.draft.token[i] for i in trail.draft.subtree_below(root, nodes)[0]]\n",
+        "[trail.draft.token[i] for i in trail.draft.subtree_below(root, nodes)[0]][1:]\n",
         "toys",
         "beam",
         "toy law",
@@ -156,8 +157,8 @@ KNOWN = [
     Known(
         "rules of a search hear of the token before",
         "laws/targets/shaped.py",
-        "s.step(x, node.token) for s, x",
-        "s.step(x, node.above.token) for s, x",
+        "s.next_state(x, node.token) for s, x",
+        "s.next_state(x, node.above.token) for s, x",
         "toys",
         "best-of-n",
         "toy law",
@@ -183,8 +184,8 @@ KNOWN = [
     Known(
         "an approximate method draws from a colder law than its own",
         "methods/speculative/verifiers/match.py",
-        "float64_probabilities(scores.row(node))\n",
-        "float64_probabilities(scores.row(node)) ** 2\n",
+        "float64_probabilities(scores.logprob_row(node))\n",
+        "float64_probabilities(scores.logprob_row(node)) ** 2\n",
         "distance",
         "entropy-adaptive",
         "against its own law, ",

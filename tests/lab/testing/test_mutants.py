@@ -360,7 +360,7 @@ class EosLeak(Broken):
 class OneStream(Broken):
     """All choices and seeds draw from one stream."""
 
-    def run(self, request, rng, into):
+    def write_choices(self, request, rng, into):
         return self.inner.write_choices(request, lambda choice: Rng.of_choice(0), into)
 
 
@@ -370,7 +370,7 @@ COUNT = defaultdict(int)
 class TakesTurns(Broken):
     """The stream depends on how many requests came before: neighbours share randomness."""
 
-    def run(self, request, rng, into):
+    def write_choices(self, request, rng, into):
         COUNT["requests"] += 1
         stream = Rng.of_choice(COUNT["requests"])
         return self.inner.write_choices(request, lambda choice: stream, into)
@@ -379,7 +379,7 @@ class TakesTurns(Broken):
 class Mislabelled(Broken):
     """Reports its edits one position off."""
 
-    def run(self, request, rng, into):
+    def write_choices(self, request, rng, into):
         def shifted(event):
             if isinstance(event, EditedEvent):
                 event = replace(

@@ -164,7 +164,7 @@ def test_a_target_of_one_law():
         check_target(CausalLaw(Same(3), toy_law(3).vocab, chunk=2), tolerance=1e-12)
 
 
-@pytest.mark.parametrize("name, counts", [("states", "states"), ("memory", "keys")])
+@pytest.mark.parametrize("name, counts", [("check_states", "states"), ("check_memory", "keys")])
 def test_a_target_of_which_something_is_not_checked(name, counts, monkeypatch):
     async def skipped(self):
         pass

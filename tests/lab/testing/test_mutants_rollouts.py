@@ -313,7 +313,7 @@ FAULTS = {
         "thought_tree", "if answer and line.closes_step(answer)", "if False", "tree"
     ),
     "next steps are drawn alike": Fault(
-        "thought_tree", 'at("step", begin, i)', 'at("step", begin)', "draws"
+        "thought_tree", 'child_stream("step", begin, i)', 'child_stream("step", begin)', "draws"
     ),
     "answers cost nothing": Fault(
         "thought_tree",

@@ -184,7 +184,7 @@ def test_a_token_outside_the_window_is_seen_through_the_memory_alone(lm):
     async def laws(text):
         session = lm.open_session(text)
         guess = LongSpecDrafter(own(lm, 5), BestFirstTree(1)).open_guess(text, session)
-        session.memory = lambda: memory
+        session.layer_memory = lambda: memory
         await guess.propose_draft(text[-1], len(text), DraftBudget(1, 1), Rng.of_choice(0))
         scores = await WindowLaws(guess, guess.state_W, memory).score_draft(
             Draft.chain_draft(text[-1], (30, 31)), ScoreRequest()
