@@ -99,7 +99,7 @@ def test_the_saved_model_computes_what_was_trained(given, tmp_path, shifted):
     canvas = (3, 7, 9, *mark, None, None, None)
     n = len(canvas)
     logw = run_coroutines(
-        [lm.draft.lm.open_session(n).score_canvas(canvas, range(n - 3, n), range(n))]
+        [lm.draft.lm.open_canvas(n).score_canvas(canvas, range(n - 3, n), range(n))]
     )[0]
     other = TrainingSample((3,), (9, 8))  # a shorter row beside it, which padding must not reach
     together = lesson.gap_logits([row, lesson.cut_sample(other, 1, range(1), 1)])

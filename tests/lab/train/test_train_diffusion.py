@@ -90,7 +90,7 @@ def test_the_network_sees_both_ways_and_ours_agrees(trained):
     )
 
     async def go():
-        return await model.open_session(6).score_canvas(canvas, (2, 4), range(6))
+        return await model.open_canvas(6).score_canvas(canvas, (2, 4), range(6))
 
     got = run_coroutines([go()])[0]
     assert float((got - want)[:, : model.mask].abs().max()) < 1e-3
@@ -594,7 +594,7 @@ def test_adapters_are_trained_and_saved_as_one_model(tmp_path, trained):
     rows = [i for i, x in enumerate(canvas) if x is None]
     a, b = (
         run_coroutines(
-            [m.open_session(len(canvas)).score_canvas(canvas, rows, range(len(canvas)))]
+            [m.open_canvas(len(canvas)).score_canvas(canvas, rows, range(len(canvas)))]
         )[0]
         for m in (made, old)
     )
@@ -627,7 +627,7 @@ def test_any_checkpoint_learns_from_any_text(elsewhere, tmp_path):
     after, before = (
         run_coroutines(
             [
-                lm.checkpoint.lm.open_session(len(canvas)).score_canvas(
+                lm.checkpoint.lm.open_canvas(len(canvas)).score_canvas(
                     canvas, rows, range(len(canvas))
                 )
             ]
@@ -704,7 +704,7 @@ def test_certainty_has_a_weight(tmp_path, trained):
             prompt = lm.encode_prompt(f"copy: {digits}")
             canvas, rows = (*prompt, *(None,) * 10), range(len(prompt), len(prompt) + 10)
             (logw_RV,) = run_coroutines(
-                [model.open_session(len(canvas)).score_canvas(canvas, rows, range(len(canvas)))]
+                [model.open_canvas(len(canvas)).score_canvas(canvas, rows, range(len(canvas)))]
             )
             each.append(float(row_entropy(logw_RV.log_softmax(-1)).mean()))
         nats[beta] = sum(each) / len(each)

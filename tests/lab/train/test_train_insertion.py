@@ -79,7 +79,7 @@ def test_a_slate_that_grew_says_what_the_network_says_of_the_text(trained, dtype
         load_file(str(out / "model.safetensors")),
     )
     network = make_bidirectional(from_weights(config, weights))
-    slate, end = model.open_session(8), min(model.vocab.eos)
+    slate, end = model.open_slate(8), min(model.vocab.eos)
     for text, slots in (
         ((5, 9, end), (1,)),
         ((5, 9, 11, end), (1, 2)),
