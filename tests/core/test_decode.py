@@ -214,7 +214,7 @@ def test_logprobs_of_the_shaped_law_and_of_the_model(shapers):
         assert note.model_logp == pytest.approx(float(model[note.token]))
         assert note.logp == pytest.approx(float(shaped[note.token]))
         assert note.top == tuple(
-            (int(i), pytest.approx(float(model[i]))) for i in model.likeliest_tokens(2).indices
+            (int(i), pytest.approx(float(model[i]))) for i in model.topk(2).indices
         )
         text.append(note.token)
     none = decode(plain(target), replace(request, logprobs=0))
@@ -251,7 +251,7 @@ class Asked:
 
     def open_session(self, prompt):
         session = self.inner.open_session(prompt)
-        for verb in ("prefill", "score"):
+        for verb in ("prefill_prompt", "score_draft"):
             setattr(session, verb, self.noted(verb, getattr(session, verb)))
         return session
 
@@ -295,7 +295,7 @@ def test_every_pass_reads_what_the_drafter_and_the_request_ask_for(own, asked):
         FixedPolicy(1),
     )
     run_coroutines([go()])
-    passes = [want for verb, want in wants if verb == "score"]
+    passes = [want for verb, want in wants if verb == "score_draft"]
     assert len(passes) >= 4
     for want in passes:
         assert (want.law, want.base) == (RowDetail.ROW, max(own, asked))

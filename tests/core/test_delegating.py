@@ -10,7 +10,7 @@ from polydec.core.delegating import DelegatingDenoiser, DelegatingSession, LawsO
 from polydec.core.protocols import Session
 from polydec.core.types import Draft, ScoreRequest
 
-OWN = {"score", "commit", "keep", "rewind", "fork"}
+OWN = {"score_draft", "commit_tokens", "keep_nodes", "rewind_tokens", "fork"}
 
 
 def members(kind: type) -> set[str]:
@@ -37,13 +37,13 @@ class Around(DelegatingSession):
 
 DRAFT = Draft.chain_draft(0)
 GIVEN = {
-    "evict": (),
-    "states": ("hidden",),
-    "normed": ("hidden",),
-    "embed": ((1, 2),),
-    "memory": (1,),
-    "bend": (DRAFT, "scores"),
-    "part": ((0,), frozenset({1}), 2),
+    "evict_cache": (),
+    "score_states": ("hidden",),
+    "normed_states": ("hidden",),
+    "embed_tokens": ((1, 2),),
+    "layer_memory": (1,),
+    "bend_scores": (DRAFT, "scores"),
+    "open_part": ((0,), frozenset({1}), 2),
     "close": (),
 }
 
@@ -79,11 +79,11 @@ class Shut(LawsOnlySession):
 @pytest.mark.parametrize(
     "name, what",
     [
-        ("states", "states"),
-        ("normed", "states"),
-        ("embed", "embeddings"),
-        ("memory", "keys"),
-        ("part", "layers"),
+        ("score_states", "states"),
+        ("normed_states", "states"),
+        ("embed_tokens", "embeddings"),
+        ("layer_memory", "keys"),
+        ("open_part", "layers"),
     ],
 )
 def test_a_closed_session_says_why_what_lies_below_its_laws_cannot_be_read(name, what):
@@ -96,7 +96,7 @@ def test_a_closed_session_says_why_what_lies_below_its_laws_cannot_be_read(name,
 
 def test_a_member_of_a_denoiser_is_passed_on_or_every_wrappers_own():
     values = {"family", "layers"}
-    assert members(DelegatingDenoiser) - values == members(Denoiser) - {"open"}
+    assert members(DelegatingDenoiser) - values == members(Denoiser) - {"open_canvas"}
 
 
 def test_what_a_denoiser_is_asked_reaches_the_inner_one_as_it_was_given():
@@ -104,5 +104,5 @@ def test_what_a_denoiser_is_asked_reaches_the_inner_one_as_it_was_given():
     inner = wrapper.denoiser = Recorder()
     inner.vocab, inner.block, inner.boundary, inner.context = "words", 4, 7, 16
     assert (wrapper.vocab, wrapper.block, wrapper.boundary, wrapper.context) == ("words", 4, 7, 16)
-    assert wrapper.embed_canvas((1, None)) == ("embed", ((1, None),))
-    assert wrapper.laws_of_states("states", (0, 2)) == ("laws", ("states", (0, 2)))
+    assert wrapper.embed_canvas((1, None)) == ("embed_canvas", ((1, None),))
+    assert wrapper.laws_of_states("states", (0, 2)) == ("laws_of_states", ("states", (0, 2)))

@@ -340,7 +340,7 @@ FAULTS = {
     "what was drawn behind another answer stands as it is": Fault(
         "refine",
         "await self._judge([tokens for tokens in new if tokens not in known])",
-        "await gather_coroutines(*(a.judge_attempt(self._plan.reward) for a in drawn)); self._seen += drawn",
+        "await gather_coroutines(*(a.ask_reward(self._plan.reward) for a in drawn)); self._seen += drawn",
         "ledger",
     ),
     "a cut proposal is worth something": Fault(

@@ -93,7 +93,7 @@ def test_a_slate_that_grew_says_what_the_network_says_of_the_text(trained, dtype
         assert abs(offer.whole - float(want[0, [model.mark, end]].softmax(0)[1])) < 1e-3
     slate.close()
     with pytest.raises(ValueError, match=f"the text has {model.context + 1} tokens"):
-        model.open_session(model.context + 1)
+        model.open_slate(model.context + 1)
 
 
 def test_answers(engine):
