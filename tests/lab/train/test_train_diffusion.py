@@ -593,9 +593,9 @@ def test_adapters_are_trained_and_saved_as_one_model(tmp_path, trained):
     canvas, rows = (*load(spec.out).encode_prompt("copy: 1"), *(None,) * 6), None
     rows = [i for i, x in enumerate(canvas) if x is None]
     a, b = (
-        run_coroutines(
-            [m.open_canvas(len(canvas)).score_canvas(canvas, rows, range(len(canvas)))]
-        )[0]
+        run_coroutines([m.open_canvas(len(canvas)).score_canvas(canvas, rows, range(len(canvas)))])[
+            0
+        ]
         for m in (made, old)
     )
     finite = a > float("-inf")
