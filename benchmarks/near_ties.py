@@ -107,7 +107,7 @@ def main() -> None:
     lm, prompts = load(asked.model, dtype=asked.dtype), texts(asked.prompts, asked.words)
     new = asked.out is not None and not asked.out.exists()
     out = csv.writer(
-        sys.stdout if asked.out is None else asked.out.open_guess("a", buffering=1),
+        sys.stdout if asked.out is None else asked.out.open("a", buffering=1),
         lineterminator="\n",
     )
     if new or asked.out is None:
