@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -179,6 +180,13 @@ def suggest_zoo_names(name: str) -> str:
     return (
         "the nearest is " if len(near) == 1 else "nearest are " if near else "there are "
     ) + ", ".join(f"zoo:{n}" for n in near or [e.name for e in _ENTRIES])
+
+
+def suggest_near_zoo_name(name: str) -> str:
+    """The end of a sentence that offers an embedded model of nearly this name; "" where there is none."""
+    bare = re.split(r"[:/]", name.lower())[-1]
+    near = difflib.get_close_matches(bare, [e.name for e in _ENTRIES], 1, 0.5)
+    return f"; an embedded model is zoo:{near[0]}" if near else ""
 
 
 def zoo_model_path(name: str) -> Path:
