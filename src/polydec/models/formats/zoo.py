@@ -61,13 +61,20 @@ class ZooEntry:
     @property
     def size(self) -> str:
         """Size of its files, in words."""
-        if (path := self.path) is None:
+        if not self.here:
             return self.about
+        return f"{self.file_bytes / 1e6:.1f} MB"
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of its files; 0 where it is not here."""
+        if (path := self.path) is None:
+            return 0
         if path.is_file():
             files = [path]
         else:
             files = [f for f in path.iterdir() if f.is_file()]
-        return f"{sum(f.stat().st_size for f in files) / 1e6:.1f} MB"
+        return sum(f.stat().st_size for f in files)
 
 
 _ENTRIES = (
