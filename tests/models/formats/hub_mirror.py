@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 from huggingface_hub import constants
@@ -46,8 +47,8 @@ def hub_that_lists(monkeypatch, mirror: HubMirror, files: dict[str, bytes]) -> l
     back."""
     fetched = list[str]()
 
-    def list_repo_files(self, repository, revision=None):
-        return list(files)
+    def model_info(self, repository, revision=None):
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in files])
 
     def snapshot_download(name, *, revision, local_files_only, allow_patterns, ignore_patterns=()):
         assert not local_files_only
@@ -60,6 +61,6 @@ def hub_that_lists(monkeypatch, mirror: HubMirror, files: dict[str, bytes]) -> l
         commit = hashlib.sha1(json.dumps(sorted(wanted)).encode()).hexdigest()
         return str(mirror.put(name, {file: files[file] for file in wanted}, commit))
 
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", list_repo_files)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     return fetched

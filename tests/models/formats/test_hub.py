@@ -204,14 +204,14 @@ def test_the_reason_of_a_refusal_stands_first(mirror, monkeypatch, error, says):
     def fail(*args, **options):
         raise error()
 
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", fail)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
     with pytest.raises(
         FileError, match=f"^model 'nobody/zzz' is not there: [^;]*{says}"
     ) as refusal:
         sources.find_checkpoint("nobody/zzz")
     assert "zoo:" not in str(refusal.value) and not str(refusal.value).endswith("…")
     with pytest.raises(FileError, match=rf"{says}.*; an embedded model is zoo:smollm2$"):
-        sources.find_checkpoint("SmolLM2")
+        sources.find_checkpoint("HuggingFaceTB/SmolLM2-135M-Instruct")
 
 
 def test_an_empty_cache_says_that_nobody_may_be_asked(mirror):

@@ -65,7 +65,9 @@ def _repository_files(name: HubName) -> tuple[list[str], bool]:
     from huggingface_hub import HfApi
 
     try:
-        return list(HfApi().list_repo_files(name.repository, revision=name.revision)), False
+        # Not list_repo_files, which tries again for half a minute where there is no network.
+        about = HfApi().model_info(name.repository, revision=name.revision)
+        return [file.rfilename for file in about.siblings or ()], False
     except Exception as refusal:
         try:
             folder = _snapshot(name, True, allow_patterns=[NO_FILE])

@@ -192,7 +192,10 @@ def suggest_zoo_names(name: str) -> str:
 def suggest_near_zoo_name(name: str) -> str:
     """The end of a sentence that offers an embedded model of nearly this name; "" where there is none."""
     bare = re.split(r"[:/]", name.lower())[-1]
-    near = difflib.get_close_matches(bare, [e.name for e in _ENTRIES], 1, 0.5)
+    names = [e.name for e in _ENTRIES]
+    # A longer name of the same model says more than letters that are alike.
+    begins = [name for name in names if bare.startswith(name)]
+    near = begins[:1] or difflib.get_close_matches(bare, names, 1, 0.5)
     return f"; an embedded model is zoo:{near[0]}" if near else ""
 
 
