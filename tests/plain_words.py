@@ -28,7 +28,20 @@ COMMANDS = frozenset(
     (
         *("batch", "bench", "build", "chat", "classify", "demo", "detect", "doctor", "embed"),
         *("explain", "export", "generate", "harness", "install", "load", "main", "methods"),
-        *("presses", "replay", "serve", "show", "steerings", "stream", "trace", "train", "tune"),
+        *(
+            "models",
+            "presses",
+            "pull",
+            "replay",
+            "rm",
+            "serve",
+            "show",
+            "steerings",
+            "stream",
+            "trace",
+            "train",
+            "tune",
+        ),
         *("verify",),
     )
 )

@@ -132,7 +132,8 @@ NEEDS_MODEL = (
 
 SKIPPED = {
     r"pip install ": "it needs the network",
-    r"polydec zoo install ": "it needs the network",
+    r"polydec (zoo install|pull|rm) ": "it needs the network",
+    r"polydec .*-GGUF": "it needs the network: tests/models/formats/test_hub.py has a cache of its own",
     r"lm_eval ": "it needs an environment of its own and the network: tests/serve/test_clients.py runs it on a task of ours",
     r"polydec harness ": "it needs the harness: tests/lab/bench/test_harness.py runs it on tasks of ours",
     r"polydec serve .*--replicas": "it starts processes of its own: tests/serve/test_replicas.py",

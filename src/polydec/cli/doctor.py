@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,7 +139,10 @@ def path_of(model: str, threads: int | None) -> dict[str, Any]:
     from polydec.request import profile
 
     try:
-        lm = api.load(model, threads=threads)
+        with warnings.catch_warnings():
+            # The report says it by itself.
+            warnings.filterwarnings("ignore", message="the native step does not run")
+            lm = api.load(model, threads=threads)
     # The rest of the report is still worth printing.
     except PolydecError as e:
         return {"name": model, "error": str(e)}
@@ -180,7 +184,9 @@ def print_doctor_report(report: dict[str, Any]) -> None:
         + (
             f"runs: {', '.join(native['instruction_sets'])} (the first is used)"
             if native["runs"]
-            else f"{native['why_not'].removeprefix('the native step ')}; the torch path serves"
+            else cpu.describe_missing_native_step(native["why_not"]).removeprefix(
+                "the native step "
+            )
         )
     )
     # The heading stands before the first row only.

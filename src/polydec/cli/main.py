@@ -39,6 +39,9 @@ COMMANDS = {
     "doctor": "Machine, kernels, models: what runs, which path serves and why, what is missing.",
     "export": "Write a draft model or a drafter as vLLM and SGLang load it.",
     "zoo": "Embedded models: what is here, what each is, how to get it.",
+    "pull": "Download a model.",
+    "models": "List the models on this machine: name, kind, size, where.",
+    "rm": "Remove a model from the cache of downloads.",
     "trace": "Read traces that --trace wrote.",
 }
 """Every command of the engine and what a list says of it: its module in this folder, which holds a

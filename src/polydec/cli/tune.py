@@ -25,7 +25,10 @@ from polydec.request.loading import loading_options
 
 def tune(
     model: Annotated[
-        str, typer.Option(help="Hub id, directory, GGUF file or zoo:NAME")
+        str,
+        typer.Option(
+            help="Hub id (owner/repo or owner/repo:Q4_K_M), directory, GGUF file or zoo:NAME"
+        ),
     ] = "zoo:smollm2",
     draft: Annotated[str, typer.Option(help="draft model, `default` or `none`")] = "default",
     dtype: Annotated[str, typer.Option(help="as for generate")] = "auto",

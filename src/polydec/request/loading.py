@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 def load(
     name: Annotated[
-        str | PathLike[str], ParseAs(str), "Hub id, directory, GGUF file or zoo:NAME"
+        str | PathLike[str],
+        ParseAs(str),
+        "Hub id (owner/repo or owner/repo:Q4_K_M), directory, GGUF file or zoo:NAME",
     ] = "zoo:smollm2",
     *,
     draft: Annotated[
@@ -60,7 +62,7 @@ def load(
     (`os.PathLike`); each file is read once, here.
 
     Args:
-        name: Of the model.
+        name: Of the model; behind a Hub id may stand which of its GGUF files, `owner/repo:Q4_K_M`.
         draft: Another such name, "default" for the model's own embedded one where that exists, None
             (or "none") for none.
         dtype: What the model computes with.

@@ -268,34 +268,6 @@ def test_names_that_are_nothing(tmp_path):
     refused(tmp_path / "x", "does not begin with the letters GGUF")
 
 
-def test_an_unknown_hub_id_offers_embedded_models(monkeypatch):
-    import huggingface_hub
-
-    def fail(*args, **options):
-        raise OSError("no such repository\nand more lines")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    refused(
-        "smollm2",
-        r"'smollm2' is no directory or GGUF file \(.*zoo:smollm2.*\), .* did not give it: no such repository$",
-    )
-
-
-def test_a_hub_id_is_downloaded_without_what_is_not_needed(monkeypatch, saved):
-    import huggingface_hub
-
-    asked = []
-
-    def give(name, allow_patterns, ignore_patterns):
-        asked.append((name, allow_patterns))
-        return str(saved)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", give)
-    assert checkpoint.load_bundle("some/model", dtype="float32").lm.vocab.size == 260
-    wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm", "*.safetensors"]
-    assert asked == [("some/model", wanted)]
-
-
 def test_directories_that_are_broken(saved):
     whole, config = (saved / "model.safetensors").read_bytes(), (saved / "config.json").read_text()
     for n in (0, 5, 200, len(whole) // 2, len(whole) - 1):

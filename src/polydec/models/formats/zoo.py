@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -60,13 +61,20 @@ class ZooEntry:
     @property
     def size(self) -> str:
         """Size of its files, in words."""
-        if (path := self.path) is None:
+        if not self.here:
             return self.about
+        return f"{self.file_bytes / 1e6:.1f} MB"
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of its files; 0 where it is not here."""
+        if (path := self.path) is None:
+            return 0
         if path.is_file():
             files = [path]
         else:
             files = [f for f in path.iterdir() if f.is_file()]
-        return f"{sum(f.stat().st_size for f in files) / 1e6:.1f} MB"
+        return sum(f.stat().st_size for f in files)
 
 
 _ENTRIES = (
@@ -179,6 +187,16 @@ def suggest_zoo_names(name: str) -> str:
     return (
         "the nearest is " if len(near) == 1 else "nearest are " if near else "there are "
     ) + ", ".join(f"zoo:{n}" for n in near or [e.name for e in _ENTRIES])
+
+
+def suggest_near_zoo_name(name: str) -> str:
+    """The end of a sentence that offers an embedded model of nearly this name; "" where there is none."""
+    bare = re.split(r"[:/]", name.lower())[-1]
+    names = [e.name for e in _ENTRIES]
+    # A longer name of the same model says more than letters that are alike.
+    begins = [name for name in names if bare.startswith(name)]
+    near = begins[:1] or difflib.get_close_matches(bare, names, 1, 0.5)
+    return f"; an embedded model is zoo:{near[0]}" if near else ""
 
 
 def zoo_model_path(name: str) -> Path:

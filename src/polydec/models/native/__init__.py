@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from polydec.base.caller_warnings import warn_caller
 from polydec.base.errors import PolydecError
 from polydec.models.native.library import (
     cache_dtype_of,
     compute_of,
+    describe_missing_native_step,
     native_instruction_sets,
     native_step_availability,
 )
@@ -71,3 +74,15 @@ def try_native_network(
     # Whatever the step does not serve is a reason for torch, not an error.
     except PolydecError as e:
         return None, str(e)
+
+
+def warn_missing_native_step() -> None:
+    """Warn, once in a process, that the native step does not run here, where it does not."""
+    runs, why = native_step_availability()
+    if not runs:
+        _warn_once(why)
+
+
+@cache
+def _warn_once(why: str) -> None:
+    warn_caller(describe_missing_native_step(why))

@@ -218,6 +218,15 @@ def native_step_availability() -> tuple[bool, str]:
         return False, f"the native step does not run: {e}"
 
 
+def describe_missing_native_step(why: str) -> str:
+    """What it costs that the native step does not run here, and how to have it. why: as `native_step_availability` says
+    it."""
+    return (
+        f"{why}; the torch path serves, about five times slower; to build it: install a C++ compiler, such as g++, "
+        "then polydec again (pip install --force-reinstall --no-deps . in its folder)"
+    )
+
+
 def native_instruction_sets() -> tuple[str, ...]:
     """Instruction sets that this machine has, best first.
 

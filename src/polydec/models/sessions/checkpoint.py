@@ -322,6 +322,9 @@ def _network(
             )
     if native is not None:
         return native, ""
+    if dtype == "auto" and device == "cpu" and llama:
+        # Whoever asks for torch by name knows what it costs.
+        cpu.warn_missing_native_step()
     # Else torch, with a network of our own where there is one, and `transformers` for the rest.
     kind = "auto" if dtype == "torch" else dtype
     if seq2seq.is_seq2seq(source.config):

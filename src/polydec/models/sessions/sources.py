@@ -20,8 +20,10 @@ from polydec.base import files
 from polydec.base.caller_warnings import warn_caller
 from polydec.base.edge import read_bytes
 from polydec.base.errors import FileError
-from polydec.models.formats import adapters, edge, fields, sentences, zoo
+from polydec.models.formats import adapters, edge, fields, zoo
 from polydec.models.formats.gguf import GGUFCheckpoint
+from polydec.models.formats.hub import fetch_hub_checkpoint
+from polydec.models.formats.hub_names import group_gguf_files
 from polydec.models.formats.tensor_files import SharedEmbeddingWeights, open_weights
 from polydec.models.text.added_tokens import merged_settings
 from polydec.models.text.gguf_text import generation_defaults, read_text
@@ -162,7 +164,7 @@ def _open_directory(path: Path, bases: int, opened: dict[Path, CheckpointFiles])
 
 
 def find_checkpoint(name: str) -> Path:
-    """The directory or GGUF file of a name; a Hub id is downloaded.
+    """The directory or GGUF file of a name; what is on the Hub is downloaded.
 
     Raises:
         FileError: There is none.
@@ -174,41 +176,30 @@ def find_checkpoint(name: str) -> Path:
     path = edge.at_home(name)
     if path.is_dir():
         if not (path / "config.json").is_file() and not adapters.is_adapter_directory(path):
-            raise FileError(f"{name} is a directory without a config.json: it holds no checkpoint")
+            raise FileError(_no_config(name, path))
         return path
     if path.is_file():
         return path  # GGUF says so where it is none
-    # A Hub id has one slash at most: these are paths, so that nothing is downloaded.
-    if name[0] in "./~" or name.endswith((".gguf", ".safetensors")) or name.count("/") > 1:
-        raise FileError(f"model {name!r} is not there: no such file or directory")
-    from huggingface_hub import snapshot_download
-
-    wanted = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm", "*.safetensors"]
-    inner = [f"*/{form}" for form in wanted if form != "*.jinja"]  # named templates have a folder
-    try:
-        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=inner))
-        # Older checkpoints have torch's own files only.
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(
-                snapshot_download(
-                    name, allow_patterns=[*wanted, "*.bin"], ignore_patterns=[*inner, "*/*.bin"]
-                )
-            )
-        if (folder / sentences.MODULES).is_file():  # which state an embedding model is read at
-            snapshot_download(name, allow_patterns=["*_Pooling/config.json"])
-    except Exception as e:  # the Hub, the network and the name's form each have errors of their own
-        why = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
-        raise FileError(
-            edge.error_sentence(
-                f"model {name!r} is no directory or GGUF file (of embedded models {zoo.suggest_zoo_names(name)}), "
-                f"and the Hugging Face Hub did not give it: {why}"
-            )
-        ) from None
+    folder = fetch_hub_checkpoint(name)
+    if folder.is_file():
+        return folder
     if not (folder / "config.json").is_file() and not adapters.is_adapter_directory(folder):
         raise FileError(
             f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint"
         )
     return folder
+
+
+def _no_config(name: str, path: Path) -> str:
+    """What is said of a directory without a config.json."""
+    models = group_gguf_files(file.name for file in path.glob("*.*") if file.is_file())
+    if models:
+        hint = f"; give one of its GGUF files, such as {path / models[0].files[0]}"
+    else:
+        hint = ""
+    return edge.error_sentence(
+        f"{name} is a directory without a config.json: it holds no checkpoint{hint}"
+    )
 
 
 def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
