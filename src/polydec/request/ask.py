@@ -100,9 +100,7 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
         if not 0 <= token < size:
             raise RequestError(f"stop_token_ids has token {token}: ids lie in 0 to {size - 1}")
     # None means the checkpoint's own values, which an empty `Sampling` would override.
-    sampling = ask.sampling
-    if sampling is None:
-        sampling = view.sampling_with()
+    sampling = view.asked_sampling(ask.sampling)
     sampling.check_token_ids(size)
     checked = CheckedRequest(
         loaded=model,

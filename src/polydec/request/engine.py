@@ -25,8 +25,8 @@ from polydec.methods.economics.costs import PassCosts
 from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
 from polydec.request.batching import BatchingMode
 from polydec.request.fair_queue import FairQueue, can_start_answers
-from polydec.request.fields import Ask, AskFields, Prompt, ask_from_fields
-from polydec.request.loaded import LoadedModel
+from polydec.request.fields import Ask, Prompt, RequestFields, ask_from_fields
+from polydec.request.loaded import LoadedModel, check_loaded_model
 from polydec.request.stages import EncodedRequest, RequestPlan
 
 MEMORIES = 32
@@ -458,6 +458,7 @@ class Engine:
                 raise RequestError(f"{name} is {value!r}: it must be a whole number of at least 1")
         if not doubling > 0.0:
             raise RequestError(f"doubling is {doubling!r}: it must be above 0")
+        check_loaded_model(model)
         if batching is None:
             self.model = model
         else:
@@ -487,7 +488,7 @@ class Engine:
         on: Observer = ignore_event,
         passes: list[RequestPass] | None = None,
         client: str = "",
-        **fields: Unpack[AskFields],
+        **fields: Unpack[RequestFields],
     ) -> Ticket:
         """Check a request and put it into the queue; nothing is computed yet.
 
@@ -496,14 +497,14 @@ class Engine:
             on: Is told of every event, in the thread that drives the engine.
             passes: A list that is given a record of every pass. None: nobody wants them.
             client: Who asks, for equal shares of `max_running`.
-            fields: Those of Ask, by name.
+            fields: Those of Ask and of sampling, by name.
 
         Returns:
             The ticket of the request.
 
         Raises:
             RequestError: Something cannot be honoured, in one sentence.
-            TypeError: A field is unknown, or stands beside an Ask.
+            TypeError: A field is unknown, stands beside an Ask, or twice.
         """
         encoded = self.encode_request(ask_from_fields(prompt, fields))
         return self.submit_encoded(encoded, on=on, passes=passes, client=client)
@@ -690,7 +691,7 @@ def generate(
     *,
     on: Observer = ignore_event,
     passes: list[RequestPass] | None = None,
-    **fields: Unpack[AskFields],
+    **fields: Unpack[RequestFields],
 ) -> Completion:
     """Decode one request to its end.
 
@@ -699,14 +700,14 @@ def generate(
         prompt: Text, token ids or chat messages, or a whole Ask.
         on: Is told of every event, in this thread.
         passes: A list that is given a record of every pass. None: nobody wants them.
-        fields: Those of Ask, by name.
+        fields: Those of Ask and of sampling, by name.
 
     Returns:
         All its answers with what they cost.
 
     Raises:
         RequestError: Something cannot be honoured, in one sentence.
-        TypeError: A field is unknown, or stands beside an Ask.
+        TypeError: A field is unknown, stands beside an Ask, or twice.
     """
     engine = Engine(model)
     return engine.run([engine.submit(prompt, on=on, passes=passes, **fields)])[0]
@@ -718,7 +719,7 @@ def stream(
     *,
     on: Observer = ignore_event,
     passes: list[RequestPass] | None = None,
-    **fields: Unpack[AskFields],
+    **fields: Unpack[RequestFields],
 ) -> Iterator[Piece]:
     """The pieces of one request as they become certain. Closing the iterator cancels the request.
 
@@ -727,14 +728,14 @@ def stream(
         prompt: Text, token ids or chat messages, or a whole Ask.
         on: Is told of every event, in this thread.
         passes: A list that is given a record of every pass. None: nobody wants them.
-        fields: Those of Ask, by name.
+        fields: Those of Ask and of sampling, by name.
 
     Yields:
         A piece for each token.
 
     Raises:
         RequestError: Something cannot be honoured, in one sentence.
-        TypeError: A field is unknown, or stands beside an Ask.
+        TypeError: A field is unknown, stands beside an Ask, or twice.
     """
     engine = Engine(model)
     ticket = engine.submit(prompt, on=on, passes=passes, **fields)

@@ -13,6 +13,7 @@ import torch
 from polydec.base import notebook
 from polydec.base.caller_warnings import warn_caller
 from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import short_repr
 from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
@@ -322,6 +323,33 @@ class LoadedModel:
             known["bad_token_ids"] = tuple(cast(list[int], never))
         values: dict[str, Any] = {"temperature": 0.0, **known, **named}
         return Sampling(**values)
+
+    def asked_sampling(self, asked: Sampling | Mapping[str, Any] | None) -> Sampling:
+        """The sampling of a request: as it was given, or fields by name over the checkpoint's own
+        values. Raises RequestError for what is neither."""
+        if isinstance(asked, Sampling):
+            return asked
+        if asked is None:
+            return self.sampling_with()
+        if isinstance(asked, Mapping) and all(isinstance(name, str) for name in asked):
+            return self.sampling_with(**asked)
+        raise RequestError(
+            f"sampling is {short_repr(asked)}: it must be fields by name, such as "
+            "{'temperature': 0.5}, or a polydec.Sampling"
+        )
+
+
+def _no_model_sentence(given: object) -> str:
+    """What is said of something that stands where a loaded model belongs."""
+    if isinstance(given, str):
+        return f"model is {short_repr(given)}, a name: load it first, polydec.load({short_repr(given)})"
+    return f"model is a {type(given).__name__}: it must be what polydec.load gives"
+
+
+def check_loaded_model(model: object) -> None:
+    """Raise RequestError where something else than a loaded model is given."""
+    if not isinstance(model, LoadedModel):
+        raise RequestError(_no_model_sentence(model))
 
 
 def _renamed(draft: DeferredBundle, name: str) -> ModelBundle:

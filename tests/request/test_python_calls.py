@@ -1,0 +1,93 @@
+"""What Python users write: fields by name, several prompts, wrong types, names of other engines."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import micro
+from polydec import Ask, Engine, RequestError, Sampling, generate, load, stream
+from polydec.methods.economics.costs import PassCosts
+
+TINY = {"method": "plain", "raw": True, "max_tokens": 8, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    torch.set_num_threads(1)
+    loaded = load(str(micro.write(tmp_path_factory.mktemp("python"))))
+    vars(loaded)["costs"] = PassCosts()  # instead of measuring
+    return loaded
+
+
+def submit_and_run(model, prompt, **fields):
+    engine = Engine(model)
+    return engine.run([engine.submit(prompt, **fields)])[0]
+
+
+def stream_text(model, prompt, **fields):
+    return list(stream(model, prompt, **fields))
+
+
+CALLS = [generate, stream_text, submit_and_run]
+
+
+def test_fields_of_sampling_are_keywords(lm):
+    wanted = replace(Sampling(), temperature=0.9, top_p=0.8, frequency_penalty=0.5)
+    want = generate(lm, "The fox", sampling=wanted, seed=3, **TINY)
+    fields = {"temperature": 0.9, "top_p": 0.8, "frequency_penalty": 0.5}
+    assert want.token_ids != generate(lm, "The fox", **TINY).token_ids
+    for given in (
+        fields,
+        {"sampling": fields},
+        {"sampling": {"temperature": 0.9, "top_p": 0.8}, "frequency_penalty": 0.5},
+        {"sampling": replace(wanted, top_p=1.0), "top_p": 0.8},
+    ):
+        assert generate(lm, "The fox", seed=3, **given, **TINY).text == want.text
+        assert submit_and_run(lm, "The fox", seed=3, **given, **TINY).text == want.text
+        pieces = stream_text(lm, "The fox", seed=3, **given, **TINY)
+        assert tuple(p.token for p in pieces) == want.token_ids
+
+
+def test_a_field_by_itself_stands_over_the_values_of_the_checkpoint(lm):
+    own = {"temperature": 0.7, "repetition_penalty": 1.5}
+    known = replace(lm, checkpoint=replace(lm.checkpoint, generation=own))
+    ticket = Engine(known).submit("The fox", temperature=0.2, top_p=None, **TINY)
+    sampling = ticket.plan.encoded.checked.sampling
+    assert (sampling.temperature, sampling.repetition_penalty) == (0.2, 1.5)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0.5}, Sampling(temperature=0.5)], ids=["dict", "value"]
+)
+def test_a_field_that_is_given_twice_is_refused(lm, call, sampling):
+    with pytest.raises(TypeError, match=r"^temperature is given by itself and in sampling: leave"):
+        call(lm, "The fox", sampling=sampling, temperature=0.5)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("temprature", "temperature"),
+        ("topp", "top_p"),
+        ("max_new_tokens", "max_tokens"),
+        ("num_return_sequences", "n"),
+        ("num_beams", "method='beam'"),
+        ("guided_json", "constraint"),
+    ],
+)
+def test_an_unknown_field_is_answered_with_what_it_is_called_here(lm, call, name, meant):
+    with pytest.raises(TypeError) as error:
+        call(lm, "The fox", **{name: 1})
+    assert str(error.value) == f"a request has no field '{name}': did you mean {meant}?"
+
+
+def test_a_value_out_of_range_is_refused_by_its_name(lm):
+    with pytest.raises(RequestError, match=r"^temperature is -1"):
+        generate(lm, "The fox", temperature=-1)
+    with pytest.raises(RequestError, match=r"^sampling has no field 'temp': did you mean temp"):
+        generate(lm, "The fox", sampling={"temp": 1})
+    with pytest.raises(TypeError, match=r"^temperature is given beside an Ask"):
+        generate(lm, Ask("The fox"), temperature=1)
