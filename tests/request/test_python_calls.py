@@ -91,3 +91,43 @@ def test_a_value_out_of_range_is_refused_by_its_name(lm):
         generate(lm, "The fox", sampling={"temp": 1})
     with pytest.raises(TypeError, match=r"^temperature is given beside an Ask"):
         generate(lm, Ask("The fox"), temperature=1)
+
+
+@pytest.mark.parametrize("method", ["plain", "prompt-lookup", "beam"])
+def test_several_prompts_share_passes_and_each_has_its_own_text(lm, method, monkeypatch):
+    prompts = ["The grey fox and", "nobody asked why", "The grey fox and the old river, and"]
+    fields = {**TINY, "method": method, "seed": 2}
+    if method != "beam":
+        fields["temperature"] = 0.9
+    alone = [generate(lm, p, **fields) for p in prompts]
+    queries, forward = [], type(lm.network).forward
+    monkeypatch.setattr(
+        type(lm.network),
+        "forward",
+        lambda self, group: (queries.append(len(group)), forward(self, group))[1],
+    )
+    together = generate(lm, prompts, **fields)
+    assert [a.text for a in together] == [a.text for a in alone]
+    assert max(queries) >= 3 and len({a.text for a in together}) > 1
+
+
+def test_several_prompts_have_any_form_that_one_has(lm):
+    ids = list(lm.encode_prompt("The fox", raw=True))
+    chat = [{"role": "user", "content": "The fox"}]
+    fields = {"method": "plain", "max_tokens": 4}
+    for prompts in ([ids, ids[:2]], (ids, "The fox"), [chat], [Ask("The fox", max_tokens=4)]):
+        own = {} if isinstance(prompts[0], Ask) else fields
+        together = generate(lm, prompts, **own)
+        assert [a.text for a in together] == [generate(lm, p, **own).text for p in prompts]
+
+
+def test_of_several_prompts_the_wrong_one_is_named(lm):
+    with pytest.raises(RequestError, match=r"^prompt 1: prompt is empty"):
+        generate(lm, ["The fox", ""])
+    with pytest.raises(RequestError, match=r"^prompt 1: prompt is a int: give text"):
+        generate(lm, ["The fox", 3])
+    with pytest.raises(RequestError, match=r"^on is given beside a list of prompts"):
+        generate(lm, ["The fox"], on=print)
+    for call in (stream_text, submit_and_run):
+        with pytest.raises(RequestError, match=r"^prompt is a list of 2 prompts: generate answers"):
+            call(lm, ["The fox", "nobody"])

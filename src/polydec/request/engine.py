@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
 from threading import RLock
-from typing import Any, Unpack
+from typing import Any, Unpack, cast, overload
 
 from polydec.base import notebook
-from polydec.base.errors import RequestError
+from polydec.base.errors import PolydecError, RequestError
 from polydec.core.decoder import request_streams
 from polydec.core.effects import Coro
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
@@ -25,7 +25,7 @@ from polydec.methods.economics.costs import PassCosts
 from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
 from polydec.request.batching import BatchingMode
 from polydec.request.fair_queue import FairQueue, can_start_answers
-from polydec.request.fields import Ask, Prompt, RequestFields, ask_from_fields
+from polydec.request.fields import Ask, Prompt, RequestFields, ask_from_fields, holds_prompts
 from polydec.request.loaded import LoadedModel, check_loaded_model
 from polydec.request.stages import EncodedRequest, RequestPlan
 
@@ -685,32 +685,76 @@ class Engine:
         return [t.completion() for t in tickets]
 
 
+Prompts = list[str] | list[Ask] | list[list[int]] | list[list[dict[str, str]]]
+"""Several prompts: texts, whole requests, lists of token ids, or chats."""
+
+
+@overload
 def generate(
     model: LoadedModel,
     prompt: Prompt | Ask,
     *,
+    on: Observer = ...,
+    passes: list[RequestPass] | None = ...,
+    **fields: Unpack[RequestFields],
+) -> Completion: ...
+
+
+@overload
+def generate(
+    model: LoadedModel,
+    prompt: Prompts,
+    *,
+    on: Observer = ...,
+    passes: list[RequestPass] | None = ...,
+    **fields: Unpack[RequestFields],
+) -> list[Completion]: ...
+
+
+def generate(
+    model: LoadedModel,
+    prompt: Prompt | Ask | Prompts,
+    *,
     on: Observer = ignore_event,
     passes: list[RequestPass] | None = None,
     **fields: Unpack[RequestFields],
-) -> Completion:
-    """Decode one request to its end.
+) -> Completion | list[Completion]:
+    """Decode one request to its end, or several in passes that they share.
 
     Args:
         model: What `load` gave.
-        prompt: Text, token ids or chat messages, or a whole Ask.
-        on: Is told of every event, in this thread.
-        passes: A list that is given a record of every pass. None: nobody wants them.
-        fields: Those of Ask and of sampling, by name.
+        prompt: Text, token ids or chat messages, or a whole Ask; or a list of several of these,
+            each of which gets the text that it gets alone.
+        on: Is told of every event of one request, in this thread.
+        passes: A list that is given a record of every pass of one request. None: nobody wants them.
+        fields: Those of Ask and of sampling, by name; of several prompts, each gets them.
 
     Returns:
-        All its answers with what they cost.
+        All answers of the request with what they cost; of a list of prompts, a list of these in its
+        order.
 
     Raises:
         RequestError: Something cannot be honoured, in one sentence.
         TypeError: A field is unknown, stands beside an Ask, or twice.
     """
     engine = Engine(model)
-    return engine.run([engine.submit(prompt, on=on, passes=passes, **fields)])[0]
+    if not holds_prompts(prompt):
+        single = cast("Prompt | Ask", prompt)
+        return engine.run([engine.submit(single, on=on, passes=passes, **fields)])[0]
+    for name, given in (("on", on is not ignore_event), ("passes", passes is not None)):
+        if given:
+            raise RequestError(
+                f"{name} is given beside a list of prompts, and would not say of which it is told: "
+                "submit each to an Engine"
+            )
+    tickets = list[Ticket]()
+    for at, one in enumerate(prompt):
+        try:
+            tickets.append(engine.submit(one, **fields))
+        except PolydecError as why:
+            # Of many prompts the wrong one is hard to find.
+            raise type(why)(f"prompt {at}: {why}") from None
+    return engine.run(tickets)
 
 
 def stream(

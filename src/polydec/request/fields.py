@@ -11,8 +11,9 @@ from difflib import get_close_matches
 from functools import cache
 from reprlib import Repr
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeGuard, get_origin
 
+from polydec.base.errors import RequestError
 from polydec.base.options import (
     LARGEST,
     AtLeast,
@@ -325,6 +326,13 @@ def unknown_request_field(name: str, known: Collection[str]) -> TypeError:
     return TypeError(f"{said}: its fields are those of polydec.Ask and of polydec.Sampling")
 
 
+def holds_prompts(prompt: Any) -> TypeGuard[Sequence[Any]]:
+    """Whether this is several prompts: a list that begins with a text, an Ask, token ids or a chat."""
+    if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence) or not prompt:
+        return False
+    return isinstance(prompt[0], (str, Ask, Sequence)) and not isinstance(prompt[0], bytes)
+
+
 def ask_from_fields(prompt: Prompt | Ask, values: Mapping[str, Any]) -> Ask:
     """The request of a prompt and fields by name, or the one that is given.
 
@@ -338,6 +346,7 @@ def ask_from_fields(prompt: Prompt | Ask, values: Mapping[str, Any]) -> Ask:
     Raises:
         TypeError: A field is unknown, with the nearest one named, stands beside an Ask, which has
             its own, or is given by itself and within `sampling`.
+        RequestError: There are several prompts.
     """
     if isinstance(prompt, Ask):
         if values:
@@ -345,6 +354,10 @@ def ask_from_fields(prompt: Prompt | Ask, values: Mapping[str, Any]) -> Ask:
                 f"{', '.join(values)} is given beside an Ask: set it there (dataclasses.replace changes one)"
             )
         return prompt
+    if holds_prompts(prompt):
+        raise RequestError(
+            f"prompt is a list of {len(prompt)} prompts: generate answers several; submit and stream take one each"
+        )
     # Late: other packages may bring rules of sampling, and flags are declared without what computes.
     from polydec.laws.shapers.sampling import all_sampling_fields
 

@@ -325,8 +325,18 @@ class LoadedModel:
         return Sampling(**values)
 
     def asked_sampling(self, asked: Sampling | Mapping[str, Any] | None) -> Sampling:
-        """The sampling of a request: as it was given, or fields by name over the checkpoint's own
-        values. Raises RequestError for what is neither."""
+        """The sampling of a request.
+
+        Args:
+            asked: As the request has it: a `Sampling`, or fields by name over the checkpoint's own
+                values. None: these values alone.
+
+        Returns:
+            The sampling.
+
+        Raises:
+            RequestError: It is neither, or a field is unknown or out of its range.
+        """
         if isinstance(asked, Sampling):
             return asked
         if asked is None:
