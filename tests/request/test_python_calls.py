@@ -131,3 +131,70 @@ def test_of_several_prompts_the_wrong_one_is_named(lm):
     for call in (stream_text, submit_and_run):
         with pytest.raises(RequestError, match=r"^prompt is a list of 2 prompts: generate answers"):
             call(lm, ["The fox", "nobody"])
+
+
+CHAT = [{"role": "user", "content": "The fox"}]
+WRONG = [
+    ({"prompt": None}, "prompt is a NoneType: give text, token ids or chat messages"),
+    ({"prompt": 3}, "prompt is a int: give text"),
+    ({"prompt": {"role": "user", "content": "x"}}, "prompt is a dict: give text"),
+    ({"prompt": b"x"}, "prompt is a bytes: give text"),
+    ({"prompt": [1.5]}, "prompt[0] is a float: token ids are whole numbers"),
+    ({"sampling": 3}, "sampling is 3: it must be fields by name"),
+    ({"sampling": {3: 1}}, "sampling is {3: 1}: it must be fields by name"),
+    ({"sampling": 3, "top_k": 1}, "sampling is 3: it must be fields by name"),
+    ({"constraint": 3}, "constraint is 3: give a JSON schema as a dict"),
+    ({"constraint": "[ab]"}, "constraint is '[ab]': give a JSON schema as a dict"),
+    ({"constraint": [3]}, "choice[0] is 3: it must be a text"),
+    ({"options": 3}, "options is 3: it must be values by name"),
+    ({"tools": 3}, "tools is 3: it must be a list of functions"),
+    ({"prompt": CHAT, "tools": [3]}, "tools is [3]: it must be a list of functions"),
+    ({"negative_prompt": 3}, "negative_prompt is a int: give text"),
+    ({"on": 3}, "on is 3: it must be a function"),
+    ({"passes": 3}, "passes is 3: it must be a list"),
+]
+"""What is given, and how the sentence begins that answers it."""
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("given", "begin"), WRONG, ids=[begin for _, begin in WRONG])
+def test_a_wrong_type_is_answered_with_what_is_wanted(lm, call, given, begin):
+    with pytest.raises(RequestError) as error:
+        call(lm, **{"prompt": "The fox", "method": "plain", "max_tokens": 2, **given})
+    assert str(error.value).startswith(begin) and len(str(error.value)) <= 300
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_no_loaded_model_is_told_how_to_become_one(call):
+    with pytest.raises(RequestError, match=r"^model is 'zoo:tiny', a name: load it first, polydec"):
+        call("zoo:tiny", "The fox")
+    with pytest.raises(RequestError, match=r"^model is a NoneType: it must be what polydec.load"):
+        call(None, "The fox")
+
+
+def test_what_is_no_list_of_tickets_is_refused(lm):
+    engine = Engine(lm)
+    with pytest.raises(RequestError, match=r"^tickets is one ticket: give a list"):
+        engine.run(engine.submit("The fox", **TINY))
+    with pytest.raises(RequestError, match=r"^ticket is 'x': it must be what submit"):
+        engine.run(["x"])
+
+
+def test_a_constraint_is_taken_in_plain_forms(lm):
+    fields = {**TINY, "ignore_eos": False, "max_tokens": 24}
+    assert generate(lm, "The fox", constraint=["fox", "boat"], **fields).text in ("fox", "boat")
+    pytest.importorskip("llguidance", reason="polydec[grammar] is not installed")
+    from pydantic import BaseModel
+
+    class Animal(BaseModel):
+        fox: bool
+
+    schema = {
+        "type": "object",
+        "properties": {"fox": {"type": "boolean"}},
+        "required": ["fox"],
+        "additionalProperties": False,
+    }
+    for given in (schema, Animal):
+        answer = generate(lm, "The fox", constraint=given, finish=True, **fields)
+        assert type(Animal.model_validate_json(answer.text).fox) is bool

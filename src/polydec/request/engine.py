@@ -14,6 +14,7 @@ from typing import Any, Unpack, cast, overload
 
 from polydec.base import notebook
 from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import short_repr
 from polydec.core.decoder import request_streams
 from polydec.core.effects import Coro
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
@@ -545,6 +546,10 @@ class Engine:
         Raises:
             RequestError: Something cannot be honoured, in one sentence.
         """
+        if not callable(on):
+            raise RequestError(f"on is {short_repr(on)}: it must be a function that takes an event")
+        if not isinstance(passes, list | None):
+            raise RequestError(f"passes is {short_repr(passes)}: it must be a list, or none")
         salt = encoded.ask.cache_salt
         memory = partial(self._memories.of_method, salt)
         plan = choose_method(bend_laws(encoded), memory=memory, measure=self._measure)
@@ -665,12 +670,18 @@ class Engine:
         self._held = [t for t in self._held if not t.done]
 
     def _own(self, ticket: Ticket) -> None:
+        if not isinstance(ticket, Ticket):
+            raise RequestError(
+                f"ticket is {short_repr(ticket)}: it must be what submit of this engine gave"
+            )
         if ticket.engine is not self:
             raise RequestError("the ticket belongs to another engine: only that one can run it")
 
     def run(self, tickets: Sequence[Ticket]) -> list[Completion]:
         """Tick until these tickets are done, and return their answers in the same order. The first
         error is raised after all have ended."""
+        if isinstance(tickets, Ticket):
+            raise RequestError("tickets is one ticket: give a list of them, run([ticket])")
         for ticket in tickets:
             self._own(ticket)
         total = sum(t.plan.request.max_tokens * t.plan.request.n for t in tickets)

@@ -67,7 +67,8 @@ class Ask:
     `Sampling`, which stands alone; None for the checkpoint's own; infill: a text in which
     [[3]] stands for three tokens (for an insertion model: up to three), or ids with None for each
     gap; EOS follows it unless that is ignored, and its length takes the place of max_tokens;
-    constraint: `Regex`, `JsonSchema`, `LarkGrammar`, `AnyOf` or `SpanOf`, None: any text; finish:
+    constraint: `Regex`, `JsonSchema`, `LarkGrammar`, `AnyOf` or `SpanOf`, a JSON schema as a dict or
+    a class of pydantic, or a list of texts of which the answer is one; None: any text; finish:
     where the tokens run out, the answer is led to an end that the constraint allows
     (`DeadlineLanguage`). The n answers share the seed and have their own randomness each.
 
@@ -175,7 +176,9 @@ class Ask:
         str, OneOf(*ENGINES), "the engine whose order of sampling rules is followed"
     ] = "vllm"
     constraint: Annotated[
-        OutputConstraint | None, ParseAs(object), "which texts an answer may be"
+        OutputConstraint | Mapping[str, Any] | Sequence[str] | type | None,
+        ParseAs(object),
+        "which texts an answer may be",
     ] = None
     finish: Annotated[bool, "bring a constrained answer to a legal end within max_tokens"] = False
     reasoning_format: Annotated[
@@ -267,7 +270,7 @@ class AskFields(TypedDict, total=False):
     sanitize_control_tokens: bool
     infill: str | Sequence[int | None] | None
     order: str
-    constraint: OutputConstraint | None
+    constraint: OutputConstraint | Mapping[str, Any] | Sequence[str] | type | None
     finish: bool
     reasoning_format: str
     reasoning_budget: int | None

@@ -146,6 +146,11 @@ class PromptEncoder:
             # tokens.
             prompt, tools, values = map(marked, (prompt, tools, values))
         form = form_of_prompt(prompt)
+        # Templates would ask the wrong thing for its members.
+        if not isinstance(tools, Sequence) or not all(isinstance(t, Mapping) for t in tools):
+            raise RequestError(
+                f"tools is {short_repr(tools)}: it must be a list of functions, each a dict as OpenAI's interface has it"
+            )
         if tools and not (self.text.has_chat and form.messages):
             raise RequestError(
                 "tools is given without chat messages, or to a model without a chat template: leave it out"
