@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import micro
-from polydec import Ask, Engine, RequestError, Sampling, generate, load, stream
+from polydec import Ask, Choice, Engine, RequestError, Sampling, generate, load, stream
 from polydec.methods.economics.costs import PassCosts
 
 TINY = {"method": "plain", "raw": True, "max_tokens": 8, "ignore_eos": True}
@@ -198,3 +198,76 @@ def test_a_constraint_is_taken_in_plain_forms(lm):
     for given in (schema, Animal):
         answer = generate(lm, "The fox", constraint=given, finish=True, **fields)
         assert type(Animal.model_validate_json(answer.text).fox) is bool
+
+
+def test_a_model_encodes_and_decodes(lm):
+    ids = lm.encode("The fox and the river")
+    assert ids == lm.encode_prompt("The fox and the river", raw=True)
+    assert lm.decode(ids) == "The fox and the river" and lm.decode(iter(ids[:1])) == "The"
+    answer = generate(lm, "The fox", **TINY)
+    assert lm.decode(answer.token_ids, after=lm.encode("The fox")) == answer.text
+    for call, begin in (
+        (lambda: lm.encode(3), "text is a int: give a text"),
+        (lambda: lm.encode(CHAT), "text is a list: give a text (encode_prompt takes chats)"),
+        (lambda: lm.decode("x"), "ids is 'x': give token ids"),
+        (lambda: lm.decode(3), "ids is 3: give token ids"),
+        (lambda: lm.decode(CHAT), "ids[0] is a dict: token ids are whole numbers"),
+        (lambda: lm.decode([10**9]), "ids has token 1000000000: ids lie in 0 to 319"),
+    ):
+        with pytest.raises(RequestError) as error:
+            call()
+        assert str(error.value).startswith(begin)
+
+
+def test_log_probabilities_carry_the_text_of_their_tokens(lm):
+    answer = generate(lm, "The fox", logprobs=2, prompt_logprobs=1, **TINY)
+    notes = answer.choices[0].logprobs
+    assert "".join(note.text for note in notes) == answer.text
+    for note in (*notes, *answer.prompt_logprobs[1:]):
+        assert note.text == lm.decode([note.token])
+        assert note.top_text == tuple(lm.decode([token]) for token, _ in note.top)
+    assert answer.prompt_logprobs[0].text == "The"
+    assert answer.to_json()["choices"][0]["logprobs"][0]["text"] == notes[0].text
+
+
+def test_a_ticket_says_what_it_is_and_where_it_stands(lm):
+    engine = Engine(lm, max_running=1)
+    one, other = (engine.submit("The fox", **TINY) for _ in range(2))
+    assert repr(one) == "Ticket('The fox', waiting, 0 tokens, method plain)"
+    engine.step()
+    engine.cancel(other)
+    assert (one.current_status, other.current_status) == ("running", "cancelled")
+    engine.run([one])
+    assert repr(one) == "Ticket('The fox', done, 8 tokens, method plain)"
+    failing = engine.submit("The fox", on=lambda event: 1 / 0, **TINY)
+    with pytest.raises(ZeroDivisionError):
+        engine.run([failing])
+    assert failing.current_status == "failed"
+
+
+CALL = '{"name": "look", "arguments": {"at": "%s"}}'
+
+
+@pytest.fixture(scope="module")
+def talking(tmp_path_factory):
+    """A model that has room for what is told of tools."""
+    loaded = load(str(micro.write(tmp_path_factory.mktemp("talking"), context=1024)))
+    vars(loaded)["costs"] = PassCosts()
+    return loaded
+
+
+def test_an_answer_says_which_tools_it_calls(talking):
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    fields = {"method": "plain", "max_tokens": 64, "constraint": [CALL % "fox"]}
+    answer = generate(talking, CHAT, tools=tools, **fields)
+    (call,) = answer.tool_calls
+    assert (call.name, call.argument_values) == ("look", {"at": "fox"})
+    assert answer.text == CALL % "fox" and answer.to_json()["tool_calls"] == [vars(call)]
+    assert generate(talking, CHAT, **fields).tool_calls == ()
+    other = [{"type": "function", "function": {"name": "listen", "parameters": {}}}]
+    assert generate(talking, CHAT, tools=other, **fields).tool_calls == ()
+
+
+def test_a_call_that_is_cut_says_so():
+    (call,) = Choice((CALL % "fox")[:-4], (), "length", tools=frozenset({"look"})).tool_calls
+    assert call.arguments == '{"at": "fo' and call.argument_values is None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
 from threading import RLock
-from typing import Any, Unpack, cast, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from polydec.base import notebook
 from polydec.base.errors import PolydecError, RequestError
@@ -23,15 +23,20 @@ from polydec.core.trace import EditedEvent, Observer, OpenedEvent, TraceEvent, i
 from polydec.core.transcript import Transcript
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.methods.economics.costs import PassCosts
+from polydec.models.text.token_texts import token_text
 from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
 from polydec.request.batching import BatchingMode
 from polydec.request.fair_queue import FairQueue, can_start_answers
 from polydec.request.fields import Ask, Prompt, RequestFields, ask_from_fields, holds_prompts
 from polydec.request.loaded import LoadedModel, check_loaded_model
 from polydec.request.stages import EncodedRequest, RequestPlan
+from polydec.request.tool_calls import ToolCall, read_calls, tool_names
 
 MEMORIES = 32
 """Salts of which an engine keeps what methods remember: clients may make up any number of salts."""
+
+
+N = TypeVar("N", TokenLogprob, PromptLogprob)
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Choice:
     text: without what ended it; token_ids: EOS or stop id included; finish_reason: "stop", "length"
     or "abort"; logprobs: of each token where the request asks for them, else None; score: what a
     search ranked it by, None where nothing was ranked; reasoning: what was thought before it, None
-    where nothing was, or is parted from the text.
+    where nothing was, or is parted from the text; tools: names of the tools that it might call.
     """
 
     text: str
@@ -50,6 +55,16 @@ class Choice:
     logprobs: tuple[TokenLogprob, ...] | None = None
     score: float | None = None
     reasoning: str | None = None
+    tools: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @cached_property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that its text holds of the request's tools, in order; none where it had no
+        tools."""
+        if not self.tools:
+            return ()
+        cut = self.finish_reason == "length"
+        return tuple(read_calls(self.text, self.tools, cut=cut)[1])
 
 
 @dataclass(frozen=True)
@@ -133,6 +148,10 @@ class Completion:
         return self.choices[0].reasoning
 
     @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.choices[0].tool_calls
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
         return self.choices[0].token_ids
 
@@ -147,6 +166,7 @@ class Completion:
             **({} if self.reasoning is None else {"reasoning": self.reasoning}),
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
+            **_calls_json(self.choices[0]),
             "usage": self.usage,
             "method": self.method,
             "metrics": self.metrics,
@@ -163,12 +183,19 @@ class Completion:
         return out
 
 
+def _calls_json(c: Choice) -> dict[str, Any]:
+    if not c.tool_calls:
+        return {}
+    return {"tool_calls": [vars(call) for call in c.tool_calls]}
+
+
 def _choice_json(c: Choice) -> dict[str, Any]:
     out: dict[str, Any] = {
         "text": c.text,
         **({} if c.reasoning is None else {"reasoning": c.reasoning}),
         "token_ids": list(c.token_ids),
         "finish_reason": c.finish_reason,
+        **_calls_json(c),
         "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs],
     }
     if c.score is None:
@@ -257,6 +284,23 @@ class Ticket:
         self.gave_back = 0
         self.cancelled = False
 
+    def __repr__(self) -> str:
+        prompt = short_repr(self.plan.encoded.ask.prompt)
+        return f"Ticket({prompt}, {self.current_status}, {self.written} tokens, method {self.plan.card.name})"
+
+    @property
+    def current_status(self) -> str:
+        """Where it stands: "waiting", "running", "cancelled", "failed" or "done"."""
+        if self.cancelled:
+            return "cancelled"
+        if self.task is None:
+            return "waiting"
+        if not self.task.done:
+            return "running"
+        if self.task.error is None:
+            return "done"
+        return "failed"
+
     @property
     def method(self) -> dict[str, Any]:
         return self.plan.method
@@ -302,7 +346,7 @@ class Ticket:
         if self.plan.request.prompt_logprobs is None:
             noted = None
         else:
-            noted = self.transcript.prompt
+            noted = self._spelled_notes(self.transcript.prompt)
         return Completion(
             choices,
             usage,
@@ -331,11 +375,28 @@ class Ticket:
         return self._parted(Choice(text.text, tuple(text.tokens), text.finish_reason or "abort"))
 
     def _parted(self, choice: Choice) -> Choice:
-        """An answer without what was thought before it, where that is asked for."""
+        """An answer as users see it: its tokens have their text, and what was thought before it
+        stands apart where that is asked for."""
+        if choice.logprobs is not None:
+            choice = replace(choice, logprobs=self._spelled_notes(choice.logprobs))
+        if self.plan.encoded.ask.tools:
+            choice = replace(choice, tools=tool_names(self.plan.encoded.ask.tools))
         if self.plan.thinking is None:
             return choice
         thought, said = self.plan.thinking.split_answer(choice.text, choice.finish_reason)
         return replace(choice, text=said, reasoning=thought)
+
+    def _spelled_notes(self, notes: Sequence[N]) -> tuple[N, ...]:
+        """Log-probabilities with the text of each token."""
+        words = self.plan.encoded.checked.model.checkpoint.text
+        return tuple(
+            replace(
+                note,
+                text=token_text(words, note.token),
+                top_text=tuple(token_text(words, token) for token, _ in note.top),
+            )
+            for note in notes
+        )
 
     def _steered(self, ending: DeadlineLanguage, tokens: tuple[int, ...]) -> int:
         """How many tokens of an answer were the only ones allowed, so that it ended in time."""

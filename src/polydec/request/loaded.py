@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -289,6 +289,44 @@ class LoadedModel:
             RequestError: The prompt is empty, or holds something else than a prompt does.
         """
         return self.encoder.encode_prompt(prompt, **how)
+
+    def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        """Token ids of a text as it stands: no chat template.
+
+        Args:
+            text: The text.
+            special: Whether the tokenizer adds its own marks (such as BOS). Default True.
+
+        Returns:
+            The ids.
+
+        Raises:
+            RequestError: It is no text, or cannot be encoded.
+        """
+        if not isinstance(text, str):
+            raise RequestError(
+                f"text is a {type(text).__name__}: give a text (encode_prompt takes chats)"
+            )
+        return self.checkpoint.text.encode(text, special)
+
+    def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
+        """The text of token ids; special tokens are left out.
+
+        Args:
+            ids: The ids, such as `answer.token_ids`.
+            after: Ids before them, which decide whether a leading space belongs to the text.
+
+        Returns:
+            The text.
+
+        Raises:
+            RequestError: Something else than ids of this model's vocabulary is given.
+        """
+        given = [ids, after]
+        if any(isinstance(some, str) or not isinstance(some, Iterable) for some in given):
+            raise RequestError(f"ids is {short_repr(ids)}: give token ids, a list of whole numbers")
+        known = [self.encoder.check_token_ids(list(some), "ids") for some in given]
+        return self.checkpoint.text.decode(known[0], after=known[1])
 
     @property
     def network(self) -> Any:
