@@ -29,6 +29,9 @@ def public_functions(tree: ast.Module) -> Iterator[Function]:
     for node in ast.walk(tree):
         if not isinstance(node, Function) or node.name.startswith("_"):
             continue
+        # A second signature of a function that has its docstring itself.
+        if any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list):
+            continue
         if node.name not in BUILDERS:
             yield node
 

@@ -18,6 +18,9 @@ lm = polydec.load("zoo:tiny")
 polydec.generate(lm, "Why?", max_tokens=3, method="plain")
 polydec.generate(lm, "Why?", max_token=3)
 polydec.generate(lm, "Why?", max_tokens="3")
+polydec.Engine(lm).submit("Why?", temprature=3)
+one: polydec.Completion = polydec.generate(lm, "Why?", temperature=0.5)
+several: list[polydec.Completion] = polydec.generate(lm, ["Why?", "How?"], top_k=3)
 """
 
 
@@ -37,8 +40,9 @@ def errors(code: str, at: Path) -> list[str]:
 def test_keywords_of_a_request_are_known(tmp_path):
     pytest.importorskip("pyright")
     found = errors(TYPO, tmp_path / "typo.py")
-    assert [line for line, _ in found] == ["6", "7"], found
-    assert '"max_token"' in found[0][1] and '"int | None"' in found[1][1]
+    assert list(dict.fromkeys(line for line, _ in found)) == ["6", "7", "8"], found
+    assert any('"int | None"' in said for line, said in found if line == "7")
+    assert '"temprature"' in found[-1][1]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import polydec
 from polydec.laws.constraints.tool_calls import ToolCallForm
 from polydec.models.text import tool_prompt
 from polydec.models.text.tokenizer import Tokenizer
-from polydec.serve.tools import OPEN, ToolCall, ToolCallReader, join_call_deltas, read_calls
+from polydec.request.tool_calls import OPEN, ToolCall, ToolCallReader, join_call_deltas, read_calls
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": [1, "}"]}}\n</tool_call>'
 LOOK = ToolCall("look", '{"at": [1, "}"]}')
@@ -106,7 +106,7 @@ def test_a_call_that_is_cut_leaves_no_part_of_itself_in_the_text(text):
             parts.append(reader.end_text(True))
             assert "".join(x for x, _ in parts) == said
             assert join_call_deltas([p for _, more in parts for p in more]) == found
-            assert reader.whole == whole
+            assert reader.calls_complete == whole
         assert calls > 5
 
 
@@ -142,7 +142,7 @@ def in_pieces(text, reader, seed):
         more, found = reader.feed_text(text[at : at + size])
         said, parts, at = said + more, parts + found, at + size
     more, found = reader.end_text()
-    return said + more, join_call_deltas(parts + found), reader.whole
+    return said + more, join_call_deltas(parts + found), reader.calls_complete
 
 
 @pytest.fixture(scope="module")

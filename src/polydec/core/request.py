@@ -171,12 +171,16 @@ class TokenLogprob:
         logp: Its log-probability under the shaped law.
         model_logp: Its log-probability under the model, before any shaping.
         top: The likeliest tokens of the model as (token, log-probability), best first.
+        text: What the token reads as by itself; "" where nobody has spelled it.
+        top_text: The same of each of the likeliest tokens.
     """
 
     token: int
     logp: float
     model_logp: float
     top: tuple[tuple[int, float], ...]
+    text: str = field(default="", compare=False)
+    top_text: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -190,12 +194,16 @@ class PromptLogprob:
         rank: Its rank there; 1 is the likeliest.
         top: The likeliest tokens of the model at this place as (token, log-probability), best
             first.
+        text: What the token reads as by itself; "" where nobody has spelled it.
+        top_text: The same of each of the likeliest tokens.
     """
 
     token: int
     model_logp: float | None = None
     rank: int | None = None
     top: tuple[tuple[int, float], ...] = ()
+    text: str = field(default="", compare=False)
+    top_text: tuple[str, ...] = field(default=(), compare=False)
 
 
 class AnswerStats(Protocol):

@@ -3,13 +3,15 @@ may be thought before."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from polydec.base.errors import RequestError
+from polydec.base.options import short_repr
 from polydec.laws.constraints import pieces
 from polydec.laws.constraints.in_time import DeadlineLanguage, in_time
-from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.laws.constraints.protocols import OutputConstraint, TokenLanguage
 from polydec.request.stages import CheckedRequest, EncodedRequest
 from polydec.request.thinking import ThinkingSettings
 
@@ -25,6 +27,30 @@ class AnswerLanguage:
 
     language: TokenLanguage[Any] | None = None
     ending: DeadlineLanguage | None = None
+
+
+def constraint_of_request(asked: object) -> OutputConstraint | None:
+    """The constraint of a request: a constraint, a JSON schema as a dict, a class of pydantic, or
+    texts of which the answer is one; None: there is none. Raises RequestError for anything else."""
+    if asked is None or hasattr(asked, "token_language"):
+        return cast("OutputConstraint | None", asked)
+    # Late: most requests have no constraint.
+    if isinstance(asked, Mapping):
+        from polydec.laws.constraints.json_schema import JsonSchema
+
+        return JsonSchema.of_schema(asked)
+    if isinstance(asked, type) and hasattr(asked, "model_json_schema"):
+        from polydec.laws.constraints.json_schema import JsonSchema
+
+        return JsonSchema.of_schema(cast(Any, asked).model_json_schema())
+    if isinstance(asked, (list, tuple)):
+        from polydec.laws.constraints.any_of import AnyOf
+
+        return AnyOf(tuple(asked))
+    raise RequestError(
+        f"constraint is {short_repr(asked)}: give a JSON schema as a dict, a list of texts, or a polydec.Regex, "
+        "LarkGrammar, AnyOf, JsonSchema or SpanOf"
+    )
 
 
 def answer_language(
@@ -63,8 +89,8 @@ def answer_language(
 def _constraint_language(checked: CheckedRequest) -> TokenLanguage[Any]:
     """What a constraint means to this model. Raises RequestError where the rest of the request
     leaves it no room."""
-    constraint = checked.ask.constraint
-    assert constraint is not None
+    # Every other form became one where the request was checked.
+    constraint = cast(OutputConstraint, checked.ask.constraint)
     ends = checked.constraint_ends
     if not ends:
         raise RequestError(

@@ -22,7 +22,7 @@ from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit, ModelArtefact
 from polydec.models.text import prompt_ending
 from polydec.models.text.message_forms import joined_text
-from polydec.request.answer_language import answer_language
+from polydec.request.answer_language import answer_language, constraint_of_request
 from polydec.request.families import request_family
 from polydec.request.fields import Ask, convert_ask
 from polydec.request.loaded import LoadedModel
@@ -89,6 +89,7 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
             with another one.
     """
     ask = convert_ask(ask)
+    ask = replace(ask, constraint=constraint_of_request(ask.constraint))
     # Over bytes the vocabulary is another one, so ids below are compared with that of the view.
     view = model.in_units(ask.units, ask.covers)
     # The family is the model's own: a view over bytes hides an encoder.
@@ -100,9 +101,7 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
         if not 0 <= token < size:
             raise RequestError(f"stop_token_ids has token {token}: ids lie in 0 to {size - 1}")
     # None means the checkpoint's own values, which an empty `Sampling` would override.
-    sampling = ask.sampling
-    if sampling is None:
-        sampling = view.sampling_with()
+    sampling = view.asked_sampling(ask.sampling)
     sampling.check_token_ids(size)
     checked = CheckedRequest(
         loaded=model,

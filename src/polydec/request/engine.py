@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
 from threading import RLock
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from polydec.base import notebook
-from polydec.base.errors import RequestError
+from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import short_repr
 from polydec.core.decoder import request_streams
 from polydec.core.effects import Coro
 from polydec.core.request import PromptLogprob, Result, TokenLogprob
@@ -22,15 +23,20 @@ from polydec.core.trace import EditedEvent, Observer, OpenedEvent, TraceEvent, i
 from polydec.core.transcript import Transcript
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.methods.economics.costs import PassCosts
+from polydec.models.text.token_texts import token_text
 from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
 from polydec.request.batching import BatchingMode
 from polydec.request.fair_queue import FairQueue, can_start_answers
-from polydec.request.fields import Ask, AskFields, Prompt, ask_from_fields
-from polydec.request.loaded import LoadedModel
+from polydec.request.fields import Ask, Prompt, RequestFields, ask_from_fields, holds_prompts
+from polydec.request.loaded import LoadedModel, check_loaded_model
 from polydec.request.stages import EncodedRequest, RequestPlan
+from polydec.request.tool_calls import ToolCall, read_calls, tool_names
 
 MEMORIES = 32
 """Salts of which an engine keeps what methods remember: clients may make up any number of salts."""
+
+
+N = TypeVar("N", TokenLogprob, PromptLogprob)
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Choice:
     text: without what ended it; token_ids: EOS or stop id included; finish_reason: "stop", "length"
     or "abort"; logprobs: of each token where the request asks for them, else None; score: what a
     search ranked it by, None where nothing was ranked; reasoning: what was thought before it, None
-    where nothing was, or is parted from the text.
+    where nothing was, or is parted from the text; tools: names of the tools that it might call.
     """
 
     text: str
@@ -49,6 +55,16 @@ class Choice:
     logprobs: tuple[TokenLogprob, ...] | None = None
     score: float | None = None
     reasoning: str | None = None
+    tools: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @cached_property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that its text holds of the request's tools, in order; none where it had no
+        tools."""
+        if not self.tools:
+            return ()
+        cut = self.finish_reason == "length"
+        return tuple(read_calls(self.text, self.tools, cut=cut)[1])
 
 
 @dataclass(frozen=True)
@@ -132,6 +148,10 @@ class Completion:
         return self.choices[0].reasoning
 
     @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.choices[0].tool_calls
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
         return self.choices[0].token_ids
 
@@ -146,6 +166,7 @@ class Completion:
             **({} if self.reasoning is None else {"reasoning": self.reasoning}),
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
+            **_calls_json(self.choices[0]),
             "usage": self.usage,
             "method": self.method,
             "metrics": self.metrics,
@@ -162,12 +183,19 @@ class Completion:
         return out
 
 
+def _calls_json(c: Choice) -> dict[str, Any]:
+    if not c.tool_calls:
+        return {}
+    return {"tool_calls": [vars(call) for call in c.tool_calls]}
+
+
 def _choice_json(c: Choice) -> dict[str, Any]:
     out: dict[str, Any] = {
         "text": c.text,
         **({} if c.reasoning is None else {"reasoning": c.reasoning}),
         "token_ids": list(c.token_ids),
         "finish_reason": c.finish_reason,
+        **_calls_json(c),
         "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs],
     }
     if c.score is None:
@@ -256,6 +284,23 @@ class Ticket:
         self.gave_back = 0
         self.cancelled = False
 
+    def __repr__(self) -> str:
+        prompt = short_repr(self.plan.encoded.ask.prompt)
+        return f"Ticket({prompt}, {self.current_status}, {self.written} tokens, method {self.plan.card.name})"
+
+    @property
+    def current_status(self) -> str:
+        """Where it stands: "waiting", "running", "cancelled", "failed" or "done"."""
+        if self.cancelled:
+            return "cancelled"
+        if self.task is None:
+            return "waiting"
+        if not self.task.done:
+            return "running"
+        if self.task.error is None:
+            return "done"
+        return "failed"
+
     @property
     def method(self) -> dict[str, Any]:
         return self.plan.method
@@ -301,7 +346,7 @@ class Ticket:
         if self.plan.request.prompt_logprobs is None:
             noted = None
         else:
-            noted = self.transcript.prompt
+            noted = self._spelled_notes(self.transcript.prompt)
         return Completion(
             choices,
             usage,
@@ -330,11 +375,28 @@ class Ticket:
         return self._parted(Choice(text.text, tuple(text.tokens), text.finish_reason or "abort"))
 
     def _parted(self, choice: Choice) -> Choice:
-        """An answer without what was thought before it, where that is asked for."""
+        """An answer as users see it: its tokens have their text, and what was thought before it
+        stands apart where that is asked for."""
+        if choice.logprobs is not None:
+            choice = replace(choice, logprobs=self._spelled_notes(choice.logprobs))
+        if self.plan.encoded.ask.tools:
+            choice = replace(choice, tools=tool_names(self.plan.encoded.ask.tools))
         if self.plan.thinking is None:
             return choice
         thought, said = self.plan.thinking.split_answer(choice.text, choice.finish_reason)
         return replace(choice, text=said, reasoning=thought)
+
+    def _spelled_notes(self, notes: Sequence[N]) -> tuple[N, ...]:
+        """Log-probabilities with the text of each token."""
+        words = self.plan.encoded.checked.model.checkpoint.text
+        return tuple(
+            replace(
+                note,
+                text=token_text(words, note.token),
+                top_text=tuple(token_text(words, token) for token, _ in note.top),
+            )
+            for note in notes
+        )
 
     def _steered(self, ending: DeadlineLanguage, tokens: tuple[int, ...]) -> int:
         """How many tokens of an answer were the only ones allowed, so that it ended in time."""
@@ -458,6 +520,7 @@ class Engine:
                 raise RequestError(f"{name} is {value!r}: it must be a whole number of at least 1")
         if not doubling > 0.0:
             raise RequestError(f"doubling is {doubling!r}: it must be above 0")
+        check_loaded_model(model)
         if batching is None:
             self.model = model
         else:
@@ -487,7 +550,7 @@ class Engine:
         on: Observer = ignore_event,
         passes: list[RequestPass] | None = None,
         client: str = "",
-        **fields: Unpack[AskFields],
+        **fields: Unpack[RequestFields],
     ) -> Ticket:
         """Check a request and put it into the queue; nothing is computed yet.
 
@@ -496,14 +559,14 @@ class Engine:
             on: Is told of every event, in the thread that drives the engine.
             passes: A list that is given a record of every pass. None: nobody wants them.
             client: Who asks, for equal shares of `max_running`.
-            fields: Those of Ask, by name.
+            fields: Those of Ask and of sampling, by name.
 
         Returns:
             The ticket of the request.
 
         Raises:
             RequestError: Something cannot be honoured, in one sentence.
-            TypeError: A field is unknown, or stands beside an Ask.
+            TypeError: A field is unknown, stands beside an Ask, or twice.
         """
         encoded = self.encode_request(ask_from_fields(prompt, fields))
         return self.submit_encoded(encoded, on=on, passes=passes, client=client)
@@ -544,6 +607,10 @@ class Engine:
         Raises:
             RequestError: Something cannot be honoured, in one sentence.
         """
+        if not callable(on):
+            raise RequestError(f"on is {short_repr(on)}: it must be a function that takes an event")
+        if not isinstance(passes, list | None):
+            raise RequestError(f"passes is {short_repr(passes)}: it must be a list, or none")
         salt = encoded.ask.cache_salt
         memory = partial(self._memories.of_method, salt)
         plan = choose_method(bend_laws(encoded), memory=memory, measure=self._measure)
@@ -664,12 +731,18 @@ class Engine:
         self._held = [t for t in self._held if not t.done]
 
     def _own(self, ticket: Ticket) -> None:
+        if not isinstance(ticket, Ticket):
+            raise RequestError(
+                f"ticket is {short_repr(ticket)}: it must be what submit of this engine gave"
+            )
         if ticket.engine is not self:
             raise RequestError("the ticket belongs to another engine: only that one can run it")
 
     def run(self, tickets: Sequence[Ticket]) -> list[Completion]:
         """Tick until these tickets are done, and return their answers in the same order. The first
         error is raised after all have ended."""
+        if isinstance(tickets, Ticket):
+            raise RequestError("tickets is one ticket: give a list of them, run([ticket])")
         for ticket in tickets:
             self._own(ticket)
         total = sum(t.plan.request.max_tokens * t.plan.request.n for t in tickets)
@@ -684,32 +757,76 @@ class Engine:
         return [t.completion() for t in tickets]
 
 
+Prompts = list[str] | list[Ask] | list[list[int]] | list[list[dict[str, str]]]
+"""Several prompts: texts, whole requests, lists of token ids, or chats."""
+
+
+@overload
 def generate(
     model: LoadedModel,
     prompt: Prompt | Ask,
     *,
+    on: Observer = ...,
+    passes: list[RequestPass] | None = ...,
+    **fields: Unpack[RequestFields],
+) -> Completion: ...
+
+
+@overload
+def generate(
+    model: LoadedModel,
+    prompt: Prompts,
+    *,
+    on: Observer = ...,
+    passes: list[RequestPass] | None = ...,
+    **fields: Unpack[RequestFields],
+) -> list[Completion]: ...
+
+
+def generate(
+    model: LoadedModel,
+    prompt: Prompt | Ask | Prompts,
+    *,
     on: Observer = ignore_event,
     passes: list[RequestPass] | None = None,
-    **fields: Unpack[AskFields],
-) -> Completion:
-    """Decode one request to its end.
+    **fields: Unpack[RequestFields],
+) -> Completion | list[Completion]:
+    """Decode one request to its end, or several in passes that they share.
 
     Args:
         model: What `load` gave.
-        prompt: Text, token ids or chat messages, or a whole Ask.
-        on: Is told of every event, in this thread.
-        passes: A list that is given a record of every pass. None: nobody wants them.
-        fields: Those of Ask, by name.
+        prompt: Text, token ids or chat messages, or a whole Ask; or a list of several of these,
+            each of which gets the text that it gets alone.
+        on: Is told of every event of one request, in this thread.
+        passes: A list that is given a record of every pass of one request. None: nobody wants them.
+        fields: Those of Ask and of sampling, by name; of several prompts, each gets them.
 
     Returns:
-        All its answers with what they cost.
+        All answers of the request with what they cost; of a list of prompts, a list of these in its
+        order.
 
     Raises:
         RequestError: Something cannot be honoured, in one sentence.
-        TypeError: A field is unknown, or stands beside an Ask.
+        TypeError: A field is unknown, stands beside an Ask, or twice.
     """
     engine = Engine(model)
-    return engine.run([engine.submit(prompt, on=on, passes=passes, **fields)])[0]
+    if not holds_prompts(prompt):
+        single = cast("Prompt | Ask", prompt)
+        return engine.run([engine.submit(single, on=on, passes=passes, **fields)])[0]
+    for name, given in (("on", on is not ignore_event), ("passes", passes is not None)):
+        if given:
+            raise RequestError(
+                f"{name} is given beside a list of prompts, and would not say of which it is told: "
+                "submit each to an Engine"
+            )
+    tickets = list[Ticket]()
+    for at, one in enumerate(prompt):
+        try:
+            tickets.append(engine.submit(one, **fields))
+        except PolydecError as why:
+            # Of many prompts the wrong one is hard to find.
+            raise type(why)(f"prompt {at}: {why}") from None
+    return engine.run(tickets)
 
 
 def stream(
@@ -718,7 +835,7 @@ def stream(
     *,
     on: Observer = ignore_event,
     passes: list[RequestPass] | None = None,
-    **fields: Unpack[AskFields],
+    **fields: Unpack[RequestFields],
 ) -> Iterator[Piece]:
     """The pieces of one request as they become certain. Closing the iterator cancels the request.
 
@@ -727,14 +844,14 @@ def stream(
         prompt: Text, token ids or chat messages, or a whole Ask.
         on: Is told of every event, in this thread.
         passes: A list that is given a record of every pass. None: nobody wants them.
-        fields: Those of Ask, by name.
+        fields: Those of Ask and of sampling, by name.
 
     Yields:
         A piece for each token.
 
     Raises:
         RequestError: Something cannot be honoured, in one sentence.
-        TypeError: A field is unknown, or stands beside an Ask.
+        TypeError: A field is unknown, stands beside an Ask, or twice.
     """
     engine = Engine(model)
     ticket = engine.submit(prompt, on=on, passes=passes, **fields)

@@ -127,9 +127,7 @@ def _changes(model: LoadedModel, ask: Ask) -> Iterator[tuple[str, Ask]]:
     # Options may be legal for another method only.
     if ask.options:
         yield "without options of the method", replace(ask, options={})
-    sampling = ask.sampling
-    if sampling is None:
-        sampling = model.in_units(ask.units, ask.covers).sampling_with()
+    sampling = model.in_units(ask.units, ask.covers).asked_sampling(ask.sampling)
     for rule in _on(sampling):
         # A rule may have several fields: all of them go back to where they do nothing.
         neutral = {

@@ -5,13 +5,15 @@ and the docs are made of these. Nothing here loads what computes. Annotations ar
 text (no `from __future__`), as they are read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from difflib import get_close_matches
 from functools import cache
 from reprlib import Repr
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeGuard, get_origin
 
+from polydec.base.errors import RequestError
 from polydec.base.options import (
     LARGEST,
     AtLeast,
@@ -21,12 +23,12 @@ from polydec.base.options import (
     Option,
     ParseAs,
     ValueNote,
-    name_suggestion,
     option_from_annotation,
     short_repr,
 )
 from polydec.laws.constraints.protocols import OutputConstraint
 from polydec.laws.shapers._rule import ENGINES
+from polydec.laws.shapers.declared import SamplingKeywords
 
 if TYPE_CHECKING:
     from polydec.laws.shapers.sampling import Sampling
@@ -61,10 +63,12 @@ class Ask:
     """One request.
 
     prompt: text (through the chat template where the model has one), token ids (vectors among them:
-    `Soft`), or chat messages; sampling: None for the checkpoint's own; infill: a text in which
+    `Soft`), or chat messages; sampling: fields by name, over the checkpoint's own values, or a
+    `Sampling`, which stands alone; None for the checkpoint's own; infill: a text in which
     [[3]] stands for three tokens (for an insertion model: up to three), or ids with None for each
     gap; EOS follows it unless that is ignored, and its length takes the place of max_tokens;
-    constraint: `Regex`, `JsonSchema`, `LarkGrammar`, `AnyOf` or `SpanOf`, None: any text; finish:
+    constraint: `Regex`, `JsonSchema`, `LarkGrammar`, `AnyOf` or `SpanOf`, a JSON schema as a dict or
+    a class of pydantic, or a list of texts of which the answer is one; None: any text; finish:
     where the tokens run out, the answer is led to an end that the constraint allows
     (`DeadlineLanguage`). The n answers share the seed and have their own randomness each.
 
@@ -107,7 +111,7 @@ class Ask:
     options: Annotated[Mapping[str, Any], "options of the method"] = field(
         default_factory=dict[str, Any]
     )
-    sampling: "Sampling | None" = None
+    sampling: "Sampling | Mapping[str, Any] | None" = None
     max_tokens: Annotated[
         int | None,
         AtLeast(1),
@@ -172,7 +176,9 @@ class Ask:
         str, OneOf(*ENGINES), "the engine whose order of sampling rules is followed"
     ] = "vllm"
     constraint: Annotated[
-        OutputConstraint | None, ParseAs(object), "which texts an answer may be"
+        OutputConstraint | Mapping[str, Any] | Sequence[str] | type | None,
+        ParseAs(object),
+        "which texts an answer may be",
     ] = None
     finish: Annotated[bool, "bring a constrained answer to a legal end within max_tokens"] = False
     reasoning_format: Annotated[
@@ -247,7 +253,7 @@ class AskFields(TypedDict, total=False):
 
     method: str
     options: Mapping[str, Any]
-    sampling: "Sampling | None"
+    sampling: "Sampling | Mapping[str, Any] | None"
     max_tokens: int | None
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
@@ -264,7 +270,7 @@ class AskFields(TypedDict, total=False):
     sanitize_control_tokens: bool
     infill: str | Sequence[int | None] | None
     order: str
-    constraint: OutputConstraint | None
+    constraint: OutputConstraint | Mapping[str, Any] | Sequence[str] | type | None
     finish: bool
     reasoning_format: str
     reasoning_budget: int | None
@@ -281,19 +287,69 @@ class AskFields(TypedDict, total=False):
     prompt_ending: str
 
 
-def ask_from_fields(prompt: Prompt | Ask, values: AskFields) -> Ask:
+class RequestFields(AskFields, SamplingKeywords, total=False):
+    """All keywords of a request: its own fields, and those of sampling."""
+
+
+ELSEWHERE = {
+    "max_new_tokens": "max_tokens",
+    "max_length": "max_tokens",
+    "num_return_sequences": "n",
+    "stop_strings": "stop",
+    "stop_words": "stop",
+    "do_sample": "temperature",
+    "random_state": "seed",
+    "tokenizer": "raw",
+    "num_beams": "method='beam'",
+    "assistant_model": "polydec.load(…, draft=…)",
+    "prompt_lookup_num_tokens": "method='prompt-lookup'",
+    "response_format": "constraint",
+    "guided_json": "constraint",
+    "structured_outputs": "constraint",
+    "system": "a chat message of the role system",
+}
+"""What other engines' names are called here."""
+
+
+def unknown_request_field(name: str, known: Collection[str]) -> TypeError:
+    """The error for a keyword that a request does not have, with the nearest one.
+
+    Args:
+        name: The keyword.
+        known: All that there are.
+
+    Returns:
+        The error; the caller raises it.
+    """
+    near = get_close_matches(name[:100], list(known), 1, 0.5)
+    meant = [ELSEWHERE[name]] if name in ELSEWHERE else near
+    said = f"a request has no field {short_repr(name)}"
+    if meant:
+        return TypeError(f"{said}: did you mean {meant[0]}?")
+    return TypeError(f"{said}: its fields are those of polydec.Ask and of polydec.Sampling")
+
+
+def holds_prompts(prompt: Any) -> TypeGuard[Sequence[Any]]:
+    """Whether this is several prompts: a list that begins with a text, an Ask, token ids or a chat."""
+    if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence) or not prompt:
+        return False
+    return isinstance(prompt[0], (str, Ask, Sequence)) and not isinstance(prompt[0], bytes)
+
+
+def ask_from_fields(prompt: Prompt | Ask, values: Mapping[str, Any]) -> Ask:
     """The request of a prompt and fields by name, or the one that is given.
 
     Args:
         prompt: A prompt, or a whole request.
-        values: Fields by name, beside a prompt.
+        values: Fields of a request and of sampling by name, beside a prompt.
 
     Returns:
         The request.
 
     Raises:
-        TypeError: A field is unknown, with the nearest one named, or fields stand beside an Ask,
-            which has its own.
+        TypeError: A field is unknown, with the nearest one named, stands beside an Ask, which has
+            its own, or is given by itself and within `sampling`.
+        RequestError: There are several prompts.
     """
     if isinstance(prompt, Ask):
         if values:
@@ -301,13 +357,48 @@ def ask_from_fields(prompt: Prompt | Ask, values: AskFields) -> Ask:
                 f"{', '.join(values)} is given beside an Ask: set it there (dataclasses.replace changes one)"
             )
         return prompt
+    if holds_prompts(prompt):
+        raise RequestError(
+            f"prompt is a list of {len(prompt)} prompts: generate answers several; submit and stream take one each"
+        )
+    # Late: other packages may bring rules of sampling, and flags are declared without what computes.
+    from polydec.laws.shapers.sampling import all_sampling_fields
+
     # The first field is the prompt, which is given by itself.
     known = [f.name for f in fields(Ask)][1:]
+    rules = all_sampling_fields()
     for name in values:
-        if name not in known:
-            nearest = name_suggestion(name, known, "its fields", most=1)
-            raise TypeError(f"a request has no field {short_repr(name)}: {nearest}")
-    return Ask(prompt, **values)
+        if name not in known and name not in rules:
+            raise unknown_request_field(name, [*known, *rules])
+    own = {name: value for name, value in values.items() if name in known}
+    # None says nothing: the checkpoint's own value stands.
+    sampled = {k: v for k, v in values.items() if k not in known and v is not None}
+    if sampled:
+        own["sampling"] = _joined_sampling(own.get("sampling"), sampled)
+    return Ask(prompt, **own)
+
+
+def _joined_sampling(asked: Any, named: dict[str, Any]) -> Any:
+    """The sampling of a request of which some fields are given by themselves. Raises TypeError for
+    one that stands in both."""
+    from polydec.laws.shapers.sampling import Sampling, all_sampling_fields
+
+    if isinstance(asked, Sampling):
+        # A field at its default was not set: a default is neutral.
+        rules = all_sampling_fields()
+        said = [name for name in named if getattr(asked, name) != rules[name].default]
+    elif isinstance(asked, Mapping):
+        said = [name for name in named if name in asked]
+    elif asked is None:
+        return named
+    else:
+        # What it is instead is said where the request is checked.
+        return asked
+    if said:
+        raise TypeError(f"{said[0]} is given by itself and in sampling: leave one of them out")
+    if isinstance(asked, Sampling):
+        return replace(asked, **named)
+    return {**asked, **named}
 
 
 @cache

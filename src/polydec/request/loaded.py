@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -13,6 +13,7 @@ import torch
 from polydec.base import notebook
 from polydec.base.caller_warnings import warn_caller
 from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import short_repr
 from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
@@ -289,6 +290,44 @@ class LoadedModel:
         """
         return self.encoder.encode_prompt(prompt, **how)
 
+    def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        """Token ids of a text as it stands: no chat template.
+
+        Args:
+            text: The text.
+            special: Whether the tokenizer adds its own marks (such as BOS). Default True.
+
+        Returns:
+            The ids.
+
+        Raises:
+            RequestError: It is no text, or cannot be encoded.
+        """
+        if not isinstance(text, str):
+            raise RequestError(
+                f"text is a {type(text).__name__}: give a text (encode_prompt takes chats)"
+            )
+        return self.checkpoint.text.encode(text, special)
+
+    def decode(self, ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
+        """The text of token ids; special tokens are left out.
+
+        Args:
+            ids: The ids, such as `answer.token_ids`.
+            after: Ids before them, which decide whether a leading space belongs to the text.
+
+        Returns:
+            The text.
+
+        Raises:
+            RequestError: Something else than ids of this model's vocabulary is given.
+        """
+        given = [ids, after]
+        if any(isinstance(some, str) or not isinstance(some, Iterable) for some in given):
+            raise RequestError(f"ids is {short_repr(ids)}: give token ids, a list of whole numbers")
+        known = [self.encoder.check_token_ids(list(some), "ids") for some in given]
+        return self.checkpoint.text.decode(known[0], after=known[1])
+
     @property
     def network(self) -> Any:
         """What runs its passes."""
@@ -322,6 +361,43 @@ class LoadedModel:
             known["bad_token_ids"] = tuple(cast(list[int], never))
         values: dict[str, Any] = {"temperature": 0.0, **known, **named}
         return Sampling(**values)
+
+    def asked_sampling(self, asked: Sampling | Mapping[str, Any] | None) -> Sampling:
+        """The sampling of a request.
+
+        Args:
+            asked: As the request has it: a `Sampling`, or fields by name over the checkpoint's own
+                values. None: these values alone.
+
+        Returns:
+            The sampling.
+
+        Raises:
+            RequestError: It is neither, or a field is unknown or out of its range.
+        """
+        if isinstance(asked, Sampling):
+            return asked
+        if asked is None:
+            return self.sampling_with()
+        if isinstance(asked, Mapping) and all(isinstance(name, str) for name in asked):
+            return self.sampling_with(**asked)
+        raise RequestError(
+            f"sampling is {short_repr(asked)}: it must be fields by name, such as "
+            "{'temperature': 0.5}, or a polydec.Sampling"
+        )
+
+
+def _no_model_sentence(given: object) -> str:
+    """What is said of something that stands where a loaded model belongs."""
+    if isinstance(given, str):
+        return f"model is {short_repr(given)}, a name: load it first, polydec.load({short_repr(given)})"
+    return f"model is a {type(given).__name__}: it must be what polydec.load gives"
+
+
+def check_loaded_model(model: object) -> None:
+    """Raise RequestError where something else than a loaded model is given."""
+    if not isinstance(model, LoadedModel):
+        raise RequestError(_no_model_sentence(model))
 
 
 def _renamed(draft: DeferredBundle, name: str) -> ModelBundle:

@@ -146,6 +146,11 @@ class PromptEncoder:
             # tokens.
             prompt, tools, values = map(marked, (prompt, tools, values))
         form = form_of_prompt(prompt)
+        # Templates would ask the wrong thing for its members.
+        if not isinstance(tools, Sequence) or not all(isinstance(t, Mapping) for t in tools):
+            raise RequestError(
+                f"tools is {short_repr(tools)}: it must be a list of functions, each a dict as OpenAI's interface has it"
+            )
         if tools and not (self.text.has_chat and form.messages):
             raise RequestError(
                 "tools is given without chat messages, or to a model without a chat template: leave it out"
@@ -161,7 +166,7 @@ class PromptEncoder:
             # Ids need no encoding, so their number is compared exactly.
             if most is not None and len(prompt) > most:
                 raise RequestError(f"{who} has {len(prompt)} tokens: there is room for {most}")
-            return self._check_token_ids(prompt, who)
+            return self.check_token_ids(prompt, who)
         # Rendered text has its special tokens already; plain text gets those of the tokenizer.
         as_it_stands = False
         if isinstance(prompt, str) and (raw or not self.text.has_chat):
@@ -330,12 +335,23 @@ class PromptEncoder:
             shown = tool_prompt.render_tool_chat(self.text, messages, tools, **values)
         return prompt_ending.end_rendered_chat(shown, ending)
 
-    def _check_token_ids(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
-        """Token ids as they stand, those that stand for vectors included."""
+    def check_token_ids(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
+        """Check token ids.
+
+        Args:
+            prompt: The ids, vectors among them.
+            who: What messages call them.
+
+        Returns:
+            The ids as they stand, those that stand for vectors included.
+
+        Raises:
+            RequestError: Something is no whole number, or no id of the vocabulary.
+        """
         ids = list[int]()
         for at, x in enumerate(prompt):
             if isinstance(x, Soft):
-                ids += self._check_token_ids(x.stands_for or (), f"{who}[{at}].stands_for")
+                ids += self.check_token_ids(x.stands_for or (), f"{who}[{at}].stands_for")
                 continue
             try:
                 # Numbers of numpy and torch count as ids; a bool is made illegal here.

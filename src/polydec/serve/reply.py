@@ -11,13 +11,13 @@ from polydec.core.request import PromptLogprob, TokenLogprob
 from polydec.core.scheduler import RequestPass
 from polydec.models.formats.thinking_marks import ThinkingReader
 from polydec.models.text.tokenizer import Tokenizer
+from polydec.request.tool_calls import ToolCallDelta, ToolCallReader, read_calls
 from polydec.serve.body import ResponseOptions
 from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import LazyRows
 from polydec.serve.reasoning import ThoughtStream
 from polydec.serve.shapes import EndpointShape, TokenOffsets, by_id
 from polydec.serve.steps import DecodingStep, passes_json, steps_json
-from polydec.serve.tools import ToolCallDelta, ToolCallReader, read_calls
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class CompletionsAnswer:
         if not self._readers:
             return news.finish_reason
         reader = self._readers[news.index]
-        return _reason(news.finish_reason, reader.count, reader.whole)
+        return _reason(news.finish_reason, reader.count, reader.calls_complete)
 
     def closing_events(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
         """Write what comes after everything else.

@@ -7,7 +7,15 @@ from typing import Any
 
 from polydec.api import Ask, Completion, LoadedModel, Piece
 from polydec.base.options import short_repr
+from polydec.laws.shapers.sampling import Sampling
 from polydec.request.fields import ALTERNATIVES
+from polydec.request.tool_calls import (
+    ToolCall,
+    ToolCallDelta,
+    ToolCallReader,
+    join_call_deltas,
+    read_calls,
+)
 from polydec.serve.body import RequestBody, ResponseOptions, read_ask_fields, read_max_tokens
 from polydec.serve.constrained import read_request_constraint
 from polydec.serve.errors import RefusalError
@@ -22,14 +30,7 @@ from polydec.serve.reply import (
 )
 from polydec.serve.shapes import ChatCompletionsShape, TokenOffsets, read_messages
 from polydec.serve.template import no_ending, template_values
-from polydec.serve.tools import (
-    ToolCall,
-    ToolCallDelta,
-    ToolCallReader,
-    join_call_deltas,
-    read_calls,
-    read_tools,
-)
+from polydec.serve.tools import read_tools
 
 LOGPROBS = "message.output_text.logprobs"
 """What `include` may hold."""
@@ -585,7 +586,7 @@ class ResponsesAnswer:
         self, status: str, output: list[Any], usage: dict[str, Any] | None
     ) -> dict[str, Any]:
         sampling = self.wanted.asks[0].sampling
-        assert sampling is not None, "the fields of a request always make one"
+        assert isinstance(sampling, Sampling), "the fields of a request always make one"
         return {
             "id": self.name,
             "object": "response",

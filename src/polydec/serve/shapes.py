@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from polydec.api import Ask, LoadedModel
 from polydec.base.options import short_repr
 from polydec.core.request import PromptLogprob, TokenLogprob
+from polydec.models.text.token_texts import bytes_of_token, token_text
 from polydec.models.text.tokenizer import Tokenizer
 from polydec.request.fields import ALTERNATIVES
 from polydec.serve import vectors
@@ -601,38 +602,6 @@ def by_id(text: Tokenizer, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
         }
 
     return LazyRows(table_row, notes)
-
-
-def bytes_of_token(text: Tokenizer, token: int) -> bytes | None:
-    """Look up the bytes of a token.
-
-    Args:
-        text: The model's tokenizer.
-        token: Token id.
-
-    Returns:
-        Its bytes; None for a special token.
-    """
-    # Some checkpoints have more rows than their tokenizer has tokens.
-    if token < len(text.pieces):
-        return text.pieces[token]
-    return None
-
-
-def token_text(text: Tokenizer, token: int) -> str:
-    """Read a token alone.
-
-    Args:
-        text: The model's tokenizer.
-        token: Token id.
-
-    Returns:
-        Its text; a part of a character has U+FFFD, and a special token its name.
-    """
-    known = bytes_of_token(text, token)
-    if known is None:
-        return text.tokenizer.id_to_token(token) or ""
-    return known.decode("utf-8", "replace")
 
 
 def read_prompts(prompt: Any, limits: RequestLimits | None = None) -> list[Any]:

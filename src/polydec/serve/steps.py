@@ -10,8 +10,8 @@ from typing import Any
 from polydec.core.scheduler import RequestPass
 from polydec.core.trace import EditedEvent, TraceEvent
 from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
+from polydec.models.text.token_texts import token_text
 from polydec.models.text.tokenizer import Tokenizer
-from polydec.serve.shapes import token_text
 
 
 @dataclass(frozen=True)
