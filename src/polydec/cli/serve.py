@@ -99,6 +99,15 @@ class ServeFlags:
             rich_help_panel=SERVER,
         ),
     ] = None
+    request_log: Annotated[
+        str | None,
+        Option(
+            help="write a line of JSON for each request to this file (-: standard error)",
+            rich_help_panel=SERVER,
+        ),
+    ] = None
+    log_texts: bool = _set("log_texts", SERVER)
+    access_log: str = _set("access_log", SERVER)
     unknown_fields: str = _set("unknown_fields", SERVER)
     drain: float = _set("drain", SERVER)
     max_running: int = _limited("running")
@@ -148,6 +157,14 @@ def serve(flags: ServeFlags) -> None:
     registry.check_names(flags.method, {})
     if flags.trace is not None and flags.replicas > 1:
         raise RequestError("serve does not take --trace with --replicas: a trace is of one process")
+    if flags.request_log is not None and flags.replicas > 1:
+        raise RequestError(
+            "serve does not take --request-log with --replicas: what a request took is known to its replica only"
+        )
+    if flags.log_texts and flags.request_log is None:
+        raise RequestError(
+            "log_texts is given without --request-log: there is no line to hold texts"
+        )
     missing = [name for name in RAY_NEEDS if flags.replicas > 1 and find_spec(name) is None]
     if missing:
         raise MissingError(
@@ -171,10 +188,14 @@ def serve(flags: ServeFlags) -> None:
     trained = _trained(flags.with_ or [], names)
     loaders = _loaders(names, trained, load)
     if flags.replicas == 1:
+        from polydec.serve.request_log import RequestLog
         from polydec.serve.traced import ServerTrace
 
         # Before the trace is opened: a port in use may mean that another server writes to it.
         sock = open_listening_socket(flags.host, flags.port)
+        written = None
+        if flags.request_log is not None:
+            written = RequestLog(flags.request_log, flags.log_texts)
         app = create_app(
             loaders,
             limits=allowed,
@@ -184,8 +205,9 @@ def serve(flags: ServeFlags) -> None:
             lenient=lenient,
             origins=origins,
             trace=None if flags.trace is None else ServerTrace(flags.trace),
+            request_log=written,
         )
-        run(app, sock, drain=flags.drain)
+        run(app, sock, drain=flags.drain, access_log=flags.access_log)
         return
     # The replicas share the processor's cores.
     each = flags.threads or max(1, (os.cpu_count() or 1) // flags.replicas)
@@ -203,7 +225,7 @@ def serve(flags: ServeFlags) -> None:
         lenient=lenient,
     )
     front = create_front(fleet, limits=allowed, keys=keys, local=local, origins=origins)
-    run(front, sock, drain=flags.drain)
+    run(front, sock, drain=flags.drain, access_log=flags.access_log)
 
 
 def check_server_flags(flags: ServeFlags) -> None:

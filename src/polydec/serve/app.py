@@ -37,6 +37,7 @@ from polydec.serve.errors import RefusalError, refusal_from_error
 from polydec.serve.memory import giving_back
 from polydec.serve.metrics import ServerMetrics
 from polydec.serve.models import ServedModels
+from polydec.serve.request_log import RequestLog, ResponseCounts, record_of
 from polydec.serve.settings import RequestLimits, ServerSettings
 from polydec.serve.shapes import read_messages
 from polydec.serve.template import chat_ending
@@ -69,6 +70,7 @@ def create_app(
     origins: tuple[str, ...] = (),
     trace: ServerTrace | None = None,
     replica: bool = False,
+    request_log: RequestLog | None = None,
 ) -> FastAPI:
     """Make the application that serves models over HTTP.
 
@@ -87,6 +89,8 @@ def create_app(
         trace: Where to write what happens to requests. None: nowhere.
         replica: Whether a front (replicas.py) hands requests on to this server and says whose they
             are. Default False.
+        request_log: Where to write a line for each request; it is closed with the application.
+            None: nowhere.
 
     Returns:
         The application; models are loaded once it runs.
@@ -111,9 +115,18 @@ def create_app(
         readers.shutdown(wait=False, cancel_futures=True)
         writers.shutdown(wait=False, cancel_futures=True)
         await models.close()
+        if request_log is not None:
+            await asyncio.to_thread(request_log.close_log)
 
     app = create_base_app(
-        models, lifespan, metrics, keys=keys, local=local, origins=origins, replica=replica
+        models,
+        lifespan,
+        metrics,
+        keys=keys,
+        local=local,
+        origins=origins,
+        replica=replica,
+        request_log=request_log,
     )
 
     async def reading(
@@ -134,6 +147,7 @@ def create_app(
         """
         # The bytes are bounded while they come in, before anything is parsed.
         text = await read_bytes(request, limits.body)
+        record_of(request.scope).note_body(text)
         models.asked += 1
 
         def read_once() -> T:
@@ -177,6 +191,8 @@ def create_app(
             )
         except PolydecError as error:
             raise refusal_from_error(error, body.fields) from None
+
+        record_of(request.scope).attach_answers(worker.name, answers)
 
         def answer_once() -> EndpointAnswer:
             # Made only once the request is admitted: id and time are those of the answer.
@@ -222,6 +238,9 @@ def create_app(
             return worker, read_embeddings(body, worker.model, limits)
 
         worker, asked = await reading(read, request)
+        record = record_of(request.scope)
+        record.model = worker.name
+        record.counts = ResponseCounts(prompt=asked.tokens)
         # Reads share passes with the answers that are being written.
         work = worker.run_reading(
             embedding_vectors(worker.model, asked.texts, asked.how), client_of(request.scope)

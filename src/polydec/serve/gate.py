@@ -19,6 +19,7 @@ from polydec.serve.arrival import discard_request_body
 from polydec.serve.clients import HEADER, ClientIdentity, address_of, attach_client, from_header
 from polydec.serve.errors import RefusalError
 from polydec.serve.metrics import ServerMetrics
+from polydec.serve.request_log import record_of
 
 OPEN = ("/", "/health", "/docs", "/openapi.json")
 """Paths that need no key: the page asks for one itself, who restarts a server has none, and what can be asked is no secret."""
@@ -62,7 +63,7 @@ class AccessGate:
         except RefusalError as refusal:
             # A client that still writes would lose the answer.
             await discard_request_body(receive)
-            await refusal_response(refusal, self.metrics)(scope, receive, send)
+            await refusal_response(refusal, self.metrics, scope)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -86,6 +87,7 @@ class AccessGate:
                 code="wrong_host",
             )
         credential = ""
+        digest = b""
         if self.digests and scope["path"] not in OPEN:
             kind, _, key = headers.get("authorization", "").partition(" ")
             digest = _digest(key.strip())
@@ -100,12 +102,13 @@ class AccessGate:
             # A key's place stands for it from here on: nothing behind the gate knows the key
             # itself.
             credential = f"key-{right.index(True)}"
-        attach_client(
-            scope,
-            from_header(headers.get(HEADER, ""))
-            if self.replica
-            else ClientIdentity(credential, address_of(scope)),
-        )
+        if self.replica:
+            client = from_header(headers.get(HEADER, ""))
+        else:
+            label = digest.hex()[:8] if credential else ""
+            client = ClientIdentity(credential, address_of(scope), label)
+        attach_client(scope, client)
+        record_of(scope).client = client.label or client.account
         # Only JSON: a page of another site may send a form without asking, but no JSON.
         if (
             scope["method"] == "POST"
@@ -116,16 +119,18 @@ class AccessGate:
             )
 
 
-def refusal_response(refusal: RefusalError, metrics: ServerMetrics) -> JSONResponse:
+def refusal_response(refusal: RefusalError, metrics: ServerMetrics, scope: Scope) -> JSONResponse:
     """Make the response to a request that is refused, and count it.
 
     Args:
         refusal: Why it is refused.
         metrics: Counters of the server.
+        scope: The request's scope.
 
     Returns:
         The error in OpenAI's form.
     """
+    refusal.request_id = record_of(scope).request_id
     metrics.refused.labels("", str(refusal.status)).inc()
     return JSONResponse(refusal.to_json(), refusal.status, refusal.headers)
 

@@ -467,7 +467,9 @@ class ResponsesAnswer:
         Returns:
             An event with the error.
         """
-        return self._event("error", code=refusal.code, message=str(refusal), param=refusal.param)
+        fields = refusal.to_json()["error"]
+        # The event's own type stands where other errors say their kind.
+        return self._event("error", **{k: v for k, v in fields.items() if k != "type"})
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
         # Numbers begin at 0, so the one before is used.

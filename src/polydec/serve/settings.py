@@ -96,6 +96,15 @@ class ServerSettings:
         ValueNote("ignore names them in the header X-Polydec-Ignored"),
         "what becomes of fields of a request that nobody knows",
     ] = "refuse"
+    log_texts: Annotated[
+        bool, "lines of the request log hold what was asked and answered as well"
+    ] = False
+    access_log: Annotated[
+        str,
+        OneOf("off", "critical", "error", "warning", "info", "debug", "trace"),
+        ValueNote("info and below: a line a request as well"),
+        "least level of the web server's own messages (uvicorn's), on standard error and output",
+    ] = "off"
     drain: Annotated[
         float,
         InRange(0, 3600),
