@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from datetime import UTC, datetime
 from queue import Empty, Full, Queue
 from threading import Thread
 from typing import Any, Protocol
+from uuid import uuid4
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -178,7 +178,7 @@ def choose_request_id(sent: str) -> str:
     """The id of a request: what its client sent where that is short and printable, else a new one."""
     if _PRINTABLE.fullmatch(sent):
         return sent
-    return f"req-{secrets.token_hex(12)}"
+    return f"req-{uuid4().hex}"
 
 
 class RequestRecorder:
