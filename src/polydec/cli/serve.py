@@ -79,7 +79,8 @@ class ServeFlags:
     api_key_file: Annotated[
         Path | None,
         Option(
-            help=f"keys, one a line; {KEY} in the environment is one as well",
+            help="keys, one a line, with limits behind them where they have some (name=… requests=… tokens=… answers=…); "
+            f"{KEY} in the environment is one as well",
             rich_help_panel=SERVER,
         ),
     ] = None
@@ -172,7 +173,7 @@ def serve(flags: ServeFlags) -> None:
         )
     # Only now, as these imports load torch.
     from polydec.serve.app import create_app
-    from polydec.serve.gate import read_keys
+    from polydec.serve.quotas import counts_at_end, read_keys
     from polydec.serve.run import check_address, open_listening_socket
     from polydec.serve.run import run_server as run
 
@@ -183,6 +184,10 @@ def serve(flags: ServeFlags) -> None:
     # Without a key only this machine may be listened on.
     keys = read_keys(flags.api_key_file, os.environ.get(KEY))
     check_address(flags.host, keys, flags.without_key)
+    if flags.replicas > 1 and any(counts_at_end(key.quota) for key in keys):
+        raise RequestError(
+            "serve does not take tokens=… or answers=… of an API key with --replicas: each replica knows its own part only"
+        )
     load = partial(_load, loading=flags.loading, keep=flags.keep, method=flags.method)
     names = _named(flags.model or [LOADING["name"].default])
     trained = _trained(flags.with_ or [], names)

@@ -34,9 +34,11 @@ from polydec.serve.embeddings import EmbeddingRequest
 from polydec.serve.embeddings import read_embedding_request as read_embeddings
 from polydec.serve.endpoints import ENDPOINTS, EndpointAnswer, ServerEndpoint
 from polydec.serve.errors import RefusalError, refusal_from_error
+from polydec.serve.gate import count_answers
 from polydec.serve.memory import giving_back
 from polydec.serve.metrics import ServerMetrics
 from polydec.serve.models import ServedModels
+from polydec.serve.quotas import ApiKey
 from polydec.serve.request_log import RequestLog, ResponseCounts, record_of
 from polydec.serve.settings import RequestLimits, ServerSettings
 from polydec.serve.shapes import read_messages
@@ -63,7 +65,7 @@ def create_app(
     loaders: Mapping[str, Callable[[], LoadedModel]],
     *,
     limits: RequestLimits | None = None,
-    keys: tuple[str, ...] = (),
+    keys: tuple[str | ApiKey, ...] = (),
     method: str = ServerSettings.method,
     local: bool = True,
     lenient: bool = False,
@@ -185,6 +187,7 @@ def create_app(
 
         body, worker, wanted = await reading(read, request, lenient)
         headers = _told(body.ignored)
+        count_answers(request.scope, sum(ask.n for ask in wanted.asks))
         try:
             answers = await worker.start_requests(
                 wanted.asks, steps=wanted.steps, client=client_of(request.scope)
@@ -238,6 +241,7 @@ def create_app(
             return worker, read_embeddings(body, worker.model, limits)
 
         worker, asked = await reading(read, request)
+        count_answers(request.scope, 1)
         record = record_of(request.scope)
         record.model = worker.name
         record.counts = ResponseCounts(prompt=asked.tokens)

@@ -18,6 +18,7 @@ from polydec.base.options import short_repr
 from polydec.serve.errors import RefusalError
 from polydec.serve.gate import AccessGate, refusal_response
 from polydec.serve.metrics import ServerMetrics
+from polydec.serve.quotas import ApiKey
 from polydec.serve.request_log import REQUEST_ID, RequestLog, RequestRecorder, record_of
 
 log = logging.getLogger("polydec.serve")
@@ -31,7 +32,7 @@ def create_base_app(
     lifespan: Callable[[FastAPI], Any],
     metrics: ServerMetrics,
     *,
-    keys: tuple[str, ...],
+    keys: tuple[str | ApiKey, ...],
     local: bool,
     origins: tuple[str, ...] = (),
     described: bool = True,

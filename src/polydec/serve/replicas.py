@@ -31,6 +31,7 @@ from polydec.serve.arrival import read_bytes
 from polydec.serve.clients import HEADER, client_of
 from polydec.serve.errors import RefusalError
 from polydec.serve.metrics import ServerMetrics
+from polydec.serve.quotas import ApiKey
 from polydec.serve.request_log import REQUEST_ID, record_of
 from polydec.serve.router import ReplicaRouter, prefix_block_hashes, prompt_beginning
 from polydec.serve.run import open_listening_socket
@@ -187,7 +188,7 @@ def create_front(
     fleet: ReplicaFleet,
     *,
     limits: RequestLimits,
-    keys: tuple[str, ...] = (),
+    keys: tuple[str | ApiKey, ...] = (),
     local: bool = True,
     origins: tuple[str, ...] = (),
 ) -> FastAPI:

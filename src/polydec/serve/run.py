@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Collection
 from types import FrameType
 
 import uvicorn
@@ -18,6 +19,7 @@ from polydec.serve.connection import PART, BoundedConnection
 from polydec.serve.gate import is_loopback_address
 from polydec.serve.memory import one_arena
 from polydec.serve.models import ServedModels
+from polydec.serve.quotas import ApiKey
 
 
 class DrainingServer(uvicorn.Server):
@@ -114,7 +116,7 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
+def check_address(host: str, keys: Collection[str | ApiKey], anyone: bool) -> None:
     """Refuse an address at which others could use the server without a key, unless somebody said
     that they may.
 
