@@ -110,6 +110,9 @@ class ServeFlags:
     log_texts: bool = _set("log_texts", SERVER)
     access_log: str = _set("access_log", SERVER)
     unknown_fields: str = _set("unknown_fields", SERVER)
+    stored_responses: int = _set("stored_responses", LIMITS)
+    stored_size: float = _set("stored_size", LIMITS)
+    stored_seconds: float = _set("stored_seconds", LIMITS)
     drain: float = _set("drain", SERVER)
     max_running: int = _limited("running")
     max_waiting: int = _limited("waiting")
@@ -194,6 +197,7 @@ def serve(flags: ServeFlags) -> None:
     loaders = _loaders(names, trained, load)
     if flags.replicas == 1:
         from polydec.serve.request_log import RequestLog
+        from polydec.serve.stored_responses import ResponseStore
         from polydec.serve.traced import ServerTrace
 
         # Before the trace is opened: a port in use may mean that another server writes to it.
@@ -211,6 +215,9 @@ def serve(flags: ServeFlags) -> None:
             origins=origins,
             trace=None if flags.trace is None else ServerTrace(flags.trace),
             request_log=written,
+            stored=ResponseStore(
+                flags.stored_responses, int(flags.stored_size * (1 << 20)), flags.stored_seconds
+            ),
         )
         run(app, sock, drain=flags.drain, access_log=flags.access_log)
         return

@@ -40,8 +40,10 @@ from polydec.serve.metrics import ServerMetrics
 from polydec.serve.models import ServedModels
 from polydec.serve.quotas import ApiKey
 from polydec.serve.request_log import RequestLog, ResponseCounts, record_of
+from polydec.serve.responses import ResponsesReader
 from polydec.serve.settings import RequestLimits, ServerSettings
 from polydec.serve.shapes import read_messages
+from polydec.serve.stored_responses import ClientResponses, ResponseStore
 from polydec.serve.template import chat_ending
 from polydec.serve.traced import ServerTrace
 from polydec.serve.worker import ModelWorker
@@ -73,6 +75,7 @@ def create_app(
     trace: ServerTrace | None = None,
     replica: bool = False,
     request_log: RequestLog | None = None,
+    stored: ResponseStore | None = None,
 ) -> FastAPI:
     """Make the application that serves models over HTTP.
 
@@ -93,6 +96,8 @@ def create_app(
             are. Default False.
         request_log: Where to write a line for each request; it is closed with the application.
             None: nowhere.
+        stored: Where responses are kept whose request says so. None: a store of the usual size,
+            and none behind a front, which does not know who has which.
 
     Returns:
         The application; models are loaded once it runs.
@@ -104,6 +109,12 @@ def create_app(
     registry.get_recipe_module(method)
     limits, metrics = limits or RequestLimits(), ServerMetrics()
     models = ServedModels(loaders, limits, metrics, trace)
+    if stored is not None:
+        store = stored
+    elif replica:
+        store = ResponseStore(0)
+    else:
+        store = ResponseStore()
     readers = ThreadPoolExecutor(READERS, "read")
     writers = ThreadPoolExecutor(WRITERS, "write")
 
@@ -178,6 +189,8 @@ def create_app(
             RefusalError: The request cannot be honoured.
         """
         shape = endpoint.reads()
+        if isinstance(shape, ResponsesReader) and store.most:
+            shape.kept = ClientResponses(store, client_of(request.scope).credential)
 
         def read(body: RequestBody) -> tuple[RequestBody, ModelWorker, ResponseOptions]:
             worker = models.find_worker(body.take_field("model"))
@@ -229,6 +242,34 @@ def create_app(
     )
     async def responses(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/responses"])
+
+    @app.get("/v1/responses/{name}", summary="a response that was stored")
+    async def stored_response(request: Request, name: str) -> Response:
+        """Give a stored response back.
+
+        Args:
+            request: The request.
+            name: Id of the response.
+
+        Returns:
+            The response as it was sent.
+        """
+        mine = ClientResponses(store, client_of(request.scope).credential)
+        return Response(mine.stored_body(name), media_type="application/json")
+
+    @app.delete("/v1/responses/{name}", summary="forget a response that was stored")
+    async def forgotten(request: Request, name: str) -> dict[str, Any]:
+        """Forget a stored response.
+
+        Args:
+            request: The request.
+            name: Id of the response.
+
+        Returns:
+            What OpenAI's server says then.
+        """
+        ClientResponses(store, client_of(request.scope).credential).forget_response(name)
+        return {"id": name, "object": "response", "deleted": True}
 
     @app.post(
         "/v1/embeddings",

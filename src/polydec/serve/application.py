@@ -72,7 +72,7 @@ def create_base_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,
-            allow_methods=("GET", "POST"),
+            allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
             expose_headers=(IGNORED, "Retry-After", REQUEST_ID),
         )

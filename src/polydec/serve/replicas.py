@@ -239,7 +239,7 @@ def create_front(
             await _metrics(fleet), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
 
-    @app.api_route("/{path:path}", methods=["GET", "POST"])
+    @app.api_route("/{path:path}", methods=["GET", "POST", "DELETE"])
     async def hand_on(request: Request, path: str) -> Response:
         """Hand a request on to a replica.
 

@@ -105,6 +105,16 @@ class ServerSettings:
         ValueNote("info and below: a line a request as well"),
         "least level of the web server's own messages (uvicorn's), on standard error and output",
     ] = "off"
+    stored_responses: Annotated[
+        int,
+        InRange(0, 65536),
+        ValueNote("0: none"),
+        "responses that are kept for later turns where `store` is true",
+    ] = 1000
+    stored_size: Annotated[float, InRange(0, 1 << 20), "MiB that they take"] = 64.0
+    stored_seconds: Annotated[float, InRange(1, 30 * 86400), "seconds after which one expires"] = (
+        86400.0
+    )
     drain: Annotated[
         float,
         InRange(0, 3600),
