@@ -105,6 +105,17 @@ def test_a_call_and_what_it_gave_are_turns(both):
     )
 
 
+def test_a_tool_that_must_be_called_comes_before_a_format(both):
+    one, _ = both
+    form = {"format": {"type": "json_schema", "name": "a", "schema": {"type": "boolean"}}}
+    forced = {"tools": [TOOL], "tool_choice": {"type": "function", "name": "look"}}
+    given = {"input": "Look.", **forced, "max_output_tokens": 60, "ignore_eos": False}
+    made = ask(one, **given, text=form)
+    assert [(item["type"], item["name"]) for item in made["output"]] == [("function_call", "look")]
+    other = one.post(PATH, json={**given, "guided_choice": ["a"]})
+    assert other.status_code == 400 and "beside guided_choice" in other.json()["error"]["message"]
+
+
 def test_a_stored_response_is_read_and_deleted(both):
     one, _ = both
     made = ask(one, input="x", store=True, include=["message.output_text.logprobs"], top_logprobs=2)

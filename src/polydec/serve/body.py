@@ -119,6 +119,7 @@ class RequestBody:
 
     Attributes:
         ignored: Unknown fields that were ignored.
+        constraint_field: The field that constrains the answer, once it was read; "" where none does.
 
     Raises:
         RefusalError: A field of ONLY has another value.
@@ -130,6 +131,7 @@ class RequestBody:
         self.limits = limits
         self.lenient = lenient
         self.ignored = list[str]()
+        self.constraint_field = ""
         # Fields are taken out one by one: what is left at the end is unknown.
         self._left = {k: v for k, v in data.items() if v is not None}
         self.fields = frozenset(data)
