@@ -27,8 +27,8 @@ from polydec.serve.metrics import ServerMetrics
 from polydec.serve.quotas import ApiKey, QuotaBook, as_api_keys
 from polydec.serve.request_log import record_of
 
-OPEN = ("/", "/health", "/docs", "/openapi.json")
-"""Paths that need no key: the page asks for one itself, who restarts a server has none, and what can be asked is no secret."""
+OPEN = ("/", "/health")
+"""Paths that need no key: the page asks for one itself, and who restarts a server has none."""
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 """Names of this machine. A server without a key answers to no other: a page in a browser could give one of its own."""
