@@ -14,7 +14,7 @@ from polydec.cli import generate, prompts
 from polydec.models.formats import text_rows
 from polydec.request import exemplars
 from polydec.serve.batch import lines_of
-from polydec.serve.gate import read_keys
+from polydec.serve.quotas import ApiKey, read_keys
 
 MARK = b"\xef\xbb\xbf"
 
@@ -57,7 +57,7 @@ def test_a_mark_is_no_part_of_the_first_prompt(mark, end, tmp_path, monkeypatch)
     assert exemplars.read_exemplars(solved)[0].question == "q"
     keys = tmp_path / "keys"
     keys.write_bytes(mark + b"secret-key" + end.encode())
-    assert read_keys(keys, None) == ("secret-key",)
+    assert read_keys(keys, None) == (ApiKey("secret-key"),)
 
 
 @pytest.mark.parametrize("text", ["\n", "\r\n", " ", "\t", "\n\n", "\u00a0"])

@@ -16,7 +16,7 @@ import httpx
 import micro
 from polydec.cli import serve
 from polydec.cli.main import main
-from polydec.serve import gate, run
+from polydec.serve import gate, quotas, run
 from polydec.serve.settings import RequestLimits
 
 
@@ -227,7 +227,7 @@ def test_host_names(host, name):
 def test_keys_that_keep_nobody_out(tmp_path, text):
     (tmp_path / "keys").write_text(text)
     with pytest.raises(ValueError, match="key"):
-        gate.read_keys(tmp_path / "keys", None)
+        quotas.read_keys(tmp_path / "keys", None)
 
 
 def test_limits_are_checked():

@@ -63,6 +63,8 @@ LEGAL = {
     "include": [],
     "text": {"format": {"type": "text"}},
     "encoding_format": "base64",
+    "store": True,
+    "previous_response_id": None,
 }
 BESIDE = {"top_logprobs": {"logprobs": True}, "stream_options": {"stream": True}}
 NONSENSE = {"nonsense": [True]}
@@ -107,12 +109,13 @@ def test_each_field_does_what_the_table_says(http, path):
         counts[told[:4]] = counts.get(told[:4], 0) + 1
         odd = http.post(path, json={**NEEDED[path], name: ODD.get(name, NONSENSE)})
         if told == field_table.APPLIED:
-            good = http.post(path, json=legal(path, name))
+            body = legal(path, name)
+            if name == "previous_response_id":
+                body[name] = http.post(path, json={**NEEDED[path], "store": True}).json()["id"]
+            good = http.post(path, json=body)
             assert good.status_code == 200, (name, good.text)
-            assert blamed(odd, name) or (name == "model" and odd.status_code in (400, 404)), (
-                name,
-                odd.text,
-            )
+            missing = name == "model" and odd.status_code == 404
+            assert blamed(odd, name) or missing, (name, odd.text)
         elif told == field_table.IDLE_HERE:
             plain = http.post(path, json=NEEDED[path]).json()
             assert odd.status_code == 200 and odd.json().keys() == plain.keys(), (name, odd.text)

@@ -15,7 +15,7 @@ from polydec.cli import serve
 from polydec.cli.main import main
 from polydec.models.text.template import ChatTemplate
 from polydec.serve.application import IGNORED
-from polydec.serve.body import IDLE, ONLY, RequestBody
+from polydec.serve.body import IDLE, KEPT, ONLY, RequestBody
 from polydec.serve.described import openapi_page_html, request_body_fields
 from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.errors import RefusalError
@@ -351,6 +351,16 @@ def test_the_description(http):
     assert "http" not in page.text.replace("/openapi.json", ""), "it needs something from elsewhere"
 
 
+def test_the_description_is_for_those_who_have_a_key(lm):
+    key = "a-key-of-some-length"
+    with house.served({"tiny": lambda: lm}, keys=(key,)) as served, served.client() as client:
+        for path in ("/docs", "/openapi.json", "/metrics", "/methods", "/v1/models"):
+            assert client.get(path).status_code == 401, path
+            right = client.get(path, headers={"authorization": f"Bearer {key}"})
+            assert right.status_code == 200, path
+        assert client.get("/").status_code == client.get("/health").status_code == 200
+
+
 def test_what_a_description_says_stays_text():
     evil = "<script>\"'</script>"
     field = {"type": "string", "description": evil}
@@ -375,6 +385,7 @@ def test_every_field_is_described(lm, path):
         known -= {"chat_template_kwargs", "reasoning_effort", "reasoning", "reasoning_format"}
     if path == "/v1/responses":
         known -= {"stream_options"}
+        known |= set(KEPT)  # where there is a store
     assert request_body_fields(path).keys() - {"response_format"} == known - {"response_format"}
 
 

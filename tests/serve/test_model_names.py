@@ -1,7 +1,10 @@
 """No answer of a server tells where its models lie: sentences and figures have the names under which they are served."""
 
 import json
+import re
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,8 +16,11 @@ from house import served
 import micro
 import polydec
 from polydec.base.errors import RequestError
+from polydec.cli.serve import ServeFlags, _load, _loaders, _named, _trained
 from polydec.methods.economics.costs import PassCosts
 from polydec.models.sessions.checkpoint import DeferredBundle
+from polydec.serve.described import request_body_fields
+from polydec.serve.request_log import RequestLog
 
 HIDDEN = "where-nobody-looks"
 CHAT = [{"role": "user", "content": "x"}]
@@ -83,6 +89,85 @@ def test_no_answer_tells_where_a_model_lies(http, model):
     for path in ("/v1/models", "/methods", "/sampling", "/tokenizer_info", "/metrics", "/health"):
         answer = http.get(path, params={"model": model} if path != "/metrics" else None)
         assert answer.status_code == 200 and HIDDEN not in answer.text, path
+
+
+WHOLE = {
+    "/v1/chat/completions": {"messages": CHAT, "max_tokens": 2},
+    "/v1/completions": {"prompt": "x", "max_tokens": 2},
+    "/v1/responses": {"input": "x", "max_output_tokens": 2},
+    "/v1/embeddings": {"input": "x"},
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [5]},
+}
+ODD = ([True], -1, 10**9, "", "x", {"x": 1}, LONG, [10**9])
+"""Values of which most fields take few: each way to refuse a field is met."""
+REFUSING = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{{ m.content }}{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def from_directory(tmp_path_factory):
+    """A server of directories, loaded as the command does."""
+    place = tmp_path_factory.mktemp(HIDDEN)
+    target = str(micro.write(place / "target", hidden=64, template=REFUSING))
+    small = str(micro.write(place / "small", hidden=64))
+    flags = ServeFlags(model=[target, f"other={target}"], draft=small, dtype="torch")
+    load = partial(_load, loading=flags.loading, keep=flags.keep, method="plain")
+    names = _named(flags.model or [])
+    path = tmp_path_factory.mktemp("log") / "requests"
+    written = RequestLog(str(path), texts=True)
+    with (
+        served(_loaders(names, _trained([], names), load), request_log=written) as house,
+        house.client() as client,
+    ):
+        yield house, client
+        written.close_log()
+    assert HIDDEN not in path.read_text("utf-8")
+
+
+def test_every_route_of_a_model_from_a_directory_is_silent_about_it(from_directory):
+    house, http = from_directory
+    assert set(house.models.loaders) == {"target", "other"}
+    seen = set()
+    for route in house.app.routes:
+        for verb in sorted(route.methods - {"HEAD", "OPTIONS"}):
+            for name in ("target", "nobody"):
+                path = re.sub(r"\{\w+(:path)?\}", name, route.path)
+                body = {"json": {"model": name, **WHOLE[path]}} if verb == "POST" else {}
+                query = {"model": name} if verb == "GET" else {}
+                answer = http.request(verb, path, params=query, **body)
+                assert HIDDEN not in answer.text, (verb, path, answer.text)
+                assert answer.status_code < 500, (verb, path, answer.text)
+                seen.add((path, answer.status_code))
+    assert {path for path, status in seen if status == 200} >= WHOLE.keys()
+
+
+@pytest.mark.parametrize("path", WHOLE)
+def test_no_refusal_of_a_field_tells_where_a_model_lies(from_directory, path):
+    _, http = from_directory
+    statuses = Counter()
+    for name in sorted({*request_body_fields(path), *WHOLE[path]}):
+        for value in ODD:
+            answer = http.post(path, json={**WHOLE[path], name: value})
+            assert HIDDEN not in answer.text, (name, answer.text)
+            assert answer.status_code < 500, (name, value, answer.text)
+            statuses[answer.status_code] += 1
+    assert statuses[400] >= len(ODD) and statuses.keys() <= {200, 400, 404}
+
+
+def test_what_a_chat_template_refuses_is_told_without_its_place(from_directory):
+    _, http = from_directory
+    system = [{"role": "system", "content": "x"}, *CHAT]
+    for path, body in (
+        ("/v1/chat/completions", {"messages": system}),
+        ("/v1/responses", {"input": "x", "instructions": "x"}),
+        ("/tokenize", {"messages": system}),
+    ):
+        answer = http.post(path, json=body)
+        assert answer.status_code == 400 and "no system" in answer.text
+        assert HIDDEN not in answer.text and ".jinja" not in answer.text
 
 
 def test_figures_have_the_names_that_clients_know(http):

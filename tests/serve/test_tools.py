@@ -327,6 +327,10 @@ def both_ways(client, body):
     return whole.choices, parts
 
 
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+FORM = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+
+
 def bound(model, **more):
     return {
         "model": model,
@@ -414,14 +418,50 @@ def test_one_call_at_most(server, client):
 
 
 def test_a_format_binds_what_is_not_a_call(client):
-    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
-    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    choices, _ = both_ways(client, bound("tiny", response_format=form, n=6))
+    choices, _ = both_ways(client, bound("tiny", response_format=FORM, n=6))
     for c in choices:
         if c.message.tool_calls:
             assert {x.function.name for x in c.message.tool_calls} <= {"go", "stay"}
         else:
             assert type(json.loads(c.message.content)["a"]) is bool
+
+
+@pytest.mark.parametrize("model", ["tools", "tiny"])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "go"}}])
+@pytest.mark.parametrize("form", [{"type": "json_object"}, FORM], ids=["object", "schema"])
+def test_a_tool_that_must_be_called_comes_before_a_format(client, model, choice, form):
+    """A format is of the text, as OpenAI has it: an answer that must be a call has none."""
+    body = bound(model, tool_choice=choice, max_tokens=200)
+    plain, _ = both_ways(client, body)
+    formed, _ = both_ways(client, {**body, "response_format": form})
+    calls = [[call.function for call in c.message.tool_calls or ()] for c in formed]
+    assert calls == [[call.function for call in c.message.tool_calls or ()] for c in plain]
+    assert all(calls) and not any(c.message.content for c in formed)
+
+
+@pytest.mark.parametrize("field", ["guided_choice", "guided_regex", "span_of"])
+def test_any_other_constraint_beside_a_tool_that_must_be_called_is_refused_by_name(server, field):
+    body = bound("tiny", tool_choice="required")
+    with server.client() as http:
+        given = {"guided_choice": ["a"]}.get(field, "a")
+        answer = http.post("/v1/chat/completions", json={**body, field: given})
+        wrong = {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}
+        format_wrong = http.post("/v1/chat/completions", json={**body, "response_format": wrong})
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == "tool_choice"
+    assert f"beside {field}" in error["message"]
+    # A format that is wrong is refused, even though it would bind nothing.
+    assert format_wrong.status_code == 400
+    assert format_wrong.json()["error"]["param"] == "response_format"
+
+
+def test_a_format_leaves_room_for_calls(server, client):
+    """Where calls have tags, a format binds what is not a call, and calls stay possible."""
+    text = server.models.workers["tiny"].model.checkpoint.text
+    first = text.encode(OPEN, special=False)[0]
+    body = bound("tiny", response_format=FORM, logit_bias={str(first): 100}, max_tokens=200)
+    choices, _ = both_ways(client, body)
+    assert any(c.message.tool_calls for c in choices)
 
 
 # ---- the default prompt ----

@@ -79,7 +79,8 @@ class ServeFlags:
     api_key_file: Annotated[
         Path | None,
         Option(
-            help=f"keys, one a line; {KEY} in the environment is one as well",
+            help="keys, one a line, with limits behind them where they have some (name=… requests=… tokens=… answers=…); "
+            f"{KEY} in the environment is one as well",
             rich_help_panel=SERVER,
         ),
     ] = None
@@ -99,7 +100,19 @@ class ServeFlags:
             rich_help_panel=SERVER,
         ),
     ] = None
+    request_log: Annotated[
+        str | None,
+        Option(
+            help="write a line of JSON for each request to this file (-: standard error)",
+            rich_help_panel=SERVER,
+        ),
+    ] = None
+    log_texts: bool = _set("log_texts", SERVER)
+    access_log: str = _set("access_log", SERVER)
     unknown_fields: str = _set("unknown_fields", SERVER)
+    stored_responses: int = _set("stored_responses", LIMITS)
+    stored_size: float = _set("stored_size", LIMITS)
+    stored_seconds: float = _set("stored_seconds", LIMITS)
     drain: float = _set("drain", SERVER)
     max_running: int = _limited("running")
     max_waiting: int = _limited("waiting")
@@ -148,6 +161,14 @@ def serve(flags: ServeFlags) -> None:
     registry.check_names(flags.method, {})
     if flags.trace is not None and flags.replicas > 1:
         raise RequestError("serve does not take --trace with --replicas: a trace is of one process")
+    if flags.request_log is not None and flags.replicas > 1:
+        raise RequestError(
+            "serve does not take --request-log with --replicas: what a request took is known to its replica only"
+        )
+    if flags.log_texts and flags.request_log is None:
+        raise RequestError(
+            "log_texts is given without --request-log: there is no line to hold texts"
+        )
     missing = [name for name in RAY_NEEDS if flags.replicas > 1 and find_spec(name) is None]
     if missing:
         raise MissingError(
@@ -155,7 +176,7 @@ def serve(flags: ServeFlags) -> None:
         )
     # Only now, as these imports load torch.
     from polydec.serve.app import create_app
-    from polydec.serve.gate import read_keys
+    from polydec.serve.quotas import counts_at_end, read_keys
     from polydec.serve.run import check_address, open_listening_socket
     from polydec.serve.run import run_server as run
 
@@ -166,15 +187,24 @@ def serve(flags: ServeFlags) -> None:
     # Without a key only this machine may be listened on.
     keys = read_keys(flags.api_key_file, os.environ.get(KEY))
     check_address(flags.host, keys, flags.without_key)
+    if flags.replicas > 1 and any(counts_at_end(key.quota) for key in keys):
+        raise RequestError(
+            "serve does not take tokens=… or answers=… of an API key with --replicas: each replica knows its own part only"
+        )
     load = partial(_load, loading=flags.loading, keep=flags.keep, method=flags.method)
     names = _named(flags.model or [LOADING["name"].default])
     trained = _trained(flags.with_ or [], names)
     loaders = _loaders(names, trained, load)
     if flags.replicas == 1:
+        from polydec.serve.request_log import RequestLog
+        from polydec.serve.stored_responses import ResponseStore
         from polydec.serve.traced import ServerTrace
 
         # Before the trace is opened: a port in use may mean that another server writes to it.
         sock = open_listening_socket(flags.host, flags.port)
+        written = None
+        if flags.request_log is not None:
+            written = RequestLog(flags.request_log, flags.log_texts)
         app = create_app(
             loaders,
             limits=allowed,
@@ -184,8 +214,12 @@ def serve(flags: ServeFlags) -> None:
             lenient=lenient,
             origins=origins,
             trace=None if flags.trace is None else ServerTrace(flags.trace),
+            request_log=written,
+            stored=ResponseStore(
+                flags.stored_responses, int(flags.stored_size * (1 << 20)), flags.stored_seconds
+            ),
         )
-        run(app, sock, drain=flags.drain)
+        run(app, sock, drain=flags.drain, access_log=flags.access_log)
         return
     # The replicas share the processor's cores.
     each = flags.threads or max(1, (os.cpu_count() or 1) // flags.replicas)
@@ -203,7 +237,7 @@ def serve(flags: ServeFlags) -> None:
         lenient=lenient,
     )
     front = create_front(fleet, limits=allowed, keys=keys, local=local, origins=origins)
-    run(front, sock, drain=flags.drain)
+    run(front, sock, drain=flags.drain, access_log=flags.access_log)
 
 
 def check_server_flags(flags: ServeFlags) -> None:

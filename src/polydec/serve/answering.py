@@ -28,6 +28,7 @@ from polydec.serve.endpoints import EndpointAnswer
 from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import json_pieces, json_text
 from polydec.serve.reply import AnswerDelta
+from polydec.serve.request_log import record_of
 from polydec.serve.worker import LEFT, ResponseAnswers
 
 log = logging.getLogger("polydec.serve")
@@ -73,7 +74,8 @@ async def respond_to_request(
         leaving = asyncio.create_task(_left(request, answers))
         if wanted.stream:
             # From here on the stream itself ends the request.
-            return EventStream(writers, reply, answers, leaving, headers)
+            request_id = record_of(request.scope).request_id
+            return EventStream(writers, reply, answers, leaving, headers, request_id)
         listed = 0
         most = answers.limits.entries
         async for news in answers.next_news():
@@ -146,6 +148,7 @@ class EventStream(StreamingResponse):
         answers: The answers under way.
         leaving: The task that waits for the client to leave; it is cancelled at the end.
         headers: Headers of the response.
+        request_id: Id of the request, which stands in its errors. Default "".
     """
 
     def __init__(
@@ -155,9 +158,10 @@ class EventStream(StreamingResponse):
         answers: ResponseAnswers,
         leaving: asyncio.Task[None],
         headers: Mapping[str, str],
+        request_id: str = "",
     ) -> None:
         super().__init__(
-            _events(writers, reply, answers),
+            _events(writers, reply, answers, request_id),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
         )
@@ -173,7 +177,7 @@ class EventStream(StreamingResponse):
 
 
 async def _events(
-    writers: Executor, reply: EndpointAnswer, answers: ResponseAnswers
+    writers: Executor, reply: EndpointAnswer, answers: ResponseAnswers, request_id: str
 ) -> AsyncIterator[str]:
     """The events of a stream. What fails on the way becomes an event with an error."""
     try:
@@ -192,10 +196,12 @@ async def _events(
         if reply.last:
             yield reply.last
     except RefusalError as refusal:
+        refusal.request_id = request_id
         yield server_sent_event(reply.failure_events(refusal))
     except Exception:
-        log.exception("a stream failed")
+        log.exception("the stream of request %s failed", request_id)
         internal = RefusalError("the request failed inside the server", status=500, code="internal")
+        internal.request_id = request_id
         yield server_sent_event(reply.failure_events(internal))
 
 

@@ -34,11 +34,16 @@ from polydec.serve.embeddings import EmbeddingRequest
 from polydec.serve.embeddings import read_embedding_request as read_embeddings
 from polydec.serve.endpoints import ENDPOINTS, EndpointAnswer, ServerEndpoint
 from polydec.serve.errors import RefusalError, refusal_from_error
+from polydec.serve.gate import count_answers
 from polydec.serve.memory import giving_back
 from polydec.serve.metrics import ServerMetrics
 from polydec.serve.models import ServedModels
+from polydec.serve.quotas import ApiKey
+from polydec.serve.request_log import RequestLog, ResponseCounts, record_of
+from polydec.serve.responses import ResponsesReader
 from polydec.serve.settings import RequestLimits, ServerSettings
 from polydec.serve.shapes import read_messages
+from polydec.serve.stored_responses import ClientResponses, ResponseStore
 from polydec.serve.template import chat_ending
 from polydec.serve.traced import ServerTrace
 from polydec.serve.worker import ModelWorker
@@ -62,13 +67,15 @@ def create_app(
     loaders: Mapping[str, Callable[[], LoadedModel]],
     *,
     limits: RequestLimits | None = None,
-    keys: tuple[str, ...] = (),
+    keys: tuple[str | ApiKey, ...] = (),
     method: str = ServerSettings.method,
     local: bool = True,
     lenient: bool = False,
     origins: tuple[str, ...] = (),
     trace: ServerTrace | None = None,
     replica: bool = False,
+    request_log: RequestLog | None = None,
+    stored: ResponseStore | None = None,
 ) -> FastAPI:
     """Make the application that serves models over HTTP.
 
@@ -87,6 +94,10 @@ def create_app(
         trace: Where to write what happens to requests. None: nowhere.
         replica: Whether a front (replicas.py) hands requests on to this server and says whose they
             are. Default False.
+        request_log: Where to write a line for each request; it is closed with the application.
+            None: nowhere.
+        stored: Where responses are kept whose request says so. None: a store of the usual size,
+            and none behind a front, which does not know who has which.
 
     Returns:
         The application; models are loaded once it runs.
@@ -98,6 +109,12 @@ def create_app(
     registry.get_recipe_module(method)
     limits, metrics = limits or RequestLimits(), ServerMetrics()
     models = ServedModels(loaders, limits, metrics, trace)
+    if stored is not None:
+        store = stored
+    elif replica:
+        store = ResponseStore(0)
+    else:
+        store = ResponseStore()
     readers = ThreadPoolExecutor(READERS, "read")
     writers = ThreadPoolExecutor(WRITERS, "write")
 
@@ -111,9 +128,18 @@ def create_app(
         readers.shutdown(wait=False, cancel_futures=True)
         writers.shutdown(wait=False, cancel_futures=True)
         await models.close()
+        if request_log is not None:
+            await asyncio.to_thread(request_log.close_log)
 
     app = create_base_app(
-        models, lifespan, metrics, keys=keys, local=local, origins=origins, replica=replica
+        models,
+        lifespan,
+        metrics,
+        keys=keys,
+        local=local,
+        origins=origins,
+        replica=replica,
+        request_log=request_log,
     )
 
     async def reading(
@@ -134,6 +160,7 @@ def create_app(
         """
         # The bytes are bounded while they come in, before anything is parsed.
         text = await read_bytes(request, limits.body)
+        record_of(request.scope).note_body(text)
         models.asked += 1
 
         def read_once() -> T:
@@ -162,6 +189,8 @@ def create_app(
             RefusalError: The request cannot be honoured.
         """
         shape = endpoint.reads()
+        if isinstance(shape, ResponsesReader) and store.most:
+            shape.kept = ClientResponses(store, client_of(request.scope).credential)
 
         def read(body: RequestBody) -> tuple[RequestBody, ModelWorker, ResponseOptions]:
             worker = models.find_worker(body.take_field("model"))
@@ -171,12 +200,15 @@ def create_app(
 
         body, worker, wanted = await reading(read, request, lenient)
         headers = _told(body.ignored)
+        count_answers(request.scope, sum(ask.n for ask in wanted.asks))
         try:
             answers = await worker.start_requests(
                 wanted.asks, steps=wanted.steps, client=client_of(request.scope)
             )
         except PolydecError as error:
             raise refusal_from_error(error, body.fields) from None
+
+        record_of(request.scope).attach_answers(worker.name, answers)
 
         def answer_once() -> EndpointAnswer:
             # Made only once the request is admitted: id and time are those of the answer.
@@ -211,6 +243,34 @@ def create_app(
     async def responses(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/responses"])
 
+    @app.get("/v1/responses/{name}", summary="a response that was stored")
+    async def stored_response(request: Request, name: str) -> Response:
+        """Give a stored response back.
+
+        Args:
+            request: The request.
+            name: Id of the response.
+
+        Returns:
+            The response as it was sent.
+        """
+        mine = ClientResponses(store, client_of(request.scope).credential)
+        return Response(mine.stored_body(name), media_type="application/json")
+
+    @app.delete("/v1/responses/{name}", summary="forget a response that was stored")
+    async def forgotten(request: Request, name: str) -> dict[str, Any]:
+        """Forget a stored response.
+
+        Args:
+            request: The request.
+            name: Id of the response.
+
+        Returns:
+            What OpenAI's server says then.
+        """
+        ClientResponses(store, client_of(request.scope).credential).forget_response(name)
+        return {"id": name, "object": "response", "deleted": True}
+
     @app.post(
         "/v1/embeddings",
         summary="vectors of texts, read out of the model",
@@ -222,6 +282,10 @@ def create_app(
             return worker, read_embeddings(body, worker.model, limits)
 
         worker, asked = await reading(read, request)
+        count_answers(request.scope, 1)
+        record = record_of(request.scope)
+        record.model = worker.name
+        record.counts = ResponseCounts(prompt=asked.tokens)
         # Reads share passes with the answers that are being written.
         work = worker.run_reading(
             embedding_vectors(worker.model, asked.texts, asked.how), client_of(request.scope)

@@ -18,6 +18,8 @@ from polydec.base.options import short_repr
 from polydec.serve.errors import RefusalError
 from polydec.serve.gate import AccessGate, refusal_response
 from polydec.serve.metrics import ServerMetrics
+from polydec.serve.quotas import ApiKey
+from polydec.serve.request_log import REQUEST_ID, RequestLog, RequestRecorder, record_of
 
 log = logging.getLogger("polydec.serve")
 
@@ -30,11 +32,12 @@ def create_base_app(
     lifespan: Callable[[FastAPI], Any],
     metrics: ServerMetrics,
     *,
-    keys: tuple[str, ...],
+    keys: tuple[str | ApiKey, ...],
     local: bool,
     origins: tuple[str, ...] = (),
     described: bool = True,
     replica: bool = False,
+    request_log: RequestLog | None = None,
 ) -> FastAPI:
     """Make an application without routes: the gate, errors in OpenAI's form, and cross-origin
     rules.
@@ -48,6 +51,7 @@ def create_base_app(
         origins: Origins of web pages that may use it, ``*`` for all. Default: none.
         described: Whether it serves its own OpenAPI description. Default True.
         replica: Whether a front says whose requests these are. Default False.
+        request_log: Where to write a line for each request. None: nowhere.
 
     Returns:
         The application.
@@ -68,10 +72,12 @@ def create_base_app(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,
-            allow_methods=("GET", "POST"),
+            allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
-            expose_headers=(IGNORED, "Retry-After"),
+            expose_headers=(IGNORED, "Retry-After", REQUEST_ID),
         )
+    # Outside of all of it: what is refused is named and logged as well.
+    app.add_middleware(RequestRecorder, request_log=request_log)
 
     @app.exception_handler(RefusalError)
     async def refuse(request: Request, error: RefusalError) -> JSONResponse:
@@ -84,7 +90,7 @@ def create_base_app(
         Returns:
             The error in OpenAI's form.
         """
-        return refusal_response(error, metrics)
+        return refusal_response(error, metrics, request.scope)
 
     @app.exception_handler(HTTPException)
     async def missing(request: Request, error: HTTPException) -> JSONResponse:
@@ -104,6 +110,7 @@ def create_base_app(
         return refusal_response(
             RefusalError(messages.get(error.status_code, error.detail), status=error.status_code),
             metrics,
+            request.scope,
         )
 
     @app.exception_handler(Exception)
@@ -117,11 +124,16 @@ def create_base_app(
         Returns:
             An internal error in OpenAI's form.
         """
-        log.error("a request failed", exc_info=error)
-        return refusal_response(
+        request_id = record_of(request.scope).request_id
+        log.error("request %s failed", request_id, exc_info=error)
+        response = refusal_response(
             RefusalError("the request failed inside the server", status=500, code="internal"),
             metrics,
+            request.scope,
         )
+        # Starlette answers faults outside of every layer, and so outside of the one that adds this.
+        response.headers[REQUEST_ID] = request_id
+        return response
 
     return app
 

@@ -71,6 +71,10 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 """Fields of which only these values are honoured, none (null) besides: they say what the server does anyway."""
 
 
+KEPT = ("store", "previous_response_id")
+"""Of these the ones that an endpoint with a memory takes itself; all others refuse them as they do the rest of ONLY."""
+
+
 ASKED: Mapping[str, str] = MappingProxyType(
     {
         **{
@@ -115,6 +119,7 @@ class RequestBody:
 
     Attributes:
         ignored: Unknown fields that were ignored.
+        constraint_field: The field that constrains the answer, once it was read; "" where none does.
 
     Raises:
         RefusalError: A field of ONLY has another value.
@@ -126,6 +131,7 @@ class RequestBody:
         self.limits = limits
         self.lenient = lenient
         self.ignored = list[str]()
+        self.constraint_field = ""
         # Fields are taken out one by one: what is left at the end is unknown.
         self._left = {k: v for k, v in data.items() if v is not None}
         self.fields = frozenset(data)
@@ -135,14 +141,20 @@ class RequestBody:
         # reads.
         for name in IDLE:
             self._left.pop(name, None)
-        for name, legal in ONLY.items():
-            if name in self._left and not any(_same(self._left[name], x) for x in legal):
-                allowed = " or ".join(map(short_repr, legal)) or "none"
-                raise RefusalError(
-                    f"{name} is {short_repr(self._left[name])}: this server takes only {allowed}",
-                    param=name,
-                )
-            self._left.pop(name, None)
+        for name in ONLY:
+            if name not in KEPT:
+                self._drop_idle(name)
+
+    def _drop_idle(self, name: str) -> None:
+        """Take a field that says what the server does anyway. Raises RefusalError where it does not."""
+        legal = ONLY[name]
+        if name in self._left and not any(_same(self._left[name], x) for x in legal):
+            allowed = " or ".join(map(short_repr, legal)) or "none"
+            raise RefusalError(
+                f"{name} is {short_repr(self._left[name])}: this server takes only {allowed}",
+                param=name,
+            )
+        self._left.pop(name, None)
 
     def take_field(self, name: str, default: Any = None) -> Any:
         """Take a field as it stands.
@@ -262,6 +274,8 @@ class RequestBody:
         Raises:
             RefusalError: A field is unknown.
         """
+        for name in KEPT:
+            self._drop_idle(name)
         if self.lenient:
             self.ignored += self._left
             self._left = {}

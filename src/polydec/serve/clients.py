@@ -22,10 +22,12 @@ class ClientIdentity:
         credential: Names the API key that the request came with, "" where the server has none: then
             all clients are one, as far as cached texts go.
         address: Where it came from; an IPv6 address without the half that a client may choose.
+        label: What the log calls it: a name, or a short digest of its key. "": its address.
     """
 
     credential: str = ""
     address: str = ""
+    label: str = ""
 
     @property
     def account(self) -> str:

@@ -14,6 +14,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from polydec.serve.errors import RefusalError
+from polydec.serve.request_log import REQUEST_ID, choose_request_id
 
 PART = 16 << 10
 """Bytes of a body that are read at a time; then others have their turn. A head that is longer than this is refused."""
@@ -112,11 +113,14 @@ class BoundedConnection(H11Protocol, asyncio.BufferedProtocol):
             if self.cycle is not None and not self.cycle.response_complete:
                 self.cycle.disconnected = True  # whoever works on it writes no second answer
                 self.cycle.message_event.set()
+            # Nothing of its head can be trusted: the id is a new one.
+            refusal.request_id = choose_request_id("")
             body = json.dumps(refusal.to_json()).encode()
             headers = [
                 ("content-type", "application/json"),
                 ("content-length", str(len(body))),
                 ("connection", "close"),
+                (REQUEST_ID, refusal.request_id),
             ]
             for event in (
                 h11.Response(status_code=refusal.status, headers=headers),

@@ -119,6 +119,7 @@ def read_request_constraint(body: RequestBody, model: LoadedModel) -> OutputCons
         )
     # There is one entry or none.
     for name, value in asked.items():
+        body.constraint_field = name
         return compile_field_constraint(name, lambda value=value: constraint_of(value), model)
     return None
 

@@ -141,6 +141,10 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "text": _of("object", "format: as response_format elsewhere"),
                 "include": _of("array", "message.output_text.logprobs"),
                 "top_logprobs": _BESIDE,
+                "store": _of("boolean", "keep the response for later turns"),
+                "previous_response_id": _of(
+                    "string", "a stored response, behind which this goes on"
+                ),
                 **_TOOLS,
                 **_TEMPLATE,
                 **_BUDGETS,

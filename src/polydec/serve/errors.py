@@ -50,6 +50,7 @@ class RefusalError(Exception):
         self.status = status
         self.code = code
         self.retry = retry
+        self.request_id = ""
         self.param = (
             None if param is None else escape_control_characters(param)
         )  # it may be a client's word
@@ -58,9 +59,10 @@ class RefusalError(Exception):
         kind = KINDS.get(
             self.status, "invalid_request_error" if self.status < 500 else "server_error"
         )
-        return {
-            "error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        }
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        if self.request_id:
+            error["request_id"] = self.request_id
+        return {"error": error}
 
     @property
     def headers(self) -> dict[str, str]:

@@ -5,26 +5,37 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Iterable
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterable
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from polydec.base.edge import read_bytes
-from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.serve.arrival import discard_request_body
-from polydec.serve.clients import HEADER, ClientIdentity, address_of, attach_client, from_header
+from polydec.serve.clients import (
+    HEADER,
+    ClientIdentity,
+    address_of,
+    attach_client,
+    client_of,
+    from_header,
+)
 from polydec.serve.errors import RefusalError
 from polydec.serve.metrics import ServerMetrics
+from polydec.serve.quotas import ApiKey, QuotaBook, as_api_keys
+from polydec.serve.request_log import record_of
 
-OPEN = ("/", "/health", "/docs", "/openapi.json")
-"""Paths that need no key: the page asks for one itself, who restarts a server has none, and what can be asked is no secret."""
+OPEN = ("/", "/health")
+"""Paths that need no key: the page asks for one itself, and who restarts a server has none."""
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]", "::1")
 """Names of this machine. A server without a key answers to no other: a page in a browser could give one of its own."""
+
+
+_USAGE = "polydec.usage"
+"""Where the gate notes in a request's scope what its key has taken."""
 
 
 class AccessGate:
@@ -37,21 +48,29 @@ class AccessGate:
         local: Whether the server answers only to the names of this machine.
         replica: Whether the only client is a front, which says whose request it hands on. Default
             False.
+        clock: Gives the time in seconds, by which quotas are counted. Default `time.monotonic`.
+
+    Attributes:
+        quotas: What each key has taken.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        keys: Iterable[str],
+        keys: Iterable[str | ApiKey],
         metrics: ServerMetrics,
         local: bool,
         replica: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.app = app
         self.metrics = metrics
         self.local = local
         self.replica = replica
-        self.digests = [_digest(key) for key in keys]
+        self.keys = as_api_keys(keys)
+        self.digests = [_digest(key.secret) for key in self.keys]
+        quotas = {_credential(at): key.quota for at, key in enumerate(self.keys)}
+        self.quotas = QuotaBook(quotas, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,10 +78,11 @@ class AccessGate:
             return
         try:
             self.check_request(scope)
+            self.admit_request(scope)
         except RefusalError as refusal:
             # A client that still writes would lose the answer.
             await discard_request_body(receive)
-            await refusal_response(refusal, self.metrics)(scope, receive, send)
+            await refusal_response(refusal, self.metrics, scope)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
@@ -86,6 +106,7 @@ class AccessGate:
                 code="wrong_host",
             )
         credential = ""
+        label = ""
         if self.digests and scope["path"] not in OPEN:
             kind, _, key = headers.get("authorization", "").partition(" ")
             digest = _digest(key.strip())
@@ -99,13 +120,15 @@ class AccessGate:
                 )
             # A key's place stands for it from here on: nothing behind the gate knows the key
             # itself.
-            credential = f"key-{right.index(True)}"
-        attach_client(
-            scope,
-            from_header(headers.get(HEADER, ""))
-            if self.replica
-            else ClientIdentity(credential, address_of(scope)),
-        )
+            at = right.index(True)
+            credential = _credential(at)
+            label = self.keys[at].name or digest.hex()[:8]
+        if self.replica:
+            client = from_header(headers.get(HEADER, ""))
+        else:
+            client = ClientIdentity(credential, address_of(scope), label)
+        attach_client(scope, client)
+        record_of(scope).client = client.label or client.account
         # Only JSON: a page of another site may send a form without asking, but no JSON.
         if (
             scope["method"] == "POST"
@@ -115,19 +138,60 @@ class AccessGate:
                 "the body must be JSON, with `Content-Type: application/json`", status=415
             )
 
+    def admit_request(self, scope: Scope) -> None:
+        """Count a request that asks for work, and have what it takes counted when it is over.
 
-def refusal_response(refusal: RefusalError, metrics: ServerMetrics) -> JSONResponse:
+        Args:
+            scope: The request's scope.
+
+        Raises:
+            RefusalError: Its key has taken what it may.
+        """
+        usage = self.quotas.usage_of(client_of(scope).credential)
+        scope[_USAGE] = usage
+        # Only what is posted makes work; to look at the models or at the figures is free.
+        if scope["method"] != "POST":
+            return
+        usage.admit_request()
+        record_of(scope).when_ended(
+            lambda record: usage.charge_tokens(record.counts.prompt + record.counts.output)
+        )
+
+
+def count_answers(scope: Scope, count: int) -> None:
+    """Count answers of a request against its key's quota, until the response is over.
+
+    Args:
+        scope: The request's scope.
+        count: How many answers.
+
+    Raises:
+        RefusalError: They are too many.
+    """
+    usage = scope.get(_USAGE)
+    if usage is not None:
+        end_answers = usage.begin_answers(count)
+        record_of(scope).when_ended(lambda _: end_answers())
+
+
+def refusal_response(refusal: RefusalError, metrics: ServerMetrics, scope: Scope) -> JSONResponse:
     """Make the response to a request that is refused, and count it.
 
     Args:
         refusal: Why it is refused.
         metrics: Counters of the server.
+        scope: The request's scope.
 
     Returns:
         The error in OpenAI's form.
     """
+    refusal.request_id = record_of(scope).request_id
     metrics.refused.labels("", str(refusal.status)).inc()
     return JSONResponse(refusal.to_json(), refusal.status, refusal.headers)
+
+
+def _credential(at: int) -> str:
+    return f"key-{at}"
 
 
 def _digest(key: str) -> bytes:
@@ -140,36 +204,6 @@ def _host(host: str) -> str:
     if colon and port.isdigit() and (":" not in name or name.endswith("]")):
         return name
     return host
-
-
-def read_keys(path: Path | None, environment: str | None) -> tuple[str, ...]:
-    """Read API keys from a file and from the environment.
-
-    Args:
-        path: File with a key on each line; # begins a remark. None: no file.
-        environment: A further key. None: there is none.
-
-    Returns:
-        The keys.
-
-    Raises:
-        RequestError: The file has none, or one is too short to keep anybody out.
-    """
-    if path is None:
-        lines = []
-    else:
-        lines = read_bytes(path, 1 << 20).decode("utf-8-sig", "replace").splitlines()
-    keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
-    if path is not None and not keys:
-        raise RequestError(f"file {str(path)!r} holds no API key: write one a line")
-    if environment is not None:
-        keys.append(environment.strip())
-    for key in keys:
-        if not key.isascii() or not key.isprintable() or " " in key or len(key) < 8:
-            raise RequestError(
-                "an API key must have at least 8 characters, printable ASCII without spaces"
-            )
-    return tuple(keys)
 
 
 def is_loopback_address(host: str) -> bool:

@@ -98,7 +98,7 @@ _NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 _PLACES = "this server has no such places: it writes and reads text"
-_KEPT = "nothing is kept here between requests but caches"
+_KEPT = "nothing is kept here between requests but caches and stored responses"
 _INSIDE = "it is a matter of that engine's inside"
 _NO_OTHER_PROMPT = "a prompt is read whole, or refused"
 REASONS: Mapping[str, str] = MappingProxyType(

@@ -31,6 +31,8 @@ from polydec.serve.arrival import read_bytes
 from polydec.serve.clients import HEADER, client_of
 from polydec.serve.errors import RefusalError
 from polydec.serve.metrics import ServerMetrics
+from polydec.serve.quotas import ApiKey
+from polydec.serve.request_log import REQUEST_ID, record_of
 from polydec.serve.router import ReplicaRouter, prefix_block_hashes, prompt_beginning
 from polydec.serve.run import open_listening_socket
 from polydec.serve.settings import RequestLimits
@@ -186,7 +188,7 @@ def create_front(
     fleet: ReplicaFleet,
     *,
     limits: RequestLimits,
-    keys: tuple[str, ...] = (),
+    keys: tuple[str | ApiKey, ...] = (),
     local: bool = True,
     origins: tuple[str, ...] = (),
 ) -> FastAPI:
@@ -237,7 +239,7 @@ def create_front(
             await _metrics(fleet), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
 
-    @app.api_route("/{path:path}", methods=["GET", "POST"])
+    @app.api_route("/{path:path}", methods=["GET", "POST", "DELETE"])
     async def hand_on(request: Request, path: str) -> Response:
         """Hand a request on to a replica.
 
@@ -342,6 +344,7 @@ async def _sent(fleet: ReplicaFleet, port: int, request: Request, body: bytes) -
     headers = {
         "authorization": f"Bearer {fleet.key}",
         HEADER: client_of(request.scope).to_header(),
+        REQUEST_ID: record_of(request.scope).request_id,
     } | {k: v for k, v in request.headers.items() if k in ("content-type", "accept")}
     url = httpx.URL(f"http://127.0.0.1:{port}{request.url.path}", query=request.url.query.encode())
     sent = fleet.client.build_request(request.method, url, headers=headers, content=body or None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from polydec.request.tool_calls import (
 from polydec.serve.body import RequestBody, ResponseOptions, read_ask_fields, read_max_tokens
 from polydec.serve.constrained import read_request_constraint
 from polydec.serve.errors import RefusalError
-from polydec.serve.json_text import LazyRows
+from polydec.serve.json_text import LazyRows, json_pieces
 from polydec.serve.reasoning import ThoughtStream, may_think, read_reasoning
 from polydec.serve.reply import (
     AnswerDelta,
@@ -29,6 +30,7 @@ from polydec.serve.reply import (
     piece_rows,
 )
 from polydec.serve.shapes import ChatCompletionsShape, TokenOffsets, read_messages
+from polydec.serve.stored_responses import ClientResponses
 from polydec.serve.template import no_ending, template_values
 from polydec.serve.tools import read_tools
 
@@ -41,9 +43,24 @@ THOUGHT = -2
 
 
 class ResponsesReader:
-    """How a request is read."""
+    """How a request is read.
+
+    Args:
+        kept: The stored responses of the client. None: nothing is stored here.
+
+    Attributes:
+        stores: Whether the response is to be kept.
+        previous: Id of the response behind which it goes on; None where it begins a chat.
+        chat: The messages up to its own, without the instructions.
+    """
 
     prefix = "resp"
+
+    def __init__(self, kept: ClientResponses | None = None) -> None:
+        self.kept = kept
+        self.stores = False
+        self.previous: str | None = None
+        self.chat: list[Mapping[str, Any]] = []
 
     def read_request(
         self, body: RequestBody, model: LoadedModel, method: str, seed: int
@@ -99,7 +116,8 @@ class ResponsesReader:
             )
         most = read_max_tokens(body, "max_output_tokens")
         instructions = body.take_field("instructions")
-        messages = read_input(body, body.take_field("input"))
+        self.chat = [*self._earlier(body), *read_input(body, body.take_field("input"))]
+        messages = self.chat
         # They stand in front of every earlier message, as a system turn.
         if instructions is not None:
             if not isinstance(instructions, str):
@@ -135,6 +153,24 @@ class ResponsesReader:
             form=tools.form,
             thoughts=reasoning.told,
         )
+
+    def _earlier(self, body: RequestBody) -> list[dict[str, Any]]:
+        """The messages of the chat that a request goes on with."""
+        if self.kept is None:
+            # What asks for a memory is refused with the fields that nobody takes.
+            return []
+        self.stores = body.boolean_field("store")
+        name = body.take_field("previous_response_id")
+        if name is None:
+            return []
+        if not isinstance(name, str):
+            raise RefusalError(
+                f"previous_response_id is {short_repr(name)}: it must be the id of a response",
+                param="previous_response_id",
+            )
+        earlier = self.kept.earlier_chat(name)
+        self.previous = name
+        return earlier
 
 
 def _format(body: RequestBody) -> None:
@@ -280,7 +316,7 @@ class ResponsesAnswer:
     make some; there is no message then where it says nothing.
 
     Args:
-        shape: How the request was read. It is not used.
+        shape: How the request was read, and where the response is kept.
         wanted: What the request asks for.
         model: The model that answers.
         served: Name of the model in the response.
@@ -299,6 +335,7 @@ class ResponsesAnswer:
         name: str,
         created: int,
     ) -> None:
+        self._shape = shape
         self.wanted = wanted
         self.model = model
         self.served = served
@@ -468,7 +505,9 @@ class ResponsesAnswer:
         Returns:
             An event with the error.
         """
-        return self._event("error", code=refusal.code, message=str(refusal), param=refusal.param)
+        fields = refusal.to_json()["error"]
+        # The event's own type stands where other errors say their kind.
+        return self._event("error", **{k: v for k, v in fields.items() if k != "type"})
 
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
         # Numbers begin at 0, so the one before is used.
@@ -541,7 +580,17 @@ class ResponsesAnswer:
                 "pieces": [piece_rows(self._pieces)],
                 "requests": [completion_details(answer, self.wanted.asks[0].seed)],
             }
+        self._keep(out)
         return out
+
+    def _keep(self, out: dict[str, Any]) -> None:
+        """Keep the response, where that is asked for; it says itself whether there was room."""
+        kept = self._shape.kept
+        if kept is None or not self._shape.stores:
+            return
+        body = "".join(json_pieces(out)).encode()
+        if not kept.keep_response(self.name, body, [*self._shape.chat, *_turn(out["output"])]):
+            out["store"] = False
 
     @property
     def _message_name(self) -> str:
@@ -605,12 +654,11 @@ class ResponsesAnswer:
             # After the usual values, which these replace.
             **self.wanted.told,
             "metadata": {},
-            "previous_response_id": None,
+            "previous_response_id": self._shape.previous,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "truncation": "disabled",
-            # Nothing is stored, whatever the client asked for.
-            "store": False,
+            "store": self._shape.stores,
         }
 
     def _message(self, status: str, content: list[Any]) -> dict[str, Any]:
@@ -636,6 +684,24 @@ class ResponsesAnswer:
             ),
             marks,
         )
+
+
+def _turn(output: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What a response said and called, as a message of a chat. A call that was cut is left out."""
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    calls = list[dict[str, Any]]()
+    for item in output:
+        if item["type"] == "message":
+            message["content"] += "".join(part["text"] for part in item["content"])
+        elif item["type"] == "reasoning":
+            message["reasoning_content"] = "".join(part["text"] for part in item["content"])
+        elif item["status"] == "completed":
+            function = {"name": item["name"], "arguments": json.loads(item["arguments"])}
+            calls.append({"id": item["call_id"], "type": "function", "function": function})
+    if calls:
+        message["tool_calls"] = calls
+    # An answer that said nothing at all is no turn.
+    return [message] if len(message) > 2 or message["content"] else []
 
 
 def _listed(mark: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Collection
 from types import FrameType
 
 import uvicorn
@@ -18,6 +19,7 @@ from polydec.serve.connection import PART, BoundedConnection
 from polydec.serve.gate import is_loopback_address
 from polydec.serve.memory import one_arena
 from polydec.serve.models import ServedModels
+from polydec.serve.quotas import ApiKey
 
 
 class DrainingServer(uvicorn.Server):
@@ -114,7 +116,7 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
+def check_address(host: str, keys: Collection[str | ApiKey], anyone: bool) -> None:
     """Refuse an address at which others could use the server without a key, unless somebody said
     that they may.
 
@@ -133,7 +135,9 @@ def check_address(host: str, keys: tuple[str, ...], anyone: bool) -> None:
         )
 
 
-def uvicorn_config(app: FastAPI, drain: float, log_level: str = "error") -> uvicorn.Config:
+def uvicorn_config(
+    app: FastAPI, drain: float, log_level: str = "error", access_log: bool = False
+) -> uvicorn.Config:
     """Say how uvicorn runs an application: within bounds, and without a log of what clients do
     wrong.
 
@@ -141,6 +145,8 @@ def uvicorn_config(app: FastAPI, drain: float, log_level: str = "error") -> uvic
         app: The application.
         drain: Seconds that requests under way have at the end.
         log_level: Least level of uvicorn's own messages. Default "error".
+        access_log: Whether uvicorn writes a line for each request, where the level is info or
+            below. Default False.
 
     Returns:
         The configuration.
@@ -151,19 +157,20 @@ def uvicorn_config(app: FastAPI, drain: float, log_level: str = "error") -> uvic
         ws="none",
         h11_max_incomplete_event_size=PART,
         log_level=log_level,
-        access_log=False,
+        access_log=access_log,
         timeout_graceful_shutdown=int(drain) + 5,
         server_header=False,
     )
 
 
-def run_server(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
+def run_server(app: FastAPI, sock: socket.socket, *, drain: float, access_log: str = "off") -> None:
     """Serve until a signal comes.
 
     Args:
         app: The application, whose `app.state.models` are its models.
         sock: The socket to serve on.
         drain: Seconds that requests under way have at the end.
+        access_log: Least level of uvicorn's own messages. Default "off": its errors alone.
 
     Raises:
         RequestError: A model cannot be loaded.
@@ -181,7 +188,9 @@ def run_server(app: FastAPI, sock: socket.socket, *, drain: float) -> None:
     print_server_notice(
         f"http://{f'[{host}]' if ':' in host else host}:{port} (API under /v1, page at /); loading {', '.join(models.loaders)}"
     )
-    server = DrainingServer(uvicorn_config(app, drain), models, drain)
+    level = "error" if access_log == "off" else access_log
+    config = uvicorn_config(app, drain, level, access_log != "off")
+    server = DrainingServer(config, models, drain)
     server.run(sockets=[sock])
     if server.interrupted:
         raise KeyboardInterrupt

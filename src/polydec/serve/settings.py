@@ -96,6 +96,25 @@ class ServerSettings:
         ValueNote("ignore names them in the header X-Polydec-Ignored"),
         "what becomes of fields of a request that nobody knows",
     ] = "refuse"
+    log_texts: Annotated[
+        bool, "lines of the request log hold what was asked and answered as well"
+    ] = False
+    access_log: Annotated[
+        str,
+        OneOf("off", "critical", "error", "warning", "info", "debug", "trace"),
+        ValueNote("info and below: a line a request as well"),
+        "least level of the web server's own messages (uvicorn's), on standard error and output",
+    ] = "off"
+    stored_responses: Annotated[
+        int,
+        InRange(0, 65536),
+        ValueNote("0: none"),
+        "responses that are kept for later turns where `store` is true",
+    ] = 1000
+    stored_size: Annotated[float, InRange(0, 1 << 20), "MiB that they take"] = 64.0
+    stored_seconds: Annotated[float, InRange(1, 30 * 86400), "seconds after which one expires"] = (
+        86400.0
+    )
     drain: Annotated[
         float,
         InRange(0, 3600),

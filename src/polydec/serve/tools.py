@@ -19,7 +19,7 @@ from polydec.laws.constraints.json_schema import ANY_OBJECT, JsonSchema
 from polydec.laws.constraints.protocols import OutputConstraint
 from polydec.laws.constraints.tool_calls import OPEN, ToolCallForm, ToolCalls, ToolFunction
 from polydec.serve.body import RequestBody, is_whole
-from polydec.serve.constrained import compile_field_constraint
+from polydec.serve.constrained import PrecompiledConstraint, compile_field_constraint
 from polydec.serve.errors import RefusalError
 
 MOST = 256
@@ -95,20 +95,25 @@ def read_tools(
     # most, or a schema.
     must = choice != "auto"
     if must and asked is not None:
-        raise RefusalError(
-            f"tool_choice is {short_repr(choice)} beside a constraint of the answer: an answer that must be a call has no "
-            "other form, so leave one of them out",
-            param="tool_choice",
-        )
+        # A format is of the text of an answer (OpenAI's reading), and a call has none beside it. Any other
+        # constraint is of the whole answer.
+        if body.constraint_field != "response_format":
+            raise RefusalError(
+                f"tool_choice is {short_repr(choice)} beside {body.constraint_field}: an answer that must be a call has no "
+                "other form, so leave one of them out",
+                param="tool_choice",
+            )
+        asked = None
     strict = any(tool["function"].get("strict") for tool in tools)
     form = _form(model)
-    if isinstance(asked, JsonSchema) and form.tags:
+    whole = asked.constraint if isinstance(asked, PrecompiledConstraint) else asked
+    if isinstance(whole, JsonSchema) and form.tags:
         # Tags can stand beside a JSON answer; a bare object could not be told from it.
-        tagged = asked
+        tagged = whole
     else:
         tagged = None
     # Nothing binds the calls, or another constraint leaves no room for them.
-    if not (must or strict or tagged or not many) or asked is not tagged:
+    if not (must or strict or tagged or not many) or whole is not tagged:
         return RequestTools(tools, asked, None, told)
     functions = [t["function"] for t in tools if name in (None, t["function"]["name"])]
 

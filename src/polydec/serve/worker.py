@@ -32,6 +32,7 @@ from polydec.serve.errors import RefusalError
 from polydec.serve.limits import apply_request_limits
 from polydec.serve.metrics import ServerMetrics
 from polydec.serve.reply import AnswerDelta
+from polydec.serve.request_log import ResponseCounts
 from polydec.serve.settings import RequestLimits
 from polydec.serve.steps import StepObserver
 from polydec.serve.traced import ServerTrace, ServerTraceObserver
@@ -162,6 +163,7 @@ class ResponseAnswers:
         now = time.perf_counter()
         first = 0
         self.jobs = list[PromptJob]()
+        self._first: float | None = None
         for at, ask in enumerate(asks):
             self.jobs.append(
                 PromptJob(
@@ -197,6 +199,8 @@ class ResponseAnswers:
         while None in self.ends:
             news = await self._news.get()
             if isinstance(news, AnswerDelta):
+                if self._first is None:
+                    self._first = time.perf_counter()
                 yield news
                 continue
             self.ends[news.at] = news
@@ -210,6 +214,32 @@ class ResponseAnswers:
         return [
             end.completion for end in self.ends if end is not None and end.completion is not None
         ]
+
+    def response_counts(self) -> ResponseCounts:
+        """Count what the response took and gave, as far as it came."""
+        prompt = 0
+        output = 0
+        cached: int | None = None
+        reasons = list[str]()
+        texts = list[str]()
+        method: str | None = None
+        for job, end in zip(self.jobs, self.ends, strict=True):
+            ticket = job.ticket
+            if ticket is not None:
+                method = ticket.plan.card.name
+                prompt += len(ticket.plan.request.prompt) + ticket.plan.source
+            if end is not None and end.completion is not None:
+                output += end.completion.usage["completion_tokens"]
+                cached = (cached or 0) + end.completion.cached_tokens
+                reasons += [choice.finish_reason for choice in end.completion.choices]
+                texts += [choice.text for choice in end.completion.choices]
+            else:
+                # A copy: the engine's thread may still write.
+                output += sum(tuple(job.written.values()))
+                reasons += [job.cut or "error"] * job.ask.n
+        return ResponseCounts(
+            method, prompt, output, cached, tuple(reasons), self._first, tuple(texts)
+        )
 
     @property
     def limits(self) -> RequestLimits:

@@ -1,0 +1,346 @@
+"""What became of each request: its id, and a line of JSON in a log.
+
+The event loop puts lines into a bounded queue and never waits; a thread of its own writes them. Where that cannot keep up, or
+the disk is full, lines are lost and answers are not.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from queue import Empty, Full, Queue
+from threading import Thread
+from typing import Any, Protocol
+from uuid import uuid4
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from polydec.base.edge import error_sentence
+from polydec.base.errors import RequestError
+
+log = logging.getLogger("polydec.serve")
+
+REQUEST_ID = "x-request-id"
+"""The header that names a request: taken from the client where it is short and printable, else made."""
+STDERR = "-"
+"""What stands for standard error in place of a file's name."""
+WAITING = 4096
+"""Lines that wait to be written; more are lost."""
+LONGEST = 1 << 14
+"""Characters of a text in a line, where texts are logged."""
+LONGEST_PATH = 200
+"""Characters of a request's path in a line: clients make up what they like."""
+
+_FIELD = "polydec.record"
+_PRINTABLE = re.compile(r"[!-~]{1,128}")
+
+
+@dataclass(frozen=True)
+class ResponseCounts:
+    """What a response took and gave, as far as it came.
+
+    Attributes:
+        method: Decoding method.
+        prompt: Tokens of its prompts.
+        output: Tokens written.
+        cached: Tokens of its prompts that were not fed. None: it did not end, so nobody knows.
+        reasons: Why each answer ended, or why it was cut.
+        first: When the first token was handed on, by `time.perf_counter`. None: none was.
+        texts: The answers.
+    """
+
+    method: str | None = None
+    prompt: int = 0
+    output: int = 0
+    cached: int | None = None
+    reasons: tuple[str, ...] = ()
+    first: float | None = None
+    texts: tuple[str, ...] = ()
+
+
+class CountedAnswers(Protocol):
+    """Answers that say what they took."""
+
+    def response_counts(self) -> ResponseCounts: ...
+
+
+@dataclass(eq=False)
+class RequestRecord:
+    """What is known of one request while it is answered.
+
+    Attributes:
+        request_id: Its id.
+        verb: Its HTTP method.
+        endpoint: Its path.
+        texts: Whether texts are kept for the log.
+        client: Name of its client; None where it was not let in.
+        model: Name of the model that answers; None where none does.
+        counts: What it took.
+        status: HTTP status of the answer; 0 before there is one.
+        body: What was sent, where texts are kept.
+    """
+
+    request_id: str
+    verb: str
+    endpoint: str
+    texts: bool = False
+    client: str | None = None
+    model: str | None = None
+    counts: ResponseCounts = ResponseCounts()
+    status: int = 0
+    body: str | None = None
+    came: float = field(default_factory=time.time)
+    began: float = field(default_factory=time.perf_counter)
+    _answers: CountedAnswers | None = None
+    _endings: list[Callable[[RequestRecord], None]] = field(
+        default_factory=list["Callable[[RequestRecord], None]"]
+    )
+
+    def attach_answers(self, model: str, answers: CountedAnswers) -> None:
+        """Note who answers.
+
+        Args:
+            model: Name of the model.
+            answers: Its answers, which are asked at the end what they took.
+        """
+        self.model = model
+        self._answers = answers
+
+    def note_body(self, text: bytes) -> None:
+        """Keep what was sent, where texts are kept."""
+        if self.texts:
+            self.body = text[: 4 * LONGEST].decode("utf-8", "replace")[:LONGEST]
+
+    def when_ended(self, ending: Callable[[RequestRecord], None]) -> None:
+        """Have something called when the answer is over, however it went."""
+        self._endings.append(ending)
+
+    def end_record(self) -> None:
+        """The answer is over: count what it took, and tell those who wait for that."""
+        if self._answers is not None:
+            self.counts = self._answers.response_counts()
+            # Answers hold texts and caches: nothing of them stays behind.
+            self._answers = None
+        endings = self._endings
+        self._endings = []
+        for ending in endings:
+            ending(self)
+
+    def log_line(self) -> dict[str, Any]:
+        """The line of the log, once the record has ended."""
+        counts = self.counts
+        now = time.perf_counter()
+        at = datetime.fromtimestamp(self.came, UTC).isoformat(timespec="milliseconds")
+        first = None if counts.first is None else _milliseconds(counts.first - self.began)
+        line: dict[str, Any] = {
+            "time": at.replace("+00:00", "Z"),
+            "id": self.request_id,
+            "client": self.client,
+            "verb": self.verb,
+            "endpoint": self.endpoint,
+            "model": self.model,
+            "method": counts.method,
+            "prompt_tokens": None if self.model is None else counts.prompt,
+            "output_tokens": None if self.model is None else counts.output,
+            "cached_tokens": counts.cached,
+            "first_token_ms": first,
+            "total_ms": _milliseconds(now - self.began),
+            "finish_reasons": list(counts.reasons),
+            "status": self.status,
+        }
+        if self.texts:
+            line["request"] = self.body
+            line["answers"] = [text[:LONGEST] for text in counts.texts]
+        return line
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1000 * seconds, 3)
+
+
+def record_of(scope: Scope) -> RequestRecord:
+    """The record of a request; an empty one where nobody records."""
+    record = scope.get(_FIELD)
+    if record is None:
+        record = scope[_FIELD] = RequestRecord("", scope.get("method", ""), scope.get("path", ""))
+    return record
+
+
+def choose_request_id(sent: str) -> str:
+    """The id of a request: what its client sent where that is short and printable, else a new one."""
+    if _PRINTABLE.fullmatch(sent):
+        return sent
+    return f"req-{uuid4().hex}"
+
+
+class RequestRecorder:
+    """The layer around everything else: it names each request, and logs what became of it.
+
+    Args:
+        app: What lies behind it.
+        request_log: Where lines go. None: nowhere.
+    """
+
+    def __init__(self, app: ASGIApp, request_log: RequestLog | None = None) -> None:
+        self.app = app
+        self.request_log = request_log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        record = RequestRecord(
+            choose_request_id(Headers(scope=scope).get(REQUEST_ID, "")),
+            scope["method"],
+            scope["path"][:LONGEST_PATH],
+            self.request_log is not None and self.request_log.texts,
+        )
+        scope[_FIELD] = record
+        marked = (REQUEST_ID.encode(), record.request_id.encode())
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), marked]}
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_marked)
+        except BaseException:
+            # What answers a fault of the server stands outside of this layer.
+            record.status = record.status or 500
+            raise
+        finally:
+            record.end_record()
+            if self.request_log is not None:
+                self.request_log.put_line(record.log_line())
+
+
+class RequestLog:
+    """A file, or standard error, to which a thread writes a line of JSON for each request.
+
+    A file is only added to, so that it may be truncated by others; one that was moved away is made
+    anew.
+
+    Args:
+        target: The file; ``-`` is standard error.
+        texts: Whether lines hold what was asked and answered. Default False.
+        waiting: Lines that wait to be written; more are lost.
+
+    Attributes:
+        texts: Whether lines hold texts.
+        lost: Lines that were not written.
+
+    Raises:
+        RequestError: The file cannot be written.
+    """
+
+    def __init__(self, target: str, texts: bool = False, waiting: int = WAITING) -> None:
+        self.texts = texts
+        self.lost = 0
+        self._path = None if target == STDERR else target
+        self._at = 2
+        if self._path is not None:
+            try:
+                self._at = _opened(self._path)
+            except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
+                why = getattr(error, "strerror", None) or error
+                raise RequestError(
+                    error_sentence(f"request_log {target!r} cannot be written: {why}")
+                ) from None
+        self._lines = Queue[Mapping[str, Any] | None](waiting)
+        self._warned = False
+        self._torn = False  # the last line is not whole
+        self._thread = Thread(target=self._run, name="request-log", daemon=True)
+        self._thread.start()
+
+    def put_line(self, line: Mapping[str, Any]) -> None:
+        """Have a line written, unless too many wait. It never blocks.
+
+        Args:
+            line: The line as an object.
+        """
+        try:
+            self._lines.put_nowait(line)
+        except Full:
+            self._lose("lines come faster than they can be written")
+
+    def close_log(self, seconds: float = 2.0) -> None:
+        """Write what waits, and end.
+
+        Args:
+            seconds: The longest wait for that. Default 2.
+        """
+        with suppress(Full):
+            self._lines.put(None, timeout=seconds)
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        """In the log's thread."""
+        while (line := self._lines.get()) is not None:
+            text = json.dumps(line) + "\n"
+            # Lines that wait already go out with it: one call of the system for many.
+            end = False
+            while len(text) < 1 << 16 and not end:
+                try:
+                    more = self._lines.get_nowait()
+                except Empty:
+                    break
+                end = more is None
+                text += "" if more is None else json.dumps(more) + "\n"
+            self._write(text.encode())
+            if end:
+                break
+        if self._path is not None:
+            with suppress(OSError):
+                os.close(self._at)
+
+    def _write(self, text: bytes) -> None:
+        lines = text.count(b"\n")
+        # Behind half a line, which a full disk left, a whole one begins anew.
+        if self._torn:
+            text = b"\n" + text
+        try:
+            self._follow()
+            while text:
+                written = os.write(self._at, text)
+                self._torn = text[written - 1 : written] != b"\n"
+                lines -= text[:written].count(b"\n")
+                text = text[written:]
+        except OSError as error:
+            self._lose(error.strerror or str(error), max(1, lines))
+
+    def _follow(self) -> None:
+        """Open the file anew where another one has its name now, or none."""
+        if self._path is None:
+            return
+        mine = os.fstat(self._at)
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            made = _opened(self._path)
+            os.close(self._at)
+            self._at = made
+            self._torn = False
+
+    def _lose(self, why: str, lines: int = 1) -> None:
+        self.lost += lines
+        # Once: a full disk is no reason to fill another one with warnings.
+        if not self._warned:
+            self._warned = True
+            log.warning("the request log loses lines: %s", why)
+
+
+def _opened(path: str) -> int:
+    # Nobody but its owner may read it: who asked what is nobody else's business.
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
