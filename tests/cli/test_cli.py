@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import micro
+import polydec
 from polydec.models.learned.kinds import stop_head
 
 
@@ -105,6 +106,32 @@ def test_an_answer_that_is_brought_to_an_end_says_so(polydec_command, model):
         "--finish",
     )
     assert text.endswith(".\n") and " tokens to end in time), " in err and "stop (" in err
+
+
+def test_a_system_message_stands_before_the_prompt(polydec_command):
+    asked = ("generate", "The fox", "--model", "zoo:tiny", "--max-tokens", "4", "--method", "plain")
+    used = {}
+    for system in ("Be short.", None):
+        flags = () if system is None else ("--system", system)
+        code, out, _ = polydec_command(*asked, *flags, "--json")
+        assert code == 0
+        used[system] = json.loads(out)["usage"]["prompt_tokens"]
+    lm = polydec.load("zoo:tiny")
+    messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "The fox"}]
+    assert used["Be short."] == len(lm.encode_prompt(messages)) > used[None]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--system", ""), "system is empty"),
+        (("--system", "x", "--raw"), "system is given and raw is true"),
+        (("--system", "x", "--source", "y"), "system is given beside a source"),
+    ],
+)
+def test_a_system_message_that_has_no_place_is_refused(polydec_command, model, flags, says):
+    code, out, err = polydec_command("generate", "The fox", "--model", model, *flags)
+    assert code == 2 and out == "" and says in err and err.count("\n") == 1
 
 
 def test_choices_and_logprobs(polydec_command, model):
