@@ -14,6 +14,8 @@ import torch
 
 import micro
 import polydec
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import promise_in_words
 from polydec.models.learned.kinds import stop_head
 
 
@@ -246,6 +248,16 @@ def test_methods(polydec_command):
     assert polydec_command("methods")[0] == 0
 
 
+def test_promises_are_said_in_words(polydec_command):
+    listed = {line.split(" ")[0]: line for line in polydec_command("methods")[1].split("\n")}
+    assert "same distribution as plain " in listed["prompt-lookup"]
+    assert "same distribution as the model " in listed["mdlm"]
+    assert "changes the text " in listed["beam"] and "Chooses for you" in listed["auto"]
+    assert "guarantee: law (same distribution as plain)" in polydec_command("methods", "auto")[1]
+    assert "guarantee: approximate (changes the text)" in polydec_command("methods", "beam")[1]
+    assert promise_in_words(Exactness.ARGMAX, "ar") == "same greedy text as plain"
+
+
 def test_methods_are_found_by_words(polydec_command):
     assert polydec_command("methods", "2404.16710")[1].startswith("layerskip:")
     assert polydec_command("methods", "eagle-2")[1].startswith("eagle-2:")
@@ -254,7 +266,8 @@ def test_methods_are_found_by_words(polydec_command):
     found = [r["name"] for r in json.loads(out)]
     assert code == 0 and "specinfer" in found and "plain" not in found
     listed = polydec_command("methods", "token", "tree")[1]
-    assert all(f"{name} " in listed for name in found) and "plain " not in listed
+    first = {line.split(" ")[0] for line in listed.split("\n")}
+    assert set(found) <= first and "plain" not in first
     code, _, err = polydec_command("methods", "lokahead")
     assert code == 2 and err.count("\n") == 1 and "did you mean lookahead" in err
 

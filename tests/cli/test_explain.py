@@ -52,7 +52,9 @@ def test_parts_in_their_order(explained, model):
         "repetition_penalty",
         "temperature",
     ]
-    assert "exactly the law" in by_role["method"]["says"]
+    assert by_role["method"]["says"].endswith(
+        "same distribution as plain (exactly the law of all that stands above)"
+    )
 
 
 def test_a_rule_that_is_off_is_shown_where_a_field_of_it_is_given(explained, model):

@@ -536,6 +536,17 @@ def test_methods_are_found_by_words_and_family(page):
         "[...document.querySelectorAll('#method-box select.method option')].map(o => !o.disabled)"
     )
     assert usable == sorted(usable, reverse=True), "what the model can do comes first"
+    promises = {
+        "beam": "Beam search. Changes the text.",
+        "auto": "Chooses for you (goodput). Same distribution as plain.",
+    }
+    for name, words in promises.items():
+        page.ask(
+            f"(s => {{ s.value = {name!r}; s.dispatchEvent(new Event('change')); }})"
+            "(document.querySelector('#method-box select.method'))"
+        )
+        told = "document.querySelector('#method-box .found + .legend').textContent"
+        assert page.ask(told) == words
     before = page.ask(chosen)
     look("words", "EAGLE tree", "input")
     some = page.ask(listed)
