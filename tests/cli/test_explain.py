@@ -127,6 +127,16 @@ def test_what_was_trained_is_shown_with_what_reads_it(explained, model, tmp_path
     assert said["specdec-plus-plus"] == "a stop head; read by what needs it below"
 
 
+def test_a_system_message_is_a_part_of_the_prompt(explained):
+    asked = ("The fox", "--model", "zoo:tiny", "--json")
+    lengths = []
+    for more in ((), ("--system", "Be short.")):
+        _, out, _ = explained(*asked, *more)
+        (part,) = (p for p in json.loads(out)["parts"] if p["role"] == "length")
+        lengths.append(int(part["says"].split()[0]))
+    assert lengths[0] < lengths[1]
+
+
 def test_refused(explained, model):
     asked = ("The grey fox", "--model", model, "--method", "layerskip", "--negative-prompt", "x")
     code, out, err = explained(*asked)

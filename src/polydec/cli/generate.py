@@ -110,11 +110,7 @@ def generate(
             json.dumps(to_json(event) | (opening if isinstance(event, OpenedEvent) else {})) + "\n"
         )
 
-    if system is None:
-        asked = text
-    else:
-        asked = [{"role": "system", "content": system}, {"role": "user", "content": text}]
-    ask = api.Ask(asked, **flags.request_fields(lm), **steering)
+    ask = api.Ask(prompt_behind_system(text, system), **flags.request_fields(lm), **steering)
     if flags.trace is None:
         passes = None
     else:
@@ -177,6 +173,21 @@ def read_prompt_text(prompt: str | None, file: Path | None) -> str:
         line_end = "\n"
     # The line break that `echo` adds is no part of the prompt, unless it is all there is.
     return text.removesuffix(line_end) or text
+
+
+def prompt_behind_system(text: str, system: str | None) -> api.Prompt:
+    """The prompt as a request takes it.
+
+    Args:
+        text: What the user says.
+        system: Message of the system before it; None: there is none.
+
+    Returns:
+        The text, or the messages.
+    """
+    if system is None:
+        return text
+    return [{"role": "system", "content": system}, {"role": "user", "content": text}]
 
 
 def check_system_message(system: str, *, raw: bool, sourced: bool) -> None:
