@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 
 from polydec.base import files
 from polydec.base.errors import RequestError
-from polydec.cli import history, orders, prompts
+from polydec.cli import chat_settings, history, orders, prompts
 from polydec.cli.main import main
 from polydec.models.formats import text_rows
 
@@ -62,6 +63,15 @@ def test_a_line_is_a_message_or_an_order():
         ("/save ~nobody-is-called-so/x.jsonl", "a user who is not there"),
         ("/system \ud800", "half a character"),
         ("/method plain depth", "'depth' has no '='"),
+        ("/new chat", "/new stands alone"),
+        ("/set temperatur 1", "nothing is called 'temperatur' here: did you mean temperature?"),
+        ("/set zzz 1", "/set alone lists all"),
+        ("/set =1", "a name before '='"),
+        ("/set temperature hot", "temperature is 'hot': it must be a number"),
+        ("/set top_p 2", "top_p is 2.0: it must be a number"),
+        ("/set max_tokens 0", "max_tokens is 0"),
+        ("/set stop \ud800", "half a character"),
+        ("/set depth 3", "nothing is called 'depth' here"),
     ],
 )
 def test_what_is_no_order_is_one_sentence_and_the_chat_stays(line, says):
@@ -71,7 +81,7 @@ def test_what_is_no_order_is_one_sentence_and_the_chat_stays(line, says):
 
 def test_help_has_a_line_for_every_order():
     lines = told("/help").split("\n")
-    assert len(lines) == len(orders.ORDERS) + 1
+    assert len(lines) == len(orders.ORDERS) + len(orders.KEYS)
     assert all(any(line.startswith(word) for line in lines) for word in orders.ORDERS)
 
 
@@ -94,6 +104,59 @@ def test_a_system_message_stands_first_and_takes_the_place_of_the_one_before():
     assert chat.messages == [{"role": "system", "content": "Two."}, *TALK.turns]
     assert told("/system") == "system message: none"
     assert told("/system", chat) == "system message: Two."
+
+
+def test_a_field_is_set_told_and_taken_back():
+    chat = orders.ChatConversation("plain", begun={"temperature": "0.6"}, turns=TALK.turns)
+    assert told("/set temperature", chat).startswith("temperature 0.6: ")
+    for line in ("/set temperature 0.7", "/set temperature=0.7", "/set  temperature = 0.7"):
+        changed, said = orders.run_chat_line(line, chat, fine)
+        assert said == "temperature 0.7 from here on" and changed.turns == chat.turns
+        assert changed.settings == {"temperature": "0.7"}
+    chat, _ = orders.run_chat_line("/set stop = the END", changed, fine)
+    assert chat.settings == {"temperature": "0.7", "stop": "the END"}
+    own, rules = chat_settings.changed_values(chat.settings)
+    assert own == {"stop": ("the END",)} and rules == {"temperature": 0.7}
+    chat, said = orders.run_chat_line("/set temperature default", chat, fine)
+    assert chat.settings == {"stop": "the END"} and said == "temperature 0.6 from here on"
+
+
+def test_an_option_of_the_method_is_set_as_well():
+    chat, _ = orders.run_chat_line("/method prompt-lookup loop=false", TALK, fine)
+    chat, said = orders.run_chat_line("/set max-ngram 4", chat, fine)
+    assert said == "max_ngram 4 from here on" and chat.settings == {}
+    assert chat.options == {"loop": "false", "max_ngram": "4"}
+    chat, said = orders.run_chat_line("/set loop default", chat, fine)
+    assert chat.options == {"max_ngram": "4"} and said == "loop true from here on"
+
+
+def test_what_the_model_refuses_is_not_set():
+    def check(chat):
+        if chat.settings:
+            raise RequestError("this model has no such rule")
+
+    chat, said = orders.run_chat_line("/set top_k 5", TALK, check)
+    assert chat is TALK and said == "this model has no such rule"
+
+
+def test_a_list_names_everything_that_can_be_set():
+    chat = replace(TALK, method="prompt-lookup", settings={"min_p": "0.1"}, begun={"top_k": "9"})
+    lines = told("/set", chat).split("\n")
+    assert [line.split()[:2] for line in lines][:6] == [
+        *(["max_tokens", "none"], ["seed", "0"], ["temperature", "1.0"]),
+        *(["top_k", "9"], ["top_p", "1.0"], ["min_p", "0.1"]),
+    ]
+    words = {line.split()[0] for line in lines[:-1]} | set(
+        lines[-1].removeprefix("and at rest: ").split(", ")
+    )
+    options = chat_settings.method_option_fields("prompt-lookup")
+    assert words == {*chat_settings.field_options(), *options}
+
+
+def test_a_new_chat_forgets_what_was_said_and_nothing_else():
+    chat = replace(TALK, system="Be short.", settings={"min_p": "0.1"})
+    after, said = orders.run_chat_line("/new", chat, fine)
+    assert after == replace(chat, turns=()) and said.startswith("a new conversation")
 
 
 def test_a_saved_chat_is_read_back_as_a_prompt_and_as_rows_of_training(tmp_path):
@@ -216,3 +279,23 @@ def test_a_piped_chat_takes_orders_and_the_model_never_sees_them(chat, tmp_path,
 def test_a_system_message_that_is_too_long_leaves_the_chat_as_it_was(chat):
     code, _, err = chat("/system " + "The grey fox. " * 4000, "/system", "The fox")
     assert code == 0 and "system message: none" in err and err.count("plain (") == 1
+
+
+def test_an_empty_line_asks_again_and_settings_reach_the_model(chat, tmp_path):
+    at = tmp_path / "chat.jsonl"
+    code, out, err = chat(
+        "The fox",
+        "",
+        "  ",
+        "/set max_tokens 1",
+        "/set top_p 0.5",
+        "/new",
+        "The dog",
+        f"/save {at}",
+    )
+    assert code == 0 and out.count("> ") == 9
+    assert "plain (law): 3 tokens" in err and "plain (law): 1 tokens" in err
+    # a rule that does nothing is told once it is set
+    assert "top_p is 0.5 and does nothing here" in err
+    saved = json.loads(at.read_text("utf-8"))["messages"]
+    assert [m["content"] for m in saved if m["role"] == "user"] == ["The dog"]

@@ -13,6 +13,9 @@ import pytest
 import torch
 
 import micro
+import polydec
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import promise_in_words
 from polydec.models.learned.kinds import stop_head
 
 
@@ -105,6 +108,32 @@ def test_an_answer_that_is_brought_to_an_end_says_so(polydec_command, model):
         "--finish",
     )
     assert text.endswith(".\n") and " tokens to end in time), " in err and "stop (" in err
+
+
+def test_a_system_message_stands_before_the_prompt(polydec_command):
+    asked = ("generate", "The fox", "--model", "zoo:tiny", "--max-tokens", "4", "--method", "plain")
+    used = {}
+    for system in ("Be short.", None):
+        flags = () if system is None else ("--system", system)
+        code, out, _ = polydec_command(*asked, *flags, "--json")
+        assert code == 0
+        used[system] = json.loads(out)["usage"]["prompt_tokens"]
+    lm = polydec.load("zoo:tiny")
+    messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "The fox"}]
+    assert used["Be short."] == len(lm.encode_prompt(messages)) > used[None]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--system", ""), "system is empty"),
+        (("--system", "x", "--raw"), "system is given and raw is true"),
+        (("--system", "x", "--source", "y"), "system is given beside a source"),
+    ],
+)
+def test_a_system_message_that_has_no_place_is_refused(polydec_command, model, flags, says):
+    code, out, err = polydec_command("generate", "The fox", "--model", model, *flags)
+    assert code == 2 and out == "" and says in err and err.count("\n") == 1
 
 
 def test_choices_and_logprobs(polydec_command, model):
@@ -219,6 +248,16 @@ def test_methods(polydec_command):
     assert polydec_command("methods")[0] == 0
 
 
+def test_promises_are_said_in_words(polydec_command):
+    listed = {line.split(" ")[0]: line for line in polydec_command("methods")[1].split("\n")}
+    assert "same distribution as plain " in listed["prompt-lookup"]
+    assert "same distribution as the model " in listed["mdlm"]
+    assert "changes the text " in listed["beam"] and "Chooses for you" in listed["auto"]
+    assert "guarantee: law (same distribution as plain)" in polydec_command("methods", "auto")[1]
+    assert "guarantee: approximate (changes the text)" in polydec_command("methods", "beam")[1]
+    assert promise_in_words(Exactness.ARGMAX, "ar") == "same greedy text as plain"
+
+
 def test_methods_are_found_by_words(polydec_command):
     assert polydec_command("methods", "2404.16710")[1].startswith("layerskip:")
     assert polydec_command("methods", "eagle-2")[1].startswith("eagle-2:")
@@ -227,7 +266,8 @@ def test_methods_are_found_by_words(polydec_command):
     found = [r["name"] for r in json.loads(out)]
     assert code == 0 and "specinfer" in found and "plain" not in found
     listed = polydec_command("methods", "token", "tree")[1]
-    assert all(f"{name} " in listed for name in found) and "plain " not in listed
+    first = {line.split(" ")[0] for line in listed.split("\n")}
+    assert set(found) <= first and "plain" not in first
     code, _, err = polydec_command("methods", "lokahead")
     assert code == 2 and err.count("\n") == 1 and "did you mean lookahead" in err
 

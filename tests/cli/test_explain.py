@@ -52,7 +52,9 @@ def test_parts_in_their_order(explained, model):
         "repetition_penalty",
         "temperature",
     ]
-    assert "exactly the law" in by_role["method"]["says"]
+    assert by_role["method"]["says"].endswith(
+        "same distribution as plain (exactly the law of all that stands above)"
+    )
 
 
 def test_a_rule_that_is_off_is_shown_where_a_field_of_it_is_given(explained, model):
@@ -123,6 +125,16 @@ def test_what_was_trained_is_shown_with_what_reads_it(explained, model, tmp_path
         said[method] = part["says"]
     assert said["auto"] == "a stop head; nothing below reads it: specdec-plus-plus would"
     assert said["specdec-plus-plus"] == "a stop head; read by what needs it below"
+
+
+def test_a_system_message_is_a_part_of_the_prompt(explained):
+    asked = ("The fox", "--model", "zoo:tiny", "--json")
+    lengths = []
+    for more in ((), ("--system", "Be short.")):
+        _, out, _ = explained(*asked, *more)
+        (part,) = (p for p in json.loads(out)["parts"] if p["role"] == "length")
+        lengths.append(int(part["says"].split()[0]))
+    assert lengths[0] < lengths[1]
 
 
 def test_refused(explained, model):

@@ -1,6 +1,7 @@
 """What a command loads before it has to: a list of names must not wait for libraries that compute."""
 
 import gc
+import os
 import subprocess
 import sys
 
@@ -87,6 +88,36 @@ def test_names_are_said_and_checked_without_what_computes(args):
 def test_a_list_says_how_a_commands_own_help_begins(name):
     said = " ".join((load_command(name).help or "").split())
     assert said.startswith(every_command()[name].removesuffix(".")), said
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("polydec gener", ["generate"]),
+        ("polydec generate --temp", ["--temperature"]),
+        ("polydec generate --method prompt-", ["prompt-lookup"]),
+        ("polydec generate --steer do", ["dola"]),
+        ("polydec trace sh", ["show"]),
+        ("polydec nonsense --temp", []),
+    ],
+)
+def test_a_shell_completes_a_line_without_what_computes(line, completed):
+    run = RUN.format([]) + f"print([m for m in {HEAVY!r} if m in sys.modules])"
+    asked = {
+        "_POLYDEC_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
+    out = subprocess.run(
+        [sys.executable, "-c", run],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = out.stdout.split("\n")[:-1]
+    assert [x for x in lines[:-1] if x] == completed and lines[-1] == "[]", out.stderr
+    assert out.stderr == ""
 
 
 def test_no_garbage_is_looked_for_while_a_command_loads_and_none_among_what_it_loaded():

@@ -17,7 +17,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 import polydec
 from polydec.laws.shapers.sampling import all_sampling_fields
-from polydec.methods.registry import registry
+from polydec.methods.registry import registry, steer
 from polydec.serve.body import IDLE, ONLY
 from polydec.serve.settings import RequestLimits
 from project_paths import PROJECT_ROOT
@@ -620,6 +620,17 @@ def test_methods_are_told_with_a_schema(http):
         and "stop" in listed["specdec-plus-plus"]["unavailable"]
     )
     assert set(http.get("/sampling").json()["properties"]) == set(all_sampling_fields())
+
+
+def test_ways_to_steer_are_told_with_a_schema(http):
+    listed = {w["name"]: w for w in http.get("/steerings").json()["data"]}
+    assert set(listed) == set(steer.steering_modules())
+    for name, about in listed.items():
+        assert set(about["schema"]["properties"]) == {o.name for o in steer.steering_options(name)}
+    # a second prompt comes with a request, and what was trained does not
+    assert listed["cfg"]["unavailable"] is None and listed["cfg"]["reads_negative_prompt"]
+    assert not listed["dola"]["reads_negative_prompt"]
+    assert "thought" in listed["hidden-cot"]["unavailable"]
 
 
 def test_metrics_count(http):

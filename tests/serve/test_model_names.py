@@ -86,7 +86,10 @@ def test_no_answer_tells_where_a_model_lies(http, model):
     said = "\n".join(sentences)
     assert f"{model} has no chat template" in said and f"the context of {model} holds" in said
     assert f"source is given: {model} reads nothing" in said
-    for path in ("/v1/models", "/methods", "/sampling", "/tokenizer_info", "/metrics", "/health"):
+    for path in (
+        *("/v1/models", "/methods", "/steerings", "/sampling", "/tokenizer_info"),
+        *("/metrics", "/health"),
+    ):
         answer = http.get(path, params={"model": model} if path != "/metrics" else None)
         assert answer.status_code == 200 and HIDDEN not in answer.text, path
 

@@ -95,8 +95,165 @@ def test_a_refused_field_is_told(page):
     page.press("Enter", 13)
     page.until("document.querySelector('.bad')")
     assert "temperature" in page.ask("document.querySelector('.bad').textContent")
-    field(page, "temperature", "")
     page.log.clear()  # the browser notes a 400 as an error
+
+
+def test_a_refused_message_can_be_sent_again(page):
+    page.ask("document.querySelector('#clear').click()")
+    field(page, "temperature", "-1")
+    page.ask("document.querySelector('#said').value = ''")
+    say(page, "hello")
+    assert page.ask("document.querySelector('#said').value") == "hello"
+    assert page.ask(
+        "[messages.length, document.querySelectorAll('.turn.user.refused').length]"
+    ) == [0, 1]
+    field(page, "temperature", "")
+    page.press("Enter", 13)
+    page.until("messages.length === 2 && !document.querySelector('#send').disabled")
+    assert page.ask("document.querySelector('#said').value") == ""
+    assert page.ask("document.querySelectorAll('.refused, .bad').length") == 0
+    assert page.ask("document.querySelectorAll('.turn.user').length") == 1
+    page.log.clear()
+
+
+def test_errors_are_told_in_words(page):
+    page.ask("document.querySelector('#clear').click()")
+    page.ask("document.querySelector('#said').value = ''")
+    page.ask("window.fetched = window.fetch")
+    broken = (
+        ("() => Promise.reject(new TypeError('Failed to fetch'))", "The server is gone: nothing"),
+        (
+            "() => Promise.resolve(new Response('data: {\"choices\": []}\\n\\n'))",
+            "The server is gone: its answer broke off",
+        ),
+        ("() => Promise.resolve(new Response('', {status: 401}))", "This server wants a key"),
+        ("() => Promise.resolve(new Response('<p>', {status: 502}))", "answers 502"),
+    )
+    told = "[...document.querySelectorAll('.bad')].map(b => b.textContent)"
+    try:
+        for fetch, words in broken:
+            page.ask(f"window.fetch = {fetch}, 0")
+            page.ask("document.querySelector('#said').value = 'hello'")
+            page.ask("document.querySelector('#ask').requestSubmit()")
+            page.until("!document.querySelector('#send').disabled")
+            (sentence,) = page.ask(told)
+            assert words in sentence
+        page.ask("window.fetch = () => Promise.resolve(new Response('', {status: 401})), 0")
+        page.ask("document.querySelector('#key').value = 'mine'")
+        page.ask("document.querySelector('#ask').requestSubmit()")
+        page.until("!document.querySelector('#send').disabled")
+        assert "The key is wrong" in page.ask(told)[0]
+    finally:
+        page.ask("window.fetch = window.fetched, 0")
+        page.ask("document.querySelector('#key').value = ''")
+        page.ask("document.querySelector('#key-row').hidden = true")
+        page.ask("openSettings(false)")
+        page.ask("document.querySelector('#said').value = ''")
+        page.ask("document.querySelector('#clear').click()")
+        page.log.clear()
+
+
+IN_SIGHT = (
+    "['#send', '#stop'].every(s => { const r = document.querySelector(s).getBoundingClientRect();"
+    " return r.top >= 0 && r.left >= 0 && r.bottom <= innerHeight && r.right <= innerWidth && r.height > 0; })"
+)
+AT_THE_END = (
+    "(f => f.scrollHeight - f.scrollTop - f.clientHeight < 24)(document.querySelector('#flow'))"
+)
+
+
+def test_the_list_follows_and_the_buttons_stay_in_sight(page):
+    long = "A long line of a story about foxes. ".join(str(n) + "\n" for n in range(120))
+    turns = [
+        {"role": "user", "content": "Tell me."},
+        {"role": "assistant", "content": "So.", "runs": [[long, False]], "figures": "plain"},
+    ]
+    field(page, "max_tokens", "16")
+    try:
+        for width, height in ((1280, 800), (390, 844)):
+            page.size(width, height)
+            page.ask(f"again({json.dumps(turns)})")
+            page.until(AT_THE_END)
+            assert page.ask(IN_SIGHT)
+            page.ask("document.querySelector('#flow').scrollTop = 0")
+            page.until("!following")
+            # what grows while it is written is not followed by who has scrolled up
+            grow = "document.querySelector('#log').append(make('p', {textContent: 'more'}))"
+            page.ask("under = {}")
+            page.ask(f"{grow}, 0")
+            page.ask("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
+            assert page.ask("document.querySelector('#flow').scrollTop") == 0
+            page.ask("document.querySelector('#flow').scrollTop = 1e6")
+            page.until("following")
+            page.ask(f"{grow}, 0")
+            page.ask("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
+            assert page.ask(AT_THE_END)
+            page.ask("under = null")
+            page.ask("document.querySelector('#flow').scrollTop = 0")
+            say(page, "And then?")
+            assert page.ask(AT_THE_END) and page.ask(IN_SIGHT)
+        assert page.ask("getComputedStyle(document.querySelector('#side')).display") == "none"
+        page.ask("document.querySelector('#settings').click()")
+        assert page.ask("getComputedStyle(document.querySelector('#side')).display") == "block"
+        assert page.ask(IN_SIGHT)
+        page.ask("document.querySelector('#settings').click()")
+    finally:
+        page.ask("under = null")
+        page.size(1200, 860)
+        page.ask("document.querySelector('#clear').click()")
+    assert page.log == []
+
+
+def test_fields_that_end_limit_and_steer_an_answer(page):
+    def put(where, value):
+        page.ask(f"document.querySelector({where!r}).value = {json.dumps(value)}")
+
+    asked = "request([{role: 'user', content: 'a'}], {}, true)[1]"
+    assert not {"stop", "guided_json", "guided_choice", "steer", "finish"} & set(page.ask(asked))
+    put("#stops", "END\n\\n\\n\n")
+    put("#choices", "red\nsea green")
+    put("#schema", '{"type": "string"}')
+    page.ask("document.querySelector('#finish').checked = true")
+    page.ask(
+        "(s => { s.value = 'cfg'; s.dispatchEvent(new Event('change')); })"
+        "(document.querySelector('#steering select'))"
+    )
+    put("#steering textarea", "Be dull.")
+    page.ask("document.querySelector('#steering [data-name=scale]').value = '2'")
+    body = page.ask(asked)
+    assert body["stop"] == ["END", "\n\n"] and body["guided_choice"] == ["red", "sea green"]
+    assert body["guided_json"] == {"type": "string"} and body["finish"] is True
+    assert body["steer"] == "cfg" and body["negative_prompt"] == "Be dull."
+    assert body["steer_options"] == {"scale": 2}
+    put("#schema", "{")
+    page.ask("document.querySelector('#clear').click()")
+    put("#said", "")
+    say(page, "hello")
+    assert "The JSON schema is no JSON" in page.ask("document.querySelector('.bad').textContent")
+    put("#schema", "")
+    page.press("Enter", 13)
+    page.until("messages.length === 2 && !document.querySelector('#send').disabled")
+    assert page.ask("messages[1].content") in ("red", "sea green")
+    for where in ("#stops", "#choices"):
+        put(where, "")
+    page.ask("document.querySelector('#finish').checked = false")
+    page.ask(
+        "(s => { s.value = ''; s.dispatchEvent(new Event('change')); })"
+        "(document.querySelector('#steering select'))"
+    )
+    page.ask("document.querySelector('#clear').click()")
+    assert "steer" not in page.ask(asked) and page.log == []
+
+
+def test_an_answer_is_shorter_where_there_is_no_room_for_the_usual_one(page):
+    field(page, "max_tokens", "")
+    assert page.ask("request([{role: 'user', content: 'a'}], {}, true)[1]")["max_tokens"] == 512
+    page.ask("document.querySelector('#clear').click()")
+    say(page, "The grey fox and the old river. " * 80)
+    assert page.ask("document.querySelectorAll('.bad').length") == 0
+    assert page.ask("messages.length") == 2
+    page.log.clear()  # the first try is refused
+    field(page, "max_tokens", "48")
 
 
 def test_side_by_side(page, picture):
@@ -277,7 +434,7 @@ def test_raw_completion_is_a_switch_where_there_is_a_template(page, first_again)
     )
     page.ask("document.querySelector('#raw').click()")
     path, body = page.ask("request([{role: 'user', content: 'a'}], {}, true)")
-    assert path == "/v1/completions" and body["prompt"] == "a" and body["max_tokens"] == 128
+    assert path == "/v1/completions" and body["prompt"] == "a" and body["max_tokens"] == 512
 
 
 def test_a_model_starts_with_a_method_that_it_can_do(page, first_again):
@@ -379,6 +536,17 @@ def test_methods_are_found_by_words_and_family(page):
         "[...document.querySelectorAll('#method-box select.method option')].map(o => !o.disabled)"
     )
     assert usable == sorted(usable, reverse=True), "what the model can do comes first"
+    promises = {
+        "beam": "Beam search. Changes the text.",
+        "auto": "Chooses for you (goodput). Same distribution as plain.",
+    }
+    for name, words in promises.items():
+        page.ask(
+            f"(s => {{ s.value = {name!r}; s.dispatchEvent(new Event('change')); }})"
+            "(document.querySelector('#method-box select.method'))"
+        )
+        told = "document.querySelector('#method-box .found + .legend').textContent"
+        assert page.ask(told) == words
     before = page.ask(chosen)
     look("words", "EAGLE tree", "input")
     some = page.ask(listed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,7 +25,7 @@ PROMPT = "> "
 def chat(
     flags: RequestFlags, system: Annotated[str | None, typer.Option(help="system message")] = None
 ) -> None:
-    """Talk to a model; /help lists what else can be typed. An empty line or Ctrl-D ends the chat; Ctrl-C ends an answer.\f
+    """Talk to a model; /help lists what else can be typed. Ctrl-D or /quit ends the chat; Ctrl-C ends an answer.\f
 
     Args:
         flags: Model, method and sampling of all answers.
@@ -44,7 +44,7 @@ def chat(
         )
     flags.check_names()
     # After the check, as it takes seconds to import.
-    from polydec.cli import asking
+    from polydec.cli import asking, chat_settings
 
     lm = flags.load()
     # One text stays cached: the next turn begins with it.
@@ -53,19 +53,32 @@ def chat(
     own = {"method", "options", "raw"}
     request = {name: value for name, value in flags.request_fields(lm).items() if name not in own}
     talk = orders.ChatConversation(
-        flags.method, flags.option_values(), system=whole_text(system, "system") if system else None
+        flags.method,
+        flags.option_values(),
+        system=whole_text(system, "system") if system else None,
+        begun=chat_settings.starting_values(request),
     )
     terminal = sys.stdin is not None and sys.stdin.isatty()
     engine = api.Engine(lm)
     ask_line = chat_line_reader(terminal and sys.stdout.isatty())
-    noted = ""
+    noted: object = None
+
+    def request_of(changed: orders.ChatConversation) -> dict[str, Any]:
+        own, rules = chat_settings.changed_values(changed.settings)
+        if rules:
+            sampling = lm.in_units(flags.units, flags.covers).sampling_with(**flags.bent | rules)
+            own["sampling"] = sampling
+        return request | own
 
     def check_settings(changed: orders.ChatConversation) -> None:
         # A first message stands for the turns to come: only method, options and system message are
         # checked.
         first = replace(changed, turns=()).with_turn("user", "x").messages
-        asking.check_requests(lm, [(first, False)], [(changed.method, changed.options)], **request)
+        asked = request_of(changed)
+        asking.check_requests(lm, [(first, False)], [(changed.method, changed.options)], **asked)
 
+    if terminal:
+        print_chat_notice("/help lists what can be typed; Ctrl-D ends the chat")
     while not talk.over:
         try:
             # A file that is piped in may begin with a byte order mark.
@@ -77,17 +90,19 @@ def chat(
             print_chat_notice(error_sentence(error))
             continue
         if not line.strip():
-            break
+            continue
         after, told = orders.run_chat_line(line, talk, check_settings)
         if told:
             print_chat_notice(told)
         # An order, not a message: nothing is to be answered.
-        if len(after.turns) == len(talk.turns):
+        if len(after.turns) <= len(talk.turns):
             talk = after
             continue
         try:
             whole_text(line, "message")
-            ask = api.Ask(after.messages, method=after.method, options=after.options, **request)
+            ask = api.Ask(
+                after.messages, method=after.method, options=after.options, **request_of(after)
+            )
             # Submitting plans the request: whatever is wrong with it shows here.
             ticket = engine.submit(ask)
         except PolydecError as error:
@@ -96,10 +111,10 @@ def chat(
             print_chat_notice(error_sentence(error))
             # Such as a full context: the chat goes on without this turn.
             continue
-        # Said once for each method, not at every turn.
-        if after.decoded_by != noted:
+        # Said once for each method and settings, not at every turn.
+        if (after.decoded_by, after.settings) != noted:
             print_unused_settings(lm, ticket.plan)
-            noted = after.decoded_by
+            noted = after.decoded_by, after.settings
         stream_to_terminal(engine, ticket, quiet=False)
         answer = ticket.completion()
         print_completion_figures(answer)

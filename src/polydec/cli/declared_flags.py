@@ -28,6 +28,7 @@ class CommandFlag:
         spelt: How it is written, such as "--with"; empty: by the field's name.
         type: Its type as the command line reads it.
         help: Its help in full.
+        names: Names the values that a shell completes; None: there is no list of them.
     """
 
     option: Option
@@ -36,6 +37,7 @@ class CommandFlag:
     spelt: tuple[str, ...]
     type: Any
     help: str
+    names: Callable[[], Iterable[str]] | None = None
 
 
 def flag_field(
@@ -47,6 +49,7 @@ def flag_field(
     type: Any = None,
     default: Any = SAME,
     more: str = "",
+    names: Callable[[], Iterable[str]] | None = None,
 ) -> Any:
     """Make a field of a dataclass of flags.
 
@@ -58,6 +61,7 @@ def flag_field(
         type: Its type on the command line; None: the field's own.
         default: Its default; SAME: the field's own.
         more: What help says after the field's own text.
+        names: Names the values that a shell completes; None: there is no list of them.
 
     Returns:
         A dataclass field that carries the flag.
@@ -70,9 +74,7 @@ def flag_field(
         else:
             default = option.default
     if isinstance(spelt, str):
-        names = (spelt,)
-    else:
-        names = spelt
+        spelt = (spelt,)
     if option.range:
         help_text = f"{option.help} ({option.range})"
     else:
@@ -82,9 +84,10 @@ def flag_field(
         option,
         group,
         panel or "Options",
-        names,
+        spelt,
         type or _typed(option),
         help_text + (" (repeatable)" if repeated and type is None else ""),
+        names,
     )
     return dataclasses.field(default=default, metadata={"flag": made})
 
@@ -188,4 +191,21 @@ def typer_annotation(declared: CommandFlag, name: str) -> Any:
         panel = None
     else:
         panel = declared.panel
-    return Annotated[declared.type, typer.Option(*spelt, help=declared.help, rich_help_panel=panel)]
+    if declared.names is None:
+        completion = None
+    else:
+        completion = _completion(declared.names)
+    option = typer.Option(
+        *spelt, help=declared.help, rich_help_panel=panel, autocompletion=completion
+    )
+    return Annotated[declared.type, option]
+
+
+def _completion(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What completes a value that a shell has a beginning of."""
+
+    # Typer finds out by the parameter's name what is to be given.
+    def complete_value(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return complete_value

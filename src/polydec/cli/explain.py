@@ -13,7 +13,11 @@ from polydec import api
 from polydec.base.errors import PolydecError, RequestError
 from polydec.cli.declared_flags import expand_flag_parameters
 from polydec.cli.flags import RequestFlags, SteeringFlags
-from polydec.cli.generate import read_prompt_text
+from polydec.cli.generate import (
+    check_system_message,
+    prompt_behind_system,
+    read_prompt_text,
+)
 from polydec.cli.terminal_output import emit_drawn, print_result, table_cell_text
 
 if TYPE_CHECKING:
@@ -27,6 +31,9 @@ def explain(
         str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")
     ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
+    system: Annotated[
+        str | None, typer.Option(help="system message, for a model with a chat template")
+    ] = None,
     steered: SteeringFlags = SteeringFlags(),  # noqa: B008
 ) -> None:
     """Say what `polydec generate` would do with these flags: what acts, in which order, what does nothing, what is promised.
@@ -36,18 +43,21 @@ def explain(
         flags: Model, method and sampling of the request.
         prompt: The prompt; "-" or None: standard input.
         prompt_file: File with the prompt. Default None.
+        system: Message of the system before the prompt. Default None: there is none.
         steered: How the model's law is bent. Default: not at all.
     """
     text = read_prompt_text(prompt, prompt_file)
     if flags.trace is not None:
         raise RequestError("trace is given: explain decodes nothing, so there is nothing to trace")
+    if system is not None:
+        check_system_message(system, raw=flags.raw, sourced=flags.written_from is not None)
     flags.check_names()
     # Names are checked before the model is loaded.
     steering = steered.steering_fields()
     from polydec.request.explain import explain_request as parts_of
 
     lm = flags.load()
-    ask = api.Ask(text, **flags.request_fields(lm), **steering)
+    ask = api.Ask(prompt_behind_system(text, system), **flags.request_fields(lm), **steering)
     try:
         # Planning the request is what refuses it; nothing is decoded.
         parts = parts_of(lm, ask)

@@ -73,7 +73,7 @@ class RequestFlags:
     draft: str | None = _loaded("draft")
     ngrams: str | None = _loaded("ngrams")
     with_: list[str] | None = _loaded("trained", spelt="--with")
-    method: str = _asked("method", MODEL)
+    method: str = _asked("method", MODEL, names=lambda: sorted(registry.recipe_modules()))
     set_: list[str] | None = _asked("options", MODEL, spelt="--set", more="k=v")
     dtype: str = _loaded("dtype")
     quantize: str | None = _loaded("quantize")
@@ -324,7 +324,9 @@ class RequestFlags:
 class SteeringFlags:
     """Flags that bend the model's law."""
 
-    steer: str | None = flag_field(ASK["steer"], STEERING)
+    steer: str | None = flag_field(
+        ASK["steer"], STEERING, names=lambda: sorted(steer.steering_modules())
+    )
     steer_set: list[str] | None = flag_field(
         ASK["steer_options"], STEERING, spelt="--steer-set", more="k=v"
     )

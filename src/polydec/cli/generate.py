@@ -41,6 +41,9 @@ def generate(
         str | None, typer.Argument(help="the prompt; `-` or nothing: standard input")
     ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="read the prompt from this file")] = None,
+    system: Annotated[
+        str | None, typer.Option(help="system message, for a model with a chat template")
+    ] = None,
     exemplars: Annotated[
         Path | None,
         typer.Option(
@@ -57,6 +60,7 @@ def generate(
         flags: Model, method and sampling of the request.
         prompt: The prompt; "-" or None: standard input.
         prompt_file: File with the prompt. Default None.
+        system: Message of the system before the prompt. Default None: there is none.
         exemplars: JSON lines of solved problems to show before the prompt. Default None.
         shots: How many of them are shown. Default None: `SHOTS`.
         steered: How the model's law is bent. Default: not at all.
@@ -74,6 +78,8 @@ def generate(
         raise RequestError(
             f"shots is {shots} and there is nothing to show: give --exemplars, or leave it out"
         )
+    if system is not None:
+        check_system_message(system, raw=flags.raw, sourced=sourced)
     flags.check_names()
     # Names are checked before the model is loaded, which may take long.
     steering = steered.steering_fields()
@@ -104,7 +110,7 @@ def generate(
             json.dumps(to_json(event) | (opening if isinstance(event, OpenedEvent) else {})) + "\n"
         )
 
-    ask = api.Ask(text, **flags.request_fields(lm), **steering)
+    ask = api.Ask(prompt_behind_system(text, system), **flags.request_fields(lm), **steering)
     if flags.trace is None:
         passes = None
     else:
@@ -167,6 +173,42 @@ def read_prompt_text(prompt: str | None, file: Path | None) -> str:
         line_end = "\n"
     # The line break that `echo` adds is no part of the prompt, unless it is all there is.
     return text.removesuffix(line_end) or text
+
+
+def prompt_behind_system(text: str, system: str | None) -> api.Prompt:
+    """The prompt as a request takes it.
+
+    Args:
+        text: What the user says.
+        system: Message of the system before it; None: there is none.
+
+    Returns:
+        The text, or the messages.
+    """
+    if system is None:
+        return text
+    return [{"role": "system", "content": system}, {"role": "user", "content": text}]
+
+
+def check_system_message(system: str, *, raw: bool, sourced: bool) -> None:
+    """Check that there is a conversation for a system message to begin.
+
+    Args:
+        system: The message.
+        raw: Whether the prompt goes in without the chat template.
+        sourced: Whether there is a source beside the prompt.
+
+    Raises:
+        RequestError: There is none, or the message is empty or no whole text.
+    """
+    if not whole_text(system, "system"):
+        raise RequestError(
+            "system is empty: give a text of at least one character, or leave it out"
+        )
+    if raw:
+        raise RequestError("system is given and raw is true: a system message needs the template")
+    if sourced:
+        raise RequestError("system is given beside a source: put it into the source")
 
 
 def open_trace_file(path: Path) -> NamedText:

@@ -79,7 +79,9 @@ class LazyCommandGroup(TyperGroup):
         """
         # Not a command of the engine: the lab may have it, if it is installed.
         if args[0] not in COMMANDS:
-            require_lab(args[0])
+            # A shell that completes a line wants no sentence.
+            if not ctx.resilient_parsing:
+                require_lab(args[0])
             self._add_lab_commands()
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed and load_command(str(name)), rest
@@ -132,7 +134,7 @@ app = typer.Typer(
     name="polydec",
     help="Decode language models by any published method.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     **_LOOK,
 )
 

@@ -13,7 +13,9 @@ from rich.table import Table
 
 from polydec.base.errors import PolydecError
 from polydec.cli.terminal_output import emit_drawn
+from polydec.core.types import Exactness
 from polydec.methods.registry import press, registry, steer
+from polydec.methods.registry.card import promise_in_words
 from polydec.methods.registry.catalogue import search_described_names
 from polydec.methods.registry.studies import STUDIES
 
@@ -51,7 +53,9 @@ def methods(
         for column in ("method", "guarantee", "needs", "what it is"):
             table.add_column(column, no_wrap=column != "what it is")
         for r in rows:
-            table.add_row(r["name"], str(r["guarantee"]), ", ".join(r["needs"]) or "-", r["title"])
+            table.add_row(
+                r["name"], guarantee_words(r) or "-", ", ".join(r["needs"]) or "-", r["title"]
+            )
         emit_drawn(lambda out: out.print(table))
     elif names:
         in_full(rows[0], "--set")
@@ -94,11 +98,26 @@ def in_full(r: Mapping[str, Any], flag: str) -> None:
                 shown = ", ".join(map(str, value))
             elif value is True:
                 shown = "yes"
+            elif key == "guarantee":
+                shown = f"{value} ({guarantee_words(r)})"
             else:
                 shown = value
             console.print(f"  {key.replace('_', ' ')}: {shown}")
     for option, facts in r["options"].items():
         console.print(f"  {flag} {option}={option_default_text(facts['default'])}  {facts['help']}")
+
+
+def guarantee_words(r: Mapping[str, Any]) -> str:
+    """What a method promises, in words for those who do not know the promise's name.
+
+    Args:
+        r: Its description.
+
+    Returns:
+        The words; "" where it promises nothing.
+    """
+    kept = r["guarantee"]
+    return promise_in_words(Exactness(kept) if kept else None, r["family"])
 
 
 def search_other_features(words: str) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -13,6 +14,8 @@ from typing import Protocol
 from polydec.base import files
 from polydec.base.edge import error_sentence, escape_control_characters, whole_text
 from polydec.base.errors import PolydecError, RequestError
+from polydec.base.options import as_text
+from polydec.cli import chat_settings
 from polydec.cli.flags import split_pairs
 
 
@@ -25,6 +28,8 @@ class ChatConversation:
         options: Its options.
         system: The system message; None: none.
         turns: Messages so far, with "role" and "content".
+        settings: Fields that `/set` changed, by name, as text.
+        begun: Values of all fields as the chat began, as text.
         over: Whether nothing more will be said.
     """
 
@@ -32,6 +37,8 @@ class ChatConversation:
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     system: str | None = None
     turns: tuple[Mapping[str, str], ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    begun: Mapping[str, str] = field(default_factory=dict[str, str])
     over: bool = False
 
     @property
@@ -125,8 +132,8 @@ class ShowHelpAction:
         # Explanations begin in one column, behind the longest order.
         longest = max(len(o.usage) for o in ORDERS.values())
         lines = [f"{o.usage:<{longest}}  {o.help}" for o in ORDERS.values()]
-        escape = f"{'//…':<{longest}}  a message that begins with a slash"
-        return chat, "\n".join((*lines, escape))
+        lines += [f"{key:<{longest}}  {told}" for key, told in KEYS.items()]
+        return chat, "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -191,6 +198,72 @@ class SystemPromptAction:
         # A chat template may refuse system messages.
         check(chat)
         return chat, "the model is told this from here on"
+
+
+@dataclass(frozen=True)
+class SetFieldAction:
+    """Change a field of sampling or of the request, or an option of the method.
+
+    Attributes:
+        name: The field; None asks for all.
+        value: Its value as text, "default" for the one of the beginning; "" asks for the present
+            one.
+    """
+
+    name: str | None
+    value: str
+
+    def carry_out(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+        """Change a field, or say what it is.
+
+        Args:
+            chat: The chat as it is.
+            check: Raises RequestError where the model cannot answer with this value.
+
+        Returns:
+            The chat with the value, and a notice.
+
+        Raises:
+            RequestError: There is no such field, or the value is not legal.
+        """
+        if self.name is None:
+            told = chat_settings.settings_list(chat.method, chat.options, chat.begun, chat.settings)
+            return chat, told
+        option = chat_settings.find_option(self.name, chat.method)
+        of_method = option.name not in chat_settings.field_options()
+        before = chat.options if of_method else chat.settings
+        began = as_text(option.default) if of_method else chat.begun.get(option.name)
+        if began is None:
+            began = as_text(option.default)
+        if not self.value:
+            return chat, f"{option.name} {before.get(option.name, began)}: {option.help}"
+        values = {name: value for name, value in before.items() if name != option.name}
+        if self.value != chat_settings.DEFAULT:
+            option.convert_value(self.value)
+            values[option.name] = self.value
+        changed = replace(chat, options=values) if of_method else replace(chat, settings=values)
+        # Fields may exclude each other, and a model may be without something that one needs.
+        check(changed)
+        return changed, f"{option.name} {values.get(option.name, began)} from here on"
+
+
+@dataclass(frozen=True)
+class NewChatAction:
+    """Begin anew: what was said is forgotten, and how it is answered stays."""
+
+    def carry_out(self, chat: ChatConversation, check: Check) -> tuple[ChatConversation, str]:
+        """Forget all turns.
+
+        Args:
+            chat: The chat as it is.
+            check: Unused: an empty chat can be answered as before.
+
+        Returns:
+            The chat without turns, and a notice.
+        """
+        return replace(
+            chat, turns=()
+        ), "a new conversation; method, settings and system message stay"
 
 
 @dataclass(frozen=True)
@@ -281,6 +354,21 @@ def _quit(rest: str) -> QuitChatAction:
     return QuitChatAction()
 
 
+def _new(rest: str) -> NewChatAction:
+    _nothing("/new", rest)
+    return NewChatAction()
+
+
+def _set(rest: str) -> SetFieldAction:
+    # The name ends at a space or at "=", so that both ways of writing it are understood.
+    read = re.fullmatch(r"([^\s=]+)\s*=?\s*(.*)", rest, re.DOTALL)
+    if rest and read is None:
+        raise RequestError("/set needs a name before '=': /set temperature 0.7")
+    if read is None:
+        return SetFieldAction(None, "")
+    return SetFieldAction(read[1], whole_text(read[2], read[1]))
+
+
 def _nothing(word: str, rest: str) -> None:
     # A word behind such an order is a mistake that must not pass in silence.
     if rest:
@@ -320,14 +408,27 @@ ORDERS = {
         "what the model is told before the conversation; alone: say it",
         lambda rest: SystemPromptAction(rest or None),
     ),
+    "/set": ChatCommand(
+        "/set [NAME VALUE]",
+        "a field of sampling or an option of the method (VALUE default: as it began); alone: list them",
+        _set,
+    ),
+    "/new": ChatCommand("/new", "begin a new conversation; settings stay", _new),
     "/save": ChatCommand(
         "/save FILE.jsonl",
         "write the conversation as a JSON line that `polydec batch` and `--data` read",
         _save,
     ),
-    "/quit": ChatCommand("/quit", "end the chat, as an empty line and Ctrl-D do", _quit),
+    "/quit": ChatCommand("/quit", "end the chat, as Ctrl-D does", _quit),
 }
 """Every order by its word."""
+
+KEYS = {
+    "//…": "a message that begins with a slash",
+    "Ctrl-C": "end the answer that is being written",
+    "Ctrl-D": "end the chat",
+}
+"""What else can be typed, and what it does."""
 
 
 def parse_chat_line(line: str) -> ChatAction:

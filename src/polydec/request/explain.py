@@ -20,6 +20,7 @@ from polydec.laws.shapers.sampling import (
 )
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
+from polydec.methods.registry.card import promise_in_words
 from polydec.methods.registry.kit import (
     ANY_DRAFT,
     DRAFT,
@@ -34,9 +35,9 @@ from polydec.request.room import answer_token_room
 from polydec.request.stages import CheckedRequest, RequestPlan
 
 PROMISES = {
-    Exactness.LAW: "texts have exactly the law of the model as it is pressed, steered, shaped and constrained below",
-    Exactness.ARGMAX: "the text is exactly the greedy one of the model as it is pressed, steered, shaped and constrained below",
-    Exactness.APPROXIMATE: "texts may differ from those of plain decoding",
+    Exactness.LAW: "exactly the law of all that stands above",
+    Exactness.ARGMAX: "exactly the greedy text of all that stands above",
+    Exactness.APPROXIMATE: "it may differ from that of plain decoding",
 }
 
 
@@ -388,7 +389,8 @@ def _acting(checked: CheckedRequest) -> tuple[list[str], dict[str, str]]:
 
 def _method(made: RequestPlan) -> Iterator[RequestPart]:
     card = made.card
-    promise = PROMISES[made.decoder.exactness]
+    kept = made.decoder.exactness
+    promise = f"{promise_in_words(kept, card.family)} ({PROMISES[kept]})"
     yield RequestPart(
         "method",
         card.name,

@@ -20,7 +20,8 @@ from polydec.base.edge import whole_text
 from polydec.base.errors import PolydecError
 from polydec.base.options import short_repr
 from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
-from polydec.methods.registry import registry
+from polydec.methods.registry import registry, steer
+from polydec.methods.registry.kit import OWN_PROMPT, SECOND_PROMPT
 from polydec.models.text import prompt_ending
 from polydec.request.embedding import embedding_vectors
 from polydec.serve.answering import WRITERS, json_response, respond_to_request, unless_left
@@ -350,6 +351,18 @@ def create_app(
 
         return await json_response(writers, listed, {})
 
+    @app.get(
+        "/steerings", summary="every way to steer, its options, and why a model cannot have it"
+    )
+    async def steerings(model: str | None = None) -> Response:
+        kit = models.find_worker(model).model.recipe_kit()
+
+        def listed() -> dict[str, Any]:
+            data = [_steering_described(n, kit) for n in sorted(steer.steering_modules())]
+            return {"object": "list", "data": data}
+
+        return await json_response(writers, listed, {})
+
     @app.get("/sampling", summary="a JSON schema of the sampling fields")
     async def sampling(model: str | None = None) -> dict[str, Any]:
         own = models.find_worker(model).model.sampling_with()
@@ -473,6 +486,27 @@ def _described(name: str, kit: Any) -> dict[str, Any]:
     return {
         **about,
         "schema": _schema({k: o["schema"] for k, o in about["options"].items()}),
+        "unavailable": why,
+    }
+
+
+def _steering_described(name: str, kit: Any) -> dict[str, Any]:
+    """A way to steer: its card, the JSON schema of its options, whether it reads a negative prompt, and why this model
+    cannot have it (none: it can)."""
+    about = steer.describe_steering(name)
+    needs = steer.get_steering_module(name).CARD.needs
+    try:
+        for need in needs:
+            # Prompts belong to a request, not to the model.
+            if need not in (SECOND_PROMPT, OWN_PROMPT):
+                need.check_kit(kit, f"steering {name}")
+        why = None
+    except PolydecError as error:
+        why = str(error)
+    return {
+        **about,
+        "schema": _schema({k: o["schema"] for k, o in about["options"].items()}),
+        "reads_negative_prompt": SECOND_PROMPT in needs,
         "unavailable": why,
     }
 

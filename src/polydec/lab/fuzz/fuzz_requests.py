@@ -28,6 +28,7 @@ ROUTES = (
         "/v1/models/\u00e9",
         "/tokenizer_info",
         "/methods",
+        "/steerings",
     ),
     *("/sampling", "/health", "/metrics", "/docs", "/openapi.json", "/", "/nowhere", "//", "/../x"),
 )

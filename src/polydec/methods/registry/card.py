@@ -4,9 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from polydec.core.types import Exactness
 from polydec.methods.registry.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, KitNeed
+
+PROMISE_WORDS: Mapping[Exactness | None, str] = MappingProxyType(
+    {
+        Exactness.LAW: "same distribution as {}",
+        Exactness.ARGMAX: "same greedy text as {}",
+        Exactness.APPROXIMATE: "changes the text",
+        None: "",
+    }
+)
+"""What a method promises, for those who do not know the promise's name."""
+
+
+def promise_in_words(kept: Exactness | None, family: str) -> str:
+    """Say what a method keeps, in words that need no explanation.
+
+    Args:
+        kept: What it keeps; None: that cannot be said.
+        family: The family of the method.
+
+    Returns:
+        The words; "" where nothing can be said.
+    """
+    # Plain decoding goes from left to right: other families have only their model to be held to.
+    return PROMISE_WORDS[kept].format("plain" if family in ("ar", "any") else "the model")
 
 
 @dataclass(frozen=True)

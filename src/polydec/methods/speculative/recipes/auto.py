@@ -13,9 +13,9 @@ from polydec.methods.speculative.loop.with_source import with_source_text
 
 CARD = Card(
     name="auto",
-    title="Goodput",
+    title="Chooses for you (goodput)",
     source="Liu et al., TurboSpec: closed-loop speculation control (goodput), 2024",
-    summary="Of what copies, counts and trained drafters propose, feeds what is worth its rows here, or nothing.",
+    summary="Chooses for you: feeds of what copies, counts and trained drafters propose what is worth its rows, or nothing.",
     kind="draft-and-verify",
     family="ar",
     guarantee=Exactness.LAW,
