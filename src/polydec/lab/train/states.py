@@ -147,16 +147,13 @@ def _course(spec: StatesSpec) -> TrainingRun:
         )
         return value
 
-    known_as = run_identity(
-        spec, "save_every", bf16=fast, samples=selfplay.samples_fingerprint(samples)
-    )
+    known_as = run_identity(spec, bf16=fast, samples=selfplay.samples_fingerprint(samples))
     # One cosine from the warmup to the end.
     schedule = TrainingSchedule(
         spec.steps,
         spec.rate,
         warmup=0.1,
         decay=1.0,
-        save_every=spec.save_every,
         log_every=50,
         muon=spec.muon,
     )

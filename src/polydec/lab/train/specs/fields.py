@@ -32,6 +32,11 @@ Start = Annotated[str | None, "directory or zoo:NAME to begin with (default: ran
 Steps = Annotated[int, AtLeast(1), "optimiser steps"]
 TasksAStep = Annotated[int, AtLeast(1), "tasks a step"]
 AnswersAStep = Annotated[int, AtLeast(1), "answers a step"]
+SaveEvery = Annotated[
+    int,
+    AtLeast(1),
+    "steps between checkpoints, for the case of a power cut; Ctrl-C saves by itself",
+]
 Width = Annotated[int, AtLeast(32), "of the network"]
 Layers = Annotated[int, AtLeast(1), "of the network"]
 Rate = Annotated[float, "highest learning rate"]
