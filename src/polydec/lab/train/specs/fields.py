@@ -14,7 +14,7 @@ SmallDraft = Annotated[str | None, "the draft (default: the embedded one's)"]
 Data = Annotated[
     str | None,
     "your own text: .txt, .jsonl (text, prompt, question and answer, turns, messages), a folder of these or of a data set "
-    "(Arrow, Parquet); or `sample`, which travels along (default: POLYDEC_DATA, else ../shared/data, else sample)",
+    "(Arrow, Parquet); or `sample`, which travels along (default: what the environment's POLYDEC_DATA names, else sample)",
 ]
 OwnPrompts = Annotated[
     str | None,
