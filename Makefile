@@ -22,7 +22,7 @@ test: $(STAMP)
 # Left out of the fast run: what takes longest by processor time, and what needs other engines, servers or whole models.
 SLOW := lab models/native models/formats models/sessions models/learned serve request cli methods/search methods/diffusion \
 	methods/insertion methods/presses methods/steering laws/contrasts project/test_greedy_equality.py project/test_batch_reference.py \
-	project/test_docs.py project/test_docs_blocks.py project/test_examples.py base/test_options_spec.py base/test_plugins.py \
+	project/test_docs.py project/test_site_search.py project/test_docs_blocks.py project/test_examples.py base/test_options_spec.py base/test_plugins.py \
 	base/test_edge.py laws/constraints/test_hostile.py laws/targets/test_augmentation.py laws/targets/test_thinking.py \
 	laws/shapers/test_shapers_transformers.py laws/shapers/test_shaper_contract.py laws/shapers/test_promises.py \
 	models/text/test_template.py $(SLOW_DRAFTERS:%=methods/speculative/drafters/test_%.py) methods/speculative/verifiers/test_k_seq.py

@@ -1,6 +1,6 @@
 """How much sorting texts into classes depends on the prompt: a single one against sets of four (Multi-Prompting Decoder).
 
-    POLYDEC_DATA=../shared/data python benchmarks/classify.py lab/reports/classify.csv
+    POLYDEC_DATA=TEXTS python benchmarks/classify.py lab/reports/classify.csv
 
 Twelve intents of CLINC150 (every twelfth by name), four examples of each, three drawings of them. Examples are texts whose
 SHA-1 mod 10 is below 7, tests are others (`tuning`: of the former, too; nothing is written then). zoo:smollm2, twelve prompts:
@@ -31,7 +31,7 @@ import polydec
 from polydec.request.classifier import last_token_states, of_states
 from polydec.request.deciding import PROMPTS, ClassifierSettings
 
-DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
+DATA = Path(os.environ.get("POLYDEC_DATA") or "POLYDEC_DATA is not set")
 TWELVE = (
     *PROMPTS,
     "{text}\nThe intent of the user is",

@@ -413,7 +413,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--data", type=Path, default=Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
+        "--data",
+        type=Path,
+        default=Path(os.environ.get("POLYDEC_DATA") or "POLYDEC_DATA is not set"),
     )
     parser.add_argument("--model", default="zoo:smollm2")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """What it costs to read a text again after an edit, and how far the law is from that of the new text.
 
-    POLYDEC_DATA=../shared/data python benchmarks/edits.py lab/reports/edits.csv lab/reports/edits-in-a-row.csv
+    POLYDEC_DATA=TEXTS python benchmarks/edits.py lab/reports/edits.csv lab/reports/edits-in-a-row.csv
 
 Forty real edits of Python files (`code_edits`; only files whose SHA-1 mod 10 is 7 or more, which nobody tuned on), the first
 ones that fit: one place is changed, at most 60 tokens are new, and at least 200 stand behind them, as zoo:smollm2 on the
@@ -38,7 +38,7 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.models.sessions.reuse import common_prefix_length
 
-DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
+DATA = Path(os.environ.get("POLYDEC_DATA") or "POLYDEC_DATA is not set")
 EDITS, NEW, BEHIND, LONGEST = 40, 60, 200, 1400
 NEAR, PLACES, FILES, STEPS = 64, 24, 4, 20
 SILENT = ScoreRequest(law=RowDetail.NOTHING)

@@ -31,7 +31,7 @@ from polydec.core.types import TokenVocabulary
 from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
 from polydec.laws.constraints import pieces
 
-DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
+DATA = Path(os.environ.get("POLYDEC_DATA") or "POLYDEC_DATA is not set")
 VALENCE = {"C": 4, "N": 3, "O": 2, "F": 1}
 BONDS = {"=": 2, "#": 3}
 BEGIN, END, KNOWN = "<begin>", "<end>", 20_000

@@ -1,6 +1,6 @@
 """What a smaller cache costs: bytes, perplexity and the distance of laws, for every press, at 1,000 and 2,000 tokens.
 
-    POLYDEC_DATA=../shared/data python benchmarks/presses.py lab/reports/presses.csv
+    POLYDEC_DATA=TEXTS python benchmarks/presses.py lab/reports/presses.csv
 
 One text is read by zoo:smollm2 on the torch path, 128 rows a pass, under each press and with the cache as it is.
 Counts and distances only: nothing here is a time. A row is written as soon as it is known, and one that is there is not
@@ -33,7 +33,7 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest
 from polydec.methods.registry import press
 
-DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
+DATA = Path(os.environ.get("POLYDEC_DATA") or "POLYDEC_DATA is not set")
 CONTEXTS = (1000, 2000)
 FIRST, LAST, ROWS = 256, 256, 128
 COLUMNS = ("press", "options", "context", "bits", "bytes", "perplexity", "kl", "same")

@@ -1,6 +1,6 @@
 """What packed keys and values cost and gain in the compiled step: bytes, distance of laws, and one thread's CPU time.
 
-    POLYDEC_DATA=../shared/data python benchmarks/presses_step.py lab/reports/presses-step.csv
+    POLYDEC_DATA=TEXTS python benchmarks/presses_step.py lab/reports/presses-step.csv
     POLYDEC_ISA=AVX2 python benchmarks/presses_step.py lab/reports/presses-step.csv --times
     python benchmarks/presses_step.py lab/reports/presses-step.csv --page lab/reports/caches-measured.md  # measures nothing
 

@@ -9,7 +9,7 @@ seconds and whose gaps' 99 % lies within --gap.
 With --turns N all variants run at once and take turns, N times, so that a machine whose speed changes is as fast for one as for
 the other; the arrivals of a turn come as fast at all of them. Told at the end is each one's median ratio to the first.
 
-Prompts are those of Spec-Bench in POLYDEC_DATA (default ../shared/data), chats and summaries as they come, of which only those
+Prompts are those of Spec-Bench in POLYDEC_DATA, chats and summaries as they come, of which only those
 are asked whose SHA-1 mod 10 is 7 or more. --url measures any server that speaks /v1/chat/completions; --peer FILE.gguf adds
 llama-cpp-python's server, --peer DIRECTORY `transformers serve` (`polydec export zoo:smollm2 DIRECTORY` writes one).
 """
@@ -58,7 +58,7 @@ class Seen:
 
 def prompts(limit: int, longest: int) -> list[str]:
     """First turns that nothing was tuned on, of at most so many characters."""
-    root = Path(os.environ.get("POLYDEC_DATA") or "../shared/data") / "spec_bench"
+    root = Path(os.environ.get("POLYDEC_DATA") or "POLYDEC_DATA is not set") / "spec_bench"
     rows = [
         json.loads(line)
         for file in sorted(root.glob("*.jsonl"))

@@ -208,9 +208,7 @@ class Ours:
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument(
-        "--data", help="directory of the prompts (default: POLYDEC_DATA, else ../shared/data)"
-    )
+    p.add_argument("--data", help="directory of the prompts (default: POLYDEC_DATA)")
     p.add_argument("--model", default="zoo:smollm2")
     p.add_argument("--dtype", default="auto")
     p.add_argument("--compute", help="float32, int16 or int8 (default: the machine's)")

@@ -42,7 +42,7 @@ from polydec.models.learned.kinds import ngrams
 from polydec.models.sessions import checkpoint
 from polydec.models.sessions.checkpoint import ModelBundle
 
-DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
+DATA = Path(os.environ.get("POLYDEC_DATA") or "POLYDEC_DATA is not set")
 GIVEN, WRITTEN, SKIPPED = 15, 10, 40
 """Tokens of a prompt, of an answer, and of the story before the prompt."""
 COUNTED = 4

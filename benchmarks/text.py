@@ -18,7 +18,7 @@
 
 The last five train a small network (tasks.py) into the directory that is given as the model, where none is there. Every row
 answers the same prompts. An interval is that of the difference to the first row, 95 %, by resampling prompts. Data is read from
-POLYDEC_DATA (default ../shared/data); prompts are those whose SHA-1 modulo 10 is 7 or more, where nothing is tuned.
+POLYDEC_DATA; prompts are those whose SHA-1 modulo 10 is 7 or more, where nothing is tuned.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from polydec.lab.train.problems import ReasoningProblem, draw_problem, is_right_
 from polydec.laws.constraints.span_of import SpanOf
 from polydec.laws.contrasts.gated import GatedContrast
 
-DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
+DATA = Path(os.environ.get("POLYDEC_DATA") or "POLYDEC_DATA is not set")
 Figures = Mapping[str, float]
 
 

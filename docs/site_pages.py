@@ -64,7 +64,10 @@ FLAGS = {"steering": ("--steer", "steerings"), "press": ("--cache", "presses")}
 def page(name: str, card: Card, options: Iterable[Option]) -> str:
     """The page of one method, or of one way to steer or to keep a cache."""
     flag, list_them = FLAGS.get(card.kind, ("--method", "methods"))
-    out = [f"# {card.title}", "", f"`{flag} {name}`: {card.summary}", ""]
+    guide = GUIDES[card.kind]
+    # The way back stands at the top: who came by the search has seen no list.
+    back = f"[All methods](../methods.md) · [the guide](../{guide}.md)"
+    out = [f"# {card.title}", "", back, "", f"`{flag} {name}`: {card.summary}", ""]
     for picture in (*PICTURES[card.kind], *(("tree",) if " tree" in card.summary else ())):
         out += [f"![How it works: {picture}](../pictures/{picture}.svg)", ""]
     out += ["## What it promises", "", PROMISES[card.guarantee], ""]
@@ -83,7 +86,6 @@ def page(name: str, card: Card, options: Iterable[Option]) -> str:
     ]
     out += ["## Options", "", *option_table(tuple(options)), ""]
     out += ["## Reported and measured", "", *method_figures.section(name, card)]
-    guide = GUIDES[card.kind]
     out += [
         f"More: [the guide](../{guide}.md), [all methods](../methods.md), `polydec {list_them} {name}`.",
         "",
@@ -171,6 +173,22 @@ def from_root(name: str) -> str:
     return text
 
 
+WEIGHTS = (
+    ("reference/", 0.001),
+    ("methods/", 0.3),
+    ("api.md", 0.01),
+    ("changelog.md", 0.001),
+    ("contributing.md", 0.01),
+    ("adding-a-method.md", 0.01),
+    ("structure.md", 0.01),
+    ("examples.md", 0.05),
+    ("server-fields.md", 0.1),
+    ("training-flags.md", 0.1),
+    ("questions.md", 1.5),
+)
+"""By the beginning of a page's path, what a hit of the site's search weighs: who asks for "install" looks for a guide, and
+pages that are made of the code hold every word in a title. All others weigh 1."""
+
 ALONE = ("index.md", "methods.md", "measurements.md")
 """Pages that are a section of their own: a list of its pages would only take their tables' room."""
 
@@ -197,6 +215,8 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links of the written pages to what only the site has."""
     text = markdown
+    weight = next((w for begin, w in WEIGHTS if page.file.src_uri.startswith(begin)), 1)
+    page.meta.setdefault("search", {})["boost"] = weight
     if page.file.src_uri in ALONE:
         page.meta["hide"] = ["navigation"]
     roots = {"README": "index", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}

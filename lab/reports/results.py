@@ -980,6 +980,15 @@ def others() -> list[str]:
     return [row["tokens a pass"] for row in rows if row]
 
 
+def travelling_speed() -> list[str]:
+    """Greedy decoding with `zoo:smollm2-states` over plain decoding, timed: trees of 16 and of 4 nodes."""
+    rows = [
+        pick(TRAINED, trained="zoo:smollm2-states", law="greedy", nodes=nodes)
+        for nodes in ("16", "4")
+    ]
+    return [row["timed"] for row in rows if row]
+
+
 def published_forms() -> list[str]:
     names = ("medusa (medusa-published)", "eagle (eagle-published)", "eagle-2 (eagle-published)")
     rows = [
@@ -1009,6 +1018,19 @@ def early() -> list[str]:
 
 
 SENTENCES = (
+    Sentence("README.md", "where they lose: [{} to {} of plain]", TRAINED, travelling_speed),
+    Sentence(
+        "docs/training.md",
+        "{} to {} by trees of `zoo:smollm2-states` (one thread, Zen 5)",
+        TRAINED,
+        travelling_speed,
+    ),
+    Sentence(
+        "docs/trained.md",
+        "the one that travels along writes {} to {} times as many tokens a second",
+        TRAINED,
+        travelling_speed,
+    ),
     Sentence(
         "lab/reports/caches-measured.md",
         "over the last 48 tokens KL is {} in edits 1 to 5, {} in 6 to 10, {} in 11 to 15 and {} in 16 to 20 "

@@ -9,6 +9,7 @@ import warnings
 import pytest
 
 from polydec import api
+from polydec.cli import doctor
 from polydec.lab.testing.toy import toy_law
 from polydec.request import profile
 from polydec.request.passes import PassTimer, measure_pass_times
@@ -39,6 +40,24 @@ def test_doctor(command):
     assert report["model"]["kernel"].startswith("native") or report["model"]["why_not_native"]
     assert {e["name"] for e in report["zoo"]} >= {"zoo:tiny", "zoo:smollm2"}
     assert "asked       zoo:tiny" in command("doctor", "--model", "zoo:tiny").out
+
+
+@pytest.mark.parametrize(
+    "named, said",
+    [
+        (None, "POLYDEC_DATA is not set: training reads --data, or the sample"),
+        ("", "POLYDEC_DATA is not set"),
+        (".", ".: here"),
+        ("nowhere", "nowhere: not here (POLYDEC_DATA names it)"),
+    ],
+)
+def test_doctor_says_which_texts_a_training_reads(monkeypatch, tmp_path, named, said):
+    monkeypatch.chdir(tmp_path)
+    if named is None:
+        monkeypatch.delenv("POLYDEC_DATA", raising=False)
+    else:
+        monkeypatch.setenv("POLYDEC_DATA", named)
+    assert doctor.data_folder_sentence(doctor.data_folder_facts()).startswith(said)
 
 
 def test_doctor_says_what_is_wrong_with_a_model(command):

@@ -24,9 +24,9 @@ from polydec.methods.registry.kit import MASKED_DRAFT
 from polydec.models.formats import zoo
 from polydec.models.learned.kinds import mtp, narrow
 from polydec.models.nets.gated import GatedAdapter
-from project_paths import PROJECT_ROOT
+from project_paths import DATA_FOLDER
 
-DATA = Path(os.environ.get("POLYDEC_DATA", PROJECT_ROOT.parent / "shared" / "data"))
+DATA = DATA_FOLDER
 METHODS = [
     n
     for n in registry.of_family("ar")

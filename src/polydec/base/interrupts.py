@@ -31,8 +31,50 @@ def sigterm_raised() -> Iterator[None]:
         yield
 
 
+class PostponedInterrupts:
+    """The interrupts that came inside `postpone_interrupts`.
+
+    Called, it says whether one came. In another thread than the main one, which no signal reaches,
+    it never says so.
+    """
+
+    def __init__(self) -> None:
+        self._came = list[int]()
+        self._held = 0
+
+    def __call__(self) -> bool:
+        return bool(self._came)
+
+    def add_interrupt(self, number: int, frame: Any) -> bool:
+        """Note an interrupt; the second one raises, unless what is under way must stay whole.
+
+        Args:
+            number: The signal.
+            frame: Not read.
+
+        Returns:
+            Whether it is the first one.
+
+        Raises:
+            KeyboardInterrupt: It is a later one.
+        """
+        self._came.append(number)
+        if len(self._came) > 1 and not self._held:
+            _raised(number, frame)
+        return len(self._came) == 1
+
+    @contextmanager
+    def without_interrupts(self) -> Iterator[None]:
+        """Inside, no interrupt raises: whoever works asks afterwards whether one came."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+
+
 @contextmanager
-def postpone_interrupts(notice: str) -> Iterator[Callable[[], bool]]:
+def postpone_interrupts(notice: str) -> Iterator[PostponedInterrupts]:
     """Inside, the first Ctrl-C or SIGTERM is only noted, and the second ends the work at once
     (KeyboardInterrupt).
 
@@ -40,10 +82,9 @@ def postpone_interrupts(notice: str) -> Iterator[Callable[[], bool]]:
         notice: what is written on standard error when the first one comes, one line.
 
     Yields:
-        A function that says whether one came: whoever works asks it where it can stop. In another thread than the main one,
-        which no signal reaches, it never says so.
+        What came: whoever works asks it where it can stop.
     """
-    came = list[int]()
+    came = PostponedInterrupts()
 
     def note_signal(number: int, frame: Any) -> None:
         """Note the first signal; the second one raises.
@@ -52,15 +93,13 @@ def postpone_interrupts(notice: str) -> Iterator[Callable[[], bool]]:
             number: The signal.
             frame: Not read.
         """
-        # The second signal: nobody wants to wait any longer.
-        if came:
-            _raised(number, frame)
-        came.append(number)
-        os.write(2, f"{notice}\n".encode())  # print may not be called while it is being called
+        # Of the second one nothing is said: nobody wants to wait any longer.
+        if came.add_interrupt(number, frame):
+            os.write(2, f"{notice}\n".encode())  # print may not be called while it is being called
 
     usual = (signal.SIG_DFL, signal.default_int_handler, _raised)
     with _handled(STOPS, note_signal, usual):
-        yield lambda: bool(came)
+        yield came
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,9 +121,18 @@ def total_memory_gb() -> float | None:
 
 
 def data_folder_facts() -> dict[str, Any]:
-    """Where training data is looked for, and whether the folder exists."""
-    root = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
-    return {"path": str(root), "here": root.is_dir()}
+    """What POLYDEC_DATA names (None: nothing), and whether it is there."""
+    named = os.environ.get("POLYDEC_DATA") or None
+    return {"path": named, "here": named is not None and Path(named).exists()}
+
+
+def data_folder_sentence(facts: Mapping[str, Any]) -> str:
+    """What `polydec train` reads where no `--data` is given."""
+    if facts["path"] is None:
+        return "POLYDEC_DATA is not set: training reads --data, or the sample that travels along"
+    if facts["here"]:
+        return f"{facts['path']}: here"
+    return f"{facts['path']}: not here (POLYDEC_DATA names it)"
 
 
 def path_of(model: str, threads: int | None) -> dict[str, Any]:
@@ -199,10 +209,7 @@ def print_doctor_report(report: dict[str, Any]) -> None:
                 else f"missing{': ' + e['get'] if e['get'] else ''}"
             )
         )
-    here = report["data"]["here"]
-    out.print(
-        f"data        {report['data']['path']}: {'here' if here else 'not here (set POLYDEC_DATA); training needs it'}"
-    )
+    out.print(f"data        {data_folder_sentence(report['data'])}")
     for name, installed in report["optional"].items():
         out.print(
             f"{'optional' if name == 'transformers' else '':11} {name}: {'installed' if installed else 'not installed'}"

@@ -10,7 +10,9 @@ import torch
 import micro
 from polydec.cli.page import ChartSeries, axis_ticks, svg_chart
 from polydec.lab.bench import measure
+from polydec.lab.commands import bench_markdown
 from polydec.request import machine
+from project_paths import PROJECT_ROOT
 
 ROWS = (
     {"prompt": "The <b>tall</b> baker", "category": "<i>a</i>", "answer": 7},
@@ -149,3 +151,105 @@ def test_a_report_of_a_run_that_was_stopped_says_so(bench_command, tmp_path, mon
     monkeypatch.setattr(machine, "relative_cpu_load", lambda: 0.0)
     code, _, _ = bench_command("--methods", "prompt-lookup", "--html", page)
     assert code == 130 and "it was stopped: only what was measured until then" in page.read_text()
+
+
+def test_a_report_is_the_table_of_results_for_a_model_of_ones_own(bench_command, tmp_path, model):
+    """Machine, model, version and command without the folders of whoever measured; both tables; a line for the collection."""
+    at = tmp_path / "report.md"
+    code, out, err = bench_command("--report", at, "--json")
+    assert code == 0, err
+    told, text = json.loads(out), at.read_text("utf-8")
+    name = bench_markdown.model_file_name(model)
+    assert model not in text and f"| model | {name} (" in text and "MB of weights" in text
+    assert f"Polydec {told['versions']['polydec']}, commit " in text
+    assert f"| machine | {told['machine']} |" in text and "--report" in text
+    header = "| one request, greedy, float32 | a pass over eight rows | `auto` over plain, all together | by workload |"
+    assert header in text
+    whole = {r["method"]: r for r in told["rows"] if r["workload"] == "all"}
+    assert list(whole) == ["plain", "auto", "prompt-lookup", "suffix-automaton", "token-recycling"]
+    for method, row in whole.items():
+        low, high = row["ratio_interval"]
+        parts = [
+            r["ratio_to_plain"]
+            for r in told["rows"]
+            if r["method"] == method and r["workload"] != "all"
+        ]
+        shown = (
+            f"| `{method}` | {row['tokens_per_second']:.1f} | **{row['ratio_to_plain']:.2f}** ({low:.2f} to {high:.2f}) | "
+            f"{min(parts):.2f} to {max(parts):.2f} | {row['tokens_per_pass']:.2f} | yes |"
+        )
+        assert shown in text
+    best = max(whole.values(), key=lambda r: r["ratio_to_plain"])
+    line = re.search(
+        rf"^\| {name} \| .*\| `{best['method']}` \*\*{best['ratio_to_plain']:.2f}\*\* .*\|$",
+        text,
+        re.M,
+    )
+    head = re.search(
+        r"^\| model \| machine .*\|$",
+        (PROJECT_ROOT / "docs" / "reports.md").read_text("utf-8"),
+        re.M,
+    )
+    assert line and head and line[0].count(" | ") == head[0].count(" | ")
+
+
+@pytest.mark.parametrize(
+    "ratios, says",
+    [
+        ({"plain": (1, 1), "auto": (1.3, 1.2)}, "Fastest in hindsight: `auto`, 1.30 times plain."),
+        ({"plain": (1, 1), "auto": (1.1, 0.9)}, "`auto`, by no more than chance."),
+        ({"plain": (1, 1), "auto": (0.9, 0.8)}, "`plain`, which nothing was faster than."),
+    ],
+)
+def test_a_report_says_what_was_fastest(ratios, says, monkeypatch):
+    monkeypatch.setattr(bench_markdown, "source_commit", lambda: None)
+    about = {
+        **{
+            "name": "some/model",
+            "kernel": "torch",
+            "dtype": "float32",
+            "draft": None,
+            "template": "raw",
+        },
+        **{
+            "machine": "A processor, 2 threads of 2 cores (avx2), Python 3",
+            "methods": ["plain", "auto"],
+        },
+    }
+    rows = [
+        {
+            **{
+                "model": "some/model",
+                "batch": 1,
+                "temperature": 0.0,
+                "workload": "question",
+                "method": method,
+            },
+            **{"tokens_per_second": 9.0, "ratio_to_plain": ratio, "ratio_interval": [low, 2.0]},
+            **{"tokens_per_pass": None, "identical": True},
+        }
+        for method, (ratio, low) in ratios.items()
+    ]
+    identity = {"models": [about], "versions": {"polydec": "9", "system": "some"}}
+    text = bench_markdown.render_bench_markdown(
+        identity, rows, {}, "polydec bench", ["it was busy"]
+    )
+    assert says in text and "**Mind:** it was busy." in text and "commit not known" in text
+    assert "| A processor, some/model | - |" in text
+
+
+def test_the_commit_of_a_report_is_that_of_the_sources(monkeypatch, tmp_path):
+    asked = {"rev-parse": "0123abcd", "status": ""}
+    monkeypatch.setattr(bench_markdown.metadata, "distribution", nobody)
+    monkeypatch.setattr(bench_markdown, "_git", lambda folder, word, *_: asked[word])
+    assert bench_markdown.source_commit() == "0123abcd"
+    asked["status"] = " M a.py"
+    assert bench_markdown.source_commit() == "0123abcd, changed"
+    monkeypatch.setattr(
+        bench_markdown.polydec, "__file__", str(tmp_path / "polydec" / "__init__.py")
+    )
+    assert bench_markdown.source_commit() is None
+
+
+def nobody(name):
+    raise bench_markdown.metadata.PackageNotFoundError(name)

@@ -160,7 +160,10 @@ def test_what_is_refused_is_one_sentence(given, tmp_path):
         ({"layers": 3}, "layers is 3: what it begins with has 2"),
         ({"start": "zoo:tiny"}, "start is 'zoo:tiny', of 4096 tokens: the target has"),
         ({"target": "zoo:diffusion"}, "target is 'zoo:diffusion', a masked-diffusion model"),
-        ({"context": 16}, "no sample in it fits into 16 tokens"),
+        (
+            {"context": 16},
+            r"no sample in it fits into 16 tokens \(the shortest has \d+\): give shorter",
+        ),
     ):
         with pytest.raises(ValueError, match=match):
             train_deer(DeerSpec(**{**vars(spec(given, tmp_path)), **change}))

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -119,6 +120,31 @@ def spec(model, out, kind):
     return StatesSpec(
         str(out), kind, str(model), steps=6, rows=2, length=8, save_every=2, max_tokens=6
     )
+
+
+def test_a_piece_longer_than_every_answer_is_refused_with_the_longest_one(model, tmp_path):
+    asked = spec(model, tmp_path / "a", "hydra")
+
+    def refusal(length):
+        with pytest.raises(
+            ValueError, match=rf"^length is {length}: 24 answers hold no"
+        ) as refused:
+            train_states(replace(asked, length=length))
+        return str(refused.value)
+
+    said = refusal(48)
+    assert "or longer answers (--max-tokens above 6) of more prompts (--each above 60) in" in said
+    longest = int(re.search(r": give --length (\d+) or less", said)[1])
+    assert 1 <= longest < 30
+    assert f"give --length {longest} or less" in refusal(longest + 1)
+    assert train_states(replace(asked, length=longest))["steps"] == 6
+
+
+def test_one_answer_cannot_be_learned_from_and_set_aside(model, tmp_path):
+    asked = spec(model, tmp_path / "a", "hydra")
+    samples(tmp_path / "one.jsonl", 1)
+    with pytest.raises(ValueError, match=r"to set aside: give a --text with more and longer"):
+        train_states(replace(asked, text=str(tmp_path / "one.jsonl")))
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """The weights that travel in the package, against the data that they have not seen."""
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -15,9 +12,10 @@ from polydec.lab.train.problems import KINDS as PROBLEMS
 from polydec.lab.train.problems import draw_problem, is_right_solution
 from polydec.models.formats import zoo
 from polydec.models.sessions import checkpoint
+from project_paths import DATA_FOLDER
 
 torch.set_num_threads(1)
-DATA = Path(os.environ.get("POLYDEC_DATA") or "../shared/data")
+DATA = DATA_FOLDER
 
 
 @pytest.mark.parametrize(

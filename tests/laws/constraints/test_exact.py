@@ -2,9 +2,7 @@
 
 import gzip
 import json
-import os
 import random
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -17,12 +15,9 @@ from polydec.laws.constraints.cells import NumberCell, StringCell
 from polydec.laws.constraints.formats import FORMATS
 from polydec.laws.constraints.json_schema import JsonSchema
 from polydec.laws.constraints.patterns import library_pattern
+from project_paths import DATA_FOLDER
 
-DATA = (
-    Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
-    / "json_schema_test_suite"
-    / "groups_a.jsonl.gz"
-)
+DATA = DATA_FOLDER / "json_schema_test_suite" / "groups_a.jsonl.gz"
 BYTES = tuple(chr(i) for i in range(32, 127))
 VOCAB = TokenVocabulary(
     len(BYTES) + 1, frozenset({len(BYTES)}), words=ToyWords((*BYTES, "$"), frozenset({len(BYTES)}))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import re
 import struct
 import tracemalloc
-from pathlib import Path
 
 import gguf
 import numpy as np
@@ -28,8 +26,9 @@ from polydec.models.formats.gguf import GGUFCheckpoint
 from polydec.models.formats.gguf_types import TYPES
 from polydec.models.sessions import checkpoint, sources
 from polydec.models.text.gguf_text import generation_defaults, read_text
+from project_paths import DATA_FOLDER
 
-DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
+DATA = DATA_FOLDER
 SMOLLM2 = zoo.find_zoo_entry("smollm2").path
 needs_smollm2 = pytest.mark.skipif(
     SMOLLM2 is None, reason="needs zoo:smollm2 (polydec zoo install smollm2)"

@@ -215,8 +215,10 @@ def test_the_sample_is_the_default_where_nothing_else_is(tmp_path, monkeypatch, 
     sample = data.training_data()
     assert "name your own by --data" in capsys.readouterr().err
     assert sample == data.training_data("sample") and not data.is_collection_folder(sample)
-    (tmp_path / "shared" / "data").mkdir(parents=True)
-    assert data.training_data() == Path("../shared/data")
+    with pytest.raises(
+        ValueError, match="data is none: give a directory of texts, or set POLYDEC_DATA"
+    ):
+        data.data_root()
     monkeypatch.setenv("POLYDEC_DATA", str(put(tmp_path / "mine.jsonl", {"text": "a"})))
     assert data.training_data() == tmp_path / "mine.jsonl"
 

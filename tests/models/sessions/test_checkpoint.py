@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,8 +18,9 @@ from polydec.core.types import Draft, ScoreRequest
 from polydec.models.formats import tensor_files
 from polydec.models.sessions import checkpoint, sources
 from polydec.models.text.tokenizer import Tokenizer
+from project_paths import DATA_FOLDER
 
-DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
+DATA = DATA_FOLDER
 SIZE = {
     "vocab_size": 260,
     "hidden_size": 32,

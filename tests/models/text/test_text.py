@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -23,8 +21,9 @@ from tokenizers import (
 )
 
 from polydec.models.text.tokenizer import Tokenizer, byte_alphabet
+from project_paths import DATA_FOLDER
 
-DATA = Path(os.environ.get("POLYDEC_DATA", "../shared/data"))
+DATA = DATA_FOLDER
 CORPUS = [
     "the cat sat on the mat, the dog ran to the door",
     "naïve café — schön, 世界 and 世間",

@@ -42,6 +42,9 @@ USUAL = {name: family.default_method for name, family in FAMILIES.items()} | {
 }
 """By a model's family, what is held against it where nobody names methods."""
 
+REPORTED = USUAL | {"ar": "auto,prompt-lookup,suffix-automaton,token-recycling"}
+"""The same for a report that is compared with those of other machines."""
+
 
 BUSY = 0.2
 """Load of a core from which on speeds are doubtful."""
@@ -106,6 +109,13 @@ def bench(
         Path | None,
         typer.Option(help="write a report to this file: one page that needs no network"),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="write a report to this file: Markdown with machine, model, version and the table of docs/measurements.md, "
+            "for docs/reports.md; without --methods auto is among them"
+        ),
+    ] = None,
     csv_: Annotated[
         Path | None, typer.Option("--csv", help="write the figures to this file, a row a line")
     ] = None,
@@ -131,6 +141,7 @@ def bench(
         record_: File that every run is written to, and from which the same command goes on. Default
             None.
         html: File for a report as one page. Default None.
+        report: File for a report as Markdown. Default None.
         csv_: File for the figures, a row a line. Default None.
     """
     batches = [require_integer("batch", n, 1, CHOICES) for n in _numbers("batch", batch, int)]
@@ -144,7 +155,7 @@ def bench(
     elsewhere = (data, prompt_tokens, limit, flags.max_tokens, record_, models, temperatures)
     # Suites that measure something else than speed have flags of their own.
     if suite is not None and suite in studies.SUITES:
-        _alone(elsewhere, "or --record")
+        _alone((*elsewhere, report), "--record or --report")
         for name, path in (("html", html), ("csv", csv_)):
             _ready(name, path)
         with said_when_stopped(lambda: NOTHING_MEASURED):
@@ -153,11 +164,11 @@ def bench(
     each = 25 if each is None else each
     questions = _questions(suite, from_, each, (data, prompt_tokens, limit))
     if suite is not None and from_ is None:
-        _alone((*elsewhere, html, csv_), "--record, --html or --csv")
+        _alone((*elsewhere, html, report, csv_), "--record, --html, --report or --csv")
         with said_when_stopped(lambda: NOTHING_MEASURED):
             return compare_on_suite(flags, suite, methods, require_integer("each", each, 1, 10_000))
     # What is left is the timing of methods: everything is checked before the first model is loaded.
-    for name, path in (("html", html), ("csv", csv_)):
+    for name, path in (("html", html), ("report", report), ("csv", csv_)):
         _ready(name, path)
     if methods not in (None, "all"):
         # What no model could honour is refused before one is loaded.
@@ -177,7 +188,7 @@ def bench(
             Those of --methods, or the usual ones of the family.
         """
         if methods is None:
-            return parse_methods(USUAL[family])
+            return parse_methods((USUAL if report is None else REPORTED)[family])
         if methods == "all":
             return methods_for_model(lm, family)
         return parse_methods(methods)
@@ -199,9 +210,11 @@ def bench(
             f"the machine is busy (load {busy:.1f} of its cores): figures are doubtful"
         )
         Console(stderr=True).print(f"warning: {measured.doubts[0]}", style="yellow")
+    # What passes cost stands in both kinds of report.
+    curves = html is not None or report is not None
     try:
         with said_when_stopped(lambda: _stopped(record_)):
-            bench_run.measure_all_cells(every, batches, repeat, record_, html is not None, measured)
+            bench_run.measure_all_cells(every, batches, repeat, record_, curves, measured)
     finally:
         # Also what was measured before a failure or Ctrl-C.
         measured.rows += measured.partly
@@ -210,7 +223,7 @@ def bench(
         if measured.partly:
             measured.doubts.append("it was stopped: only what was measured until then stands here")
         if measured.rows:
-            publish_bench(measured, flags.json_, html, csv_)
+            publish_bench(measured, flags.json_, html, csv_, report)
 
 
 NOTHING_MEASURED = "stopped: a suite is measured as a whole, and the same command begins anew"
@@ -424,7 +437,11 @@ def show_scores(rows: list[dict[str, Any]], out: Console) -> None:
 
 
 def publish_bench(
-    measured: BenchFindings, as_json: bool, html: Path | None, table: Path | None
+    measured: BenchFindings,
+    as_json: bool,
+    html: Path | None,
+    table: Path | None,
+    report: Path | None = None,
 ) -> None:
     """Print the table, or its JSON, and write a page and a file of figures where they are asked
     for.
@@ -434,6 +451,7 @@ def publish_bench(
         as_json: Whether standard output gets JSON in place of the table.
         html: The page's file; None: none.
         table: The CSV file; None: none.
+        report: The Markdown file. Default None: none.
     """
     command = f"polydec {shlex.join(sys.argv[1:])}"
     told = {
@@ -453,6 +471,15 @@ def publish_bench(
         )
         # A page that was there stays until the new one is complete.
         files.replace_file_atomically(html, lambda at: Path(at).write_text(text, encoding="utf-8"))
+    if report is not None:
+        from polydec.lab.commands import bench_markdown
+
+        told_text = bench_markdown.render_bench_markdown(
+            measured.identity, measured.rows, measured.curves, command, measured.doubts
+        )
+        files.replace_file_atomically(
+            report, lambda at: Path(at).write_text(told_text, encoding="utf-8")
+        )
     if table is not None:
         sheet = as_csv(measured.rows)
         files.replace_file_atomically(

@@ -48,12 +48,15 @@ COLLECTION = (
 def data_root(path: str | Path | None = None) -> Path:
     """The folder of the training texts.
 
-    `path`, else the environment's POLYDEC_DATA, else ../shared/data.
+    `path`, else the environment's POLYDEC_DATA.
 
     Raises:
-        FileError: There is no such directory.
+        FileError: Nothing names it, or there is no such directory.
     """
-    root = Path(path or os.environ.get("POLYDEC_DATA") or "../shared/data")
+    named = path or os.environ.get("POLYDEC_DATA")
+    if not named:
+        raise FileError("data is none: give a directory of texts, or set POLYDEC_DATA to one")
+    root = Path(named)
     if not root.is_dir():
         raise FileError(f"data is {str(root)!r}: no such directory (give one, or set POLYDEC_DATA)")
     return root
@@ -63,8 +66,7 @@ def training_data(path: str | Path | None = None) -> Path:
     """Where the texts of a training are.
 
     A file or a folder as `text_rows.read_text_rows` takes them, the collection's folder, or
-    `sample`. None: POLYDEC_DATA, else ../shared/data, else the sample, which is announced on
-    stderr.
+    `sample`. None: POLYDEC_DATA, else the sample, which is announced on stderr.
 
     Raises:
         FileError: There is nothing to read.
@@ -72,9 +74,7 @@ def training_data(path: str | Path | None = None) -> Path:
     if path is not None:
         folder = path
     else:
-        folder = os.environ.get("POLYDEC_DATA")
-    if folder is None and Path("../shared/data").is_dir():
-        return Path("../shared/data")
+        folder = os.environ.get("POLYDEC_DATA") or None
     if folder is None:
         print("training on the sample that travels along: name your own by --data", file=sys.stderr)
     # A folder of one's own may be called `sample` too; it comes first.

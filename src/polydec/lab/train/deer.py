@@ -75,9 +75,13 @@ def _course(spec: DeerSpec) -> TrainingRun:
         else:
             unseen = []
     # A boundary takes one more position.
+    shortest = min((len(s.prompt_ids) + len(s.output_ids) for s in taught), default=0)
     taught, unseen = (samples_within_context(some, spec.context) for some in (taught, unseen))
     if not taught:
-        raise RequestError(f"context is {spec.context}: no answer fits into it with its prompt")
+        raise RequestError(
+            f"context is {spec.context}: no answer fits into it with its prompt, so give --context "
+            f"{shortest + 1} or more"
+        )
     fast = is_bf16_run(Path(spec.out) / STATE)
     lesson = DeerObjective(network, size, spec)
 

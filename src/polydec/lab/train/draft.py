@@ -87,7 +87,7 @@ def _course(spec: DraftSpec) -> TrainingRun:
     lesson = DistillationObjective(
         spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos, apart
     )
-    schedule = TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, save_every=spec.save_every)
+    schedule = TrainingSchedule(spec.steps, spec.rate, muon=spec.muon)
     # The samples belong to the run's name: other texts must not go on from its state.
     known_as = run_identity(
         spec, bf16=fast, samples=selfplay.samples_fingerprint(samples), apart=len(apart)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,8 +27,7 @@ RESULT = "training.json"
 """Files of a run in its directory: where it goes on when it was interrupted, and what was measured.
 """
 STOPPING = (
-    "polydec: stopping: the step under way ends and is saved (once more: at once, losing the steps since the last "
-    "checkpoint)"
+    "polydec: stopping: the step under way ends and is saved (once more: at once, losing that step)"
 )
 
 
@@ -69,7 +69,8 @@ def run_training(
     """Train what `prepare` makes of a spec, measure it, and save it.
 
     Called again after an interruption, it goes on from out/state.pt, to the same weights. At Ctrl-C
-    or SIGTERM the step ends and the state is saved; a second Ctrl-C ends it at once.
+    or SIGTERM the step ends and the state is saved; a second Ctrl-C loses that step. A field
+    `save_every` of the spec stands before that of the schedule.
 
     Args:
         kind: Name of the kind of training, for the progress.
@@ -89,26 +90,37 @@ def run_training(
     course = prepare(spec)
     # Only now: a wrong spec leaves no directory.
     out.mkdir(parents=True, exist_ok=True)
+    schedule = course.schedule
+    # None, or no such field: as the kind has it.
+    if (often := getattr(spec, "save_every", None)) is not None:
+        schedule = replace(schedule, save_every=often)
+
+    def begin_steps(step: int) -> None:
+        if step:
+            _say_resumption(course.title or kind, step, schedule.steps, out / STATE)
+
     # An interrupt is postponed until the step has ended and is saved.
     with (
         postpone_interrupts(STOPPING) as stop,
-        show_training_progress(course.title or kind, course.schedule.steps) as watch,
+        show_training_progress(course.title or kind, schedule.steps) as watch,
     ):
         # The checkpoint lies in the directory, so that the same command goes on from it.
         curve = fit_network(
             course.network,
             course.loss,
-            course.schedule,
+            schedule,
             state=out / STATE,
             identity=course.identity,
             watch=watch,
             aside=course.aside,
             deep=course.deep,
             stop=stop,
+            without_interrupts=stop.without_interrupts,
+            begin=begin_steps,
         )
     # The curve's last point is the loss that is reported.
     result: dict[str, Any] = {
-        "steps": course.schedule.steps,
+        "steps": schedule.steps,
         "loss": curve[-1][1],
         "seconds": round(clock() - began, 1),
         **course.measure(),
@@ -120,20 +132,29 @@ def run_training(
     return result
 
 
+def _say_resumption(title: str, step: int, steps: int, state: Path) -> None:
+    """Write on standard error which step a run goes on with."""
+    if step == steps:
+        behind = "all steps are taken, it is measured and saved"
+    else:
+        behind = f"goes on with step {step + 1}"
+    print(f"{title}: {state} has {step} of {steps} steps, {behind}", file=sys.stderr, flush=True)
+
+
 def run_identity(spec: Any, *free: str, **beside: Any) -> dict[str, Any]:
     """What tells a run from others.
 
     Args:
         spec: Options, a dataclass.
-        *free: Names of further fields that may change between the parts of a run; `out` and `data`
-            always may.
+        *free: Names of further fields that may change between the parts of a run; `out`, `data` and
+            `save_every` always may.
         **beside: What else decides, by name.
 
     Returns:
         Names and values that a checkpoint keeps and compares.
     """
     # A run may be moved, and its data too: a digest of the data stands in `beside`.
-    left = {"out", "data", *free}
+    left = {"out", "data", "save_every", *free}
     return {k: v for k, v in asdict(spec).items() if k not in left} | beside
 
 

@@ -52,7 +52,8 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
     tokenizer = find_tokenizer(LMSpec(spec.out, start=spec.target), Path(spec.out), (), 0)
     if spec.length > first.s.context:
         raise RequestError(
-            f"length is {spec.length}: {spec.target} has a context of {first.s.context} tokens"
+            f"length is {spec.length}: {spec.target} has a context of {first.s.context} tokens, so give --length "
+            f"{first.s.context} or less"
         )
     begin = mark_id(tokenizer, BEGIN)
     # All texts have one length: tensors of [N, length + 1].
@@ -130,7 +131,7 @@ def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[li
         raise RequestError(
             edge.error_sentence(
                 f"data has {len(parts[0])} texts of {spec.length} tokens to learn and {len(parts[1])} held out: it needs "
-                f"at least {spec.rows} and 1, so give more text or a smaller length"
+                f"at least {spec.rows} and 1, so give more text by --data, or a smaller --length"
             )
         )
     return parts[0], parts[1]

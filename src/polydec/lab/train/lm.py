@@ -247,7 +247,7 @@ def read_texts(spec: LMSpec) -> dict[str, DocumentSplit]:
         raise RequestError(
             edge.error_sentence(
                 f"data is {str(root)!r}: it has no text to train on (of ten texts seven are learned from and three held out, "
-                "by their SHA-1): give more"
+                "by their SHA-1): give more by --data"
             )
         )
     return texts
@@ -300,7 +300,7 @@ def drop_short_kinds(spec: LMSpec, corpus: TokenCorpus, context: int) -> LMSpec:
     if not there:
         raise RequestError(
             f"data has {', '.join(f'{n:,} tokens of {k}' for k, n in sizes.items())} to train on: "
-            f"rows of {context:,} need at least as many"
+            f"rows of {context:,} need at least as many, so give more text by --data"
         )
     for k, n in sizes.items():
         if n < context:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -101,10 +101,11 @@ class BestWeights:
         """Keep the weights as they are now if their loss is the least so far."""
         loss = float(self._loss())
         if loss < self.least:
-            self.least = loss
             self.weights = {
                 name: t.detach().clone() for name, t in self._network.state_dict().items()
             }
+            # Last: where an interrupt comes before it, the same weights are kept again later.
+            self.least = loss
 
 
 def fit_network(
@@ -118,10 +119,13 @@ def fit_network(
     aside: Callable[[], Tensor] | None = None,
     deep: Sequence[nn.Parameter] = (),
     stop: Callable[[], bool] = lambda: False,
+    without_interrupts: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    begin: Callable[[int], None] = lambda step: None,
 ) -> list[tuple[int, float]]:
     """Train `network` in place.
 
-    An interruption that cannot be handled loses at most the steps since the last checkpoint.
+    Whatever ends the run from inside, an error or a second Ctrl-C, loses the step under way alone.
+    What ends the process itself loses at most the steps since the last checkpoint.
 
     Args:
         network: What is trained: all parameters that require gradients.
@@ -139,15 +143,18 @@ def fit_network(
             it, the untrained ones included. None: the last weights stay.
         deep: See `build_optimisers`.
         stop: Asked after each step; where it says so, the checkpoint is written and the run ends.
+        without_interrupts: Gives a context in which no interrupt is raised: weights change in it, and
+            checkpoints are written.
+        begin: Called once, before the first step, with the number of steps that a checkpoint holds.
 
     Returns:
         The loss curve, as (step, mean loss in nats).
 
     Raises:
         RequestError: The checkpoint is damaged, or belongs to another run.
-        KeyboardInterrupt: `stop` ended the run; the message says where it goes on.
+        KeyboardInterrupt: `stop` or an interrupt ended the run; the message says where it goes on.
     """
-    known = _lists(identity or {})
+    known = _lists(_deciding(identity or {}))
     opts = build_optimisers(network, s, deep)
     if aside is None:
         best = None
@@ -178,72 +185,105 @@ def fit_network(
     mark = time.perf_counter()
     since = 0
     parameters = [p for p in network.parameters() if p.requires_grad]
+
+    def keep_state() -> None:
+        """Write the checkpoint of the last whole step, if there is a file for it."""
+        if state is None:
+            return
+        content = {
+            "network": network.state_dict(),
+            "optimisers": [o.state_dict() for o in opts],
+            "step": step,
+            "curve": curve,
+            "total": total,
+            "identity": known,
+            "best": None if best is None else (best.least, best.weights),
+        }
+        replace_file_atomically(state, lambda at: torch.save(content, at))
+
+    begin(step)
     while step < s.steps:
-        # Judged before the step, so that the untrained weights take part.
-        if best is not None and step % s.judge_every == 0:
-            best.keep_least_loss()
-        # The factor of the schedule multiplies each group's own peak rate.
-        for o, rates in zip(opts, peak):
-            for group, rate in zip(o.param_groups, rates):
-                group["lr"] = rate * s.rate_factor(step)
-            o.zero_grad(set_to_none=True)
-        value, tokens = loss(step)
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, s.clip)
-        for o in opts:
-            o.step()
-        total = total + float(value.detach())
-        step += 1
-        seen = seen + tokens
-        since = since + tokens
-        if step % s.log_every == 0 or step == s.steps:
-            # Also right at a shorter last stretch, and after a resumption between two points.
-            count = step - (curve[-1][0] if curve else 0)
-            curve.append((step, total / count))
-            total = 0.0
-            now = time.perf_counter()
-            watch(
-                LossCurvePoint(
-                    step,
-                    curve[-1][1],
-                    s.rate * s.rate_factor(step - 1),
-                    since / max(now - mark, 1e-9),
-                    (now - began) / (step - first) * (s.steps - step),
+        # Until the gradient is there, the weights are those of the step before.
+        try:
+            # Judged before the step, so that the untrained weights take part.
+            if best is not None and step % s.judge_every == 0:
+                best.keep_least_loss()
+            # The factor of the schedule multiplies each group's own peak rate.
+            for o, rates in zip(opts, peak):
+                for group, rate in zip(o.param_groups, rates):
+                    group["lr"] = rate * s.rate_factor(step)
+                o.zero_grad(set_to_none=True)
+            value, tokens = loss(step)
+            value.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, s.clip)
+        except BaseException as failure:
+            # An earlier checkpoint of the same step is as good.
+            if step > first:
+                with without_interrupts():
+                    keep_state()
+            if isinstance(failure, KeyboardInterrupt) and step:
+                # The type stays: SIGTERM and Ctrl-C have different exit codes.
+                raise type(failure)(_stopped_sentence(step, s.steps, state)) from None
+            raise
+        # A step is taken and counted as a whole, or not at all.
+        with without_interrupts():
+            for o in opts:
+                o.step()
+            total = total + float(value.detach())
+            step += 1
+            seen = seen + tokens
+            since = since + tokens
+            if step % s.log_every == 0 or step == s.steps:
+                # Also right at a shorter last stretch, and after a resumption between two points.
+                count = step - (curve[-1][0] if curve else 0)
+                curve.append((step, total / count))
+                total = 0.0
+                now = time.perf_counter()
+                watch(
+                    LossCurvePoint(
+                        step,
+                        curve[-1][1],
+                        s.rate * s.rate_factor(step - 1),
+                        since / max(now - mark, 1e-9),
+                        (now - began) / (step - first) * (s.steps - step),
+                    )
                 )
-            )
-            mark = now
-            since = 0
-        # The last weights may be the best ones; they are judged before the final checkpoint is
-        # written.
-        if best is not None and step == s.steps:
-            best.keep_least_loss()
-        stopping = stop()
-        # A run that was asked to stop saves first, so that nothing is lost.
-        if state is not None and (step % s.save_every == 0 or step == s.steps or stopping):
-            content = {
-                "network": network.state_dict(),
-                "optimisers": [o.state_dict() for o in opts],
-                "step": step,
-                "curve": curve,
-                "total": total,
-                "identity": known,
-                "best": None if best is None else (best.least, best.weights),
-            }
-            # The content is bound now: the lambda runs before the next step changes it.
-            replace_file_atomically(state, lambda at, content=content: torch.save(content, at))
+                mark = now
+                since = 0
+            # The last weights may be the best ones; they are judged before the final checkpoint is
+            # written.
+            if best is not None and step == s.steps:
+                best.keep_least_loss()
+            stopping = stop()
+            # A run that was asked to stop saves first, so that nothing is lost.
+            if step % s.save_every == 0 or step == s.steps or stopping:
+                keep_state()
+        # One came while the checkpoint was written.
+        if not stopping and stop():
+            stopping = True
+            with without_interrupts():
+                keep_state()
         if stopping:
-            if state is None:
-                kept = "nothing is kept"
-            else:
-                kept = f"{state} keeps them"
             # As Ctrl-C does, so that callers handle both alike.
-            raise KeyboardInterrupt(
-                f"stopped after {step} of {s.steps} steps, and {kept}: the same command goes on from there"
-            )
+            raise KeyboardInterrupt(_stopped_sentence(step, s.steps, state))
     # What is returned is what was best on data that was not trained on.
     if best is not None and best.weights:
         network.load_state_dict(best.weights)
     return curve
+
+
+def _stopped_sentence(step: int, steps: int, state: Path | None) -> str:
+    """How far a stopped run has come, and where the same command goes on."""
+    if state is None:
+        return f"stopped after {step} of {steps} steps, and nothing is kept: the same command begins anew"
+    # After the last step only the artefact is missing.
+    if step == steps:
+        behind = "measures and saves what was trained"
+    else:
+        behind = f"goes on with step {step + 1}"
+    return (
+        f"stopped after {step} of {steps} steps, and {state} keeps them: the same command {behind}"
+    )
 
 
 class TrainingCheckpointRecord(StrictRecord):
@@ -296,7 +336,7 @@ def read_state(
     saved = validate_record(
         TrainingCheckpointRecord, content, f"{path} is not a checkpoint of training ({anew})"
     )
-    earlier = _lists(saved.identity)
+    earlier = _lists(_deciding(saved.identity))
     if earlier != known:
         other = [k for k in {*known, *earlier} if known.get(k) != earlier.get(k)]
         raise RequestError(
@@ -318,6 +358,11 @@ def read_state(
             error_sentence(f"{path} does not fit this network: {anew} ({type(e).__name__}: {e})")
         ) from None
     return saved
+
+
+def _deciding(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity without what decides nothing: how often a run saves may change on its way."""
+    return {k: v for k, v in identity.items() if k != "save_every"}
 
 
 def _lists(identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,10 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
     # A prompt without an answer has nothing to count.
     samples = [s for s in selfplay.read_samples(path, point.lm.vocab.size) if s.output_ids]
     if not samples:
-        raise RequestError(f"text is {str(path)!r}: no sample in it")
+        raise RequestError(
+            f"text is {str(path)!r}: it holds no answer, so give another --text, or delete it and "
+            "give other prompts (--data)"
+        )
     if unseen_file.exists():
         held_out = selfplay.read_samples(unseen_file, point.lm.vocab.size)
     else:

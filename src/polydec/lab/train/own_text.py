@@ -150,7 +150,9 @@ def gather_target_text(
     # An answer is empty where the target ends at once.
     samples = [s for s in selfplay.read_samples(path, lm.vocab.size) if s.output_ids]
     if not samples:
-        raise RequestError(f"text is {str(path)!r}: no sample in it")
+        raise RequestError(
+            f"text is {str(path)!r}: it holds no answer, so delete it and give other prompts (--data)"
+        )
     return samples
 
 

@@ -25,7 +25,7 @@ from polydec.lab.train.specs.probe import ProbeSpec
 Artefact = TypeVar("Artefact")
 Rows = TypeVar("Rows", bound="SelectableRows")
 
-HEAD_SCHEDULE = {"decay": 1.0, "save_every": 50, "log_every": 50, "judge_every": 25}
+HEAD_SCHEDULE = {"decay": 1.0, "log_every": 50, "judge_every": 25}
 """Of small heads on states: few steps along one cosine, whose best weights come soon."""
 
 

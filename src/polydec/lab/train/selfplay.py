@@ -173,7 +173,7 @@ def draw_prompts(
         raise RequestError(
             edge.error_sentence(
                 f"data is {str(root)!r}: it has no prompt of at most {longest} characters {part} "
-                "(of ten prompts seven are learned from and three held out, by their SHA-1): give more"
+                "(of ten prompts seven are learned from and three held out, by their SHA-1): give more by --data"
             )
         )
     return out
@@ -497,13 +497,18 @@ def read_fitting_samples(path: Path, vocab: int, longest: int) -> list[TrainingS
     Raises:
         RequestError: There is none.
     """
-    out = [
-        s
-        for s in read_samples(path, vocab)
-        if s.output_ids and len(s.prompt_ids) + len(s.output_ids) <= longest
-    ]
+    answered = [s for s in read_samples(path, vocab) if s.output_ids]
+    out = [s for s in answered if len(s.prompt_ids) + len(s.output_ids) <= longest]
     if not out:
-        raise RequestError(f"text is {str(path)!r}: no sample in it fits into {longest} tokens")
+        shortest = min((len(s.prompt_ids) + len(s.output_ids) for s in answered), default=0)
+        raise RequestError(
+            f"text is {str(path)!r}: no sample in it fits into {longest} tokens"
+            + (
+                f" (the shortest has {shortest}): give shorter prompts or answers"
+                if answered
+                else ": it holds no answer, so give other prompts"
+            )
+        )
     return out
 
 

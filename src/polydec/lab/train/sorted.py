@@ -67,7 +67,7 @@ def train_sorted(spec: SortedSpec) -> dict[str, Any]:
         rate = 6e-3
         muon = 0.02
     schedule = TrainingSchedule(
-        spec.steps, spec.rate or rate, muon=muon if spec.muon is None else spec.muon, save_every=50
+        spec.steps, spec.rate or rate, muon=muon if spec.muon is None else spec.muon
     )
     result = train_lm(
         LMSpec(
@@ -83,6 +83,7 @@ def train_sorted(spec: SortedSpec) -> dict[str, Any]:
             train_mb=spec.train_mb,
             held_kb=spec.held_kb,
             seed=spec.seed,
+            save_every=spec.save_every,
             bf16=spec.bf16,
             **(spec.more or {}),
         )

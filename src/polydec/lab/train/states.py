@@ -74,6 +74,49 @@ def train_states(spec: StatesSpec) -> dict[str, Any]:
     return run_training("states", spec, _course, time.process_time)
 
 
+def split_pieces(
+    lessons: TargetTextStates, length: int, levels: int, own: int
+) -> tuple[Tensor, Tensor]:
+    """Find the pieces to learn from, and those that are set aside.
+
+    Args:
+        lessons: States of the texts.
+        length: Tokens of a piece.
+        levels: Tokens behind a piece that are guessed.
+        own: Number of the target's own answers; texts of others stand behind them.
+
+    Returns:
+        First rows of both. Every eighth of the target's answers is set aside; texts of others are
+        all learned from.
+    """
+    pieces = lessons.piece_starts(length, levels)
+    aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < own)
+    return pieces[~aside], pieces[aside]
+
+
+def _short_answers(spec: StatesSpec, lessons: TargetTextStates, levels: int, own: int) -> str:
+    """Which flag helps where no piece is as long as was asked for."""
+    # A text that holds a piece holds every shorter one.
+    fits = 0
+    most = spec.length
+    while fits < most:
+        tried = (fits + most + 1) // 2
+        if all(len(part) for part in split_pieces(lessons, tried, levels, own)):
+            fits = tried
+        else:
+            most = tried - 1
+    if spec.text is None:
+        longer = f"longer answers (--max-tokens above {spec.max_tokens}) of more prompts (--each above {spec.each})"
+        longer += " in another --out"
+    else:
+        longer = "a --text with more and longer answers"
+    found = f"length is {spec.length}: {own} answers hold no piece of {spec.length + levels + 1} tokens both"
+    found += " to learn from and, in every eighth, to set aside"
+    if fits:
+        return f"{found}: give --length {fits} or less, or {longer}"
+    return f"{found}: give {longer}"
+
+
 def _course(spec: StatesSpec) -> TrainingRun:
     out = Path(spec.out)
     kind = KINDS[spec.kind]
@@ -116,14 +159,9 @@ def _course(spec: StatesSpec) -> TrainingRun:
             spec.enters,
         )
     )
-    pieces = lessons.piece_starts(spec.length, levels)
-    # Every eighth of the target's own answers is set aside; texts of others are all trained on.
-    aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < len(samples))
-    pieces, aside = pieces[~aside], pieces[aside]
+    pieces, aside = split_pieces(lessons, spec.length, levels, len(samples))
     if not len(pieces) or not len(aside):
-        raise RequestError(
-            f"length is {spec.length}: the target wrote no text of {spec.length + levels + 1} tokens"
-        )
+        raise RequestError(_short_answers(spec, lessons, levels, len(samples)))
     # The loss is judged on about 24 pieces, spread over all that are set aside.
     looked = aside[:: max(1, len(aside) // 24)]
     seen = list[list[float]]()
@@ -147,16 +185,13 @@ def _course(spec: StatesSpec) -> TrainingRun:
         )
         return value
 
-    known_as = run_identity(
-        spec, "save_every", bf16=fast, samples=selfplay.samples_fingerprint(samples)
-    )
+    known_as = run_identity(spec, bf16=fast, samples=selfplay.samples_fingerprint(samples))
     # One cosine from the warmup to the end.
     schedule = TrainingSchedule(
         spec.steps,
         spec.rate,
         warmup=0.1,
         decay=1.0,
-        save_every=spec.save_every,
         log_every=50,
         muon=spec.muon,
     )

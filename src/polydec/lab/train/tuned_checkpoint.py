@@ -125,7 +125,7 @@ def tuning_text_samples(
     # One sample to learn from and one to measure on are the least.
     if len(samples) < 2:
         raise RequestError(
-            f"text is {spec.text!r}: one sample is learned from, and one measured on"
+            f"text is {spec.text!r}: it must hold two samples or more, one of them to measure on"
         )
     # Of a given file nobody knows which prompts are held out: every sixteenth is set aside.
     unseen = samples[::16]

@@ -63,9 +63,11 @@ def _course(spec: WordsSpec) -> TrainingRun:
         for p in parts.values()
     ]
     # A stream without a full row cannot be read; said before training.
-    if short := [name for name, s in zip(parts, streams) if len(s.stream) < spec.length]:
+    name, least = min(zip(parts, (len(s.stream) for s in streams)), key=lambda x: x[1])
+    if least < spec.length:
         raise RequestError(
-            f"data has fewer than {spec.length} tokens of {short[0]} to train on: a row needs as many"
+            f"length is {spec.length}: data has {least} tokens of {name} to train on, so give more text by --data"
+            + (f", or --length {least} or less" if least >= 16 else "")
         )
     unseen = {name: [[begin, *x, end] for x in text_ids(p.unseen)] for name, p in parts.items()}
     # Bytes of the text itself, whatever its tokens are: figures of all kinds compare.
@@ -156,6 +158,6 @@ def read_texts(spec: WordsSpec) -> dict[str, DocumentSplit]:
     if not texts:
         raise RequestError(
             f"data is {str(root)[:100]!r}: it has no running text to train on (of ten texts seven are "
-            "learned from and three held out, by their SHA-1): give more"
+            "learned from and three held out, by their SHA-1): give more by --data"
         )
     return texts

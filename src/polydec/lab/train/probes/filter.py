@@ -131,7 +131,7 @@ def filter_training_prompts(lm: LoadedModel, spec: FilterSpec) -> list[tuple[int
         if not fitting:
             raise RequestError(
                 f"data is {spec.data!r:.100}: no prompt in it leaves room for {spec.max_tokens} tokens in "
-                f"a context of {lm.network.context}"
+                f"a context of {lm.network.context}: give shorter prompts, or a smaller --max-tokens"
             )
         return fitting
     return draw_task_prompts(lm, spec)

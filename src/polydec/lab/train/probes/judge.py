@@ -175,7 +175,9 @@ def label_checked_tokens(target: CausalLaw, drawn: Sequence[LabelledSolution]) -
             state.append(teacher_forced_states(target, d.prompt_ids, d.output_ids[:count]))
             right += d.right[:count]
     if not state:
-        raise RequestError("kinds: the models wrote no solution: there is nothing to judge")
+        raise RequestError(
+            "kinds: the models wrote no solution: there is nothing to judge, so give more problems (--each)"
+        )
     return ProbeExamples(torch.cat(state), torch.tensor(right).float())
 
 
@@ -217,7 +219,8 @@ def label_differing_tokens(
             right.append(right_until(d.problem, written) >= len(written))
     if not state:
         raise RequestError(
-            "kinds: the draft would put the target's token everywhere: there is nothing to judge"
+            "kinds: the draft would put the target's token everywhere: there is nothing to judge, so give "
+            "more problems (--each) or a smaller --draft"
         )
     return ProbeExamples(torch.stack(state), torch.tensor(right).float())
 
@@ -273,7 +276,8 @@ def label_by_continuation(
             right.append(1.0)
     if not state:
         raise RequestError(
-            "text has no place where the draft would have written another token: there is nothing to judge"
+            "text has no place where the draft would have written another token: there is nothing to judge, so "
+            "give more prompts (--each) or a smaller --draft"
         )
     return ProbeExamples(torch.stack(state), torch.tensor(right))
 

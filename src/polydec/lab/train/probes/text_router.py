@@ -171,7 +171,8 @@ def prepare_probe(spec: TextRouterSpec) -> ProbeTraining[TextRouterExamples]:
     lessons = balance_router_examples([x for x in seen if x.problem % 8], spec.seed)
     if not lessons or not aside:
         raise RequestError(
-            f"each is {spec.each}: among so many problems no step of the target's, or each one, was the better one"
+            f"each is {spec.each}: among so many problems no step of the target's, or each one, was the better one: "
+            f"give more than {spec.each}"
         )
     net = start_text_router(spec, vocab.size)
 

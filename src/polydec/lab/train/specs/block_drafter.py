@@ -7,7 +7,7 @@ from typing import Annotated
 
 from polydec.base.options import AtLeast, InRange, NoFlag, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import AdamRate, MuonRate, Resumed, Seed, Steps
+from polydec.lab.train.specs.fields import AdamRate, MuonRate, Resumed, SaveEvery, Seed, Steps
 from polydec.lab.train.specs.seq2seq import Longest, Pairs, TokensAStep
 
 
@@ -37,6 +37,7 @@ class BlockDrafterSpec:
     parts: Annotated[tuple[int, int], NoFlag(), "buckets by both lengths"] = (8, 3)
     most: Annotated[int, AtLeast(1), NoFlag(), "pairs that are read"] = 1 << 20
     seed: Seed = 0
+    save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)

@@ -8,7 +8,16 @@ from typing import Annotated
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, InRange, OneOf, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand, task_training_summary
-from polydec.lab.train.specs.fields import AdamRate, Layers, MuonRate, Resumed, Seed, Steps, Width
+from polydec.lab.train.specs.fields import (
+    AdamRate,
+    Layers,
+    MuonRate,
+    Resumed,
+    SaveEvery,
+    Seed,
+    Steps,
+    Width,
+)
 
 KINDS = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation")
 """What can be trained: the files of train/contexts."""
@@ -56,6 +65,7 @@ class ContextSpec:
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     seed: Seed = 0
+    save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)

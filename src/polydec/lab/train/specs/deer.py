@@ -16,6 +16,7 @@ from polydec.lab.train.specs.fields import (
     Longest,
     MuonRate,
     Samples,
+    SaveEvery,
     Seed,
     Steps,
     Target,
@@ -62,6 +63,7 @@ class DeerSpec:
     rate: AdamRate = 1e-3
     muon: MuonRate = 0.01
     seed: Seed = 0
+    save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)

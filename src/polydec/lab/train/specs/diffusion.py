@@ -13,6 +13,7 @@ from polydec.lab.train.specs.fields import (
     Layers,
     MuonRate,
     Resumed,
+    SaveEvery,
     Seed,
     Start,
     Steps,
@@ -55,6 +56,7 @@ class DiffusionSpec:
     width: Width = 128
     layers: Layers = 4
     seed: Seed = 0
+    save_every: SaveEvery = 100
     rate: AdamRate = 2e-3
     muon: MuonRate = 0.02
     start: Start = None

@@ -14,6 +14,7 @@ from polydec.lab.train.specs.fields import (
     OwnPrompts,
     Rate,
     Resumed,
+    SaveEvery,
     Seed,
     Steps,
     Tasks,
@@ -50,6 +51,7 @@ class DParallelSpec:
     steps: Steps = 2000
     rate: Rate = 5e-4
     seed: Seed = 0
+    save_every: SaveEvery = 100
     varied: Varied = False
 
     def __post_init__(self) -> None:

@@ -17,7 +17,16 @@ from polydec.base.options import (
     keep_ranges,
 )
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import Data, Each, Kept, Longest, Samples, Seed, Steps
+from polydec.lab.train.specs.fields import (
+    Data,
+    Each,
+    Kept,
+    Longest,
+    Samples,
+    SaveEvery,
+    Seed,
+    Steps,
+)
 
 POLICIES: Mapping[str, float] = {
     "target": 0.0,
@@ -74,7 +83,7 @@ class DraftSpec:
     bf16: Annotated[bool | None, NoFlag(), "16-bit arithmetic (none: where the machine has it)"] = (
         None
     )
-    save_every: Annotated[int, NoFlag(), "steps between checkpoints"] = 50
+    save_every: SaveEvery = 50
 
     def __post_init__(self) -> None:
         from polydec.lab.train.divergence import (

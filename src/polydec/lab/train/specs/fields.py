@@ -14,7 +14,7 @@ SmallDraft = Annotated[str | None, "the draft (default: the embedded one's)"]
 Data = Annotated[
     str | None,
     "your own text: .txt, .jsonl (text, prompt, question and answer, turns, messages), a folder of these or of a data set "
-    "(Arrow, Parquet); or `sample`, which travels along (default: POLYDEC_DATA, else ../shared/data, else sample)",
+    "(Arrow, Parquet); or `sample`, which travels along (default: what the environment's POLYDEC_DATA names, else sample)",
 ]
 OwnPrompts = Annotated[
     str | None,
@@ -32,6 +32,11 @@ Start = Annotated[str | None, "directory or zoo:NAME to begin with (default: ran
 Steps = Annotated[int, AtLeast(1), "optimiser steps"]
 TasksAStep = Annotated[int, AtLeast(1), "tasks a step"]
 AnswersAStep = Annotated[int, AtLeast(1), "answers a step"]
+SaveEvery = Annotated[
+    int,
+    AtLeast(1),
+    "steps between checkpoints, for the case of a power cut; Ctrl-C saves by itself",
+]
 Width = Annotated[int, AtLeast(32), "of the network"]
 Layers = Annotated[int, AtLeast(1), "of the network"]
 Rate = Annotated[float, "highest learning rate"]

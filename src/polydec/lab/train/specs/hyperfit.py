@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import Data, Resumed, Seed
+from polydec.lab.train.specs.fields import Data, Resumed, SaveEvery, Seed
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class HyperfitSpec:
     ahead: Annotated[int, AtLeast(4), NoFlag(), "tokens that are measured"] = 96
     tries: Annotated[int, AtLeast(1), NoFlag(), "held-out texts that are continued"] = 32
     seed: Seed = 0
+    save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)

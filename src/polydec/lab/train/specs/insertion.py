@@ -14,6 +14,7 @@ from polydec.lab.train.specs.fields import (
     Layers,
     MuonRate,
     Resumed,
+    SaveEvery,
     Seed,
     Start,
     Steps,
@@ -45,6 +46,7 @@ class InsertionSpec:
     width: Width = 128
     layers: Layers = 4
     seed: Seed = 0
+    save_every: SaveEvery = 100
     rate: AdamRate = 2e-3
     muon: MuonRate = 0.02
     start: Start = None

@@ -7,7 +7,16 @@ from typing import Annotated
 
 from polydec.base.options import AtLeast, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import AnswersAStep, Out, Rate, Seed, Steps, Tasks, Varied
+from polydec.lab.train.specs.fields import (
+    AnswersAStep,
+    Out,
+    Rate,
+    SaveEvery,
+    Seed,
+    Steps,
+    Tasks,
+    Varied,
+)
 from polydec.lab.train.tasks import SHIPPED
 
 
@@ -30,6 +39,7 @@ class JointSpec:
     steps: Steps = 600
     rate: Rate = 2e-3
     seed: Seed = 0
+    save_every: SaveEvery = 100
     varied: Varied = False
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from polydec.lab.train.specs.fields import (
     Longest,
     Lora,
     Samples,
+    SaveEvery,
     Seed,
     Steps,
     Target,
@@ -46,6 +47,7 @@ class LexicalSpec:
     rate: Annotated[float, GreaterThan(0), "highest learning rate"] = 2e-3
     longest: Annotated[int, AtLeast(2), NoFlag(), "tokens of a text"] = 256
     seed: Seed = 0
+    save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)

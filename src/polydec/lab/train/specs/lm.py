@@ -112,6 +112,11 @@ class LMSpec:
     compiled: Annotated[bool, "torch.compile (needs a C++ compiler)"] = False
     kinds: Annotated[tuple[str, ...], NoFlag(), "of text"] = KINDS
     seed: Seed = 0
+    save_every: Annotated[
+        int | None,
+        AtLeast(1),
+        "steps between checkpoints (none: the preset's 50); Ctrl-C saves by itself",
+    ] = None
 
     def __post_init__(self) -> None:
         keep_ranges(self)

@@ -28,6 +28,7 @@ from polydec.lab.train.specs.fields import (
     OwnPrompts,
     Problems,
     Samples,
+    SaveEvery,
     Seed,
     SmallDraft,
     Steps,
@@ -56,6 +57,7 @@ class PrmSpec:
     rows: Annotated[int, AtLeast(1), NoFlag(), "states a step"] = 256
     rate: HeadRate = 3e-3
     seed: Seed = 0
+    save_every: SaveEvery = 50
 
     def __post_init__(self) -> None:
         keep_ranges(self)
@@ -96,6 +98,7 @@ class StopHeadSpec:
     rows: Annotated[int, AtLeast(1), NoFlag(), "positions a step"] = 512
     rate: HeadRate = 1e-3
     seed: Seed = 0
+    save_every: SaveEvery = 50
 
     def __post_init__(self) -> None:
         keep_ranges(self)
@@ -136,6 +139,7 @@ class JudgeSpec:
     steps: Steps = 300
     rate: HeadRate = 1e-2
     seed: Seed = 0
+    save_every: SaveEvery = 50
 
     def __post_init__(self) -> None:
         keep_ranges(self)
@@ -172,6 +176,7 @@ class RouterSpec:
     rows: Annotated[int, AtLeast(1), NoFlag(), "states a step"] = 256
     rate: HeadRate = 1e-3
     seed: Seed = 0
+    save_every: SaveEvery = 50
 
     def __post_init__(self) -> None:
         keep_ranges(self)
@@ -202,6 +207,7 @@ class TextRouterSpec:
     rows: Annotated[int, AtLeast(2), NoFlag(), "texts a step, half of them of each class"] = 32
     rate: HeadRate = 5e-4
     seed: Seed = 0
+    save_every: SaveEvery = 50
 
     def __post_init__(self) -> None:
         keep_ranges(self)
@@ -226,6 +232,7 @@ class ValueSpec:
     steps: Steps = 600
     rate: HeadRate = 3e-3
     seed: Seed = 0
+    save_every: SaveEvery = 50
     varied: Varied = False
 
     def __post_init__(self) -> None:
@@ -255,6 +262,7 @@ class FilterSpec:
     steps: Steps = 6000
     rate: HeadRate = 3e-3
     seed: Seed = 0
+    save_every: SaveEvery = 50
     varied: Varied = False
     data: OwnPrompts = None
     written: Annotated[bool, "it reads the model's confidence in written tokens, too"] = False
@@ -282,6 +290,7 @@ class RewardSpec:
     rate: HeadRate = 0.1
     most: Annotated[int, AtLeast(2), "lines of a file that are read at most"] = 20_000
     seed: Seed = 0
+    save_every: SaveEvery = 50
 
     def __post_init__(self) -> None:
         keep_ranges(self)

@@ -15,6 +15,7 @@ from polydec.lab.train.specs.fields import (
     MuonRate,
     Problems,
     Resumed,
+    SaveEvery,
     Seed,
     Steps,
     Width,
@@ -57,6 +58,7 @@ class ReasonerSpec:
     ] = 0.5
     judging: Annotated[float, NoFlag(), "weight of the loss of that judgement"] = 1.0
     seed: Seed = 0
+    save_every: SaveEvery = 100
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     start: Annotated[str | None, "directory of a smaller one, to begin with its law"] = None

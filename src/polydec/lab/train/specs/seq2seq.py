@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import AdamRate, MuonRate, Resumed, Seed, Steps
+from polydec.lab.train.specs.fields import AdamRate, MuonRate, Resumed, SaveEvery, Seed, Steps
 
 HEAD = 32
 """Of an attention head, so a width is a multiple of it."""
@@ -54,6 +54,7 @@ class Seq2SeqSpec:
     most: Annotated[int, AtLeast(1), NoFlag(), "pairs that are read"] = 1 << 20
     warmup: Annotated[float, GreaterThan(0), NoFlag(), "share of the steps"] = 0.05
     seed: Seed = 0
+    save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)

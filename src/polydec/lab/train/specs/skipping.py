@@ -14,6 +14,7 @@ from polydec.lab.train.specs.fields import (
     Longest,
     Lora,
     Samples,
+    SaveEvery,
     Seed,
     Steps,
     Target,
@@ -50,6 +51,7 @@ class SkippingSpec:
     rate: Annotated[float, GreaterThan(0), "highest learning rate"] = 2e-3
     longest: Annotated[int, AtLeast(2), NoFlag(), "tokens of a text"] = 512
     seed: Seed = 0
+    save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, NoFlag, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import Data, Out, Seed, Steps
+from polydec.lab.train.specs.fields import Data, Out, SaveEvery, Seed, Steps
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class SortedSpec:
     )
     held_kb: Annotated[float, NoFlag(), "kilobytes of held-out text of each kind"] = 250.0
     seed: Seed = 0
+    save_every: SaveEvery = 50
     bf16: Annotated[bool | None, NoFlag(), "16-bit arithmetic (none: where the machine has it)"] = (
         None
     )

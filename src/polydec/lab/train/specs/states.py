@@ -7,7 +7,17 @@ from typing import Annotated
 
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
-from polydec.lab.train.specs.fields import Data, Each, Kept, Longest, Samples, Seed, Steps, Target
+from polydec.lab.train.specs.fields import (
+    Data,
+    Each,
+    Kept,
+    Longest,
+    Samples,
+    SaveEvery,
+    Seed,
+    Steps,
+    Target,
+)
 
 SOME = ("tokens", "every", "start", "copies", "layers", "enters")
 """Fields that mean nothing to some kinds."""
@@ -58,7 +68,7 @@ class StatesSpec:
     length: Annotated[int, AtLeast(1), "tokens of a piece of text"] = 48
     rate: Annotated[float, GreaterThan(0), "highest learning rate"] = 2e-3
     seed: Seed = 0
-    save_every: Annotated[int, AtLeast(1), "steps between checkpoints"] = 100
+    save_every: SaveEvery = 100
     mixed: Annotated[bool, "answers at several temperatures, not greedy alone"] = False
     texts: Annotated[
         int, AtLeast(0), "tokens of others' texts that the target reads to learn from"
@@ -117,7 +127,6 @@ class StatesSpec:
 OF_EAGLES = (
     "tokens",
     "rows",
-    "save_every",
     "mixed",
     "texts",
     "start",

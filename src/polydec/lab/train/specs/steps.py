@@ -9,7 +9,15 @@ from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, CommaList, InRange, OneOf, ParseAs, keep_ranges
 from polydec.lab.train.automata import BUDGETS, TASKS
 from polydec.lab.train.specs.command import TrainingCommand, task_training_summary
-from polydec.lab.train.specs.fields import AdamRate, Layers, MuonRate, Resumed, Seed, Steps
+from polydec.lab.train.specs.fields import (
+    AdamRate,
+    Layers,
+    MuonRate,
+    Resumed,
+    SaveEvery,
+    Seed,
+    Steps,
+)
 
 HEAD = 32
 """Of an attention head, so a width is a multiple of it."""
@@ -44,6 +52,7 @@ class StepsSpec:
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     seed: Seed = 0
+    save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)

@@ -10,7 +10,16 @@ from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, OneOf, keep_ranges
 from polydec.lab.train.data import KINDS as TEXTS
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import AdamRate, Data, Layers, MuonRate, Resumed, Seed, Steps
+from polydec.lab.train.specs.fields import (
+    AdamRate,
+    Data,
+    Layers,
+    MuonRate,
+    Resumed,
+    SaveEvery,
+    Seed,
+    Steps,
+)
 
 CONTEXT = 1024
 """Bytes of a text that the models read."""
@@ -50,6 +59,7 @@ class WordsSpec:
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     seed: Seed = 0
+    save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)
