@@ -15,7 +15,7 @@ from polydec.models.formats import hub_cache
 def models(
     json_: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
 ) -> None:
-    """List the models on this machine: embedded ones and those in the cache of the Hugging Face Hub.\f
+    """List the models on this machine: name, kind, size, where.\f
 
     Args:
         json_: Whether one JSON object is printed. Default False.

@@ -20,7 +20,7 @@ def rm(
     ],
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
-    """Remove a model from the cache of the Hugging Face Hub, after asking. Nothing outside of the cache is touched.\f
+    """Remove a model from the cache of downloads, after asking. Nothing outside of it is touched.\f
 
     Args:
         name: Name of the model, as `polydec models` lists it.
