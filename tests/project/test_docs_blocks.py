@@ -134,7 +134,7 @@ SKIPPED = {
     r"pip install ": "it needs the network",
     r"polydec (zoo install|pull|rm) ": "it needs the network",
     r"polydec .*-GGUF": "it needs the network: tests/models/formats/test_hub.py has a cache of its own",
-    r"(\w+=\S+ )?lm_eval ": "it needs an environment of its own and the network: tests/serve/test_clients.py runs it on a task of ours",
+    r"(\w+=\S+ )?lm_eval ": "it needs the network: tests/serve/test_clients.py runs it on a task of ours",
     r"polydec harness ": "it needs the harness: tests/lab/bench/test_harness.py runs it on tasks of ours",
     r"polydec serve .*--replicas": "it starts processes of its own: tests/serve/test_replicas.py",
     r"polydec .*--model google/flan-t5": "no encoder-decoder travels with us: tests/models/sessions/test_sourced.py makes some",
