@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polydec.api import (
         Ask,
+        AsyncEngine,
         Choice,
         Completion,
         Engine,
@@ -36,6 +37,7 @@ __version__ = "0.2.0"
 __all__ = [
     "AnyOf",
     "Ask",
+    "AsyncEngine",
     "Choice",
     "Completion",
     "Draft",
@@ -73,6 +75,7 @@ _HOMES = {
     "api": (
         "LoadedModel",
         "Ask",
+        "AsyncEngine",
         "Choice",
         "Completion",
         "Engine",

@@ -11,6 +11,7 @@ ROOT = Path(polydec.__file__).parent
 NAMES = {
     "AnyOf",
     "Ask",
+    "AsyncEngine",
     "Choice",
     "Completion",
     "Draft",
