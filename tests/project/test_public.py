@@ -35,6 +35,8 @@ NAMES = {
     "SpanOf",
     "SpeculativeDecoder",
     "Ticket",
+    "agenerate",
+    "astream",
     "build_shapers",
     "generate",
     "load",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import micro
-from polydec import AsyncEngine, Engine, RequestError, generate, load
+from polydec import AsyncEngine, Engine, RequestError, agenerate, astream, generate, load
 from polydec.methods.economics.costs import PassCosts
 
 FIELDS = {"raw": True, "max_tokens": 16, "ignore_eos": True, "method": "plain"}
@@ -92,7 +92,7 @@ def test_sixteen_tasks_share_passes_and_each_has_its_own_text(lm, engine, gate):
 def test_a_model_has_calls_of_its_own(lm):
     async def run_both():
         answer, pieces = await asyncio.gather(
-            lm.agenerate("The fox", **FIELDS), pieces_of(lm.astream("The fox", **FIELDS))
+            agenerate(lm, "The fox", **FIELDS), pieces_of(astream(lm, "The fox", **FIELDS))
         )
         return answer.text, "".join(p.text for p in pieces)
 
@@ -282,3 +282,7 @@ def test_limits_are_those_of_an_engine(lm):
         AsyncEngine(lm, max_running=0)
     with pytest.raises(RequestError, match=r"^model is 'zoo:tiny', a name"):
         AsyncEngine("zoo:tiny")
+    with pytest.raises(RequestError, match=r"^model is 'zoo:tiny', a name"):
+        asyncio.run(agenerate("zoo:tiny", "The fox"))
+    with pytest.raises(RequestError, match=r"^model is 'zoo:tiny', a name"):
+        astream("zoo:tiny", "The fox")

@@ -13,7 +13,7 @@ import torch
 
 from polydec.request.engine import Completion, Engine, Piece, Ticket
 from polydec.request.fields import Ask, Prompt, RequestFields, ask_from_fields
-from polydec.request.loaded import LoadedModel
+from polydec.request.loaded import LoadedModel, check_loaded_model
 
 _SHARED = Lock()
 """Held while a model's own engine is made, so that two threads get one."""
@@ -241,9 +241,51 @@ def _completion_of(news: AwaitedNews) -> Completion:
 
 
 def async_engine_of(model: LoadedModel) -> AsyncEngine:
-    """The engine that all tasks share which await this model's own `agenerate` and `astream`."""
+    """The engine that all share who await this model by `agenerate` and `astream`."""
+    check_loaded_model(model)
     with _SHARED:
         known = vars(model)
         if "_async_engine" not in known:
             known["_async_engine"] = AsyncEngine(model)
         return known["_async_engine"]
+
+
+async def agenerate(
+    model: LoadedModel, prompt: Prompt | Ask, **fields: Unpack[RequestFields]
+) -> Completion:
+    """Decode one request to its end, in passes that all share who await this model. Cancelling the
+    task cancels the request.
+
+    Args:
+        model: What `load` gave.
+        prompt: Text, token ids or chat messages, or a whole Ask.
+        fields: Those of Ask and of sampling, by name.
+
+    Returns:
+        All its answers with what they cost.
+
+    Raises:
+        RequestError: Something cannot be honoured, in one sentence.
+        TypeError: A field is unknown, stands beside an Ask, or twice.
+    """
+    return await async_engine_of(model).generate(prompt, **fields)
+
+
+def astream(
+    model: LoadedModel, prompt: Prompt | Ask, **fields: Unpack[RequestFields]
+) -> AsyncIterator[Piece]:
+    """The pieces of one request as they become certain, in passes that all share who await this
+    model. Cancelling the task, or closing the iterator, cancels the request.
+
+    Args:
+        model: What `load` gave.
+        prompt: Text, token ids or chat messages, or a whole Ask.
+        fields: Those of Ask and of sampling, by name.
+
+    Returns:
+        A piece for each token; iterating raises as `agenerate` does.
+
+    Raises:
+        RequestError: The model is no loaded model.
+    """
+    return async_engine_of(model).stream(prompt, **fields)

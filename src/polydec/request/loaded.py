@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
@@ -21,14 +21,13 @@ from polydec.methods.registry.family import DecodingFamily, family_of
 from polydec.methods.registry.kit import Kit, ModelArtefact
 from polydec.models.sessions.checkpoint import DeferredBundle, ModelBundle, resolve_deferred_bundle
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
-from polydec.request.fields import OWN, Ask, Prompt, RequestFields
+from polydec.request.fields import OWN, Prompt
 from polydec.request.prompt_encoder import PromptEncoder
 from polydec.request.units import align_second_checkpoint, over_bytes
 
 if TYPE_CHECKING:
     from polydec.request.classifier import TextClassifier
     from polydec.request.embedding import Texts
-    from polydec.request.engine import Completion, Piece
 
 TORCH_THREADS = torch.get_num_threads()
 """Threads that torch came with: what a model on the torch path gets unless told otherwise."""
@@ -290,42 +289,6 @@ class LoadedModel:
             RequestError: The prompt is empty, or holds something else than a prompt does.
         """
         return self.encoder.encode_prompt(prompt, **how)
-
-    async def agenerate(self, prompt: Prompt | Ask, **fields: Unpack[RequestFields]) -> Completion:
-        """Decode one request to its end, beside others that are awaited: all share passes, which a
-        thread runs. Cancelling the task cancels the request.
-
-        Args:
-            prompt: Text, token ids or chat messages, or a whole Ask.
-            fields: Those of Ask and of sampling, by name.
-
-        Returns:
-            All its answers with what they cost.
-
-        Raises:
-            RequestError: Something cannot be honoured, in one sentence.
-            TypeError: A field is unknown, stands beside an Ask, or twice.
-        """
-        from polydec.request.async_engine import async_engine_of
-
-        return await async_engine_of(self).generate(prompt, **fields)
-
-    def astream(
-        self, prompt: Prompt | Ask, **fields: Unpack[RequestFields]
-    ) -> AsyncIterator[Piece]:
-        """The pieces of one request as they become certain, beside others that are awaited.
-        Cancelling the task, or closing the iterator, cancels the request.
-
-        Args:
-            prompt: Text, token ids or chat messages, or a whole Ask.
-            fields: Those of Ask and of sampling, by name.
-
-        Returns:
-            An iterator over the pieces, one for each token; it raises as `agenerate` does.
-        """
-        from polydec.request.async_engine import async_engine_of
-
-        return async_engine_of(self).stream(prompt, **fields)
 
     def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
         """Token ids of a text as it stands: no chat template.
