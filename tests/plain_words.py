@@ -26,7 +26,19 @@ FIELD_CLASSES = frozenset(
 """Words that the field uses, or that programs of ours say in every line."""
 COMMANDS = frozenset(
     (
-        *("batch", "bench", "build", "chat", "classify", "demo", "detect", "doctor", "embed"),
+        *(
+            "agenerate",
+            "astream",
+            "batch",
+            "bench",
+            "build",
+            "chat",
+            "classify",
+            "demo",
+            "detect",
+            "doctor",
+            "embed",
+        ),
         *("explain", "export", "generate", "harness", "install", "load", "main", "methods"),
         *(
             "models",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from polydec.base.lazy_names import looked_up
 
 if TYPE_CHECKING:
+    from polydec.request.async_engine import AsyncEngine, agenerate, astream
     from polydec.request.engine import (
         Choice,
         Completion,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TORCH_THREADS",
     "Ask",
+    "AsyncEngine",
     "Choice",
     "Completion",
     "Engine",
@@ -31,6 +33,8 @@ __all__ = [
     "Piece",
     "Prompt",
     "Ticket",
+    "agenerate",
+    "astream",
     "generate",
     "load",
     "stream",
@@ -38,6 +42,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "polydec.request.async_engine": ("AsyncEngine", "agenerate", "astream"),
     "polydec.request.engine": (
         "Choice",
         "Completion",

@@ -1,6 +1,7 @@
 """Every script of examples/ and every notebook of notebooks/ runs on what travels in the package, at a small size."""
 
 import ast
+import asyncio
 import json
 import os
 import runpy
@@ -13,6 +14,7 @@ import urllib.request
 import pytest
 
 import forked
+import polydec
 from project_paths import PROJECT_ROOT
 
 ROOT = PROJECT_ROOT
@@ -29,7 +31,7 @@ ARGUMENTS = {
     "diffusion": ("--max-tokens", "12"),
     "own_method": (),
 }
-"""What each script is given here; server_client has a test of its own."""
+"""What each script is given here; server_client and fastapi_app have tests of their own."""
 
 SAYS = {
     "stream": "tokens, of which",
@@ -61,7 +63,8 @@ def play(name, *arguments):
 
 
 def test_all_scripts_are_short_and_say_how_they_are_run():
-    assert {p.stem for p in EXAMPLES} == {*ARGUMENTS, "server_client"} and len(EXAMPLES) == 8
+    assert {p.stem for p in EXAMPLES} == {*ARGUMENTS, "server_client", "fastapi_app"}
+    assert len(EXAMPLES) == 9
     for path in EXAMPLES:
         text = path.read_text("utf-8")
         assert len(text.splitlines()) <= 60, path.name
@@ -108,6 +111,28 @@ def test_the_client_of_a_server_runs(capsys):
         server.communicate(timeout=60)
     said = capsys.readouterr().out
     assert said.startswith("zoo:tiny: ") and "prompt-lookup: " in said and "tokens a pass" in said
+
+
+def test_a_web_program_streams_answers(monkeypatch):
+    pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+    httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+    app = []
+    monkeypatch.setattr("uvicorn.run", lambda made, port: app.append(made))
+    play("fastapi_app", *TINY)
+    model = polydec.load("zoo:tiny")
+    prompts = [f"Once upon a time, {i}" for i in range(4)]
+
+    async def ask_all():
+        transport = httpx.ASGITransport(app[0])
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            asked = [client.get("/answer", params={"prompt": p}) for p in prompts]
+            wrong = client.get("/answer", params={"prompt": "x", "temperature": -1})
+            return await asyncio.gather(*asked, wrong)
+
+    *answers, refused = asyncio.run(ask_all())
+    want = [a.text for a in polydec.generate(model, prompts, max_tokens=12)]
+    assert [a.text for a in answers] == want and all(want)
+    assert refused.status_code == 400 and "temperature is -1" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -11,6 +11,7 @@ ROOT = Path(polydec.__file__).parent
 NAMES = {
     "AnyOf",
     "Ask",
+    "AsyncEngine",
     "Choice",
     "Completion",
     "Draft",
@@ -34,6 +35,8 @@ NAMES = {
     "SpanOf",
     "SpeculativeDecoder",
     "Ticket",
+    "agenerate",
+    "astream",
     "build_shapers",
     "generate",
     "load",

@@ -26,7 +26,7 @@ def lm():
 
 
 def test_the_most_complex_come_first_and_the_question_itself_never():
-    assert [e.complexity for e in POOL] == [1, 3, 2, 3]
+    assert [e.reasoning_complexity for e in POOL] == [1, 3, 2, 3]
     assert [e.question for e in most_complex_exemplars(POOL, "q9", 3)] == ["q1", "q3", "q2"]
     assert [e.question for e in most_complex_exemplars(POOL, " q1\n", 9)] == ["q3", "q2", "q0"]
 

@@ -1,5 +1,6 @@
 """What Python users write: fields by name, several prompts, wrong types, names of other engines."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import micro
 from polydec import Ask, Choice, Engine, RequestError, Sampling, generate, load, stream
 from polydec.methods.economics.costs import PassCosts
+from project_paths import PROJECT_ROOT
 
 TINY = {"method": "plain", "raw": True, "max_tokens": 8, "ignore_eos": True}
 
@@ -271,3 +273,25 @@ def test_an_answer_says_which_tools_it_calls(talking):
 def test_a_call_that_is_cut_says_so():
     (call,) = Choice((CALL % "fox")[:-4], (), "length", tools=frozenset({"look"})).tool_calls
     assert call.arguments == '{"at": "fo' and call.argument_values is None
+
+
+def lines_of_tasks(code):
+    """Lines of code of each numbered task of a block."""
+    tasks = re.split(r"^# (\d+) .*$", code, flags=re.MULTILINE)[1:]
+    return {
+        int(number): len([line for line in lines.splitlines() if line.strip()])
+        for number, lines in zip(tasks[::2], tasks[1::2])
+    }
+
+
+def test_the_page_says_ten_tasks_in_no_more_lines_than_others():
+    page = (PROJECT_ROOT / "docs" / "python.md").read_text("utf-8")
+    blocks = re.findall(r"^```(.*?)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (own,) = (code for name, code in blocks if name == "python" and code.startswith("# 1 "))
+    others = {name: code for name, code in blocks if name.startswith("text title=")}
+    tasks = lines_of_tasks(own)
+    assert list(tasks) == list(range(1, 11)) and len(others) == 2
+    for name, code in others.items():
+        theirs = lines_of_tasks(code)
+        assert theirs.keys() == tasks.keys(), name
+        assert [n for n, count in tasks.items() if count > theirs[n]] == [], name

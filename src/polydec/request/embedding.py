@@ -204,7 +204,7 @@ def _prepared(
     place = None
     if not isinstance(text, str):
         # Ids have no place where a template could be joined to them.
-        if how.around != TEXT:
+        if how.text_around != TEXT:
             raise RequestError(f"{who} is token ids: a template stands around texts only")
         parts += model.encode_prompt(text, raw=True, who=who, most=room)
     elif not text.strip():
@@ -213,7 +213,7 @@ def _prepared(
         raise RequestError(f"{who} has more than {room} tokens: there is room for those")
     else:
         # The template may hold one placeholder, whose state summarises the text.
-        before, placed, behind = how.around.rpartition(PLACE)
+        before, placed, behind = how.text_around.rpartition(PLACE)
         if before:
             parts += model.checkpoint.text.encode(before)
         if placed:

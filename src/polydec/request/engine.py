@@ -673,7 +673,7 @@ class Engine:
             ):
                 return
             # Caches that cannot be fed again as they are wait for room, as they will not be given back.
-            if self._running and ticket.plan.pinned and not self._has_room(0):
+            if self._running and ticket.plan.is_pinned and not self._has_room(0):
                 return
             self._waiting.take_first(client)
             running[client] += request.n
@@ -711,7 +711,7 @@ class Engine:
         going = [t for t in self._running if t.task is not None and t.task.paused is None]
         if not self._has_room(0) and len(going) > 1 and len(going) == len(self._running):
             # The youngest stops; the oldest may always go on, so that one of them ends.
-            young = next((t.task for t in reversed(going) if not t.plan.pinned), None)
+            young = next((t.task for t in reversed(going) if not t.plan.is_pinned), None)
             if young is not None:
                 self._scheduler.hold_task(young)
 

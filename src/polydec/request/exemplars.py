@@ -39,7 +39,7 @@ class SolvedExemplar:
     answer: str
 
     @property
-    def complexity(self) -> int:
+    def reasoning_complexity(self) -> int:
         """Lines of the solution that are not empty."""
         return count_steps(self.solution)
 
@@ -98,7 +98,7 @@ def most_complex_exemplars(
         The most complex first, of equal ones the earlier; all where the pool holds fewer.
     """
     others = [e for e in pool if e.question.strip() != question.strip()]
-    return sorted(others, key=lambda e: -e.complexity)[:count]
+    return sorted(others, key=lambda e: -e.reasoning_complexity)[:count]
 
 
 def exemplar_question_text(question: str) -> str:

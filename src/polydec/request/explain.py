@@ -284,13 +284,13 @@ def _readers(artefact: ModelArtefact) -> str:
 
 
 def _pressed(made: RequestPlan) -> Iterator[RequestPart]:
-    if made.pressed is not None:
-        card = made.pressed.card
+    if made.press_settings is not None:
+        card = made.press_settings.card
         yield RequestPart(
             "cache",
             card.name,
             f"{_sentence(card.summary)}: the law below is that of the model over this cache",
-            _written(made.pressed.options),
+            _written(made.press_settings.options),
         )
 
 

@@ -306,6 +306,8 @@ ELSEWHERE = {
     "response_format": "constraint",
     "guided_json": "constraint",
     "structured_outputs": "constraint",
+    "echo": "prompt + answer.text",
+    "best_of": "method='best-of-n', options={'tries': …}",
     "system": "a chat message of the role system",
 }
 """What other engines' names are called here."""

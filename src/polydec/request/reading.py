@@ -66,7 +66,7 @@ class EmbeddingSettings:
                 f"prompt is {short_repr(self.prompt)}: it stands in the place of a template and of prepending, "
                 "so leave these out"
             )
-        around = self.around
+        around = self.text_around
         placed = self.prepend_to > 0
         if around.count(TEXT) != 1:
             raise RequestError(f"template is {short_repr(around)}: it must hold {TEXT} once")
@@ -85,7 +85,7 @@ class EmbeddingSettings:
             )
 
     @property
-    def around(self) -> str:
+    def text_around(self) -> str:
         """The template."""
         if self.template is not None:
             return self.template

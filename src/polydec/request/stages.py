@@ -267,7 +267,7 @@ class RequestPlan:
         return self.encoded.steering
 
     @property
-    def pressed(self) -> PressSettings | None:
+    def press_settings(self) -> PressSettings | None:
         """How old keys and values are kept."""
         return self.encoded.checked.press
 
@@ -282,7 +282,7 @@ class RequestPlan:
         return len(self.encoded.source)
 
     @property
-    def pinned(self) -> bool:
+    def is_pinned(self) -> bool:
         """Whether its caches may not be given back and fed again, which would change the law."""
         return self.reuse is not None and self.reuse.edited
 
@@ -300,8 +300,11 @@ class RequestPlan:
                 "options": dict(self.steering.options),
             }
         # The guarantee is towards the law over this cache.
-        if self.pressed is not None:
-            out["cache"] = {"name": self.pressed.card.name, "options": dict(self.pressed.options)}
+        if self.press_settings is not None:
+            out["cache"] = {
+                "name": self.press_settings.card.name,
+                "options": dict(self.press_settings.options),
+            }
         # And towards the law behind this one, where that is approximate.
         if self.reuse is not None:
             out["reuse"] = self.reuse.told

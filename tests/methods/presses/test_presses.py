@@ -155,7 +155,7 @@ def test_requests_over_http_take_them(lm):
             {**prompt, "cache": "h2o", "cache_options": {"kept": 9}}, RequestLimits()
         )
         (read,) = ENDPOINTS[path].reads().read_request(body, lm, "plain", 0).asks
-        assert plan_request(lm, read).pressed.options == {"kept": 9, "block": 64}
+        assert plan_request(lm, read).press_settings.options == {"kept": 9, "block": 64}
 
 
 def test_certificates_compare_with_plain_under_the_same_press(lm, monkeypatch, polydec_command):
