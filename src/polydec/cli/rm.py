@@ -30,13 +30,16 @@ def rm(
     files = "1 file" if removal.files == 1 else f"{removal.files} files"
     frees = f"{files} in {removal.path}, {size_text(removal.size)}"
     if not yes:
+        # A script must say itself that it means it.
         if sys.stdin is None or not sys.stdin.isatty():
             raise RequestError(
                 f"yes is False and nobody can be asked: --yes removes {frees}, without a question"
             )
+        # Standard output holds results alone, so the question goes to standard error.
         typer.echo(escape_control_characters(f"{name}: {frees}"), err=True)
         if not typer.confirm("Remove it?", err=True):
             typer.echo("nothing was removed", err=True)
+            # A program that called this must see that the model is still there.
             raise typer.Exit(1)
     removal.execute()
     print_result(escape_control_characters(f"{name} is removed: {frees}"))

@@ -187,6 +187,7 @@ def serve(flags: ServeFlags) -> None:
     # Without a key only this machine may be listened on.
     keys = read_keys(flags.api_key_file, os.environ.get(KEY))
     check_address(flags.host, keys, flags.without_key)
+    # The front counts requests itself; tokens and the ends of answers are known to replicas only.
     if flags.replicas > 1 and any(counts_at_end(key.quota) for key in keys):
         raise RequestError(
             "serve does not take tokens=… or answers=… of an API key with --replicas: each replica knows its own part only"
@@ -202,6 +203,7 @@ def serve(flags: ServeFlags) -> None:
 
         # Before the trace is opened: a port in use may mean that another server writes to it.
         sock = open_listening_socket(flags.host, flags.port)
+        # After the socket: where the port is in use, the log may be that of the server that has it.
         written = None
         if flags.request_log is not None:
             written = RequestLog(flags.request_log, flags.log_texts)

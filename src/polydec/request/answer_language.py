@@ -39,6 +39,7 @@ def constraint_of_request(asked: object) -> OutputConstraint | None:
         from polydec.laws.constraints.json_schema import JsonSchema
 
         return JsonSchema.of_schema(asked)
+    # Known by its method, so that pydantic itself need not be imported.
     if isinstance(asked, type) and hasattr(asked, "model_json_schema"):
         from polydec.laws.constraints.json_schema import JsonSchema
 

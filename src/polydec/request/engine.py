@@ -63,6 +63,7 @@ class Choice:
         tools."""
         if not self.tools:
             return ()
+        # An answer that was cut may end within a call.
         cut = self.finish_reason == "length"
         return tuple(read_calls(self.text, self.tools, cut=cut)[1])
 
@@ -291,6 +292,7 @@ class Ticket:
     @property
     def current_status(self) -> str:
         """Where it stands: "waiting", "running", "cancelled", "failed" or "done"."""
+        # First, as a cancelled request may have begun or not.
         if self.cancelled:
             return "cancelled"
         if self.task is None:
@@ -388,6 +390,7 @@ class Ticket:
 
     def _spelled_notes(self, notes: Sequence[N]) -> tuple[N, ...]:
         """Log-probabilities with the text of each token."""
+        # Methods know tokens by their numbers alone, so the texts come at the end.
         words = self.plan.encoded.checked.model.checkpoint.text
         return tuple(
             replace(
@@ -607,6 +610,7 @@ class Engine:
         Raises:
             RequestError: Something cannot be honoured, in one sentence.
         """
+        # Checked now, as it would fail only in the middle of an answer.
         if not callable(on):
             raise RequestError(f"on is {short_repr(on)}: it must be a function that takes an event")
         if not isinstance(passes, list | None):
@@ -819,6 +823,7 @@ def generate(
                 f"{name} is given beside a list of prompts, and would not say of which it is told: "
                 "submit each to an Engine"
             )
+    # All are checked before the first one is decoded: a wrong one costs no time.
     tickets = list[Ticket]()
     for at, one in enumerate(prompt):
         try:

@@ -323,6 +323,7 @@ def unknown_request_field(name: str, known: Collection[str]) -> TypeError:
     Returns:
         The error; the caller raises it.
     """
+    # Cut short: the comparison takes long for long names.
     near = get_close_matches(name[:100], list(known), 1, 0.5)
     meant = [ELSEWHERE[name]] if name in ELSEWHERE else near
     said = f"a request has no field {short_repr(name)}"
@@ -335,6 +336,7 @@ def holds_prompts(prompt: Any) -> TypeGuard[Sequence[Any]]:
     """Whether this is several prompts: a list that begins with a text, an Ask, token ids or a chat."""
     if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence) or not prompt:
         return False
+    # One chat begins with a message and token ids with a number, so the first entry tells.
     return isinstance(prompt[0], (str, Ask, Sequence)) and not isinstance(prompt[0], bytes)
 
 
@@ -375,6 +377,7 @@ def ask_from_fields(prompt: Prompt | Ask, values: Mapping[str, Any]) -> Ask:
     own = {name: value for name, value in values.items() if name in known}
     # None says nothing: the checkpoint's own value stands.
     sampled = {k: v for k, v in values.items() if k not in known and v is not None}
+    # Fields of sampling may stand by themselves or within `sampling`, also some here and some there.
     if sampled:
         own["sampling"] = _joined_sampling(own.get("sampling"), sampled)
     return Ask(prompt, **own)
@@ -398,6 +401,7 @@ def _joined_sampling(asked: Any, named: dict[str, Any]) -> Any:
         return asked
     if said:
         raise TypeError(f"{said[0]} is given by itself and in sampling: leave one of them out")
+    # It stays a whole Sampling, under which the checkpoint's own values do not show.
     if isinstance(asked, Sampling):
         return replace(asked, **named)
     return {**asked, **named}

@@ -322,6 +322,7 @@ class LoadedModel:
         Raises:
             RequestError: Something else than ids of this model's vocabulary is given.
         """
+        # A text can be iterated as well, and would give characters.
         given = [ids, after]
         if any(isinstance(some, str) or not isinstance(some, Iterable) for some in given):
             raise RequestError(f"ids is {short_repr(ids)}: give token ids, a list of whole numbers")
@@ -375,6 +376,7 @@ class LoadedModel:
         Raises:
             RequestError: It is neither, or a field is unknown or out of its range.
         """
+        # It is complete: none of the checkpoint's own values is added.
         if isinstance(asked, Sampling):
             return asked
         if asked is None:
@@ -389,6 +391,7 @@ class LoadedModel:
 
 def _no_model_sentence(given: object) -> str:
     """What is said of something that stands where a loaded model belongs."""
+    # With a name in place of the model only one call is missing, so the message shows it.
     if isinstance(given, str):
         return f"model is {short_repr(given)}, a name: load it first, polydec.load({short_repr(given)})"
     return f"model is a {type(given).__name__}: it must be what polydec.load gives"

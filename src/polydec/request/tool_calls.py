@@ -117,6 +117,7 @@ def begins_call(text: str, known: frozenset[str]) -> bool:
     begun = _LIST.match(text)
     text = text[begun.end() if begun else 0 :]
     head = HEAD.match(text)
+    # The head is complete, and so is the name in it.
     if head is not None:
         return _parsed(head[1]) in known
     match = _HEAD_BEGUN.fullmatch(text)
@@ -126,6 +127,7 @@ def begins_call(text: str, known: frozenset[str]) -> bool:
     if match["end"]:
         return _parsed(f'"{match["name"]}"') in known
     begin = f'"{match["name"] or ""}'
+    # Compared as JSON, in which a name may hold escaped signs.
     return any(json.dumps(name, ensure_ascii=False).startswith(begin) for name in known)
 
 
@@ -171,6 +173,7 @@ class ToolCallReader:
             What became certain to be said, and pieces of calls.
         """
         self._held += text
+        # Each state reads what it can, and hands on to the next one.
         while self._state():
             pass
         told = self._told
@@ -440,6 +443,7 @@ def join_call_deltas(parts: Sequence[ToolCallDelta]) -> list[ToolCall]:
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
+    # A model may open brackets without an end.
     except (ValueError, RecursionError):
         return None
 
@@ -452,7 +456,9 @@ def _one(value: Any, known: frozenset[str]) -> ToolCall | None:
         name = None
     if not isinstance(name, str) or name not in known:
         return None
+    # Models differ in the word for them, and a call without arguments may leave them out.
     arguments = value.get("arguments", value.get("parameters", {}))
+    # OpenAI's interface has them as JSON inside of a string, and some models write them so.
     if isinstance(arguments, str):
         arguments = _parsed(arguments)
     if isinstance(arguments, Mapping):

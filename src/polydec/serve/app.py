@@ -113,6 +113,7 @@ def create_app(
     if stored is not None:
         store = stored
     elif replica:
+        # The next turn of a chat may reach another replica.
         store = ResponseStore(0)
     else:
         store = ResponseStore()
@@ -130,6 +131,7 @@ def create_app(
         writers.shutdown(wait=False, cancel_futures=True)
         await models.close()
         if request_log is not None:
+            # Last, for the requests that end only now; in a thread, as it waits for the disk.
             await asyncio.to_thread(request_log.close_log)
 
     app = create_base_app(
@@ -191,6 +193,7 @@ def create_app(
         """
         shape = endpoint.reads()
         if isinstance(shape, ResponsesReader) and store.most:
+            # Of this client alone: the id of another one's response is as good as none.
             shape.kept = ClientResponses(store, client_of(request.scope).credential)
 
         def read(body: RequestBody) -> tuple[RequestBody, ModelWorker, ResponseOptions]:
@@ -201,6 +204,7 @@ def create_app(
 
         body, worker, wanted = await reading(read, request, lenient)
         headers = _told(body.ignored)
+        # Before anything is queued: what is refused here costs no pass.
         count_answers(request.scope, sum(ask.n for ask in wanted.asks))
         try:
             answers = await worker.start_requests(
@@ -209,6 +213,7 @@ def create_app(
         except PolydecError as error:
             raise refusal_from_error(error, body.fields) from None
 
+        # From here on the log can say what was taken, also of an answer that is cut.
         record_of(request.scope).attach_answers(worker.name, answers)
 
         def answer_once() -> EndpointAnswer:
@@ -256,6 +261,7 @@ def create_app(
             The response as it was sent.
         """
         mine = ClientResponses(store, client_of(request.scope).credential)
+        # The bytes as they were kept: there is no need to read and write the JSON again.
         return Response(mine.stored_body(name), media_type="application/json")
 
     @app.delete("/v1/responses/{name}", summary="forget a response that was stored")
@@ -283,6 +289,7 @@ def create_app(
             return worker, read_embeddings(body, worker.model, limits)
 
         worker, asked = await reading(read, request)
+        # However many texts there are, their vectors count as one answer.
         count_answers(request.scope, 1)
         record = record_of(request.scope)
         record.model = worker.name

@@ -68,6 +68,7 @@ class AccessGate:
         self.local = local
         self.replica = replica
         self.keys = as_api_keys(keys)
+        # Digests are equally long: how long a comparison takes says nothing about a key's length.
         self.digests = [_digest(key.secret) for key in self.keys]
         quotas = {_credential(at): key.quota for at, key in enumerate(self.keys)}
         self.quotas = QuotaBook(quotas, clock)
@@ -78,6 +79,7 @@ class AccessGate:
             return
         try:
             self.check_request(scope)
+            # After the check: a client without a key uses up nobody's quota.
             self.admit_request(scope)
         except RefusalError as refusal:
             # A client that still writes would lose the answer.
@@ -122,6 +124,7 @@ class AccessGate:
             # itself.
             at = right.index(True)
             credential = _credential(at)
+            # Many may read a log, so it never holds a key.
             label = self.keys[at].name or digest.hex()[:8]
         if self.replica:
             client = from_header(headers.get(HEADER, ""))
@@ -169,6 +172,7 @@ def count_answers(scope: Scope, count: int) -> None:
         RefusalError: They are too many.
     """
     usage = scope.get(_USAGE)
+    # Without a gate there are no keys, and nothing to count.
     if usage is not None:
         end_answers = usage.begin_answers(count)
         record_of(scope).when_ended(lambda _: end_answers())

@@ -77,6 +77,7 @@ def read_keys(path: Path | None, environment: str | None) -> tuple[ApiKey, ...]:
     if path is None:
         lines = []
     else:
+        # Some editors put a mark in front of the text (BOM), which is no part of the first key.
         lines = read_bytes(path, 1 << 20).decode("utf-8-sig", "replace").splitlines()
     keys = [
         _read_line(number, line.split())
@@ -94,7 +95,9 @@ def read_keys(path: Path | None, environment: str | None) -> tuple[ApiKey, ...]:
             raise RequestError(
                 f"an API key must have at least {LEAST} characters, printable ASCII without spaces"
             )
+    # Two lines with one key might have different limits, and nobody could say which ones hold.
     _refuse_twice([key.secret for key in keys], "an API key stands")
+    # The log tells clients apart by these names.
     _refuse_twice([key.name for key in keys if key.name], "a name of an API key stands")
     return tuple(keys)
 
@@ -118,6 +121,7 @@ def _read_line(number: int, words: list[str]) -> ApiKey:
                 f"name=…, {', '.join(f'{x}=…' for x in known)}, each once, and nothing else"
             )
         given[name] = value
+    # What is left after this are limits.
     name = given.pop("name", "")
     if name and not (name.isascii() and name.isprintable() and len(name) <= LONGEST_NAME):
         raise RequestError(
@@ -126,6 +130,7 @@ def _read_line(number: int, words: list[str]) -> ApiKey:
         )
     limits = dict[str, int]()
     for limit, value in given.items():
+        # isdigit takes digits of other scripts as well, and so long a number is above every range.
         if not value.isascii() or not value.isdigit() or len(value) > 16:
             raise RequestError(
                 f"line {number} of the API keys: {limit} is {short_repr(value)}: it must be a whole number, 0 or more"
@@ -133,6 +138,7 @@ def _read_line(number: int, words: list[str]) -> ApiKey:
         limits[limit] = int(value)
     try:
         return ApiKey(words[0], name, KeyQuota(**limits))
+    # The quota checks its own ranges; here the message only gets the line.
     except RequestError as error:
         raise RequestError(f"line {number} of the API keys: {error}") from None
 
@@ -148,9 +154,11 @@ class KeyUsage:
     def __init__(self, quota: KeyQuota, clock: Callable[[], float]) -> None:
         self.quota = quota
         self._clock = clock
+        # When each request of the last minute came: never more than the quota allows.
         self._requests = deque[float]()
         self._tokens = deque[list[int]]()  # a minute's number, and tokens that ended in it
         self._open = list[float]()
+        # The last ones only: a server that was slow an hour ago may be quick now.
         self._spans = deque[float](maxlen=32)
 
     def admit_request(self) -> None:
@@ -160,10 +168,12 @@ class KeyUsage:
             RefusalError: The key has taken what it may (429).
         """
         now = self._clock()
+        # Tokens first: a request that is refused for them is not counted.
         self._refuse_tokens(now)
         most = self.quota.requests
         if not most:
             return
+        # A minute that slides: one by the clock would let twice as many in around its edge.
         while self._requests and now - self._requests[0] >= MINUTE:
             self._requests.popleft()
         if len(self._requests) >= most:
@@ -177,6 +187,7 @@ class KeyUsage:
         most = self.quota.tokens
         if not most:
             return
+        # Counted by the minute, so that a day is at most 1440 entries, however many requests there are.
         minute = int(now // MINUTE)
         while self._tokens and minute - self._tokens[0][0] >= DAY:
             self._tokens.popleft()
@@ -199,6 +210,7 @@ class KeyUsage:
         Args:
             tokens: How many, of prompts and of answers.
         """
+        # Without a limit nobody asks for the sum, so none is kept.
         if not self.quota.tokens or not tokens:
             return
         minute = int(self._clock() // MINUTE)
@@ -222,6 +234,7 @@ class KeyUsage:
         most = self.quota.answers
         if not most:
             return _nothing_ends
+        # No wait would help: this is an error of the request and not of the moment.
         if count > most:
             raise RefusalError(
                 f"n is {count} over all prompts: this key takes at most {most} answers at a time",
@@ -234,6 +247,7 @@ class KeyUsage:
                 f"{len(self._open)} answers of this key are under way: it takes at most {most} at a time",
                 self._until_ended(beyond, now),
             )
+        # An entry for each answer: the time at which it began.
         self._open += [now] * count
 
         def end_answers() -> None:
@@ -248,6 +262,7 @@ class KeyUsage:
         if not self._spans:
             return UNMEASURED
         usual = sum(self._spans) / len(self._spans)
+        # If all take equally long, the oldest of them end first.
         return usual - (now - sorted(self._open)[answers - 1])
 
 
@@ -256,6 +271,7 @@ def _nothing_ends() -> None:
 
 
 def _refused(why: str, seconds: float) -> RefusalError:
+    # Whole seconds, as Retry-After has them; rounded up, so that the next try is not too early.
     retry = max(1, ceil(seconds))
     return RefusalError(
         f"{why}: ask again in {retry} seconds",
@@ -279,6 +295,7 @@ class QuotaBook:
         self, quotas: Mapping[str, KeyQuota], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._usages = {name: KeyUsage(quota, clock) for name, quota in quotas.items()}
+        # One for all clients without limits, as nothing is counted in it.
         self._none = KeyUsage(KeyQuota(), clock)
 
     def usage_of(self, credential: str) -> KeyUsage:

@@ -40,6 +40,7 @@ LONGEST_PATH = 200
 """Characters of a request's path in a line: clients make up what they like."""
 
 _FIELD = "polydec.record"
+# The id goes back in a header of the answer: no spaces, and nothing that a header may not hold.
 _PRINTABLE = re.compile(r"[!-~]{1,128}")
 
 
@@ -117,6 +118,7 @@ class RequestRecord:
     def note_body(self, text: bytes) -> None:
         """Keep what was sent, where texts are kept."""
         if self.texts:
+            # A character has at most four bytes in UTF-8: more than this need not be decoded.
             self.body = text[: 4 * LONGEST].decode("utf-8", "replace")[:LONGEST]
 
     def when_ended(self, ending: Callable[[RequestRecord], None]) -> None:
@@ -129,6 +131,7 @@ class RequestRecord:
             self.counts = self._answers.response_counts()
             # Answers hold texts and caches: nothing of them stays behind.
             self._answers = None
+        # Taken out first, so that none is called twice.
         endings = self._endings
         self._endings = []
         for ending in endings:
@@ -148,6 +151,7 @@ class RequestRecord:
             "endpoint": self.endpoint,
             "model": self.model,
             "method": counts.method,
+            # Where no model answered, nothing was counted: null, and not zero.
             "prompt_tokens": None if self.model is None else counts.prompt,
             "output_tokens": None if self.model is None else counts.output,
             "cached_tokens": counts.cached,
@@ -170,6 +174,7 @@ def record_of(scope: Scope) -> RequestRecord:
     """The record of a request; an empty one where nobody records."""
     record = scope.get(_FIELD)
     if record is None:
+        # Kept in the scope, so that all who ask write into the same one.
         record = scope[_FIELD] = RequestRecord("", scope.get("method", ""), scope.get("path", ""))
     return record
 
@@ -194,6 +199,7 @@ class RequestRecorder:
         self.request_log = request_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The start and the end of the application pass through here as well.
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -209,6 +215,7 @@ class RequestRecorder:
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
+                # A copy: the message belongs to whoever sent it.
                 message = {**message, "headers": [*message.get("headers", ()), marked]}
             await send(message)
 
@@ -219,6 +226,7 @@ class RequestRecorder:
             record.status = record.status or 500
             raise
         finally:
+            # Also where the client has left: quotas count what was written until then.
             record.end_record()
             if self.request_log is not None:
                 self.request_log.put_line(record.log_line())
@@ -247,6 +255,7 @@ class RequestLog:
         self.texts = texts
         self.lost = 0
         self._path = None if target == STDERR else target
+        # The descriptor of standard error.
         self._at = 2
         if self._path is not None:
             try:
@@ -259,6 +268,7 @@ class RequestLog:
         self._lines = Queue[Mapping[str, Any] | None](waiting)
         self._warned = False
         self._torn = False  # the last line is not whole
+        # A daemon: a disk that hangs must not keep the process from its end.
         self._thread = Thread(target=self._run, name="request-log", daemon=True)
         self._thread.start()
 
@@ -279,6 +289,7 @@ class RequestLog:
         Args:
             seconds: The longest wait for that. Default 2.
         """
+        # None is the sign to end; where even that finds no room, the thread is left behind.
         with suppress(Full):
             self._lines.put(None, timeout=seconds)
         self._thread.join(seconds)
@@ -312,6 +323,7 @@ class RequestLog:
             self._follow()
             while text:
                 written = os.write(self._at, text)
+                # The system may write less than it was given, and then the last line is not whole.
                 self._torn = text[written - 1 : written] != b"\n"
                 lines -= text[:written].count(b"\n")
                 text = text[written:]
@@ -322,12 +334,14 @@ class RequestLog:
         """Open the file anew where another one has its name now, or none."""
         if self._path is None:
             return
+        # Programs that rotate logs give the file another name.
         mine = os.fstat(self._at)
         try:
             there = os.stat(self._path)
         except FileNotFoundError:
             there = None
         if there is None or (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            # The old one is closed last: where the new one cannot be opened, it is still a valid descriptor.
             made = _opened(self._path)
             os.close(self._at)
             self._at = made

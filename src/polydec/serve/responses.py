@@ -169,6 +169,7 @@ class ResponsesReader:
                 param="previous_response_id",
             )
         earlier = self.kept.earlier_chat(name)
+        # Only once it was found: a response never names a chat that it does not go on with.
         self.previous = name
         return earlier
 
@@ -590,6 +591,7 @@ class ResponsesAnswer:
             return
         body = "".join(json_pieces(out)).encode()
         if not kept.keep_response(self.name, body, [*self._shape.chat, *_turn(out["output"])]):
+            # The client must learn now that no later turn can go on from this one.
             out["store"] = False
 
     @property
@@ -695,6 +697,7 @@ def _turn(output: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             message["content"] += "".join(part["text"] for part in item["content"])
         elif item["type"] == "reasoning":
             message["reasoning_content"] = "".join(part["text"] for part in item["content"])
+        # Chat templates want arguments as values, and those of a call that was cut cannot be read.
         elif item["status"] == "completed":
             function = {"name": item["name"], "arguments": json.loads(item["arguments"])}
             calls.append({"id": item["call_id"], "type": "function", "function": function})

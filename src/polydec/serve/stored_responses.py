@@ -61,6 +61,7 @@ class ResponseStore:
         self.most_bytes = most_bytes
         self.seconds = seconds
         self._clock = clock
+        # Responses are kept by the threads that write answers, and looked up by others.
         self._lock = Lock()
         # From the oldest to the newest, which is the order in which they expire.
         self._kept = OrderedDict[tuple[str, str], StoredResponse]()
@@ -89,8 +90,10 @@ class ResponseStore:
         made = StoredResponse(body, chat, self._clock() + self.seconds)
         with self._lock:
             self._drop_expired()
+            # One that is larger than the whole store finds no room, whatever is dropped.
             if not self.most or made.total_bytes > self.most_bytes:
                 return False
+            # Taken in before others go: its own client may be the one that holds most now.
             self._kept[client, name] = made
             self._bytes[client] += made.total_bytes
             self._count[client] += 1
@@ -98,6 +101,7 @@ class ResponseStore:
                 self._drop_oldest(self._count)
             while self._bytes.total() > self.most_bytes:
                 self._drop_oldest(self._bytes)
+            # It may be gone already, as the oldest of a client that has only this one.
             return (client, name) in self._kept
 
     def find_response(self, client: str, name: str) -> StoredResponse | None:
@@ -112,6 +116,7 @@ class ResponseStore:
         """
         with self._lock:
             self._drop_expired()
+            # An id alone is not enough: whoever learns one must not read what another client asked.
             return self._kept.get((client, name))
 
     def forget_response(self, client: str, name: str) -> bool:
@@ -135,6 +140,7 @@ class ResponseStore:
         client = key[0]
         self._bytes[client] -= gone.total_bytes
         self._count[client] -= 1
+        # Clients come and go: counters of zero would pile up.
         if not self._count[client]:
             del self._bytes[client], self._count[client]
         return True
@@ -142,11 +148,13 @@ class ResponseStore:
     def _drop_oldest(self, held: Mapping[str, int]) -> None:
         """Of the client that holds most."""
         client = max(held, key=lambda name: held[name])
+        # The order of the dict is that of age.
         self._drop(next(key for key in self._kept if key[0] == client))
 
     def _drop_expired(self) -> None:
         now = self._clock()
         while self._kept:
+            # All live equally long, so the oldest one is the first to expire.
             key, first = next(iter(self._kept.items()))
             if now < first.until:
                 return
@@ -171,6 +179,7 @@ class ClientResponses:
 
     def earlier_chat(self, name: str) -> list[dict[str, Any]]:
         """The messages up to a response, and its own. Raises RefusalError (404) where there is none."""
+        # Read anew each time: whoever gets the messages may change them.
         return json.loads(self._found(name, "previous_response_id").chat)
 
     def forget_response(self, name: str) -> None:
@@ -200,6 +209,7 @@ class ClientResponses:
 
 def _missing(name: str, param: str | None) -> RefusalError:
     """Of an id that never was, of one that has expired, and of another client's: all the same."""
+    # Where the id stood in the address, there is no field to name.
     if param is None:
         what = "response"
     else:

@@ -199,6 +199,7 @@ class ResponseAnswers:
         while None in self.ends:
             news = await self._news.get()
             if isinstance(news, AnswerDelta):
+                # The first one of the whole response, whichever answer it belongs to.
                 if self._first is None:
                     self._first = time.perf_counter()
                 yield news

@@ -43,6 +43,7 @@ def render_bench_markdown(
     out = [f"# Polydec {versions['polydec']}, measured", ""]
     out += [f"**Mind:** {doubt}." for doubt in doubts]
     for about in identity["models"]:
+        # Reports are published: in which folder somebody keeps a model is nobody else's business.
         command = command.replace(about["name"], model_file_name(about["name"]))
     out += [
         *([""] if doubts else []),
@@ -90,6 +91,7 @@ def model_bytes(name: str) -> int | None:
         return at.stat().st_size
     if not at.is_dir():
         return None
+    # A folder without weights has no size to tell, which is not a size of zero.
     return sum(file.stat().st_size for form in WEIGHTS for file in at.glob(form)) or None
 
 
@@ -97,6 +99,7 @@ def source_commit() -> str | None:
     """The commit that this package is of, with a mark where files were changed; None: not known."""
     try:
         told = json.loads(metadata.distribution("polydec").read_text("direct_url.json") or "{}")
+    # It is not installed, or its note is no JSON.
     except (metadata.PackageNotFoundError, ValueError):
         told = {}
     # pip notes it where it installed from a repository.
@@ -109,6 +112,7 @@ def source_commit() -> str | None:
     found = _git(here, "rev-parse", "--short=8", "HEAD")
     if not found:
         return None
+    # With changed files the commit alone does not give the same program.
     return f"{found}, changed" if _git(here, "status", "--porcelain", "-uno", ".") else found
 
 
@@ -117,6 +121,7 @@ def _git(folder: Path, *words: str) -> str | None:
         done = subprocess.run(
             ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10
         )
+    # Without git, or with one that hangs, the report is made all the same.
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -170,6 +175,7 @@ def _by_workload(rows: Sequence[Row], method: str) -> str:
 def _shown_method(rows: Sequence[Row]) -> Row:
     """`auto`'s row, and where it was not measured that of the fastest method."""
     whole = _overall(rows)
+    # Options of a method stand behind its name.
     auto = [r for r in whole if r["method"].partition(" ")[0] == "auto"]
     return auto[0] if auto else fastest_method(rows)
 
@@ -241,6 +247,7 @@ def collection_line(about: Mapping[str, Any], rows: Sequence[Row], version: str)
     best = fastest_method(rows)
     cells = (
         model_file_name(about["name"]),
+        # Without the versions of Python and torch: this column is about the machine.
         about["machine"].rpartition(", Python")[0] or about["machine"],
         f"{_setting(rows)}, {about['dtype']}",
         "-" if base is None else f"{base['tokens_per_second']:.1f}",

@@ -96,6 +96,7 @@ def run_training(
         schedule = replace(schedule, save_every=often)
 
     def begin_steps(step: int) -> None:
+        # A run that begins says nothing: that is what everybody expects.
         if step:
             _say_resumption(course.title or kind, step, schedule.steps, out / STATE)
 
@@ -134,6 +135,7 @@ def run_training(
 
 def _say_resumption(title: str, step: int, steps: int, state: Path) -> None:
     """Write on standard error which step a run goes on with."""
+    # It was stopped behind the last step, before the result was saved.
     if step == steps:
         behind = "all steps are taken, it is measured and saved"
     else:

@@ -201,6 +201,7 @@ def fit_network(
         }
         replace_file_atomically(state, lambda at: torch.save(content, at))
 
+    # Before the first step, which may take long.
     begin(step)
     while step < s.steps:
         # Until the gradient is there, the weights are those of the step before.
@@ -221,6 +222,7 @@ def fit_network(
             if step > first:
                 with without_interrupts():
                     keep_state()
+            # Before the first step there is nothing to go on from.
             if isinstance(failure, KeyboardInterrupt) and step:
                 # The type stays: SIGTERM and Ctrl-C have different exit codes.
                 raise type(failure)(_stopped_sentence(step, s.steps, state)) from None

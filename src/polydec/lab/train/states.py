@@ -90,6 +90,7 @@ def split_pieces(
         all learned from.
     """
     pieces = lessons.piece_starts(length, levels)
+    # By the number of the answer and not of the piece: pieces of one answer resemble each other.
     aside = (lessons.number_N[pieces] % 8 == 0) & (lessons.number_N[pieces] < own)
     return pieces[~aside], pieces[aside]
 

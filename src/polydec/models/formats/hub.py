@@ -44,12 +44,15 @@ def fetch_hub_checkpoint(name: str) -> Path:
         files, local = _repository_files(hub_name)
         if hub_name.choice or _has_gguf_only(files):
             model, note = choose_gguf_model(hub_name, files)
+            # They are read as patterns: a bracket in a file's name must stand for itself.
             exact = [glob.escape(file) for file in model.files]
             folder = _snapshot(hub_name, local, allow_patterns=exact)
+            # Only now: which file was taken does not matter where the download fails.
             if note:
                 warn_caller(note)
             return folder / model.files[0]
         return _checkpoint_folder(hub_name, local)
+    # Errors of our own say already what is wrong.
     except FileError:
         raise
     except Exception as error:  # the Hub, the network and the disk each have errors of their own
@@ -81,6 +84,7 @@ def _repository_files(name: HubName) -> tuple[list[str], bool]:
 def _has_gguf_only(files: list[str]) -> bool:
     """Whether a repository has GGUF files and no weights in another format that we read."""
     others = any("/" not in file and file.endswith((".safetensors", ".bin")) for file in files)
+    # Where both are there, a GGUF file is taken only if it is named.
     return not others and bool(group_gguf_files(files))
 
 
@@ -127,6 +131,7 @@ def _hub_refusal(error: Exception, name: HubName) -> str:
         )
     if isinstance(error, errors.LocalEntryNotFoundError):
         return "the cache has only some of its files, and the Hugging Face Hub does not answer"
+    # By name: which library speaks to the network depends on the version of huggingface_hub.
     if type(error).__name__ in ("ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError"):
         return f"the Hugging Face Hub cannot be reached ({edge.first_line(error)})"
     return f"the Hugging Face Hub did not give it ({edge.first_line(error)})"

@@ -97,6 +97,7 @@ def checkpoint_bytes(path: Path) -> int:
     if path.is_dir():
         return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
     models = group_gguf_files(file.name for file in path.parent.iterdir())
+    # A model may lie in several files, of which only the first one is named.
     parts = next((model.files for model in models if path.name in model.files), (path.name,))
     return sum((path.parent / part).stat().st_size for part in parts)
 
@@ -119,6 +120,7 @@ def _scan_cache() -> Any:
     from huggingface_hub import scan_cache_dir
 
     folder = hub_cache_folder()
+    # Before the first download there is no cache, which huggingface_hub takes for an error.
     if not folder.is_dir():
         return None
     return scan_cache_dir(folder)
@@ -140,6 +142,7 @@ def _unreadable_folders(cache: Any) -> list[Path]:
 
 
 def _repository_name(folder: Path) -> str:
+    # As huggingface_hub names its folders: models--OWNER--REPO.
     return folder.name.removeprefix("models--").replace("--", "/")
 
 
@@ -168,9 +171,11 @@ def _models_of(repo: Any) -> list[StoredModel]:
         )
         for model in gguf
     ]
+    # GGUF files are counted with their own models, and not once more with the checkpoint.
     inside = {part for model in gguf for part in model.files}
     rest = [path for path in files if path not in inside]
     weights = [path for path in rest if "/" not in path and path.endswith(WEIGHTS)]
+    # Beside GGUF files a config.json alone is no model of its own.
     if weights or not found:
         if any(path.endswith(".safetensors") for path in weights):
             kind = "safetensors"
@@ -178,6 +183,7 @@ def _models_of(repo: Any) -> list[StoredModel]:
             kind = "PyTorch"
         else:
             kind = "no weights"
+        # The main branch where it is here, as a load that names no revision takes that one.
         newest = min(repo.revisions, key=lambda one: "main" not in one.refs, default=None)
         where = repo.repo_path if newest is None else newest.snapshot_path
         found.append(StoredModel(repo.repo_id, kind, _bytes_of(files, rest), where, "hub"))
@@ -205,6 +211,7 @@ def plan_model_removal(name: str) -> ModelRemoval:
     """
     if name.startswith("zoo:"):
         raise RequestError(_zoo_refusal(zoo.find_zoo_entry(name)))
+    # A path of the user's may look like a Hub id: it is refused before the cache is asked.
     if not name or edge.at_home(name).exists():
         raise RequestError(
             error_sentence(
@@ -224,11 +231,13 @@ def plan_model_removal(name: str) -> ModelRemoval:
     files = _files_by_path(repo)
     if hub_name.choice:
         model, _ = choose_gguf_model(hub_name, files)
+        # Where no other weights would stay, nothing is worth keeping and the whole repository goes.
         left = [
             p for p in files if p not in model.files and p.lower().endswith((*WEIGHTS, ".gguf"))
         ]
         if left:
             return _some_files(name, repo, alone, model, files)
+    # With all of its revisions huggingface_hub removes the repository's folder as well.
     strategy = alone.delete_revisions(*(one.commit_hash for one in repo.revisions))
     count = sum(len(same) for same in files.values())
     return _removal(name, repo.repo_path, count, strategy)
@@ -270,11 +279,13 @@ def _some_files(
 
 def _unlink_files(paths: Sequence[Path]) -> None:
     for path in paths:
+        # Somebody else may have removed it since the removal was planned.
         path.unlink(missing_ok=True)
 
 
 def _removal(name: str, folder: Path, count: int, strategy: Any) -> ModelRemoval:
     """A removal that huggingface_hub has planned."""
+    # Only newer versions of huggingface_hub plan the removal of single files.
     files = getattr(strategy, "files", frozenset())
     _require_inside_cache(folder, [*strategy.blobs, *strategy.refs, *strategy.snapshots, *files])
 
@@ -297,6 +308,7 @@ def _whole_folder(name: str, folder: Path) -> ModelRemoval:
 def _require_inside_cache(folder: Path, paths: Iterable[Path] = ()) -> None:
     """Raise FileError where a repository's folder, or what would be removed of it, lies outside of the cache: a link may
     point anywhere."""
+    # The cache may itself be reached by a link, such as one to a larger disk.
     home = hub_cache_folder().resolve()
     # The folder is removed with what is in it; of the others no link is followed, as the link is what is removed.
     places = [folder.resolve(), *(path.parent.resolve() / path.name for path in paths)]

@@ -76,6 +76,7 @@ def parse_hub_name(name: str) -> HubName:
         FileError: It cannot be the name of a repository.
     """
     host = HOSTS.match(name)
+    # Addresses are copied out of a browser, with whatever stands behind a question mark.
     rest = name[host.end() :].partition("?")[0].strip("/") if host else name
     rest, colon, choice = rest.partition(":")
     revision = None
@@ -91,10 +92,12 @@ def parse_hub_name(name: str) -> HubName:
             revision = address[1]
             if (address[2] or "").lower().endswith(".gguf"):
                 choice = address[2]
+    # Another host is refused by name, and not looked for as a file.
     elif "://" in name:
         raise _no_name(name, "models are fetched from https://huggingface.co alone")
     elif _looks_like_path(rest):
         raise _no_name(name, _no_such_file(rest))
+    # Half a name must not stand for the whole repository.
     if colon and not choice:
         raise _no_name(name, f"behind the colon stands a quantisation, as {rest}:{USUAL}")
     if REPOSITORY.fullmatch(rest) is None:
@@ -119,6 +122,7 @@ def _looks_like_path(name: str) -> bool:
 
 def _no_such_file(name: str) -> str:
     parts = name.split("/")
+    # A file of a repository, in a form that is not read: say the one that is.
     if len(parts) > 2 and parts[0] not in ("", ".", "..", "~") and name.endswith(".gguf"):
         return (
             f"no such file or directory; of a repository on the Hub it would be "
@@ -146,6 +150,7 @@ def group_gguf_files(files: Iterable[str]) -> list[GGUFModelFiles]:
         stem, _, end = path.rpartition(".")
         if end.lower() != "gguf" or any(word in _last(path).lower() for word in ASIDE):
             continue
+        # The parts of a model differ in their numbers alone, and sorted paths give them in order.
         models.setdefault(PART.sub("", stem), []).append(path)
     return [GGUFModelFiles(tuple(parts), _quantisation(stem)) for stem, parts in models.items()]
 
@@ -157,6 +162,7 @@ def _last(path: str) -> str:
 def _quantisation(stem: str) -> str:
     """What a name says of it, else the folder's name."""
     found = None
+    # From the file's name outwards: some repositories have a folder for each quantisation.
     for word in reversed(stem.split("/")):
         found = found or QUANTISATION.search(word)
     return found[1].upper() if found else ""
@@ -208,6 +214,7 @@ def choose_gguf_model(name: HubName, files: Iterable[str]) -> tuple[GGUFModelFil
                 f"model '{where}:{name.choice}' is not there: {nearest}the repository has {_listed(labels)}"
             )
         )
+    # A repository may hold two models in the same quantisation.
     if len(found) > 1:
         raise FileError(
             error_sentence(
@@ -227,6 +234,7 @@ def _matching(choice: str, models: Sequence[GGUFModelFiles]) -> list[GGUFModelFi
         lambda model: model.quantisation.endswith(f"-{wanted}"),
         lambda model: wanted in _file_names(model),
     )
+    # The first test that any model passes decides: an exact name goes before a part of one.
     for is_meant in tests:
         found = [model for model in models if is_meant(model)]
         if found:
@@ -236,6 +244,7 @@ def _matching(choice: str, models: Sequence[GGUFModelFiles]) -> list[GGUFModelFi
 
 def _file_names(model: GGUFModelFiles) -> set[str]:
     """What a model may be called by its file: with and without folder, end and number of the part."""
+    # In capitals on both sides, so that small letters may be typed as well.
     first = model.files[0].upper().removesuffix(".GGUF")
     stems = {first, PART.sub("", first)}
     stems |= {_last(stem) for stem in stems}
@@ -243,6 +252,7 @@ def _file_names(model: GGUFModelFiles) -> set[str]:
 
 
 def _listed(labels: Iterable[str]) -> str:
+    # Several models may have one quantisation, which is said once.
     names = list(dict.fromkeys(labels))
     more = len(names) - MOST_LISTED
     return ", ".join(names[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
@@ -251,6 +261,7 @@ def _listed(labels: Iterable[str]) -> str:
 def _check_parts(where: str, files: Sequence[str]) -> None:
     """Raise FileError where a part of a model in several files is missing."""
     part = PART.search(files[0].rpartition(".")[0])
+    # Each part's name says how many there are.
     count = int(part[2]) if part else 1
     if len(files) != count:
         raise FileError(

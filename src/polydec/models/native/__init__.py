@@ -83,6 +83,7 @@ def warn_missing_native_step() -> None:
         _warn_once(why)
 
 
+# The cache is what makes it once: the same reason is not said again.
 @cache
 def _warn_once(why: str) -> None:
     warn_caller(describe_missing_native_step(why))

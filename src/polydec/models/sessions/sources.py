@@ -192,6 +192,7 @@ def find_checkpoint(name: str) -> Path:
 
 def _no_config(name: str, path: Path) -> str:
     """What is said of a directory without a config.json."""
+    # Where GGUF files lie in the folder, one of them is what was meant.
     models = group_gguf_files(file.name for file in path.glob("*.*") if file.is_file())
     if models:
         hint = f"; give one of its GGUF files, such as {path / models[0].files[0]}"
