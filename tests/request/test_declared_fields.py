@@ -87,7 +87,7 @@ def test_every_setting_of_a_server_is_a_flag():
             assert one.option is option and one.help.startswith(option.help), name
             assert option.range in one.help, name
             assert own[known[name]] in (option.default, "auto", None), name
-    assert flags.keys() | {"model", "api_key_file", "cors", "trace"} == own.keys()
+    assert flags.keys() | {"model", "api_key_file", "cors", "trace", "request_log"} == own.keys()
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])

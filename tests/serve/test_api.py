@@ -499,9 +499,13 @@ def test_what_cannot_be_honoured_is_a_400(server, http, body, param, says):
         "/v1/completions", content=json.dumps(body), headers={"content-type": "application/json"}
     )
     error = answer.json()["error"]
-    assert answer.status_code == 400 and set(error) == {"message", "type", "param", "code"}, (
-        answer.text
-    )
+    assert answer.status_code == 400 and set(error) == {
+        "message",
+        "type",
+        "param",
+        "code",
+        "request_id",
+    }, answer.text
     assert (
         error["type"] == "invalid_request_error"
         and says in error["message"]
