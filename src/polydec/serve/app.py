@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from polydec.api import LoadedModel
 from polydec.base.edge import whole_text
-from polydec.base.errors import PolydecError
+from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
 from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
 from polydec.methods.registry import registry, steer
@@ -501,8 +501,12 @@ def _steering_described(name: str, kit: Any) -> dict[str, Any]:
     """A way to steer: its card, the JSON schema of its options, whether it reads a negative prompt, and why this model
     cannot have it (none: it can)."""
     about = steer.describe_steering(name)
-    needs = steer.get_steering_module(name).CARD.needs
+    card = steer.get_steering_module(name).CARD
+    needs = card.needs
     try:
+        # A model of another family shows nothing of what the needs ask for.
+        if card.family not in ("any", kit.family.name):
+            raise RequestError(f"steering {name} does not bend {kit.family.called} model")
         for need in needs:
             # Prompts belong to a request, not to the model.
             if need not in (SECOND_PROMPT, OWN_PROMPT):
