@@ -38,6 +38,12 @@ def quick(tmp_path_factory):
         yield
 
 
+@pytest.mark.parametrize("words", [(), ("train",), ("trace",)])
+def test_without_words_the_help_is_shown_and_nothing_is_wrong(polydec_command, words):
+    code, out, err = polydec_command(*words)
+    assert code == 0 and "Usage: " in out and not err
+
+
 def test_generate_json(polydec_command, model):
     code, out, _ = polydec_command(
         "generate",

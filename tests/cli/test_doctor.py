@@ -11,7 +11,7 @@ import pytest
 from polydec import api
 from polydec.cli import doctor
 from polydec.lab.testing.toy import toy_law
-from polydec.request import profile
+from polydec.request import machine, profile
 from polydec.request.passes import PassTimer, measure_pass_times
 
 
@@ -28,6 +28,7 @@ def command(polydec_command):
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch, measured_costs):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "relative_cpu_load", lambda: 0.0)
 
 
 def test_doctor(command):
@@ -75,6 +76,23 @@ def test_tune_is_what_auto_reads(command):
         costs = lm.costs
     assert list(costs.rows_ms) == sorted(costs.rows_ms) and len(costs.rows_ms) >= max(profile.ROWS)
     assert costs.draft_ms > 0
+
+
+def test_tune_does_not_keep_what_a_busy_machine_measured(command, monkeypatch):
+    tune = ("tune", "--model", "zoo:tiny", "--seconds", "1")
+    command(*tune)
+    lm = api.load("zoo:tiny")
+    before = profile.read_pass_profile(lm)
+    costs = dataclasses.replace(before, extra_ms=before.extra_ms + 1)
+    monkeypatch.setattr(profile, "measure_pass_profile", lambda lm, seconds: costs)
+    monkeypatch.setattr(machine, "relative_cpu_load", lambda: 0.7)
+    done = command(*tune)
+    assert "warning: the machine is busy (load 0.7" in done.err
+    assert "not kept, as the machine is busy (load 0.7 of its cores): run it again" in done.out
+    assert json.loads(command(*tune, "--json").out)["kept"] is False
+    assert profile.read_pass_profile(lm) == before
+    assert json.loads(command(*tune, "--anyway", "--json").out)["kept"] is True
+    assert profile.read_pass_profile(lm) == costs
 
 
 def test_without_a_profile_it_is_measured_and_said():

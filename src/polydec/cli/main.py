@@ -169,7 +169,9 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Misuse as error:
-        code = _fail(error.format_message())
+        # Without any argument the help was shown, and there is nothing to say.
+        message = error.format_message()
+        code = _fail(message) if message else 0
     except BrokenPipeError:
         # The reader has seen enough, as in `polydec methods | head`.
         code = _unread()

@@ -22,6 +22,9 @@ from polydec.cli.lab_commands import lab_module
 from polydec.request import machine
 from polydec.request.loading import loading_options
 
+BUSY = 0.2
+"""Load of a core from which on what passes cost is doubtful."""
+
 
 def tune(
     model: Annotated[
@@ -50,6 +53,9 @@ def tune(
     max_tokens: Annotated[int, typer.Option(help="of --on: tokens of an answer")] = 64,
     best: Annotated[int, typer.Option(help="of --on: how many methods are measured, 1 to 8")] = 3,
     raw: Annotated[bool, typer.Option("--raw", help="of --on: without the chat template")] = False,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="keep what was measured although the machine is busy")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="the profile as one JSON object")] = False,
 ) -> None:
     """Measure what a pass over 1 to 32 rows costs on this machine, for the target and its draft, and keep it.\f
@@ -67,6 +73,7 @@ def tune(
         max_tokens: Tokens of an answer to them. Default 64.
         best: How many methods are measured on them, 1 to 8. Default 3.
         raw: Whether they go in without the chat template. Default False.
+        anyway: Whether what a busy machine measured is kept. Default False.
         json_: Whether the profile is printed as one JSON object. Default False.
     """
     # Everything that needs no model is checked before one is loaded.
@@ -107,9 +114,11 @@ def tune(
             f"warning: `auto` reads {recorded!r}, which POLYDEC_PROFILE names, in place of what is measured now",
             style="yellow",
         )
-    if machine.relative_cpu_load() > 0.2:
+    # Asked before: the measurement itself is a load.
+    load = machine.relative_cpu_load()
+    if load > BUSY:
         err.print(
-            f"warning: the machine is busy (load {machine.relative_cpu_load():.1f} of its cores): figures are doubtful",
+            f"warning: the machine is busy (load {load:.1f} of its cores): figures are doubtful",
             style="yellow",
         )
     with (
@@ -119,14 +128,23 @@ def tune(
         err.status(f"measuring passes for {seconds:g} seconds"),
     ):
         measured = profile.measure_pass_profile(lm, seconds=seconds)
+    # Every later choice of `auto` rests on it: a wrong one is worse than an older one.
+    kept = load <= BUSY or anyway
     # Stored before the prompts are decoded, which may be stopped.
-    profile.keep_surely(lm, measured)
+    if kept:
+        profile.keep_surely(lm, measured)
+        where = f"kept in {profile.pass_profiles_path()}"
+    else:
+        where = (
+            f"not kept, as the machine is busy (load {load:.1f} of its cores): run it again when nothing else "
+            "computes, or with --anyway"
+        )
     # Advice needs prompts of the user's own.
     advice = None
     if rows is not None and on_prompts is not None:
         # A stop here loses nothing of what was measured.
-        kept = f"stopped: what passes cost is kept in {profile.pass_profiles_path()}, and nothing of your prompts"
-        with said_when_stopped(lambda: kept), err.status("decoding") as status:
+        stopped = f"stopped: what passes cost is {where}; nothing of your prompts is kept"
+        with said_when_stopped(lambda: stopped), err.status("decoding") as status:
             advice = on_prompts.advise_settings(
                 lm, rows, measured, max_tokens, raw, best, status.update
             )
@@ -134,6 +152,7 @@ def tune(
         told = {
             "machine": machine.describe_machine(lm.network),
             "key": profile.pass_profile_key(lm),
+            "kept": kept,
             **asdict(measured),
         }
         print(json.dumps(told if advice is None else {**told, "on": advice.to_json()}))
@@ -159,7 +178,7 @@ def tune(
         out.print(
             f"draft model: {measured.draft[1]:.2f} ms a token ({measured.draft[1] / measured.rows[1]:.0%} of a pass)"
         )
-    out.print(f"kept in {profile.pass_profiles_path()}")
+    out.print(where)
     if advice is not None and on_prompts is not None:
         on_prompts.show_advice(advice)
 

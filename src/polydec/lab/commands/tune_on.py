@@ -32,6 +32,8 @@ PART = 0.1
 """Of a pass, what a token of it may take."""
 SECOND = 1.0
 """How long a pass is timed with other threads or numbers."""
+SAVED = 0.05
+"""Of a pass, what another setting has to save to be advised: less is within what timings vary."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class TuningAdvice:
         left_out: Methods that a record cannot predict.
         choose: Which method to choose, a sentence.
         buy: What would make decoding faster, a sentence each.
+        leave: What would not, a sentence each.
     """
 
     prompts: int
@@ -93,6 +96,7 @@ class TuningAdvice:
     left_out: tuple[str, ...]
     choose: str
     buy: tuple[str, ...]
+    leave: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -198,13 +202,15 @@ def advise_settings(
     # Measured rows by label; most predictions have none.
     told = {r["method"]: r for r in measure.bench_table_rows(lm, runs, tasks)}
     settings = tuple(_setting(g, told.get(g.method.label)) for g in (plain, *guesses))
+    changes = _changes(lm, measured, draft is not None, say)
     return TuningAdvice(
         len(rows),
         plain.tokens,
         settings,
         tuple(left_out),
         _choose(settings),
-        tuple(_buy(lm, measured, draft is not None, say)),
+        tuple(text for faster, text in changes if faster),
+        tuple(text for faster, text in changes if not faster),
     )
 
 
@@ -232,23 +238,21 @@ def _choose(settings: Sequence[TunedSetting]) -> str:
     return f"{top.method.label}: {top.ratio:.2f} times plain (--method {top.method.name}{options})"
 
 
-def _buy(
+def _changes(
     lm: api.LoadedModel, measured: PassProfile, drafted: bool, say: Callable[[str], None]
-) -> list[str]:
-    """What would make passes cheaper, or fewer of them."""
-    out = list[str]()
+) -> list[tuple[bool, str]]:
+    """What might make passes cheaper, or fewer of them: whether it does, and a sentence."""
+    out = list[tuple[bool, str]]()
     if not drafted:
         # What a draft model could bring, for several assumed acceptances.
         gains = [(right, *predicted.with_draft(measured.costs, right, PART)) for right in RIGHT]
-        out.append(
-            f"a draft model that takes {PART:.0%} of a pass: "
-            + ", ".join(
-                f"{gain:.2f} times plain with {k} tokens a draft where {right:.0%} of its tokens are right"
-                if k
-                else f"nothing where {right:.0%} of its tokens are right"
-                for right, k, gain in gains
-            )
+        said = f"a draft model that takes {PART:.0%} of a pass: " + ", ".join(
+            f"{gain:.2f} times plain with {k} tokens a draft where {right:.0%} of its tokens are right"
+            if k
+            else f"nothing where {right:.0%} of its tokens are right"
+            for right, k, gain in gains
         )
+        out.append((any(k for _, k, _ in gains), said))
     # Only some networks have a number of threads of their own.
     threads = getattr(lm.network, "threads", None)
     cores = os.cpu_count() or 1
@@ -257,7 +261,7 @@ def _buy(
             _other(lm, measured, say, f"{cores} threads in place of {threads}", threads=cores)
         )
     else:
-        out.append(f"more threads: none are left, all {cores} cores are in use")
+        out.append((False, f"more threads: none are left, all {cores} cores are in use"))
     if "int8" not in lm.checkpoint.kernel:
         out.append(
             _other(lm, measured, say, "int8 (--compute int8)", compute="int8", threads=threads)
@@ -267,14 +271,14 @@ def _buy(
 
 def _other(
     lm: api.LoadedModel, measured: PassProfile, say: Callable[[str], None], what: str, **how: Any
-) -> str:
-    """What a pass over one row takes when the model is loaded otherwise."""
+) -> tuple[bool, str]:
+    """What a pass over one row takes when the model is loaded otherwise, and whether that is less."""
     say(f"timing {what}")
     try:
         other = api.load(lm.name, draft=None, **how)
     # Not every kernel supports every number type.
     except PolydecError as error:
-        return f"{what}: not for this model ({error})"
+        return False, f"{what}: not for this model ({error})"
     ms = passes.measure_pass_times(passes.PassTimer(other.network, measured.context), (1,), SECOND)[
         1
     ]
@@ -282,7 +286,10 @@ def _other(
     here = passes.measure_pass_times(passes.PassTimer(lm.network, measured.context), (1,), SECOND)[
         1
     ]
-    return f"{what}: a pass over one row takes {ms / here:.2f} of what it takes now ({ms:.2f} in place of {here:.2f} ms)"
+    share = ms / here
+    return share < 1 - SAVED, (
+        f"{what}: a pass over one row takes {share:.2f} of what it takes now ({ms:.2f} in place of {here:.2f} ms)"
+    )
 
 
 def show_advice(advice: TuningAdvice) -> None:
@@ -325,7 +332,8 @@ def show_advice(advice: TuningAdvice) -> None:
                 soft_wrap=True,
                 markup=False,
             )
-        for name, lines in (("choose", (advice.choose,)), ("buy", advice.buy)):
+        parts = (("choose", (advice.choose,)), ("buy", advice.buy), ("leave", advice.leave))
+        for name, lines in parts:
             for line in lines:
                 out.print(f"{name}: {line}", soft_wrap=True, markup=False)
 
