@@ -254,6 +254,15 @@ def read_at_most(file: ReadableFile, most: int) -> bytes:
     return b"".join(parts)
 
 
+def json_value_or_none(text: str) -> Any:
+    """The JSON value that a model's text is; None where it is none."""
+    try:
+        return json.loads(text)
+    # A model may open brackets without an end, or write a number of thousands of digits.
+    except (ValueError, RecursionError):
+        return None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises RequestError with one sentence where it is none."""
     return parse_object(read_bytes(path), f"file {str(path)!r}")

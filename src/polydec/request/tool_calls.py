@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from polydec.base.edge import json_value_or_none
 from polydec.laws.constraints.tool_calls import CLOSE, OPEN, ToolCallForm
 
 
@@ -30,7 +31,7 @@ class ToolCall:
     @property
     def argument_values(self) -> Any:
         """Its arguments as Python has them; None where the answer ended within them."""
-        return _parsed(self.arguments)
+        return json_value_or_none(self.arguments)
 
     def to_json(self, name: str) -> dict[str, Any]:
         """Write the call as chats have it.
@@ -119,13 +120,13 @@ def begins_call(text: str, known: frozenset[str]) -> bool:
     head = HEAD.match(text)
     # The head is complete, and so is the name in it.
     if head is not None:
-        return _parsed(head[1]) in known
+        return json_value_or_none(head[1]) in known
     match = _HEAD_BEGUN.fullmatch(text)
     if match is None:
         return False
     # The name is complete: it must be a tool's. Else it must be the beginning of one.
     if match["end"]:
-        return _parsed(f'"{match["name"]}"') in known
+        return json_value_or_none(f'"{match["name"]}"') in known
     begin = f'"{match["name"] or ""}'
     # Compared as JSON, in which a name may hold escaped signs.
     return any(json.dumps(name, ensure_ascii=False).startswith(begin) for name in known)
@@ -194,7 +195,7 @@ class ToolCallReader:
         if cut and self._state != self._arguments:
             return self._cut()
         if self._state == self._begin:
-            parsed = _parsed(self._held)
+            parsed = json_value_or_none(self._held)
             read = [_one(x, self.known) for x in (parsed if isinstance(parsed, list) else [parsed])]
             calls = [call for call in read if call is not None]
             # An answer that is an object, or a list, counts as calls only if all of it is.
@@ -215,7 +216,7 @@ class ToolCallReader:
         """What was held back of an answer that ends in the middle."""
         text = ""
         parts = list[ToolCallDelta]()
-        if self._state == self._begin and _parsed(self._held) is not None:
+        if self._state == self._begin and json_value_or_none(self._held) is not None:
             return self.end_text()
         if self._state == self._begin and begins_call(self._held, self.known):
             self._state = self._between
@@ -239,7 +240,7 @@ class ToolCallReader:
         """Whether what stands behind an opening tag, or a part of one, may become a call."""
         head = HEAD.match(inside)
         if head is not None:
-            return _parsed(head[1]) in self.known
+            return json_value_or_none(head[1]) in self.known
         return inside.lstrip()[:1] in ("", "{") or OPEN.startswith(inside)
 
     # ---- states ----
@@ -272,7 +273,7 @@ class ToolCallReader:
         whole, closed, rest = inside.partition(CLOSE)
         if not closed:
             return False
-        call = _one(_parsed(whole), self.known)
+        call = _one(json_value_or_none(whole), self.known)
         # What names no tool stays text, its tags included.
         if call is None:
             self._say(self._held[: len(self._held) - len(rest)])
@@ -289,7 +290,7 @@ class ToolCallReader:
             self._held = self._held[size:]
         if not self._value.is_closed:
             return False
-        self._fit = self._fit and isinstance(_parsed(self._value.text), Mapping)
+        self._fit = self._fit and isinstance(json_value_or_none(self._value.text), Mapping)
         if self._tags:
             self._state = self._behind
         else:
@@ -318,7 +319,7 @@ class ToolCallReader:
         if head is None:
             name = None
         else:
-            name = _parsed(head[1])
+            name = json_value_or_none(head[1])
         if head is None or not isinstance(name, str) or name not in self.known:
             return False
         self._held, self._value, self._state = (
@@ -440,14 +441,6 @@ def join_call_deltas(parts: Sequence[ToolCallDelta]) -> list[ToolCall]:
     return out
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    # A model may open brackets without an end.
-    except (ValueError, RecursionError):
-        return None
-
-
 def _one(value: Any, known: frozenset[str]) -> ToolCall | None:
     """A call of a known tool, None where it is none."""
     if isinstance(value, Mapping):
@@ -460,7 +453,7 @@ def _one(value: Any, known: frozenset[str]) -> ToolCall | None:
     arguments = value.get("arguments", value.get("parameters", {}))
     # OpenAI's interface has them as JSON inside of a string, and some models write them so.
     if isinstance(arguments, str):
-        arguments = _parsed(arguments)
+        arguments = json_value_or_none(arguments)
     if isinstance(arguments, Mapping):
         return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
     return None
