@@ -357,7 +357,7 @@ def test_a_constraint_may_come_through_a_pipe(polydec_command, model, tmp_path):
     os.mkfifo(pipe)
 
     def write():
-        with pipe.open_session("w") as file:  # waits for a reader
+        with pipe.open("w") as file:  # waits for a reader
             file.write('{"enum": ["fox"]}')
         read[0] += 1
 
