@@ -313,7 +313,7 @@ def serving(monkeypatch):
     pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
     from polydec.serve import run
 
-    monkeypatch.setattr(run, "run_server", lambda app, sock, drain: sock.close())
+    monkeypatch.setattr(run, "run_server", lambda app, sock, *settings, **more: sock.close())
 
 
 def test_every_block_says_what_it_is():
