@@ -395,10 +395,26 @@ def name_suggestion(name: str, known: Collection[str], called: str, most: int = 
     Returns:
         The nearest names as a question; all of them where none is near.
     """
+    return near_names_question(name, known, f"{called} are {', '.join(known)}", most)
+
+
+def near_names_question(name: str, known: Collection[str], otherwise: str, most: int = 3) -> str:
+    """Ask whether a wrong name means one that is near.
+
+    Args:
+        name: The wrong name.
+        known: All legal names.
+        otherwise: What is said where none is near.
+        most: Most names that are suggested. Default 3.
+
+    Returns:
+        The nearest names as a question, or `otherwise`.
+    """
+    # Cut short: the comparison takes long for long names.
     near = get_close_matches(name[:100], list(known), most, 0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"{called} are {', '.join(known)}"
+    return otherwise
 
 
 def callable_options(build: Callable[..., Any]) -> tuple[Option, ...]:

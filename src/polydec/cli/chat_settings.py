@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.base.options import Option, as_text, short_repr
+from polydec.base.options import Option, as_text, near_names_question, short_repr
 from polydec.cli.declared_flags import flags_of
 from polydec.cli.flags import SAMPLING, RequestFlags
 from polydec.methods.registry import registry
@@ -71,11 +70,7 @@ def find_option(name: str, method: str) -> Option:
     spelt = name.replace("-", "_")
     if spelt in known:
         return known[spelt]
-    near = get_close_matches(spelt[:100], known, 2, 0.5)
-    if near:
-        hint = f"did you mean {' or '.join(near)}?"
-    else:
-        hint = "/set alone lists all"
+    hint = near_names_question(spelt, known, "/set alone lists all", 2)
     raise RequestError(f"nothing is called {short_repr(name)} here: {hint}")
 
 

@@ -7,7 +7,6 @@ text (no `from __future__`), as they are read.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from reprlib import Repr
 from types import MappingProxyType
@@ -23,6 +22,7 @@ from polydec.base.options import (
     Option,
     ParseAs,
     ValueNote,
+    near_names_question,
     option_from_annotation,
     short_repr,
 )
@@ -323,13 +323,12 @@ def unknown_request_field(name: str, known: Collection[str]) -> TypeError:
     Returns:
         The error; the caller raises it.
     """
-    # Cut short: the comparison takes long for long names.
-    near = get_close_matches(name[:100], list(known), 1, 0.5)
-    meant = [ELSEWHERE[name]] if name in ELSEWHERE else near
-    said = f"a request has no field {short_repr(name)}"
-    if meant:
-        return TypeError(f"{said}: did you mean {meant[0]}?")
-    return TypeError(f"{said}: its fields are those of polydec.Ask and of polydec.Sampling")
+    if name in ELSEWHERE:
+        hint = f"did you mean {ELSEWHERE[name]}?"
+    else:
+        fields_are = "its fields are those of polydec.Ask and of polydec.Sampling"
+        hint = near_names_question(name, known, fields_are, 1)
+    return TypeError(f"a request has no field {short_repr(name)}: {hint}")
 
 
 def holds_prompts(prompt: Any) -> TypeGuard[Sequence[Any]]:
