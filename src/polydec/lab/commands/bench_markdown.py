@@ -40,6 +40,8 @@ def render_bench_markdown(
         The report. Of paths it holds the last part alone.
     """
     versions = identity["versions"]
+    # Asked once: it starts git.
+    commit = source_commit()
     out = [f"# Polydec {versions['polydec']}, measured", ""]
     out += [f"**Mind:** {doubt}." for doubt in doubts]
     for about in identity["models"]:
@@ -52,7 +54,7 @@ def render_bench_markdown(
         *(f"| model | {_model(about)} |" for about in identity["models"]),
         *(f"| machine | {m} |" for m in dict.fromkeys(a["machine"] for a in identity["models"])),
         f"| system | {versions['system']} |",
-        f"| version | Polydec {versions['polydec']}, commit {source_commit() or 'not known'} |",
+        f"| version | Polydec {versions['polydec']}, commit {commit or 'not known'} |",
         f"| date | {time.strftime('%Y-%m-%d')} |",
         f"| command | `{command}` |",
         "",
@@ -63,7 +65,8 @@ def render_bench_markdown(
         mine = [r for r in rows if (r["model"], r["batch"], r["temperature"]) == at]
         about = next(m for m in identity["models"] if m["name"] == at[0])
         out += [*_cell_part(about, mine, curves.get(at[0])), ""]
-        lines.append(collection_line(about, mine, versions["polydec"]))
+        built = f"{versions['polydec']}, {commit or 'commit not known'}"
+        lines.append(collection_line(about, mine, built))
     out += [
         "Tokens a second are medians of decoding alone; behind ratios stand 95 % intervals, drawn from turns that both ran in.",
         "",
@@ -230,13 +233,13 @@ def _fastest_sentence(rows: Sequence[Row], base: str) -> str:
     return f"`{best['method']}`, {best['ratio_to_plain']:.2f} times {base}"
 
 
-def collection_line(about: Mapping[str, Any], rows: Sequence[Row], version: str) -> str:
+def collection_line(about: Mapping[str, Any], rows: Sequence[Row], built: str) -> str:
     """Make the line of one model, batch and temperature for the table of docs/reports.md.
 
     Args:
         about: What is known of the model.
         rows: Its rows.
-        version: That of the package.
+        built: Version and commit of the package.
 
     Returns:
         One row of a Markdown table.
@@ -253,7 +256,7 @@ def collection_line(about: Mapping[str, Any], rows: Sequence[Row], version: str)
         "-" if base is None else f"{base['tokens_per_second']:.1f}",
         f"`{shown['method']}` {_ratio(shown)}",
         f"`{best['method']}` {_ratio(best)}",
-        f"{version}, {source_commit() or 'commit not known'}",
+        built,
         time.strftime("%Y-%m-%d"),
     )
     return f"| {' | '.join(cells)} |"
