@@ -35,7 +35,7 @@ class XtcRule:
     of at least `threshold`, only the least likely of those (and its equals) stays of them; all
     tokens below the threshold stay too.
 
-    The coin of a position is drawn at Rng.of_choice(seed, choice).at("xtc", position), position being the
+    The coin of a position is drawn at Rng.of_choice(seed, choice).child_stream("xtc", position), position being the
     number of tokens before it: a shaper is a pure function, so whoever looks at a node, drafter or
     verifier, once or ten times, sees one law. Coins of different positions are independent of each
     other and of the text's draws; over seeds the output therefore has the law of a sampler that

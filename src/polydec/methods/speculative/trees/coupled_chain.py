@@ -18,8 +18,9 @@ from polydec.methods.speculative.trees._draft_path import grow_single_path
 class CoupledChainTree:
     """Draw one path with the noise that the target will use.
 
-    Each token is the argmax of the draft's row plus the noise of its position, rng.at("token",
-    position): the `coupled` verifier then draws the same token wherever the two laws are close.
+    Each token is the argmax of the draft's row plus the noise of its position, that of
+    rng.child_stream("token", position): the `coupled` verifier then draws the same token wherever
+    the two laws are close.
 
     Exact: law, under the `coupled` verifier only, which reads no draft law.
     Reduces to: a greedy draft under a greedy target.

@@ -22,8 +22,8 @@ class ExactVerifier:
     left of the target's law. A child drawn from q is accepted with probability min(1, p(x) / q(x));
     a rejection leaves p = (p - q)+ renormalised. Siblings drawn without replacement see q without
     the ones before them. A certain child is a point mass. Once only certain children remain, the
-    token is drawn from p at rng.at("token", position) and the child that has it is followed, so
-    that certain drafts give the text of plain decoding. Arithmetic is float64.
+    token is drawn from p by rng.child_stream("token", position) and the child that has it is
+    followed, so that certain drafts give the text of plain decoding. Arithmetic is float64.
 
     Exact: law. The acceptance rule and the residual add up to p at every node.
     Reduces to: `match` on certain candidates; plain sampling without a draft.

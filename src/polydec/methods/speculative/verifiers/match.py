@@ -16,8 +16,8 @@ from polydec.methods.speculative.loop.types import Verdict, follow_draft_path
 class MatchVerifier:
     """Draw each token from the target's own row, and follow the child that has it.
 
-    Draws are made at rng.at("token", position). It is best for certain candidates: any fixed set of
-    children is accepted as often as the target's law allows.
+    Draws are made by rng.child_stream("token", position). It is best for certain candidates: any
+    fixed set of children is accepted as often as the target's law allows.
 
     Exact: law. Every token is one draw from its row, and the draw never looks at the draft; a seed
     gives the text of plain decoding whatever was drafted.

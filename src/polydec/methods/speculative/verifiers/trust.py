@@ -17,8 +17,8 @@ from polydec.methods.speculative.loop.types import Verdict
 class TrustVerifier:
     """Accept the first child of each node without a test.
 
-    The token after the last one is drawn from the target's row, at rng.at("token", position), as
-    `match` draws it.
+    The token after the last one is drawn from the target's row, by rng.child_stream("token",
+    position), as `match` draws it.
 
     Exact: approximate: no drafted token is compared with the target's law.
     Reduces to: `match` where nothing is drafted.
