@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
-from weakref import WeakSet
 
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from polydec.models.formats import edge, fields
 from polydec.models.nets.cache import total_cache_bytes
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery, NeuralNetwork
 from polydec.models.nets.scores import require_finite_logits
+from polydec.models.sessions.live_references import LiveReferences
 
 _ROWS = ScoreRequest()
 _STATES = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
@@ -71,7 +71,7 @@ class MaskedDenoiser:
         self.shifted = shifted
         self.block = block
         self.boundary = boundary
-        self._boards = WeakSet[MaskedBoard]()
+        self._boards = LiveReferences[MaskedBoard]()
 
     @property
     def context(self) -> int:
@@ -140,7 +140,7 @@ class MaskedDenoiser:
 
     def watch_board(self, board: MaskedBoard) -> None:
         """Count the bytes of this board's cache, too, as long as it lives."""
-        self._boards.add(board)
+        self._boards.add_object(board)
 
 
 class MaskedBoard:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
-from weakref import WeakSet
 
 import torch
 
@@ -22,6 +21,7 @@ from polydec.models.formats import edge, fields
 from polydec.models.nets.cache import total_cache_bytes
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery, NeuralNetwork
 from polydec.models.nets.scores import require_finite_logits
+from polydec.models.sessions.live_references import LiveReferences
 
 FRAME = 2
 """Positions that are neither prompt nor answer: the mark before them and the end behind them."""
@@ -65,7 +65,7 @@ class BidirectionalInserter:
         self.barred = sorted(
             {mark, *vocab.eos, *(i for i, piece in enumerate(pieces) if piece is None)}
         )
-        self._slates = WeakSet[InsertionSlate]()
+        self._slates = LiveReferences[InsertionSlate]()
 
     @property
     def context(self) -> int:
@@ -88,7 +88,7 @@ class BidirectionalInserter:
                 f"the text has {length} tokens: the model's context holds {self.context}"
             )
         slate = InsertionSlate(self)
-        self._slates.add(slate)
+        self._slates.add_object(slate)
         return slate
 
 

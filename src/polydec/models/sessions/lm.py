@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
-from weakref import WeakSet
 
 from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
@@ -19,6 +18,7 @@ from polydec.models.nets.query import NeuralNetwork
 from polydec.models.sessions.checks import can_run_adapters, router_shape
 from polydec.models.sessions.geometry import EmbeddingGeometry
 from polydec.models.sessions.ledger import SessionLedger
+from polydec.models.sessions.live_references import LiveReferences
 from polydec.models.sessions.reuse import CacheReuse, KeyedTextCache, common_prefix_length
 from polydec.models.sessions.session import LMSession, SourceContext
 from polydec.models.sessions.soft import state_of
@@ -76,7 +76,7 @@ class CausalLaw:
         self._pressed = dict[CachePress, CausalLaw]()  # the same network over pressed caches
         # Oldest first: the salt and text of each cache, and the cache.
         self._kept: list[tuple[str, tuple[int, ...], Any]] = []
-        self.live = WeakSet[LMSession]()
+        self.live = LiveReferences[LMSession]()
 
     @property
     def layers(self) -> int:
@@ -193,7 +193,7 @@ class CausalLaw:
             ledger.prefix = CachedPrefix(self.network, len(text), taken)
             session.owner.note_opened(ledger.prefix)
         # From here on other prompts may share what this session caches.
-        self.live.add(session)
+        self.live.add_object(session)
         return session
 
     def reusing_view(self, key: str, edited: bool, cache_salt: str = "") -> CausalLaw:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
-from weakref import WeakSet
 
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from polydec.models.nets.scores import LogitScores
 from polydec.models.sessions import depths, moved_router, paths, prompts
 from polydec.models.sessions.checks import require_answerable, require_layers
 from polydec.models.sessions.ledger import SessionLedger
+from polydec.models.sessions.live_references import LiveReferences
 from polydec.models.sessions.parts import PartSession, SkipSession
 from polydec.models.sessions.reuse import CacheReuse
 
@@ -48,7 +48,7 @@ class SessionLaw(Protocol):
     chunk: int
     press: CachePress | None
     beside: SourceContext | None
-    live: WeakSet[LMSession]
+    live: LiveReferences[LMSession]
     within: tuple[Any, CacheReuse] | None
 
     def require_token_ids(self, tokens: Sequence[int], who: str) -> None:
@@ -210,7 +210,7 @@ class LMSession:
     def fork(self, choice: int | None = None) -> LMSession:
         self.ledger.settle_pass()
         twin = LMSession(self.law, self.ledger.fork())
-        self.law.live.add(twin)
+        self.law.live.add_object(twin)
         return twin
 
     def open_part(
@@ -244,7 +244,7 @@ class LMSession:
     def close(self) -> None:
         ledger = self.ledger
         ledger.settle_pass()
-        self.law.live.discard(self)
+        self.law.live.discard_object(self)
         # Only entries that have passed every layer are of use to another text.
         ledger.forget_entries(ledger.filled)
         self.law.keep_text(tuple(ledger.text), ledger.cache, ledger.edited, self.cache_salt)
