@@ -1,6 +1,7 @@
 """/v1/responses with `store` and `previous_response_id`: several turns, whose they are, and that they are bounded."""
 
 import json
+import random
 
 import pytest
 
@@ -168,6 +169,8 @@ def test_a_store_without_room_says_so(lm, store):
 
 
 def test_the_store_is_bounded_and_shared_evenly():
+    # Bytes that do not shrink.
+    large = random.Random(0).randbytes
     store = ResponseStore(most=6, most_bytes=10 * OVERHEAD)
     for at in range(9):
         assert store.keep_response("a", f"a{at}", b"x", b"y")
@@ -180,11 +183,20 @@ def test_the_store_is_bounded_and_shared_evenly():
     ]
     assert held.count("a") == held.count("b") == 3
     # One large response costs its own client the older ones, and nobody else any.
-    assert store.keep_response("b", "large", b"x" * (4 * OVERHEAD), b"")
+    assert store.keep_response("b", "large", large(4 * OVERHEAD), b"")
     assert sum(store.find_response("a", f"a{at}") is not None for at in range(9)) == 3
     assert store.bytes_taken <= 10 * OVERHEAD
-    assert not store.keep_response("c", "larger", b"x" * (9 * OVERHEAD), b"")
+    assert not store.keep_response("c", "larger", large(9 * OVERHEAD), b"")
     assert store.find_response("b", "large") is not None, "it made room for what was not kept"
+
+
+def test_texts_are_held_compressed_and_bounded_as_they_were_sent():
+    store = ResponseStore(most_bytes=20 * OVERHEAD)
+    text = b"a fox and a river, " * OVERHEAD
+    assert store.keep_response("a", "text", text, b"y") and store.bytes_taken < len(text) // 8
+    assert store.find_response("a", "text").body == text
+    # It would shrink to a few bytes, and be large again whenever somebody reads it.
+    assert not store.keep_response("a", "bomb", b"x" * (20 * OVERHEAD), b"y")
 
 
 def test_what_is_stored_expires():

@@ -111,7 +111,7 @@ class ServerSettings:
         ValueNote("0: none"),
         "responses that are kept for later turns where `store` is true",
     ] = 1000
-    stored_size: Annotated[float, InRange(0, 1 << 20), "MiB that they take"] = 64.0
+    stored_size: Annotated[float, InRange(0, 1 << 20), "MiB that they take, compressed"] = 16.0
     stored_seconds: Annotated[float, InRange(1, 30 * 86400), "seconds after which one expires"] = (
         86400.0
     )
