@@ -34,12 +34,10 @@ class StoredResponse:
     packed_chat: bytes
     until: float
 
-    @property
-    def body(self) -> bytes:
+    def unpack_body(self) -> bytes:
         return zlib.decompress(self.packed_body)
 
-    @property
-    def chat(self) -> bytes:
+    def unpack_chat(self) -> bytes:
         return zlib.decompress(self.packed_chat)
 
     @property
@@ -193,12 +191,12 @@ class ClientResponses:
 
     def stored_body(self, name: str) -> bytes:
         """The response as it was sent. Raises RefusalError (404) where there is none."""
-        return self._found(name, None).body
+        return self._found(name, None).unpack_body()
 
     def earlier_chat(self, name: str) -> list[dict[str, Any]]:
         """The messages up to a response, and its own. Raises RefusalError (404) where there is none."""
         # Read anew each time: whoever gets the messages may change them.
-        return json.loads(self._found(name, "previous_response_id").chat)
+        return json.loads(self._found(name, "previous_response_id").unpack_chat())
 
     def forget_response(self, name: str) -> None:
         """Forget a response. Raises RefusalError (404) where there is none."""
