@@ -1,4 +1,5 @@
-"""Writes tables into the docs from the code: methods (docs/methods.md) from the CARDs, sampling fields (docs/sampling.md) from
+"""Writes tables into the docs from the code: methods (docs/methods.md) from the CARDs, published systems
+(docs/systems.md) from their file, sampling fields (docs/sampling.md) from
 the rules, kinds of constraints (docs/constraints.md), flags of training (docs/training-flags.md), fields of
 other servers (docs/server-fields.md). `--check` only says whether they are up to date."""
 
@@ -8,7 +9,7 @@ from pathlib import Path
 from polydec.lab.commands import training
 from polydec.laws.constraints import constraint_kinds
 from polydec.laws.shapers import sampling
-from polydec.methods.registry import registry
+from polydec.methods.registry import published_systems, registry
 from polydec.serve import field_table
 
 ROOT = Path(__file__).parents[1]
@@ -26,8 +27,40 @@ def table() -> str:
     return "\n".join(rows)
 
 
+def systems_table() -> str:
+    """How many systems are what, and a row for each."""
+    systems = [
+        one
+        for one in published_systems.all_published_systems()
+        if one.area != published_systems.BASELINE_AREA
+    ]
+    rows = ["| what it is here | systems |", "|---|--:|"]
+    for kind in published_systems.KINDS:
+        rows.append(f"| {kind} | {sum(1 for one in systems if one.kind == kind)} |")
+    rows += [f"| **all** | **{len(systems)}** |", ""]
+    rows += ["| system | paper | area | here | reached by |", "|---|---|---|---|---|"]
+    for one in systems:
+        names = ", ".join((one.system, *one.also))
+        paper = one.paper
+        if one.arxiv:
+            paper = f"{paper} ([{one.arxiv}](https://arxiv.org/abs/{one.arxiv}))"
+        reached = ", ".join(reached_markdown(place) for place in one.reached_by) or "-"
+        rows.append(f"| {names} | {paper} | {one.area} | {one.kind} | {reached} |")
+    return "\n".join(rows)
+
+
+def reached_markdown(place: str) -> str:
+    """A command as code, a page as a link; words before a command stay words."""
+    if place.startswith("docs/"):
+        page = place.removeprefix("docs/")
+        return f"[{page.removesuffix('.md')}]({page})"
+    words, _, command = place.rpartition(": ")
+    return f"{words}: `{command}`".removeprefix(": ")
+
+
 PLACES = (
     (ROOT / "docs" / "methods.md", BEGIN.format(what="methods", source="CARDs"), table),
+    (ROOT / "docs" / "systems.md", BEGIN.format(what="systems", source="file"), systems_table),
     (
         ROOT / "docs" / "sampling.md",
         BEGIN.format(what="fields", source="rules"),

@@ -284,7 +284,9 @@ def test_methods_are_found_by_words(polydec_command):
         ("contrastive decoding", "contrastive-decoding", "steering"),
         ("nucleus", "top_p", "sampling rule"),
         ("chunked sarathi", None, None),
-        ("sarathi", "sarathi-serve", "system"),
+        ("sarathi", "sarathi-serve", "always on"),
+        ("kwon", "paged-attention", "always on"),
+        ("key-value bottleneck", "discrete-key-value-bottleneck", "not here yet"),
         ("scaling laws", "scylla", "system"),
     ],
 )
@@ -299,8 +301,15 @@ def test_words_find_what_is_no_method_too(polydec_command, words, name, kind):
 
 
 def test_nothing_that_does_not_fit_is_the_first_answer(polydec_command):
-    code, _, err = polydec_command("methods", "multi-prompting")
+    code, _, err = polydec_command("methods", "multi-promising")
     assert code == 2 and "complexity" not in err
+
+
+def test_a_methods_name_that_other_papers_hold_finds_both(polydec_command):
+    code, out, _ = polydec_command("methods", "greedy")
+    assert code == 0 and out.startswith("plain:") and "--method exact-extract" in out
+    rows = json.loads(polydec_command("methods", "greedy", "--json")[1])
+    assert [r["name"] for r in rows] == ["plain", "exact-extract"]
 
 
 def test_what_was_trained_is_given_by_its_directory(polydec_command, model, tmp_path):

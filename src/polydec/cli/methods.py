@@ -5,19 +5,23 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from polydec.base.errors import PolydecError
 from polydec.cli.terminal_output import emit_drawn
 from polydec.core.types import Exactness
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.card import promise_in_words
-from polydec.methods.registry.catalogue import search_described_names
-from polydec.methods.registry.studies import STUDIES
+from polydec.methods.registry.catalogue import in_hyphens, search_described_names
+from polydec.methods.registry.published_systems import (
+    MISSING_KIND,
+    all_published_systems,
+    paper_titles,
+)
 
 LONGEST = 200
 """Characters of a search that are looked at."""
@@ -34,21 +38,20 @@ def methods(
 ) -> None:
     """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
     whose name, title, paper or summary holds them all, and what else speaks of them (ways to steer, rules of sampling,
-    systems that have a command or a benchmark of their own).\f
+    published systems that have a command or a benchmark of their own, or are not here yet).\f
 
     Args:
         words: A name, an alias, an arXiv number or words to look for. Default None: all methods.
         json_: Whether a JSON list is printed. Default False.
     """
     names, beside = find_methods_by_words(" ".join(words or ()))
-    # One method and nothing else: it is printed in full.
-    whole = len(names) == 1 and not beside
     rows = [registry.describe_method(n) for n in names]
     # Programs get everything, whatever people would be shown.
     if json_:
         print(json.dumps([*rows, *beside]))
         return
-    if not whole and names:
+    # One method alone is printed in full.
+    if len(names) > 1:
         table = Table(box=None, pad_edge=False)
         for column in ("method", "guarantee", "needs", "what it is"):
             table.add_column(column, no_wrap=column != "what it is")
@@ -120,75 +123,108 @@ def guarantee_words(r: Mapping[str, Any]) -> str:
     return promise_in_words(Exactness(kept) if kept else None, r["family"])
 
 
-def search_other_features(words: str) -> list[dict[str, str]]:
-    """What is no method and speaks of these words: ways to steer, presses, rules of sampling,
-    systems that are always on or have a command of their own.
+def search_other_features(words: str, whole_words: bool = False) -> list[dict[str, str]]:
+    """What is no method and speaks of these words: ways to steer, presses, rules of sampling, and
+    published systems that are something else, or not here yet.
+
+    Args:
+        words: Separated by spaces.
+        whole_words: Whether the beginning of a word is not enough. Default False.
+
+    Returns:
+        A row each, those first that are named so.
     """
-    ways = [
-        {
-            "name": name,
-            "kind": "steering",
-            "title": steer.get_steering_module(name).CARD.title,
-            "where": f"--steer {name}",
-        }
-        for name in steer.STEERINGS.search_modules(words)
-    ]
-    caches = [
-        {
-            "name": name,
-            "kind": "press",
-            "title": press.get_press_module(name).CARD.title,
-            "where": f"--cache {name}",
-        }
-        for name in press.PRESSES.search_modules(words)
-    ]
-    shapers = registry.mechanism_classes("shapers")
+    rows, texts = _other_features()
+    return [rows[key] for key in search_described_names(words, texts, whole_words)]
+
+
+@cache
+def _other_features() -> tuple[
+    dict[tuple[str, str], dict[str, str]], dict[tuple[str, str], tuple[str, ...]]
+]:
+    """A row of each, and what is said of it, by kind and name."""
+    rows = dict[tuple[str, str], dict[str, str]]()
+    texts = dict[tuple[str, str], tuple[str, ...]]()
+    catalogues = (
+        ("steering", "--steer {}", steer.STEERINGS),
+        ("press", "--cache {}", press.PRESSES),
+    )
+    for kind, flag, catalogue in catalogues:
+        said = catalogue.searched_texts()
+        for name, module in catalogue.all_modules().items():
+            rows[kind, name] = _found_row(name, kind, module.CARD.title, flag.format(name))
+            texts[kind, name] = said[name]
     # Rules of sampling have no cards: their docstrings, and their modules', are searched.
-    pages = {key: inspect.getdoc(inspect.getmodule(kind)) or "" for key, kind in shapers.items()}
-    # Key, module's docstring and class's docstring of each rule.
-    told = {key: (key, pages[key], inspect.getdoc(kind) or "") for key, kind in shapers.items()}
-    rules = [
-        {
-            "name": key,
-            "kind": "sampling rule",
-            "title": pages[key].partition("\n")[0],
-            "where": "docs/sampling.md",
-        }
-        for key in search_described_names(words, told)
-    ]
-    # Whole systems are composed of several methods, and are listed beside them.
-    systems = {s.name: s for s in STUDIES}
-    texts = {s.name: (s.name, s.arxiv, s.title, s.source) for s in STUDIES}
-    studies = [
-        {
-            "name": name,
-            "kind": "system",
-            "title": systems[name].title,
-            "where": systems[name].where,
-        }
-        for name in search_described_names(words, texts)
-    ]
-    return [*ways, *caches, *rules, *studies]
+    papers = paper_titles("sampling rule")
+    for name, rule in registry.mechanism_classes("shapers").items():
+        page = inspect.getdoc(inspect.getmodule(rule)) or ""
+        title = page.partition("\n")[0]
+        rows["sampling rule", name] = _found_row(name, "sampling rule", title, "docs/sampling.md")
+        said_of_rule = f"{page} {papers.get(name, '')}"
+        texts["sampling rule", name] = (name, said_of_rule, inspect.getdoc(rule) or "")
+    # A system of the registry has a row of its own only where commands go with it.
+    for system in all_published_systems():
+        if not system.names or system.where:
+            kind = system.kind if not system.names else "system"
+            where = "; ".join(system.where) or MISSING_KIND
+            rows["system", system.plain_name] = _found_row(
+                system.plain_name, kind, system.about, where
+            )
+            texts["system", system.plain_name] = system.search_texts
+    return rows, texts
+
+
+def _found_row(name: str, kind: str, title: str, where: str) -> dict[str, str]:
+    return {"name": name, "kind": kind, "title": title, "where": where}
 
 
 def find_methods_by_words(words: str) -> tuple[list[str], list[dict[str, str]]]:
-    """The methods that words mean, and what else speaks of them, unless they are a method's name.
+    """The methods that words mean, and what else speaks of them.
 
     Raises:
         RequestError: Nothing speaks of them.
     """
     if not words.strip():
         return sorted(registry.recipe_modules()), []
-    try:
-        # A name, an alias or an arXiv number means one method exactly.
-        return [registry.find_method(words)], []
-    except PolydecError:
-        names = registry.search_methods(words[:LONGEST])
-        beside = search_other_features(words[:LONGEST])
-        # The sentence of `find_method` names the nearest one.
-        if not names and not beside:
-            raise
-        return names, beside
+    # A name, an alias or an arXiv number means one method exactly; it may be a word of other
+    # papers' titles as well.
+    name = registry.method_names().get(in_hyphens(words))
+    if name is not None:
+        return [name], find_other_papers(words, name)
+    names = registry.search_methods(words[:LONGEST])
+    beside = search_other_features(words[:LONGEST])
+    if not names and not beside:
+        # Its sentence names the nearest one.
+        registry.find_method(words)
+    return names, beside
+
+
+def find_other_papers(words: str, name: str) -> list[dict[str, str]]:
+    """Other systems whose names or papers' titles hold words that are also a method's name.
+
+    Args:
+        words: A name, an alias or an arXiv number.
+        name: The method that answers to it.
+
+    Returns:
+        A row each.
+    """
+    others = {
+        ("system", system.plain_name): system.search_texts[:2]
+        for system in all_published_systems()
+        if name not in system.names or system.kind != "method"
+    }
+    found = set(search_described_names(words[:LONGEST], others, whole_words=True))
+    return [
+        _found_row(
+            system.plain_name,
+            system.kind,
+            system.about or system.paper,
+            "; ".join(system.reached_by) or MISSING_KIND,
+        )
+        for system in all_published_systems()
+        if ("system", system.plain_name) in found
+    ]
 
 
 def option_default_text(value: object) -> str:

@@ -7,19 +7,21 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from polydec.base import plugins
 from polydec.base.errors import RequestError
 from polydec.base.options import Option, callable_options, name_suggestion, short_repr
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_systems import paper_titles
 
 LONGEST = 100
 """Characters of a wrong name that are compared with the right ones."""
+NameT = TypeVar("NameT", str, tuple[str, str])
 
 
 @dataclass(frozen=True)
@@ -78,16 +80,11 @@ class ModuleCatalogue:
     def search_modules(self, words: str) -> list[str]:
         """Modules whose name, aliases, title, paper or summary hold all of these words, those whose
         name does first."""
-        # The most telling text first: a match in the name ranks above one in the summary.
-        texts = {
-            name: (
-                " ".join((name, *m.CARD.aliases, m.CARD.arxiv)),
-                m.CARD.title,
-                m.CARD.source + " " + m.CARD.summary,
-            )
-            for name, m in self.all_modules().items()
-        }
-        return search_described_names(words, texts)
+        return search_described_names(words, self.searched_texts())
+
+    def searched_texts(self) -> Mapping[str, tuple[str, ...]]:
+        """What is said of every module, by its name: the most telling text first."""
+        return _searched_texts(self)
 
     def module_options(self, name: str) -> tuple[Option, ...]:
         """Return the options of a module by its own name, from the signature of its `build`."""
@@ -160,29 +157,41 @@ def in_hyphens(name: str) -> str:
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 
-def search_described_names(words: str, described: Mapping[str, Sequence[str]]) -> list[str]:
+def search_described_names(
+    words: str, described: Mapping[NameT, Sequence[str]], whole_words: bool = False
+) -> list[NameT]:
     """The names of which some words are said.
 
     Args:
         words: Separated by spaces, each the beginning of a word there; what a hyphen joins must
             stand together.
         described: By name, what is said of it, the most telling text first.
+        whole_words: Whether the beginning of a word is not enough. Default False.
 
     Returns:
-        The names; those first of which the first texts say all words.
+        The names; those first of which the first texts say all words, whole words before
+        beginnings.
     """
-    wanted = [f"-{_letters(word).strip('-')}" for word in words.split()]
-    ranks = dict[str, int]()
+    # Signs that stand alone, such as "&", say nothing.
+    plain = [_letters(word).strip("-") for word in words.split()]
+    begun = [f"-{word}" for word in plain if word]
+    whole = [f"{word}-" for word in begun]
+    ranks = dict[NameT, tuple[int, bool]]()
+    if not begun:
+        return []
     for name, texts in described.items():
         for rank in range(len(texts)):
             # A word begins after a hyphen, so "-word" in the text matches beginnings of words only.
-            told = "-" + _letters(" ".join(texts[: rank + 1]))
-            if wanted and all(word in told for word in wanted):
-                ranks[name] = rank
-                break
+            said = f"-{_letters(' '.join(texts[: rank + 1]))}-"
+            only_begun = not all(word in said for word in whole)
+            if only_begun and (whole_words or not all(word in said for word in begun)):
+                continue
+            ranks[name] = (rank, only_begun)
+            break
     return sorted(ranks, key=lambda name: (ranks[name], name))
 
 
+@lru_cache(4096)
 def _letters(text: str) -> str:
     """Letters and digits in lower case, with a hyphen for whatever stands between them."""
     return re.sub(r"[\W_]+", "-", text.lower())
@@ -218,6 +227,21 @@ def _names(catalogue: ModuleCatalogue) -> dict[str, str]:
         for known in (name, *card.aliases, *filter(None, [card.arxiv])):
             out.setdefault(in_hyphens(known), name)
     return out
+
+
+@cache
+def _searched_texts(catalogue: ModuleCatalogue) -> Mapping[str, tuple[str, ...]]:
+    # A card names the paper in short; its whole title stands with the published systems.
+    papers = paper_titles(catalogue.kind)
+    # A match in the name ranks above one in the summary.
+    return {
+        name: (
+            " ".join((name, *m.CARD.aliases, m.CARD.arxiv)),
+            f"{m.CARD.title} {papers.get(name, '')}",
+            m.CARD.source + " " + m.CARD.summary,
+        )
+        for name, m in catalogue.all_modules().items()
+    }
 
 
 @cache
