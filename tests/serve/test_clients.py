@@ -207,7 +207,7 @@ def test_langchain(lm, chain):
 
 def test_langchain_batches_and_stops(lm, chain):
     inputs = ["Tell me of a fox.", "A boat and a river.", "Two kings"]
-    for text, answer in zip(inputs, chain().batch_rows(inputs), strict=True):
+    for text, answer in zip(inputs, chain().batch(inputs), strict=True):
         assert answer.content == want(lm, [{"role": "user", "content": text}], temperature=0.0).text
     assert (
         chain().bind(stop=[" the"]).invoke(MESSAGES).content
