@@ -101,6 +101,12 @@ KEPT = [
     {"type": "object", "propertyNames": False},
     {"type": "object", "patternProperties": {"^a": {"type": "integer"}}},
     {"type": "object", "patternProperties": {"^a": {"type": "integer"}}, "not": {"required": ["b"]}},
+    {"enum": [None, {"a": 1}], "patternProperties": {"^[^b]+$": {}}, "not": {"type": "integer"}},
+    {"enum": [None, {"a": "a"}], "patternProperties": {"^[^b]+$": {}},
+     "additionalProperties": {"uniqueItems": True}},
+    {"allOf": [{"patternProperties": {"^[ab]*$": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+               {"properties": {"a": {"type": "integer"}}, "additionalProperties": False}],
+     "type": "object", "not": {"required": ["b"]}},
     {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": False,
      "minProperties": 2},
     {"type": "object", "properties": {"a": {"type": "integer"}, "b": {}},
@@ -178,6 +184,14 @@ REFUSED = [
     (
         {"propertyNames": {"pattern": "a"}, "patternProperties": {"^b": {"type": "string"}}},
         "propertyNames beside patternProperties",
+    ),
+    (
+        {
+            "properties": {"a": {"type": "integer"}},
+            "propertyNames": {"pattern": "^a"},
+            "additionalProperties": {"type": "string"},
+        },
+        "matches the property 'a', and the two say different things",
     ),
     ({"type": "object", "minProperties": 2}, "#: minProperties is 2"),
     ({"properties": {"a": {}}, "unevaluatedProperties": False}, "unevaluatedProperties is not"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from typing import Any
 
+from polydec.base.options import short_repr
 from polydec.laws.constraints.bounded import edge_let_in
 from polydec.laws.constraints.cases import (
     ContradictorySchemaError,
@@ -28,6 +29,7 @@ from polydec.laws.constraints.cells import (
     PlainCell,
     StringCell,
     conjoin_schemas,
+    has_pattern_match,
 )
 from polydec.laws.constraints.formats import LONGEST, format_pattern
 
@@ -163,13 +165,38 @@ class SchemaWriter:
             out["properties"] = {name: self._part(value) for name, value in cell.named}
         if cell.required:
             out["required"] = list(cell.required)
-        if cell.patterns:
-            out["patternProperties"] = {x: self._part(value) for x, value in cell.patterns}
+        if patterns := self._written_patterns(cell):
+            out["patternProperties"] = patterns
         out["additionalProperties"] = self._part(cell.rest)
         if cell.low:
             out["minProperties"] = cell.low
         if cell.high is not None:
             out["maxProperties"] = cell.high
+        return out
+
+    def _written_patterns(self, cell: ObjectCell) -> dict[str, Any]:
+        out = dict[str, Any]()
+        for pattern, value in cell.patterns:
+            # A cell's own entry of a name holds alone; in a schema the name meets its patterns too.
+            others = [
+                name
+                for name, own in cell.named
+                if has_pattern_match(pattern, name)
+                and conjoin_schemas(own, value) != own
+                and not self._void(own)
+            ]
+            if not others:
+                out[pattern] = self._part(value)
+                continue
+            # Names that match it are as forbidden as all that no pattern matches. Of several
+            # patterns none goes: the grammar library refuses those that meet in one name.
+            forbidden = self._void(value) and self._void(cell.rest)
+            if not forbidden or len(cell.patterns) > 1:
+                raise InexactSchemaError(
+                    cell.at,
+                    f"patternProperties or propertyNames has {short_repr(pattern)}, which matches the property "
+                    f"{short_repr(others[0])}, and the two say different things of it: say both of the property itself",
+                )
         return out
 
     # ---- what the library has no keyword for ----
