@@ -82,7 +82,7 @@ class RequestRecord:
         verb: Its HTTP method.
         endpoint: Its path.
         texts: Whether texts are kept for the log.
-        client: Name of its client; None where it was not let in.
+        client: Name of its client, else its address; None where neither is known.
         model: Name of the model that answers; None where none does.
         counts: What it took.
         status: HTTP status of the answer; 0 before there is one.
