@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 
 import forked
 import polydec
+from polydec.request.async_engine import async_engine_of
 from project_paths import PROJECT_ROOT
 
 ROOT = PROJECT_ROOT
@@ -133,6 +135,75 @@ def test_a_web_program_streams_answers(monkeypatch):
     want = [a.text for a in polydec.generate(model, prompts, max_tokens=12)]
     assert [a.text for a in answers] == want and all(want)
     assert refused.status_code == 400 and "temperature is -1" in refused.json()["detail"]
+
+
+def hold_engine(engine, monkeypatch, requests, leaving):
+    """Passes wait for all requests, and after some of them for those that leave: whatever the machine's speed, these leave in
+    the middle of their answers. Gives the tickets that were cancelled."""
+    submitted = []
+    cancelled = []
+    steps = []
+    submit, cancel, step = engine.submit, engine.cancel, engine.step
+
+    def note_submit(*given, **more):
+        submitted.append(submit(*given, **more))
+        return submitted[-1]
+
+    def note_cancel(ticket):
+        cancelled.append(ticket)
+        return cancel(ticket)
+
+    def step_in_turn():
+        early = len(submitted) < requests
+        if early or (len(steps) >= 6 and len(cancelled) < leaving):
+            time.sleep(0.002)
+            return []
+        steps.append(1)
+        return step()
+
+    for name, made in (("submit", note_submit), ("cancel", note_cancel), ("step", step_in_turn)):
+        monkeypatch.setattr(engine, name, made)
+    return cancelled
+
+
+def test_clients_of_the_web_program_leave_and_the_others_lose_nothing(monkeypatch):
+    """Sixteen at once over real connections, half of which go away after the first piece."""
+    pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+    httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+    import uvicorn
+
+    app = []
+    model = polydec.load("zoo:tiny")
+    with monkeypatch.context() as patch:
+        patch.setattr(polydec, "load", lambda name: model)
+        patch.setattr(uvicorn, "run", lambda made, port: app.append(made))
+        play("fastapi_app", "--max-tokens", "80")
+    engine = async_engine_of(model)
+    cancelled = hold_engine(engine.engine, monkeypatch, 16, 8)
+    prompts = [f"Once upon a time, {i}" for i in range(16)]
+    sock = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app[0], log_level="critical"))
+    address = f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+    async def ask_once(client, at):
+        async with client.stream("GET", "/answer", params={"prompt": prompts[at]}) as answer:
+            if at % 2 == 0:
+                return (await answer.aread()).decode()
+            return await anext(answer.aiter_text())
+
+    async def ask_all():
+        serving = asyncio.create_task(server.serve(sockets=[sock]))
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            answers = await asyncio.gather(*(ask_once(client, at) for at in range(16)))
+        server.should_exit = True
+        await serving
+        return answers
+
+    answers = asyncio.run(asyncio.wait_for(ask_all(), 60))
+    whole = [answer.text for answer in polydec.generate(model, prompts, max_tokens=80)]
+    assert answers[::2] == whole[::2]
+    assert len(cancelled) == 8 and all(map(str.startswith, whole[1::2], answers[1::2]))
+    assert all(ticket.done for ticket in cancelled)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -865,6 +865,42 @@ def test_draining_finishes_what_it_can_and_cuts_the_rest(lm, capfd):
     assert "1 were cut" in capfd.readouterr().err
 
 
+def test_who_comes_while_answers_end_is_told_so(lm, monkeypatch):
+    """Connections that are made then are answered and not reset, until the last answer is written."""
+    go = threading.Event()
+    with (
+        house.served({"tiny": lambda: lm}, drain=60) as served,
+        served.client() as client,
+        served.client() as late,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        step = served.worker.engine.step
+
+        def wait_and_step(*given, **more):
+            assert go.wait(60)
+            return step(*given, **more)
+
+        monkeypatch.setattr(served.worker.engine, "step", wait_and_step)
+        try:
+            going = pool.submit(
+                client.post, "/v1/completions", json={"prompt": "x", "max_tokens": 4}
+            )
+            while not served.worker.answers:
+                assert not going.done()
+                time.sleep(0.01)
+            served.server.should_exit = True
+            while not served.models.draining:
+                time.sleep(0.01)
+            health = late.get("/health")
+            assert (health.status_code, health.json()["status"]) == (503, "stopping")
+            asked = late.post("/v1/completions", json={"prompt": "x"})
+            assert asked.status_code == 503 and asked.json()["error"]["code"] == "stopping"
+            assert int(asked.headers["retry-after"]) >= 1
+        finally:
+            go.set()
+        assert going.result().status_code == 200
+
+
 def test_loading_is_told(lm):
     ready = threading.Event()
 
@@ -904,6 +940,14 @@ def test_loading_is_told(lm):
                 assert asked.status_code == 503 and asked.json()["error"]["code"] == "loading"
                 assert "retry-after" in asked.headers
                 assert client.get("/health").json()["status"] == "ready"
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/", "/docs/", "/health/", "/v1/chat/completions/"])
+def test_a_slash_too_many_is_no_redirection(http, path):
+    """It would name a proxy's scheme and host, and lead a client's key there."""
+    answer = http.post(path, json={}, follow_redirects=False)
+    assert answer.status_code == 404 and path in answer.json()["error"]["message"]
+    assert "location" not in answer.headers
 
 
 def test_fields_that_do_nothing_are_listed_in_the_docs(http):

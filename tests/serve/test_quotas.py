@@ -1,10 +1,16 @@
 """What each API key may take: requests a minute, tokens a day, answers at a time; no key's use is another's."""
 
+import http.client
+import json
+import threading
+import time
+
 import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 pytest.importorskip("httpx", reason="polydec[serve] is not installed")
 
+import httpx
 from house import served
 from starlette.testclient import TestClient
 
@@ -161,6 +167,59 @@ def test_a_server_keeps_quotas(lm):
         assert one.post("/v1/embeddings", json={"input": "x"}).status_code == 429
         assert one.get("/v1/models").status_code == 200
         assert other.post("/v1/completions", json={**body, "n": 9}).status_code == 200
+
+
+SEARCHED = {
+    "prompt": [5, 6, 7],
+    "max_tokens": 40,
+    "method": "self-consistency",
+    "temperature": 1.0,
+    "ignore_eos": True,
+}
+
+
+def test_a_quota_counts_texts_that_a_search_throws_away(lm):
+    """Else a client has many times its tokens by a method that tries many texts for one answer."""
+    keys = (ApiKey(ONE, "one", KeyQuota(tokens=1 << 20)),)
+    with (
+        served({"tiny": lambda: lm}, keys=keys) as house,
+        house.client(headers={"authorization": f"Bearer {ONE}"}) as one,
+    ):
+        gate = house.app.middleware_stack
+        while not isinstance(gate, AccessGate):
+            gate = gate.app
+        usage = gate.quotas.usage_of("key-0")
+
+        def taken():
+            return sum(count for _, count in usage._tokens)
+
+        assert one.post("/v1/completions", json=SEARCHED).json()["usage"]["total_tokens"] == 43
+        whole = taken()
+        assert whole >= 3 + 4 * 40, "the texts that lost a vote cost nothing"
+        # Whoever leaves before the end pays for what was written until then.
+        engine = house.worker.engine
+        step, steps, go = engine.step, [], threading.Event()
+
+        def step_and_wait():
+            steps.append(1)
+            if len(steps) == 8:
+                assert go.wait(60)
+            return step()
+
+        engine.step = step_and_wait
+        try:
+            asking = http.client.HTTPConnection("127.0.0.1", httpx.URL(house.url).port)
+            head = {"authorization": f"Bearer {ONE}", "content-type": "application/json"}
+            asking.request("POST", "/v1/completions", json.dumps(SEARCHED), head)
+            while len(steps) < 8:
+                time.sleep(0.005)
+            asking.close()
+            while taken() == whole:
+                time.sleep(0.005)
+        finally:
+            go.set()
+            del engine.step
+        assert 3 + 8 < taken() - whole < whole
 
 
 def test_a_file_of_keys_with_limits(tmp_path):

@@ -106,7 +106,8 @@ def test_a_line_names_the_client_and_not_its_key(logged):
     lines, _, _ = logged
     named = lines["texts"]["client"]
     assert len(named) == 8 and int(named, 16) >= 0 and lines["wrong"]["client"] == named
-    assert lines["nobody"]["client"] is None and lines["nobody"]["status"] == 401
+    # Who tries keys is known by the address.
+    assert lines["nobody"]["client"] == "127.0.0.1" and lines["nobody"]["status"] == 401
 
 
 def test_texts_stand_in_the_log_only_where_they_are_asked_for(lm, tmp_path):

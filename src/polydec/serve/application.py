@@ -63,6 +63,9 @@ def create_base_app(
         openapi_url="/openapi.json" if described else None,
         docs_url=None,  # FastAPI's own pages come from another site
         redoc_url=None,
+        # A slash too many is a 404: a redirection would name the scheme and the host that a proxy
+        # in front uses for this server, and not those of the client.
+        redirect_slashes=False,
     )
     app.state.models = models
     app.add_middleware(

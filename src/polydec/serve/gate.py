@@ -98,6 +98,8 @@ class AccessGate:
             RefusalError: The host's name, the key or the kind of body is wrong.
         """
         headers = Headers(scope=scope)
+        # Of whoever is refused below the log knows the address, by which wrong keys can be counted.
+        record_of(scope).client = address_of(scope) or None
         # Against DNS rebinding: a page of another site can reach this machine only by a name of its
         # own.
         if self.local and _host(headers.get("host", "")) not in LOCAL:
@@ -156,9 +158,7 @@ class AccessGate:
         if scope["method"] != "POST":
             return
         usage.admit_request()
-        record_of(scope).when_ended(
-            lambda record: usage.charge_tokens(record.counts.prompt + record.counts.output)
-        )
+        record_of(scope).when_ended(lambda record: usage.charge_tokens(record.counts.charged))
 
 
 def count_answers(scope: Scope, count: int) -> None:

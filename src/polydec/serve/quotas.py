@@ -32,7 +32,9 @@ class KeyQuota:
 
     requests: Annotated[int, InRange(0, 100_000), "requests in any minute"] = 0
     tokens: Annotated[
-        int, InRange(0, 1 << 40), "tokens in any 24 hours, of prompts and of answers"
+        int,
+        InRange(0, 1 << 40),
+        "tokens in any 24 hours, of prompts and of all that is written for answers",
     ] = 0
     answers: Annotated[int, InRange(0, 65536), "answers at the same time"] = 0
 

@@ -51,7 +51,9 @@ class ResponseCounts:
     Attributes:
         method: Decoding method.
         prompt: Tokens of its prompts.
-        output: Tokens written.
+        output: Tokens of its answers.
+        written: Tokens that were written for them, those of texts that a search threw away included.
+            0: no more than `output`.
         cached: Tokens of its prompts that were not fed. None: it did not end, so nobody knows.
         reasons: Why each answer ended, or why it was cut.
         first: When the first token was handed on, by `time.perf_counter`. None: none was.
@@ -65,6 +67,12 @@ class ResponseCounts:
     reasons: tuple[str, ...] = ()
     first: float | None = None
     texts: tuple[str, ...] = ()
+    written: int = 0
+
+    @property
+    def charged(self) -> int:
+        """Tokens that a quota counts: what was computed for the client, also where little of it is answered."""
+        return self.prompt + max(self.output, self.written)
 
 
 class CountedAnswers(Protocol):
@@ -82,7 +90,7 @@ class RequestRecord:
         verb: Its HTTP method.
         endpoint: Its path.
         texts: Whether texts are kept for the log.
-        client: Name of its client; None where it was not let in.
+        client: Name of its client, else its address; None where neither is known.
         model: Name of the model that answers; None where none does.
         counts: What it took.
         status: HTTP status of the answer; 0 before there is one.

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Collection
 from types import FrameType
 
@@ -65,9 +66,18 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Draining runs beside uvicorn's own shutdown, which waits for open connections.
         under_way = self.models.live
+        began = time.monotonic()
         draining = asyncio.create_task(self.models.drain_requests(self.seconds))
+        # While answers are written, who else comes is told that the server stops, and when to come
+        # again. A socket that is closed would reset those whose requests have not been read.
+        while not draining.done() and not self.force_exit:
+            await asyncio.sleep(0.02)
+        # All of the end takes no longer than it may: what the drain took, uvicorn does not get.
+        limit = self.config.timeout_graceful_shutdown
+        if limit is not None:
+            taken = int(time.monotonic() - began)
+            self.config.timeout_graceful_shutdown = max(1, limit - taken)
         await super().shutdown(sockets)
         draining.cancel()
         cut = self.models.cut

@@ -220,6 +220,7 @@ class ResponseAnswers:
         """Count what the response took and gave, as far as it came."""
         prompt = 0
         output = 0
+        written = 0
         cached: int | None = None
         reasons = list[str]()
         texts = list[str]()
@@ -230,16 +231,21 @@ class ResponseAnswers:
                 method = ticket.plan.card.name
                 prompt += len(ticket.plan.request.prompt) + ticket.plan.source
             if end is not None and end.completion is not None:
-                output += end.completion.usage["completion_tokens"]
+                answered = end.completion.usage["completion_tokens"]
+                output += answered
+                written += max(answered, end.completion.metrics.get("tokens_written", 0))
                 cached = (cached or 0) + end.completion.cached_tokens
                 reasons += [choice.finish_reason for choice in end.completion.choices]
                 texts += [choice.text for choice in end.completion.choices]
             else:
                 # A copy: the engine's thread may still write.
-                output += sum(tuple(job.written.values()))
+                told = sum(tuple(job.written.values()))
+                output += told
+                # A search tells nothing before its end: what it fed says what it has written.
+                written += told or _positions_written(ticket)
                 reasons += [job.cut or "error"] * job.ask.n
         return ResponseCounts(
-            method, prompt, output, cached, tuple(reasons), self._first, tuple(texts)
+            method, prompt, output, cached, tuple(reasons), self._first, tuple(texts), written
         )
 
     @property
@@ -253,6 +259,16 @@ class ResponseAnswers:
             why: Why, one of the words above.
         """
         self._worker.cancel_prompts(self.jobs, why)
+
+
+def _positions_written(ticket: Ticket | None) -> int:
+    """Positions that the model was fed behind the prompt of a request that has not ended."""
+    if ticket is None or ticket.task is None:
+        return 0
+    use = ticket.task.usage.get(ticket.engine.model.network)
+    if use is None:
+        return 0
+    return max(0, use.positions - len(ticket.plan.request.prompt))
 
 
 def _failure(job: PromptJob, error: Exception | None, worker: ModelWorker) -> RefusalError:
