@@ -153,6 +153,26 @@ def test_errors_are_told_in_words(page):
         page.log.clear()
 
 
+def test_nothing_is_sent_before_a_model_is_there(page):
+    page.ask("document.querySelector('#clear').click()")
+    page.ask("document.querySelector('#verdict').textContent = ''")
+    before = page.ask("fetch('/').then(r => r.text())")
+    assert 'id="send" disabled' in before and 'id="go" disabled' in before
+    page.ask("begun = false")
+    try:
+        page.ask("document.querySelector('#said').value = 'hello'")
+        for form in ("ask", "race"):
+            page.ask(f"document.querySelector('#{form}').requestSubmit()")
+        assert page.ask("document.querySelectorAll('#log > *').length") == 0
+        assert page.ask("document.querySelector('#said').value") == "hello"
+        assert page.ask("document.querySelector('#verdict').textContent") == ""
+    finally:
+        page.ask("begun = true")
+        page.ask("document.querySelector('#said').value = ''")
+    assert page.ask("document.querySelector('#send').disabled") is False
+    assert page.log == []
+
+
 IN_SIGHT = (
     "['#send', '#stop'].every(s => { const r = document.querySelector(s).getBoundingClientRect();"
     " return r.top >= 0 && r.left >= 0 && r.bottom <= innerHeight && r.right <= innerWidth && r.height > 0; })"
@@ -189,6 +209,11 @@ def test_the_list_follows_and_the_buttons_stay_in_sight(page):
             page.ask("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
             assert page.ask(AT_THE_END)
             page.ask("under = null")
+            # a window of another size, as a phone that is turned, keeps the end in sight
+            page.size(width - 60, height - 200)
+            page.until(AT_THE_END)
+            page.size(width, height)
+            page.until(AT_THE_END)
             page.ask("document.querySelector('#flow').scrollTop = 0")
             say(page, "And then?")
             assert page.ask(AT_THE_END) and page.ask(IN_SIGHT)
@@ -277,6 +302,14 @@ def test_side_by_side(page, picture):
     assert page.ask("document.querySelectorAll('#right .draft').length") > 0, (
         "no draft was accepted: choose another prompt"
     )
+    # the verdict stays where one looks, wherever the answers are scrolled to
+    place = "document.querySelector('#verdict').getBoundingClientRect()"
+    for width, height in ((1280, 700), (390, 844)):
+        page.size(width, height)
+        for top in (0, 10_000):
+            page.ask(f"document.querySelector('#compare').scrollTop = {top}")
+            assert page.ask(f"{place}.top >= 0 && {place}.bottom <= innerHeight / 2")
+    page.size(1200, 860)
     picture("sides")
     assert page.log == []
 
@@ -336,6 +369,18 @@ def test_a_step_shows_its_tree(page, picture):
     assert shown == wrote
     assert f"Step {at + 1} of" in page.ask("document.querySelector('.round p').textContent")
     assert page.ask("document.querySelectorAll('.step.chosen').length") == 1
+    # however long an answer is, the tree stands in sight beside the step
+    page.size(1200, 480)
+    page.ask(
+        "document.querySelector('.reply .turn').append(make('p', {style: 'height: 60rem'})), 0"
+    )
+    page.ask(f"document.querySelectorAll('.reply .step')[{at}].scrollIntoView({{block: 'start'}})")
+    bottoms = page.ask(
+        "['.round', '#flow'].map(at => document.querySelector(at).getBoundingClientRect().bottom)"
+    )
+    assert bottoms[0] <= bottoms[1] + 1
+    page.ask("document.querySelector('.reply .turn').lastChild.remove(), 0")
+    page.size(1200, 860)
     picture("tree")
     page.size(1200, 860, dark=True)
     picture("tree-dark")
