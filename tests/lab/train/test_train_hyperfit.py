@@ -81,3 +81,23 @@ def test_every_text_is_seen_once_an_epoch(data, tmp_path, monkeypatch):
 def test_bad_input_is_one_sentence(data, tmp_path, fields, said):
     with pytest.raises(RequestError, match=said):
         train_hyperfit(spec(data, tmp_path / "out", **fields))
+
+
+def test_nothing_pulls_weights_to_zero_and_the_rate_stays(data, tmp_path, monkeypatch):
+    """Without a gradient no weight moves, however large the rate."""
+    monkeypatch.setattr(
+        hyperfit,
+        "next_token_nats",
+        lambda network, rows: sum((p * 0.0).sum() for p in network.parameters()),
+    )
+    monkeypatch.setattr(hyperfit, "measure_hyperfit", lambda *_: {})
+    course = hyperfit._course(spec(data, tmp_path / "out", rate=0.5))
+    before = {name: p.detach().clone() for name, p in course.network.named_parameters()}
+    assert {course.schedule.rate_factor(step) for step in range(course.schedule.steps)} == {1.0}
+    train_hyperfit(spec(data, tmp_path / "out", rate=0.5))
+    after = hyperfit.load_directory(str(tmp_path / "out"))
+    compared = 0
+    for name, p in after.named_parameters():
+        torch.testing.assert_close(p.float(), before[name].float(), atol=1e-3, rtol=2e-3)
+        compared += 1
+    assert compared > 10
