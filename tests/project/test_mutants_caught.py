@@ -13,7 +13,7 @@ from project_paths import PROJECT_ROOT
 
 ROOT = PROJECT_ROOT
 PACKAGE = ROOT / "src" / "polydec"
-MORE = ("mutants_more", "mutants_reuse", "mutants_context")
+MORE = ("mutants_more", "mutants_reuse", "mutants_context", "mutants_systems")
 """Tables beside the first one."""
 
 

@@ -1,6 +1,7 @@
 """Texts sorted into classes: transport between sets, prototypes, calibrated words, and every way to ask for them."""
 
 import json
+from itertools import permutations
 
 import pytest
 import torch
@@ -217,3 +218,21 @@ def test_the_command_line(lm, polydec_command, tmp_path):
     ):
         code, _, err = command(*words)
         assert code == 2 and sentence in err and "Traceback" not in err
+
+
+def test_prompts_go_to_the_prototypes_that_are_near_them():
+    """As good as the best of all ways to pair them, which a plan of equal parts is far from."""
+    state_NPH, label_N = clouds(prompts=3)
+    how = ClassifierSettings(width=8, softness=0.002, rounds=400)
+    made = initial_prototypes(state_NPH, label_N, 3, how)
+    feature_NPW = made.class_features(state_NPH[:, [2, 0, 1]])
+    cost_NCPM = 1.0 - torch.einsum("npw,cmw->ncpm", feature_NPW, made.of_class)
+    pairings = torch.stack(
+        [
+            sum(cost_NCPM[:, :, p, m] for p, m in enumerate(order)) / 3
+            for order in permutations(range(3))
+        ]
+    )
+    near(made.class_scores(state_NPH[:, [2, 0, 1]]), -10.0 * pairings.min(0).values, 0.05)
+    alike = -10.0 * cost_NCPM.mean((-1, -2))
+    assert float((made.class_scores(state_NPH) - alike).abs().max()) > 1.0

@@ -250,3 +250,40 @@ def test_kinds_are_files():
 def test_what_they_are_measured_beside(tmp_path, kind, reasoning):
     spec = ContextSpec(str(tmp_path), kind=kind, reasoning=reasoning, nodes=8, **SMALL)
     assert "right" in train_context(spec) and load(spec.out, draft=None)
+
+
+def test_what_thinks_learns_to_be_near_its_own_steps():
+    """The loss holds both the written steps and the contrastive part, each as large as by hand."""
+    net = TrainableLlama(LlamaShape(261, 32, 2, 2, 1, 64, 64), seed=3)
+    rows = [sums.draw_last_digit_sum(f"{i}", 3) for i in range(5)]
+    chain_BT = torch.tensor([hidden_cot.encode_sum_text(row.chain) for row in rows])
+    asked_BT = hidden_cot.encode_sum_questions(rows, hidden_cot.IDS[hidden_cot.MARK])
+    at = asked_BT.shape[1] - 1
+    with torch.no_grad():
+        logits_BTV = net(torch.cat([asked_BT, chain_BT], dim=1))[:, at:-1]
+        written = torch.nn.functional.cross_entropy(logits_BTV.flatten(0, 1), chain_BT.flatten())
+        like_BB = torch.nn.functional.cosine_similarity(
+            hidden_cot.thinker_mark_states(net, rows)[:, None],
+            hidden_cot.of_chains(net, rows)[None],
+            dim=-1,
+        )
+        sharp_BB = hidden_cot.SHARPNESS * like_BB
+        apart = -(sharp_BB.log_softmax(0) + sharp_BB.log_softmax(1)).diagonal().mean() / 2
+        loss = hidden_cot.thinking_loss(net, rows)
+    assert float(apart) > 0.1
+    assert float(loss) == pytest.approx(float(written + apart), abs=1e-4)
+
+
+def test_a_thought_is_asked_for_every_node_of_its_frontier():
+    """In graphs of twelve nodes, where frontiers hold several."""
+    rows = [graphs.draw_reachability_graph(f"{i}", 12, 3) for i in range(12)]
+    several = 0
+    for depth in (1, 2, 3):
+        law_BV = continuous_cot.frontier_node_law(rows, depth)
+        for law_V, row in zip(law_BV, rows, strict=True):
+            nodes = row.frontier[depth - 1]
+            several += len(nodes) > 1
+            wanted_V = torch.zeros_like(law_V)
+            wanted_V[[continuous_cot.IDS[x] for x in nodes]] = 1.0 / len(nodes)
+            assert torch.equal(law_V, wanted_V)
+    assert several > 10

@@ -178,3 +178,15 @@ def test_the_target_writes_its_own_text(given, tmp_path):
     asked = spec(given, tmp_path / "out", text=None, data=str(data), each=6, max_tokens=8, steps=2)
     result = train_deer(DeerSpec(**{**vars(asked), "refine": 0}))
     assert result["samples"] == 6 and (tmp_path / "out" / "held.jsonl").exists()
+
+
+def test_the_second_stage_follows_the_first(given, tmp_path, monkeypatch):
+    stages, real = [], DeerObjective.training_row
+
+    def noted(self, sample, refine, rng):
+        stages.append(refine)
+        return real(self, sample, refine, rng)
+
+    monkeypatch.setattr(DeerObjective, "training_row", noted)
+    train_deer(spec(given, tmp_path / "out", steps=3, refine=2, rows=4))
+    assert stages == [False] * 12 + [True] * 8

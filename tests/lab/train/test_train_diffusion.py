@@ -14,6 +14,7 @@ from polydec import Engine, load
 from polydec.base.errors import RequestError
 from polydec.core.scheduler import run_coroutines
 from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
+from polydec.lab.train import dparallel
 from polydec.lab.train.diffusion import (
     DiffusionSpec,
     DiffusionTaskRows,
@@ -737,3 +738,47 @@ def test_certainty_is_what_its_weight_presses(trained):
         with torch.no_grad():
             left[beta] = float(loss(network, 1.0) - loss(network, 0.0))
     assert left[4.0] < left[0.0] - 0.05
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_run_masks_half_and_trains_adapters_where_told_so(elsewhere, monkeypatch, half, rank):
+    """What the options of the published way name arrives in the loss and in what is trained."""
+    model, data = elsewhere
+    told = []
+
+    def noted(*args):
+        told.append(args)
+        return torch.zeros(())
+
+    monkeypatch.setattr(dparallel, "certain_loss", noted)
+    small = {"data": str(data), "each": 4, "max_tokens": 6, "rows": 4}
+    course = dparallel._course(
+        DParallelSpec("", model, block=3, half=half, lora=rank, beta=1.5, **small)
+    )
+    course.loss(0)
+    (network, _, _, part_BT, _, _, beta, later_BT, halved) = told[0]
+    assert network is course.network and beta == 1.5 and halved is half
+    assert part_BT.sum(-1).max() <= 3 and later_BT.any()
+    learned = [name for name, p in network.named_parameters() if p.requires_grad]
+    adapters = [name for name in learned if name.endswith((".up", ".down"))]
+    assert learned and (adapters == learned if rank else not adapters)
+
+
+def test_half_of_a_block_is_masked_in_every_row():
+    """As published: rows of one batch differ by chance alone, where shares of all sizes lie evenly."""
+    fed = []
+
+    def network(token_BT, *_):
+        fed.append(token_BT)
+        return torch.zeros(*token_BT.shape, 5).requires_grad_()
+
+    token_BT, answer_BT = torch.zeros(8, 400, dtype=torch.long), torch.ones(8, 400).bool()
+    spread = []
+    for half in (False, True):
+        fed.clear()
+        dice = torch.Generator().manual_seed(0)
+        certain_loss(network, token_BT, answer_BT, answer_BT, 4, dice, 1.0, None, half)
+        spread.append((fed[0] == 4).float().mean(-1))
+    assert float(spread[0].max() - spread[0].min()) > 0.7
+    assert float((spread[1] - 0.5).abs().max()) < 0.12

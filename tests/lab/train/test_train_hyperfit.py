@@ -10,6 +10,7 @@ from polydec import generate, load
 from polydec.base.errors import RequestError
 from polydec.lab.train import hyperfit
 from polydec.lab.train.hyperfit import continue_greedily, repeated_ngram_fraction, train_hyperfit
+from polydec.lab.train.loop import build_optimisers
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
 
@@ -81,3 +82,19 @@ def test_every_text_is_seen_once_an_epoch(data, tmp_path, monkeypatch):
 def test_bad_input_is_one_sentence(data, tmp_path, fields, said):
     with pytest.raises(RequestError, match=said):
         train_hyperfit(spec(data, tmp_path / "out", **fields))
+
+
+def test_nothing_pulls_weights_to_zero_and_the_rate_stays(data, tmp_path, monkeypatch):
+    """Without a gradient no weight moves, however large the rate."""
+    monkeypatch.setattr(hyperfit, "measure_hyperfit", lambda *_: {})
+    course = hyperfit._course(spec(data, tmp_path / "out", rate=0.5))
+    assert {course.schedule.rate_factor(step) for step in range(course.schedule.steps)} == {1.0}
+    matrices = [p for p in course.network.parameters() if p.ndim == 2]
+    before = [p.detach().clone() for p in matrices]
+    for p in course.network.parameters():
+        p.grad = torch.zeros_like(p)
+    for optimiser in build_optimisers(course.network, course.schedule, course.deep):
+        optimiser.step()
+    assert len(before) > 10
+    for p, old in zip(matrices, before, strict=True):
+        assert torch.equal(p, old)

@@ -293,6 +293,22 @@ def test_gaps_are_filled_by_the_engine_in_the_order_of_training(trained):
     assert len(fills - {0}) > 1
 
 
+def test_only_its_own_mark_ends_a_gap(trained):
+    """A model that would rather end the text fills the gap all the same."""
+    root, make = trained
+    make("cm3", "ends")
+    model = load(str(root / "ends"), dtype="torch")
+    end, filled = (model.checkpoint.text.encode(mark, special=False)[0] for mark in (END, FILLED))
+    assert {end, filled} <= model.checkpoint.lm.vocab.eos
+    # Neither the model's own mark nor anything else ends it before its five tokens are written.
+    plain = model.sampling_with(bad_token_ids=(filled,))
+    eager = model.sampling_with(bad_token_ids=(filled,), logit_bias={end: 50.0})
+    text = "the[[5]] here"
+    wanted = fill_gaps(model, text, sampling=plain)
+    assert len(wanted) > len("the here")
+    assert fill_gaps(model, text, sampling=eager) == wanted
+
+
 def test_what_has_no_gap_or_no_marks_is_refused(trained):
     root, make = trained
     make("cm3", "refused")

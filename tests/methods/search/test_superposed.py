@@ -185,3 +185,60 @@ def test_what_it_refuses():
         SuperposedSearch(toy_law(1), 3, kept=2)
     with pytest.raises(ValueError, match="alpha is nan: it must lie in 0 to 1"):
         SuperposedSearch(toy_law(1), alpha=math.nan)
+
+
+def superposed_texts(target, last_tokens, totals):
+    texts = []
+    for token, total in zip(last_tokens, totals, strict=True):
+        text = _text(target)
+        text.write_tokens((token,))
+        texts.append(SuperposedText(text, total))
+    return texts
+
+
+def test_every_text_enters_by_its_weight():
+    """Not the leader alone, and not all alike: by the softmax of their totals."""
+    target = toy_law(1, 5)
+    session = target.open_session(PROMPT)
+    embedded_NH = session.embed_tokens((2, 3, 4)).double()
+    live = superposed_texts(target, (2, 3, 4), (-1.0, -1.5, -3.0))
+    weight_N = torch.tensor([1.0, math.exp(-0.5), math.exp(-2.0)], dtype=torch.float64)
+    wanted_H = (weight_N / weight_N.sum()) @ embedded_NH
+    got_H = SuperposedSearch(target, 3)._mixture(live, session).double()
+    session.close()
+    assert torch.allclose(got_H, wanted_H, atol=1e-5)
+    for other_H in (embedded_NH[0], embedded_NH.mean(0)):
+        assert not torch.allclose(wanted_H, other_H, atol=1e-3)
+
+
+def test_what_the_model_reads_is_the_mixture(monkeypatch):
+    target, mixed, read = toy_law(3, 8, eos=-1), [], []
+    session_type = type(target.open_session(PROMPT))
+    mixture, score = SuperposedSearch._mixture, session_type.score_draft
+
+    def noted_mixture(self, live, session):
+        mixed.append(mixture(self, live, session))
+        return mixed[-1]
+
+    def noted_score(self, draft, *more):
+        read.append(draft.state)
+        return score(self, draft, *more)
+
+    monkeypatch.setattr(SuperposedSearch, "_mixture", noted_mixture)
+    monkeypatch.setattr(session_type, "score_draft", noted_score)
+    found(SuperposedSearch(target, 3), 5, n=3)
+    assert len(mixed) == 4 and len(read) == 5
+    for states, wanted in zip(read[1:], mixed, strict=True):
+        assert torch.equal(states[-1], wanted)
+
+
+@pytest.mark.parametrize("temperature", [0.06, 1.0])
+def test_the_law_is_read_at_the_temperature(temperature):
+    """Scores of a step are those of the cooled law of the tokens that are kept."""
+    target = toy_law(1, 6, eos=-1)
+    logp_V = torch.tensor([0.3, 0.25, 0.2, 0.15, 0.08, 0.02]).log()
+    live = superposed_texts(target, (2, 3), (0.0, -0.4))
+    going, over = SuperposedSearch(target, 3, temperature, 4)._step(live, logp_V, PROMPT)
+    cooled_K = (logp_V[:4].double() / temperature).log_softmax(0).tolist()
+    wanted = sorted((total + p for total in (0.0, -0.4) for p in cooled_K), reverse=True)[:3]
+    assert [text.total for text in going] == pytest.approx(wanted) and not over

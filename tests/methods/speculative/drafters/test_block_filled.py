@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,12 @@ from polydec.base.errors import PolydecError
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
-from polydec.lab.train.block_drafter import train_block_drafter
+from polydec.lab.train import block_drafter as block_drafter_training
+from polydec.lab.train.block_drafter import (
+    BlockDrafterObjective,
+    CutTextBatch,
+    train_block_drafter,
+)
 from polydec.lab.train.pairs import TextPair
 from polydec.lab.train.seq2seq import train_seq2seq
 from polydec.lab.train.specs.block_drafter import BlockDrafterSpec
@@ -237,3 +243,56 @@ def test_a_source_stands_in_the_place_of_the_prompt_and_a_block_in_that_of_the_t
     based = replace(drafter, base=True).open_guess((4, 5), None).want
     assert based == ScoreRequest(law=RowDetail.NOTHING, base=RowDetail.ROW)
     assert replace(drafter, block=64).block == 64 and replace(drafter, block=1).block == 1
+
+
+class CutTexts:
+    """Texts of twelve gaps each, of which a network is wrong in every second one."""
+
+    count = 30
+    gaps = 12
+
+    def cut(self):
+        right_BT = torch.arange(self.gaps).repeat(self.count, 1) % 5
+        here_BT = torch.ones_like(right_BT).bool()
+        return CutTextBatch(right_BT, here_BT, right_BT, here_BT, here_BT.clone())
+
+    def logits(self, cut):
+        place_N = torch.arange(int(cut.gap_BT.sum()))
+        said_N = torch.where(place_N % 2 == 0, cut.right_N, (cut.right_N + 1) % 5)
+        return torch.nn.functional.one_hot(said_N, 5).float()
+
+
+def test_a_share_of_what_is_wrong_is_shown(monkeypatch):
+    """Glancing: true tokens stand in the place of as many gaps as the share of the wrong ones says."""
+    texts = CutTexts()
+    monkeypatch.setattr(BlockDrafterObjective, "gap_logits", lambda self, cut: texts.logits(cut))
+    lesson = BlockDrafterObjective(None, None, ())
+    for share in (0.0, 0.5, 1.0):
+        shown = lesson.show_hard_tokens(texts.cut(), share, np.random.default_rng(3))
+        count_B = texts.gaps - shown.gap_BT.sum(-1)
+        # Six of twelve are wrong; a fraction is rounded up or down by chance.
+        assert float(count_B.float().mean()) == pytest.approx(6 * share, abs=0.2)
+        assert shown.whole_BT.equal(texts.cut().whole_BT)
+
+
+def test_a_step_glances_less_and_less(made, monkeypatch):
+    spec, _ = made
+    shares, learned = [], []
+    real, predict = BlockDrafterObjective.show_hard_tokens, BlockDrafterObjective.gap_logits
+
+    def noted(self, cut, share, rng):
+        shares.append(share)
+        return real(self, cut, share, rng)
+
+    def noted_gaps(self, cut):
+        learned.append(int(cut.gap_BT.sum()))
+        return predict(self, cut)
+
+    monkeypatch.setattr(BlockDrafterObjective, "show_hard_tokens", noted)
+    monkeypatch.setattr(BlockDrafterObjective, "gap_logits", noted_gaps)
+    course = block_drafter_training._course(replace(spec, glance=0.8))
+    course.loss(0)
+    course.loss(spec.steps)
+    assert shares == pytest.approx([0.8, 0.8 * block_drafter_training.LAST])
+    # A step predicts all gaps first, then those that are left.
+    assert learned[0] > learned[1] and learned[2] > learned[3]
