@@ -59,6 +59,64 @@ class CanvasSession(Protocol):
     def close(self) -> None: ...
 
 
+class AllowedRows(Protocol):
+    """The laws of some gaps on condition that the canvas can be finished as an answer that is allowed,
+    and of gaps that are filled one after the other."""
+
+    def all_laws(self) -> Tensor:
+        """The law of each gap, whatever the others become: log-probabilities, [R, V]."""
+        ...
+
+    def law_of_row(self, i: int) -> Tensor:
+        """The law of row i given what was filled so far: log-probabilities, [V]."""
+        ...
+
+    def fill_row(self, i: int, token: int) -> None:
+        """Fill a gap: the laws of the others are from now on given this token.
+
+        Args:
+            i: Index of the row.
+            token: Token id, of positive probability.
+        """
+        ...
+
+    def fork_rows(self) -> AllowedRows:
+        """A twin in which other tokens may be filled."""
+        ...
+
+
+class AllowedCanvases(Protocol):
+    """Which answers a canvas may come to hold."""
+
+    def can_finish(self, canvas: Canvas, begin: int) -> bool:
+        """Tell whether a canvas can be filled to an answer that is allowed.
+
+        Args:
+            canvas: Prompt and answer; None is a gap.
+            begin: First position of the answer.
+
+        Returns:
+            True where it can.
+        """
+        ...
+
+    def read_rows(
+        self, canvas: Canvas, begin: int, rows: Sequence[int], logp_RV: Tensor
+    ) -> AllowedRows:
+        """Bind the laws of a pass to what is allowed.
+
+        Args:
+            canvas: Prompt and answer; None is a gap.
+            begin: First position of the answer.
+            rows: Gaps whose laws are known, ascending.
+            logp_RV: Their laws by the model, normalised, shape ``[R, V]``, float64.
+
+        Returns:
+            The laws of these gaps, on condition that the canvas can be finished.
+        """
+        ...
+
+
 class Denoiser(Protocol):
     """A law over a canvas with gaps: of each gap, given all that is known."""
 
@@ -81,6 +139,13 @@ class Denoiser(Protocol):
     def boundary(self) -> int | None:
         """The id that stood between a text and the gaps behind it when the model was trained;
         None: none did.
+        """
+        ...
+
+    @property
+    def allowed_canvases(self) -> AllowedCanvases | None:
+        """Which answers may be written; None: all. Laws are the model's own all the same: whoever
+        writes tokens keeps to it.
         """
         ...
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from polydec.core.canvas_law import Denoiser
+from polydec.core.canvas_law import AllowedCanvases, Denoiser
 from polydec.core.protocols import DraftScores, Session
 from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
 
@@ -140,6 +140,10 @@ class DelegatingDenoiser:
     @property
     def boundary(self) -> int | None:
         return self.denoiser.boundary
+
+    @property
+    def allowed_canvases(self) -> AllowedCanvases | None:
+        return self.denoiser.allowed_canvases
 
     @property
     def context(self) -> int:

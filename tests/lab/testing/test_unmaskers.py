@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from polydec.lab.testing.check_unmasker import (
+    check_allowed,
     check_batch,
     check_canvas_decoder,
     check_ends,
@@ -16,6 +17,7 @@ from polydec.lab.testing.check_unmasker import (
 from polydec.lab.testing.examples import example_artefacts, example_mechanism
 from polydec.lab.testing.kits import build
 from polydec.lab.testing.toy import toy_law
+from polydec.methods.diffusion.loop.allowed_answers import AllowedAnswersDenoiser
 from polydec.methods.diffusion.unmaskers.in_order import InOrderUnmasker
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import BLOCKS, Kit
@@ -54,7 +56,7 @@ def test_refresh(record_counts, name):
     record_counts(check_refresh(example_mechanism(registry.mechanism_classes("refreshes")[name])))
 
 
-def made(name, denoiser, own=0, shapers=(), **options):
+def made(name, denoiser, own=0, shapers=(), language=None, **options):
     """A recipe over a toy denoiser, with the blocks, the draft and the artefacts that it needs."""
     card = registry.get_recipe_module(name).CARD
     if BLOCKS in card.needs or own:
@@ -65,6 +67,8 @@ def made(name, denoiser, own=0, shapers=(), **options):
         if card.needs_draft
         else None
     )
+    if language is not None:
+        denoiser = AllowedAnswersDenoiser(denoiser, language)
     kit = Kit(denoiser, draft, example_artefacts(denoiser.vocab), shapers=shapers)
     return registry.build(name, kit, options)[0]
 
@@ -93,6 +97,15 @@ SEVERAL = {
 """Options with which recipes fill several gaps a pass that fill one by default."""
 
 
+UNDER_A_LANGUAGE = {
+    "freedave": {"threshold": 0.7},
+    "prophet": {"early": 3.0},
+    "dkv-cache-greedy": {"count": 2, "shuffled": True, "block": 6, "width": 1, "every": 3},
+    "learn2pd": {"sure": 0.0},
+}
+"""Options with which recipes do under a language what they do seldom by default."""
+
+
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
 def test_recipe(record_counts, name):
     counts = check_canvas_decoder(
@@ -111,6 +124,12 @@ def test_recipe_that_fills_several_gaps(record_counts, name):
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))
 def test_recipe_under_the_rules_of_a_request(record_counts, name):
     record_counts(check_rules(lambda denoiser, shapers: made(name, denoiser, shapers=shapers)))
+
+
+@pytest.mark.parametrize("name", registry.of_family("diffusion"))
+def test_recipe_under_a_language(record_counts, name):
+    options = UNDER_A_LANGUAGE.get(name, SEVERAL.get(name, {}))
+    record_counts(check_allowed(lambda d, language: made(name, d, language=language, **options)))
 
 
 @pytest.mark.parametrize("name", registry.of_family("diffusion"))

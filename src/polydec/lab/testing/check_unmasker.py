@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 from typing import Any
 
 import torch
 
-from polydec.core.canvas_law import Canvas, Denoiser
+from polydec.core.canvas_law import AllowedCanvases, Canvas, Denoiser
 from polydec.core.decoder import Decoder, answer_one
 from polydec.core.protocols import Shaper
 from polydec.core.request import Request
@@ -27,6 +28,10 @@ from polydec.lab.testing.exercised_counts import (
 )
 from polydec.lab.testing.strict import StrictRng
 from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser, left_open
+from polydec.laws.constraints.byte_automaton import ByteAutomaton, compile_expression
+from polydec.laws.constraints.canvas_language import CanvasLanguage, CanvasSegment
+from polydec.laws.constraints.expressions import parse_expression
+from polydec.laws.constraints.token_automaton import compile_token_automaton
 from polydec.laws.shapers.allowed import AllowedTokensRule
 from polydec.laws.shapers.banned import BannedTokensRule
 from polydec.laws.shapers.greedy import GreedyRule
@@ -467,6 +472,103 @@ def check_rules(make: Callable[[Denoiser, tuple[Shaper[Any], ...]], Decoder]) ->
                 counts += RuleCounts(**{kind: int(not unruled <= legal)})
     require_mechanism_exercised(counts, make(denoisers[0], ()))
     return counts
+
+
+@dataclass(frozen=True)
+class AllowedCounts(ContractCounts):
+    """What a check of answers under a language saw.
+
+    Attributes:
+        ended: Answers that ended before their canvas did. 0 or more, like all of these.
+        filled: Answers as long as their canvas.
+        bent: Answers that are allowed, and are not where the language is left out.
+        several: Passes under a language that filled several gaps.
+        beside: Answers some of whose tokens were given.
+    """
+
+    ended: int = 0
+    filled: int = 0
+    bent: int = 0
+    several: int = 0
+    beside: int = 0
+
+
+_TEXTS = ("(ab|cd)*e?", "a[bcde]*b|c{0,3}", "(a|bb|ccc|d.e)*d", "(abcde)*[abcd]{0,4}")
+_GIVEN: tuple[tuple[int | None, ...], ...] = (
+    (),
+    (None, None, None, 1, None, None, None, 1, None, None, None, None),
+)
+"""Expressions over the tokens a to e, and what a request gives of an answer: each expression has
+such answers of twelve tokens or fewer."""
+
+
+def check_allowed(make: Callable[[Denoiser, AllowedCanvases | None], Decoder]) -> AllowedCounts:
+    """Check that a decoder of the diffusion family keeps its answers to a language.
+
+    Every finished answer belongs to it, drawn or greedy, whether tokens are given or none, and each
+    is the same alone and among others. Answers that the language changed must have been seen, and
+    passes under it that fill several gaps, unless a class attribute `unexercised` says why not.
+
+    Args:
+        make: From a denoiser and a language (None: all answers) to the decoder to check.
+
+    Returns:
+        The counts.
+
+    Raises:
+        AssertionError: An answer does not belong to the language, or nothing was bent.
+    """
+    size = 6
+    eos = 5
+    spelled = (*(bytes((97 + x,)) for x in range(eos)), None, None)
+    counts = AllowedCounts()
+    several = 0
+
+    def count_several(event: TraceEvent) -> None:
+        nonlocal several
+        if isinstance(event, UnmaskedEvent):
+            several += len(event.position) > 1
+
+    for seed, (pattern, given) in enumerate(product(_TEXTS, _GIVEN)):
+        texts = compile_expression(parse_expression(pattern), "regex")
+        automaton = compile_token_automaton(texts, spelled, (eos,), "regex")
+        language = CanvasLanguage((CanvasSegment(automaton),))
+        # Some of the models are block-causal.
+        own = 5 * (seed % 4 >= 2)
+        denoiser = ToyDenoiser(MarkovChainNetwork(seed, size, sharp=2.5), eos, own)
+        for chosen in range(2):
+            request = Request(PROMPT, max_tokens=12, seed=seed, given=given, choice=chosen)
+            if not language.can_finish((*PROMPT, *(given or (None,) * 12)), len(PROMPT)):
+                continue
+            several = 0
+            answer = run_coroutines(
+                [answer_one(make(denoiser, language), request, on=count_several)]
+            )[0]
+            free = run_coroutines([answer_one(make(denoiser, None), request)])[0]
+            assert _said_by(texts, answer.token_ids, eos), (
+                f"{answer.token_ids} is no answer of {pattern}"
+            )
+            beside = any(x is not None for x in given[: len(answer.token_ids)])
+            counts += AllowedCounts(
+                int(answer.finish_reason == "stop"),
+                int(answer.finish_reason == "length"),
+                int(not _said_by(texts, free.token_ids, eos)),
+                several,
+                int(beside),
+            )
+    require_exercised(counts, "the languages", ("ended", "filled", "bent", "beside"))
+    require_mechanism_exercised(
+        CanvasCounts(parallel=counts.several),
+        make(ToyDenoiser(MarkovChainNetwork(0, size), eos), None),
+        ("parallel",),
+    )
+    return counts
+
+
+def _said_by(texts: ByteAutomaton, tokens: tuple[int, ...], eos: int) -> bool:
+    """Whether the text of an answer is one of some, its end left out."""
+    said = tokens[:-1] if tokens[-1:] == (eos,) else tokens
+    return eos not in said and texts.matches_bytes(bytes(97 + x for x in said))
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,10 @@ class ToyDenoiser:
         return None
 
     @property
+    def allowed_canvases(self) -> None:
+        return None
+
+    @property
     def vocab(self) -> TokenVocabulary:
         return TokenVocabulary(
             self.network.size + self.masked, frozenset({self.eos} if self.eos >= 0 else ())

@@ -48,6 +48,7 @@ class MaskedDenoiser:
     family: ClassVar[str] = "diffusion"
     layers = 0  # none can run alone
     live: Sequence[Any] = ()  # boards cannot be put on hold
+    allowed_canvases = None  # all of them
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from polydec.core.canvas_law import Canvas
@@ -117,9 +117,11 @@ class _PosteriorMeanReader:
             # With no canvas before, the rule feeds all that the model sees.
             feed = self.base.fed_positions(spot, None)
             rows = gap_positions(spot.canvas, spot.begin, feed[-1] + 1)
-            tokens = [
-                int(x) for x in (await board.score_canvas(spot.canvas, rows, feed)).argmax(-1)
-            ]
+            logw_RV = await board.score_canvas(spot.canvas, rows, feed)
+            look = self.base.unmasker_view(spot, rows, logw_RV)
+            # The model's own likeliest tokens, of those that are allowed: rules of sampling have no
+            # part in it.
+            tokens = replace(look, shapers=()).likeliest
         finally:
             board.close()
         return canvas_with_edit(

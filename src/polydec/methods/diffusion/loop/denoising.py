@@ -306,8 +306,19 @@ class DenoisingDecoder:
             state: State of the unmasker after the pass.
         """
         last = self.ending.find_end(look, edit)
+        # An end that is predicted may lie where none is allowed: then the answer goes on.
+        if last is not None and not self._may_end(spot, look, edit, last):
+            last = None
         edit = _ended(look, edit, last)
         return FillingStep(look, feed, edit, self.state_after(spot, edit, state, last))
+
+    def _may_end(self, spot: FillingState, look: UnmaskerView, edit: TextEdit, last: int) -> bool:
+        """Whether an answer that is allowed ends at a position, once an edit is written."""
+        allowed = self.denoiser.allowed_canvases
+        if allowed is None:
+            return True
+        canvas = canvas_with_edit(spot.canvas, _ended(look, edit, last))[: last + 1]
+        return allowed.can_finish(canvas, spot.begin)
 
     def unmasker_view(
         self, spot: FillingState, rows: tuple[int, ...], logw_RV: Tensor
@@ -320,7 +331,15 @@ class DenoisingDecoder:
             logw_RV: Log-weights of the model at these gaps, shape ``[R, V]``.
         """
         return UnmaskerView(
-            spot.canvas, spot.block, rows, logw_RV, self.shapers, spot.passes, spot.ends
+            spot.canvas,
+            spot.block,
+            rows,
+            logw_RV,
+            self.shapers,
+            spot.passes,
+            spot.ends,
+            allowed=self.denoiser.allowed_canvases,
+            begin=spot.begin,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydec.core.canvas_law import Canvas
+from polydec.core.canvas_law import AllowedCanvases, AllowedRows, Canvas
 from polydec.core.law import float64_probabilities, normalise_log_weights
 from polydec.core.protocols import Shaper
 from polydec.core.rng import Rng
@@ -57,6 +57,10 @@ class UnmaskerView:
         ends: Token ids that end the answer.
         written: By position of a known token of the block, the highest probability that the model
             gives there, as far as it was asked for (`DenoisingDecoder.written`) and fed.
+        allowed: Which answers may be written; None: all. Where there is one, every law is that of
+            the model on condition that the canvas can be finished, and tokens of one pass are drawn
+            from the left, each given those that were drawn before it.
+        begin: First position of the answer.
     """
 
     canvas: Canvas
@@ -67,28 +71,57 @@ class UnmaskerView:
     step: int = 0
     ends: frozenset[int] = frozenset()
     written: Mapping[int, float] = field(default_factory=dict[int, float])
+    allowed: AllowedCanvases | None = None
+    begin: int = 0
 
     @cached_property
     def logp_RV(self) -> Tensor:
-        """The model's own laws, unshaped."""
-        return normalise_log_weights(self.logw_RV)
+        """The model's own laws, unshaped, as far as they are allowed."""
+        if self._possible is None:
+            return normalise_log_weights(self.logw_RV)
+        return self._possible.all_laws()
+
+    @cached_property
+    def _possible(self) -> AllowedRows | None:
+        """The laws on condition that the canvas can be finished; None: all canvases can."""
+        if self.allowed is None:
+            return None
+        logp_RV = normalise_log_weights(self.logw_RV)
+        return self.allowed.read_rows(self.canvas, self.begin, self.rows, logp_RV)
 
     @cached_property
     def shaped_RV(self) -> Tensor:
         """The laws that tokens are drawn from, normalised."""
         if not self.shapers:
             return self.logp_RV
-        rows = list(self.logw_RV)
+        # What is allowed counts first, then the rules of sampling.
+        if self._possible is None:
+            rows_RV = self.logw_RV
+        else:
+            rows_RV = self.logp_RV
+        return normalise_log_weights(torch.stack([self._shape_row(w_V) for w_V in rows_RV]))
+
+    def _shape_row(self, logw_V: Tensor) -> Tensor:
+        """One row as the rules of sampling shape it, not normalised."""
         for s in self.shapers:
             # Shapers see no text here: rows of a canvas are shaped each by itself, in the rules'
             # order.
-            rows = [s.shape_law(s.start_state(()), w_V) for w_V in rows]
-        return normalise_log_weights(torch.stack(rows))
+            logw_V = s.shape_law(s.start_state(()), logw_V)
+        return logw_V
 
     @cached_property
     def likeliest(self) -> tuple[int, ...]:
-        """Each row's likeliest token of those that may be drawn."""
-        return tuple(int(x) for x in self.shaped_RV.argmax(-1))
+        """Each row's likeliest token of those that may be drawn; where not all canvases are allowed
+        given those of the rows before it.
+        """
+        if self._possible is None:
+            return tuple(int(x) for x in self.shaped_RV.argmax(-1))
+        rows = self._possible.fork_rows()
+        out = list[int]()
+        for i in range(len(self.rows)):
+            out.append(int(self._shape_row(rows.law_of_row(i)).argmax()))
+            rows.fill_row(i, out[i])
+        return tuple(out)
 
     @property
     def complete(self) -> bool:
@@ -112,15 +145,29 @@ class UnmaskerView:
     def draw_token(self, i: int, rng: Rng) -> int:
         """Draw a token for a row; the likeliest one where the law allows no other.
 
-        A Gumbel-argmax draws from the same law; this one inverts its distribution.
+        A Gumbel-argmax draws from the same law; this one inverts its distribution. Where not all
+        canvases are allowed, it is given what this view drew from the same stream before.
 
         Args:
             i: Index of the row.
             rng: Random stream of the answer; the draw is made at
                 ``rng.child_stream("token", position, step)``.
         """
-        p_V = float64_probabilities(self.shaped_RV[i])
-        return rng.child_stream("token", self.rows[i], self.step).draw_categorical(p_V)
+        own = rng.child_stream("token", self.rows[i], self.step)
+        if self._possible is None:
+            return own.draw_categorical(float64_probabilities(self.shaped_RV[i]))
+        # Kept with the stream, so that its place in memory is not taken by another one.
+        rows = self._drawn.setdefault(id(rng), (rng, self._possible.fork_rows()))[1]
+        logp_V = normalise_log_weights(self._shape_row(rows.law_of_row(i)))
+        p_V = float64_probabilities(logp_V)
+        token = own.draw_categorical(p_V)
+        rows.fill_row(i, token)
+        return token
+
+    @cached_property
+    def _drawn(self) -> dict[int, tuple[Rng, AllowedRows]]:
+        """Of each stream the laws given what was drawn from it."""
+        return {}
 
     def draw_tokens(self, rng: Rng) -> tuple[int, ...]:
         """Draw one token for each row: the candidates of rules that look at the token itself."""

@@ -93,10 +93,15 @@ class EarlyCommitUnmasker:
 
     def _gap(self, look: UnmaskerView) -> float:
         """The mean distance of the best two logits over the answer's gaps."""
-        two_R2 = look.logw_RV.topk(2, dim=-1).values
+        two_R2 = look.logp_RV.topk(2, dim=-1).values
         # What follows a predicted end is padding, whose large distances would say nothing.
         last = next((i for i, x in enumerate(look.likeliest) if x in look.ends), len(look.rows) - 1)
-        return float((two_R2[:, 0] - two_R2[:, 1])[: last + 1].mean())
+        gap_R = (two_R2[:, 0] - two_R2[:, 1])[: last + 1]
+        # A gap of which one token is possible is no clearer for it: it counts as a known position.
+        open_R = gap_R[gap_R.isfinite()]
+        if not len(open_R):
+            return float("inf")
+        return float(open_R.mean())
 
     def _bound(self, progress: float) -> float:
         if progress < self.first:
