@@ -184,6 +184,38 @@ def test_the_words_are_found() -> None:
         build_shapers(Sampling(reflex_amplitude=5.0))
 
 
+@pytest.mark.parametrize(
+    "text, over",
+    [
+        ((0, 1), True),
+        ((3,), True),
+        ((2, 0, 1, 2), True),
+        ((4, 5), True),
+        ((0, 2, 1), False),
+        ((1, 0), False),
+        ((0, 0), False),
+    ],
+    ids=["two tokens", "one", "in a text", "with more around", "parted", "turned", "begun twice"],
+)
+def test_the_thinking_ends_where_its_mark_is_spelled(text: tuple[int, ...], over: bool) -> None:
+    """By one token or by several, which may write more than the mark."""
+    words = ToyWords(("</thi", "nk>", "a", "</think>", "a</", "think>a", "wait"))
+    rule = build_shapers(Sampling(reflex_amplitude=5.0, reflex_shift=0.25), words=words)[0]
+    state = rule.start_state(())
+    for token in text:
+        state = rule.next_state(state, token)
+    row_V = row(3)
+    assert (rule.shape_law(state, row_V)[6] == row_V[6]) == over
+    # Ids that are given end it alone.
+    named = build_shapers(
+        Sampling(reflex_amplitude=5.0, reflex_shift=0.25, reflex_end_ids=(2,)), words=words
+    )[0]
+    state = named.start_state(())
+    for token in text:
+        state = named.next_state(state, token)
+    assert (named.shape_law(state, row_V)[6] == row_V[6]) == (2 in text)
+
+
 def sentencepiece() -> Tokenizer:
     """Every text begins with a space; `wait` alone is a token inside of a line's words only."""
     pieces = [

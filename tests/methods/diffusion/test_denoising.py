@@ -351,6 +351,48 @@ def test_early_commit_fills_all_and_sooner_for_lower_bounds():
     )
 
 
+def test_early_commit_looks_at_the_region_alone():
+    """Two clear gaps behind three unclear ones: only where the answer stands counts, wherever an end is predicted, and without
+    a gap in it the answer is known."""
+    seen = look([0.3, 0.3, 0.3, 0.999, 0.999])
+    bounds = (6.0, 6.0, 6.0)
+
+    def filled(region, **fields):
+        rule = EarlyCommitUnmasker(ConfidenceUnmasker(), *bounds, region=region)
+        return len(chosen(rule, replace(seen, **fields)))
+
+    assert [filled(r) for r in (None, range(3, 5), range(2, 5), range(4, 9))] == [1, 5, 1, 5]
+    # An end in front of the region does not take it away, as it does the gaps of no region.
+    logw = seen.logw_RV.clone()
+    logw[0] = logw[0].roll(1)
+    assert filled(range(3, 5), logw_RV=logw, ends=frozenset({1})) == 5
+    # Positions are counted from the first gap that the answer had, not from the first of this pass.
+    rule = EarlyCommitUnmasker(ConfidenceUnmasker(), *bounds, region=range(3, 5))
+    state = rule.enter_block(rule.start_state(seen.canvas), 5)
+    canvas = list(seen.canvas)
+    canvas[10] = canvas[13] = canvas[14] = 0
+    later = replace(seen.only_rows([1, 2]), canvas=tuple(canvas))
+    assert chosen(rule, later, state) == {11, 12}
+    with pytest.raises(ValueError, match="region begins at 5: the answer has 5 positions"):
+        EarlyCommitUnmasker(ConfidenceUnmasker(), region=range(5, 9)).start_state(seen.canvas)
+
+
+def test_the_region_of_prophet_is_an_option():
+    """One that is sure early ends the passes early; the same span elsewhere does so later or at another text."""
+    model = ToyDenoiser(MarkovChainNetwork(3, 5, 2.0))
+    bounds = {"early": 1.5, "middle": 1.5, "late": 1.5, "block": 4}
+    passes = [
+        prompted(build("prophet", model, None, {**bounds, **region})[0], 1).stats.passes
+        for region in ({}, *({"region": at, "span": 2} for at in (0, 5, 11)))
+    ]
+    assert len(set(passes)) >= 3, passes
+    one, more = (
+        prompted(build("prophet", model, None, {**bounds, "region": 5, "span": span})[0], 1).stats
+        for span in (1, 9)
+    )
+    assert one.passes != more.passes
+
+
 def test_early_commit_looks_up_to_the_first_end():
     """Two clear gaps, an end, and unclear ones behind: with the end known to end, what lies behind does not count."""
     seen = look([0.999, 0.999, 0.999, 0.3, 0.3])
@@ -783,6 +825,70 @@ def test_free_drafts_against_a_reference(threshold):
         )
         out = prompted(FreeDraftDenoising(base, drafts), seed)
         assert (out.token_ids, out.stats.passes) == (canvas[3:], passes), seed
+
+
+def test_subset_acceptance_against_a_reference():
+    """FreeDave++ on one block: the first draft is what reaches the threshold, each further one has the next surest token; a
+    draft stands that is a part of what the draft before it leads to. It takes fewer passes than equal drafts do."""
+
+    def draft_step(laws, canvas, bar):
+        sure = {i: float(laws[i].max()) for i in gap_positions(canvas)}
+        chosen = {max(sure, key=sure.get), *(i for i, c in sure.items() if c >= bar)}
+        return tuple(int(laws[i].argmax()) if i in chosen else x for i, x in enumerate(canvas))
+
+    def laws_of(chain, canvas):
+        out = {i: chain.position_law(canvas, i).exp() for i in gap_positions(canvas)}
+        return {i: p_V / p_V.sum() for i, p_V in out.items()}
+
+    passes_of = Counter()
+    other_texts = 0
+    for seed in range(12):
+        chain, drafts, passes = MarkovChainNetwork(seed, 5, 2.0), 4, 1
+        empty = (*PROMPT, *(None,) * 14)
+        laws = laws_of(chain, empty)
+        canvas = draft_step(laws, empty, 0.5)
+        while gap_positions(canvas):
+            some = [canvas]
+            while len(some) < drafts and gap_positions(new := draft_step(laws, some[-1], 2.0)):
+                some.append(new)
+            seen, passes, at = [laws_of(chain, c) for c in some], passes + 1, 0
+            while True:
+                laws = seen[at]
+                canvas = draft_step(laws, some[at], 0.5)
+                parts = [
+                    j
+                    for j in range(at + 1, len(some))
+                    if all(x is None or x == y for x, y in zip(some[j], canvas, strict=True))
+                ]
+                if not parts:
+                    break
+                at = parts[-1]
+        base = DenoisingDecoder(
+            ToyDenoiser(chain), ThresholdUnmasker(0.5), FullRefresh(), 0, (GreedyRule(),)
+        )
+        part = FreeDraftDenoising(base, drafts, subset=True)
+        assert part.exactness is Exactness.APPROXIMATE
+        out, equal = prompted(part, seed), prompted(FreeDraftDenoising(base, drafts), seed)
+        assert (out.token_ids, out.stats.passes) == (canvas[3:], passes), seed
+        passes_of["subset"] += passes
+        passes_of["equal"] += equal.stats.passes
+        other_texts += out.token_ids != equal.token_ids
+    assert passes_of["subset"] < passes_of["equal"] and other_texts
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_subset_acceptance_changes_nothing_where_one_token_is_written_a_pass(eager):
+    """And one canvas a pass is the base, at any threshold; blocks and ends are those of the base."""
+    for seed in range(6):
+        for own in (0, 4):
+            model = ToyDenoiser(MarkovChainNetwork(seed, 5, 2.0), 4, own)
+            one = DenoisingDecoder(model, ThresholdUnmasker(2), exact_refresh(own), 3)
+            subset = prompted(FreeDraftDenoising(one, 4, eager, True), seed)
+            assert subset == prompted(FreeDraftDenoising(one, 4, eager), seed)
+            some = replace(one, unmasker=ThresholdUnmasker(0.4))
+            alone = prompted(FreeDraftDenoising(some, 1, eager, True), seed)
+            assert alone.token_ids == prompted(some, seed).token_ids
+            assert alone.stats.passes == prompted(some, seed).stats.passes
 
 
 def test_guesses_are_of_use_only_where_laws_hang_together():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from polydec.laws.shapers._rows import token_id_array, token_id_index
 from polydec.laws.shapers._rule import SamplingRule, SamplingRuleContext
 
 WORDS = ("wait", "Wait", "but", "But", "Alternatively")
-END = "</think>"
+END = b"</think>"
 
 Amplitude = Annotated[
     float,
@@ -37,21 +37,23 @@ Tokens = Annotated[
 Ends = Annotated[
     tuple[int, ...] | None,
     AtLeast(0),
-    ValueNote("none: </think>, where the tokenizer has it"),
+    ValueNote("none: whatever spells </think>, one token or several"),
     "CyclicReflex: tokens behind which the model no longer thinks",
 ]
 
-State = tuple[int, bool]  # tokens of the answer, and whether the thinking is over
+State = tuple[int, bool, bytes]
+"""Tokens of the answer; whether the thinking is over; the last bytes, which may begin its end."""
 
 
 @dataclass(frozen=True)
 class CyclicReflexRule:
-    """w + delta(u) for `tokens` while none of `ends` stands in the answer, u = frac(n / period +
-    shift) at token n of it (0 is the first). delta is a triangle wave: 0 at 0, amplitude at 1/4, 0
-    at 1/2, -amplitude at 3/4.
+    """w + delta(u) for `tokens` while the thinking has not ended in the answer, u = frac(n / period
+    + shift) at token n of it (0 is the first). delta is a triangle wave: 0 at 0, amplitude at 1/4,
+    0 at 1/2, -amplitude at 3/4.
 
     amplitude: -100 to 100; period: tokens, at least 1; shift: 0 to 1; until: from this token on
-    nothing is added.
+    nothing is added; ends: any of these tokens ends the thinking; mark: so does this text, however
+    many tokens write it (empty: none does); pieces: what each token writes, for `mark`.
     Reduces to: the identity at amplitude 0. Raises RequestError outside the ranges.
     Source: "CyclicReflex: improving reasoning models via cyclical reflection token scheduling",
     2025.
@@ -63,6 +65,8 @@ class CyclicReflexRule:
     shift: float = 0.0
     until: int = 8192
     ends: tuple[int, ...] = ()
+    mark: bytes = b""
+    pieces: Sequence[bytes | None] = field(default=(), repr=False, compare=False)
     reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
@@ -73,31 +77,41 @@ class CyclicReflexRule:
         convert_annotated_value("reflex_until", self.until, Until)
 
     def start_state(self, prompt: Sequence[int]) -> State:
-        return 0, False
+        return 0, False, b""
 
     def next_state(self, state: State, token: int) -> State:
         """Count one more token, and note whether the thinking is over.
 
         Args:
-            state: Tokens of the answer so far, and whether an end of thinking stands among them.
+            state: Tokens of the answer so far, whether an end of thinking stands among them, and
+                their last bytes.
             token: Token id that follows.
 
         Returns:
             The state behind it.
         """
-        return state[0] + 1, state[1] or token in self.ends
+        n, over, tail = state
+        if over or token in self.ends:
+            return n + 1, True, b""
+        if not self.mark:
+            return n + 1, False, b""
+        # A mark may be spelled by several tokens, which may write more than the mark.
+        text = tail + (self.pieces[token] or b"")
+        if self.mark in text:
+            return n + 1, True, b""
+        return n + 1, False, text[max(0, len(text) - len(self.mark) + 1) :]
 
     def shape_law(self, state: State, logw_V: Tensor) -> Tensor:
         """Add the bias of this place to the words of reflection.
 
         Args:
-            state: Tokens of the answer so far, and whether the thinking is over.
+            state: Tokens of the answer so far, whether the thinking is over, and its last bytes.
             logw_V: Log-weights, shape ``[V]``; not written to.
 
         Returns:
             Log-weights, shape ``[V]``; the row itself where nothing is added any more.
         """
-        n, over = state
+        n, over, _ = state
         # Behind the thinking, and after `until` tokens, nothing is added.
         if over or n >= self.until:
             return logw_V
@@ -144,15 +158,15 @@ def reflection_word_ids(words: TokenCodec | None, wanted: Sequence[str]) -> tupl
 
 
 def thinking_end_ids(words: TokenCodec | None) -> tuple[int, ...]:
-    """The id of </think>, where that is one token."""
+    """The id of </think> where that is one token, which may be one that writes no text."""
     try:
         if words is None:
             tokens = ()
         else:
-            tokens = words.encode(END, special=False)
+            tokens = words.encode(END.decode(), special=False)
     except PolydecError:
         return ()
-    # Where the mark takes several tokens, no single id says that the thinking is over.
+    # Where several tokens spell the mark, no single id says that the thinking is over.
     if len(tokens) == 1:
         return tuple(tokens)
     return ()
@@ -198,8 +212,8 @@ def make_cyclic_reflex_rule(
         reflex_until: Tokens of the answer after which nothing is added. Default 8,192.
         reflex_token_ids: Ids of the words of reflection; None: wait, but and alternatively, as the
             tokenizer spells them.
-        reflex_end_ids: Ids after which the model no longer thinks; None: </think>, where that is
-            one token.
+        reflex_end_ids: Ids after which the model no longer thinks; None: whatever spells </think>,
+            one token or several.
 
     Returns:
         The rule, or None where it is off.
@@ -210,13 +224,18 @@ def make_cyclic_reflex_rule(
         tokens = reflection_word_ids(setting.words, WORDS)
     else:
         tokens = reflex_token_ids
-    if reflex_end_ids is None:
-        ends = thinking_end_ids(setting.words)
-    else:
-        ends = reflex_end_ids
-    return CyclicReflexRule(
-        reflex_amplitude, tokens, reflex_period, reflex_shift, reflex_until, ends
+    rule = CyclicReflexRule(
+        reflex_amplitude,
+        tokens,
+        reflex_period,
+        reflex_shift,
+        reflex_until,
+        reflex_end_ids or (),
     )
+    if reflex_end_ids is None and setting.words is not None:
+        ends = thinking_end_ids(setting.words)
+        return replace(rule, ends=ends, mark=END, pieces=setting.words.pieces)
+    return rule
 
 
 RULE = SamplingRule(

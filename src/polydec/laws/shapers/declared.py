@@ -58,7 +58,7 @@ class SamplingFields:
     reflex_end_ids: Annotated[
         tuple[int, ...] | None,
         AtLeast(0),
-        ValueNote("none: </think>, where the tokenizer has it"),
+        ValueNote("none: whatever spells </think>, one token or several"),
         "CyclicReflex: tokens behind which the model no longer thinks",
     ] = None
     repetition_penalty: Annotated[

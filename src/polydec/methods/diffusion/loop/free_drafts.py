@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
+from polydec.core.canvas_law import Canvas
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
 from polydec.core.request import Request, Result
@@ -33,17 +34,23 @@ class FreeDraftDenoising:
         drafts: Canvases of a pass, at least 1, the present one included; they end with the block.
         eager: Whether guesses go on into the blocks that follow. Their gaps are asked for as well;
             the earlier block always comes first.
+        subset: Whether a guess is accepted as soon as the unmasker, given the true laws of the
+            canvas before, writes all of its tokens, be it with others beside them (FreeDave++). The
+            others are left to the laws of the accepted guess.
 
     Exact: law, in the sense that the text is that of `base` for the same seed, at any temperature:
-    draws have names.
-    Reduces to: base, pass for pass, for drafts = 1 without `eager`.
-    Source: Wu and Zhang, FreeDave (2025); there one token a pass, and no chance. Its eager mode
-    adds 1 a block to the confidence, which puts blocks in the same order.
+    draws have names. Approximate with `subset`: a token may be written under the laws of a later
+    canvas than `base` would have.
+    Reduces to: base, pass for pass, for drafts = 1 without `eager`. `subset` changes nothing where
+    the unmasker writes one token a pass.
+    Source: Wu and Zhang, FreeDave and FreeDave++ (2025); there one token a pass (FreeDave), and no
+    chance. Its eager mode adds 1 a block to the confidence, which puts blocks in the same order.
     """
 
     base: DenoisingDecoder
     drafts: int = 4
     eager: bool = False
+    subset: bool = False
 
     def __post_init__(self) -> None:
         if self.eager and (self.base.unmasker.everywhere or self.base.ending.everywhere):
@@ -56,6 +63,8 @@ class FreeDraftDenoising:
 
     @property
     def exactness(self) -> Exactness:
+        if self.subset:
+            return Exactness.APPROXIMATE
         return self.base.exactness
 
     @property
@@ -121,6 +130,17 @@ class FreeDraftDenoising:
                 out.append(spot)
         return out
 
+    def accepts_guess(self, guess: FillingState, after: FillingState) -> bool:
+        """Return whether a step of the base bears a guess out.
+
+        Args:
+            guess: Guess behind the canvas that the step was made on.
+            after: State that the step leads to.
+        """
+        if guess.canvas == after.canvas:
+            return True
+        return self.subset and _is_part_of(guess.canvas, after.canvas)
+
     def base_step(
         self, spot: FillingState, look: UnmaskerView, rng: Rng
     ) -> tuple[TextEdit, FillingState, UnmaskerView]:
@@ -172,17 +192,26 @@ class _FreeDraftPasses:
                 for sight, s in zip(self.sights, spots, strict=True)
             )
         )
-        # Accept: follow the unmasker under true laws, from canvas to canvas, while its result is
-        # among the later guesses. The first canvas needs no check, so at least one step is made.
+        # Accept: follow the unmasker under true laws, from canvas to canvas, while its result bears
+        # out a later guess. The first canvas needs no check, so at least one step is made.
         steps = list[FillingStep]()
         at = 0
-        further = [0]
-        while further:
-            at = further[-1]
+        while True:
             laws, feed = seen[at]
-            edit, spot, look = how.base_step(spot, laws, self.rng)
+            edit, after, look = how.base_step(spot, laws, self.rng)
+            later = [j for j in range(at + 1, len(spots)) if how.accepts_guess(spots[j], after)]
+            if later and spots[later[-1]].canvas != after.canvas:
+                # The guess holds a part of what the step writes: the rest stays open.
+                guess = spots[later[-1]]
+                edit = TextEdit(
+                    write=tuple((i, x) for i, x in edit.write if guess.canvas[i] is not None)
+                )
+                after = replace(guess, passes=after.passes)
+            spot = after
             steps.append(FillingStep(look, feed, edit, spot))
-            further = [j for j in range(at + 1, len(spots)) if spots[j].canvas == spot.canvas]
+            if not later:
+                break
+            at = later[-1]
         # The session of the last accepted canvas goes on; all others are closed.
         self.last, kept = seen[at][0], self.sights.pop(at)
         self.close()
@@ -192,3 +221,10 @@ class _FreeDraftPasses:
     def close(self) -> None:
         for sight in self.sights:
             sight.close()
+
+
+def _is_part_of(part: Canvas, canvas: Canvas) -> bool:
+    """Return whether a canvas holds every token of another one of its length."""
+    return len(part) == len(canvas) and all(
+        x is None or x == y for x, y in zip(part, canvas, strict=True)
+    )

@@ -21,7 +21,7 @@ CARD = Card(
     family="diffusion",
     guarantee=Exactness.APPROXIMATE,
     source="Wu and Zhang, Free draft-and-verification: toward lossless parallel decoding for diffusion LLMs, 2025",
-    reduces_to="fast-dllm of the same threshold and cache, whose text it always writes",
+    reduces_to="fast-dllm of the same threshold and cache, whose text it always writes (without subset)",
     parent="llada",
     home="where a pass over several canvases costs little more than over one",
     published="up to 3.78 times, in a later version up to 2.83 times, without loss (mathematics and code; "
@@ -43,6 +43,10 @@ def build(
     eager: Annotated[
         bool, "guess on into the blocks behind the one that is filled (without a cache)"
     ] = False,
+    subset: Annotated[
+        bool,
+        "accept a guess whose tokens are among those that would be written (FreeDave++, with a threshold below 1)",
+    ] = False,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.free_drafts import FreeDraftDenoising
@@ -54,4 +58,4 @@ def build(
     base = DenoisingDecoder(
         kit.denoiser, ThresholdUnmasker(threshold), refresh, block, kit.shapers, not cache
     )
-    return FreeDraftDenoising(base, drafts, eager)
+    return FreeDraftDenoising(base, drafts, eager, subset)

@@ -42,14 +42,25 @@ def build(
         int, AtLeast(0), "that an answer is expected to take (0: one for each of max_tokens)"
     ] = 0,
     block: BlockLength = 32,
+    region: Annotated[
+        int | None,
+        AtLeast(0),
+        "where the answer stands: its first position, counted from the first gap (none: all gaps up to a predicted end)",
+    ] = None,
+    span: Annotated[int, AtLeast(1), "positions of the region"] = 5,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.refreshes import exact_refresh
     from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
     from polydec.methods.diffusion.unmaskers.early_commit import EarlyCommitUnmasker
 
-    # The distances are measured over all gaps, so passes feed all that the model sees.
-    unmasker = EarlyCommitUnmasker(ConfidenceUnmasker(), early, middle, late, passes=passes)
+    place = None
+    if region is not None:
+        place = range(region, region + span)
+    # The distances are measured anywhere in the canvas, so passes feed all that the model sees.
+    unmasker = EarlyCommitUnmasker(
+        ConfidenceUnmasker(), early, middle, late, passes=passes, region=place
+    )
     return DenoisingDecoder(
         kit.denoiser, unmasker, exact_refresh(kit.denoiser.block), block, kit.shapers
     )

@@ -5,25 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from polydec.base.errors import RequestError
 from polydec.core.canvas_law import Canvas
 from polydec.core.rng import Rng
 from polydec.core.types import Exactness, TextEdit
 from polydec.methods.diffusion.loop.protocols import Unmasker
 from polydec.methods.diffusion.loop.types import UnmaskerView, gap_positions
 
-State = tuple[Any, int, int]
-"""Of the unmasker below; passes so far; passes that are expected."""
+State = tuple[Any, int, int, range | None]
+"""Of the unmasker below; passes so far; passes that are expected; positions of the region."""
 
 
 @dataclass(frozen=True)
 class EarlyCommitUnmasker:
     """Fills as `base` does until the best tokens stand clear, then fills all gaps at once.
 
-    The measure is the mean distance of the two highest logits, over the answer's gaps up to the
-    first whose likeliest token ends it. When it reaches a bound, the rest of the canvas takes its
-    likeliest tokens under the laws that tokens are drawn from, and that was the last pass. Known
-    positions do not count, and chance has no part in the last pass. A pass that did not feed the
-    whole canvas decides nothing.
+    The measure is the mean distance of the two highest logits, over the gaps of `region`; without
+    one, over the answer's gaps up to the first whose likeliest token ends it. When it reaches a
+    bound, the rest of the canvas takes its likeliest tokens under the laws that tokens are drawn
+    from, and that was the last pass. Known positions do not count, and chance has no part in the
+    last pass; a region without a gap reaches every bound. A pass that did not feed the whole canvas
+    decides nothing.
 
     Attributes:
         base: Unmasker of the passes before.
@@ -33,11 +35,14 @@ class EarlyCommitUnmasker:
         first: Share of the expected passes, 0 to 1.
         second: Share of the expected passes, `first` to 1.
         passes: Passes that an answer is expected to take. 0: one for each of its positions.
+        region: Where in the canvas the answer stands: positions, counted from the first gap of all.
+            None: it is not known.
 
     Exact: no.
     Reduces to: base where the bounds are never reached (early = middle = late = inf); one pass for
     -inf.
-    Source: Li et al., Prophet (2025).
+    Source: Li et al., Prophet (2025). There the region's known positions count as well, with the
+    distances that the model gives there.
     """
 
     base: Unmasker[Any]
@@ -47,6 +52,7 @@ class EarlyCommitUnmasker:
     first: float = 0.33
     second: float = 0.67
     passes: int = 0
+    region: range | None = None
     everywhere: ClassVar[bool] = True
 
     @property
@@ -54,13 +60,19 @@ class EarlyCommitUnmasker:
         return Exactness.APPROXIMATE
 
     def start_state(self, canvas: Canvas) -> State:
-        return self.base.start_state(canvas), 0, self.passes or len(gap_positions(canvas))
+        gaps = gap_positions(canvas)
+        return (
+            self.base.start_state(canvas),
+            0,
+            self.passes or len(gaps),
+            self._region_positions(gaps),
+        )
 
     def enter_block(self, state: State, count: int) -> State:
         """Begin a block of the base rule; passes are counted over the whole answer.
 
         Args:
-            state: State of the base rule, passes so far, passes expected.
+            state: State of the base rule, passes so far, passes expected, region.
             count: Gaps of the block that begins.
 
         Returns:
@@ -72,7 +84,7 @@ class EarlyCommitUnmasker:
         """Fill everything if the bound is reached, else what the base rule chooses.
 
         Args:
-            state: State of the base rule, passes so far, passes expected.
+            state: State of the base rule, passes so far, passes expected, region.
             look: What the pass shows: canvas, block, and the laws at its gaps.
             rng: Random stream of the answer; draws are named by position and pass.
 
@@ -80,25 +92,39 @@ class EarlyCommitUnmasker:
             The tokens to write, and the state after this pass.
         """
         # This pass counts as done: progress reaches 1 in the last expected pass.
-        below, done, expected = state
-        if look.complete and self._gap(look) >= self._bound((done + 1) / expected):
-            return look.fill_edit(range(len(look.rows)), look.likeliest), (
-                below,
-                done + 1,
-                expected,
-            )
+        below, done, expected, region = state
+        bound = self._bound((done + 1) / expected)
+        if look.complete and self._mean_distance(look, region) >= bound:
+            edit = look.fill_edit(range(len(look.rows)), look.likeliest)
+            return edit, (below, done + 1, expected, region)
         # The base rule sees the block alone: the other rows were asked for to measure the distance.
         edit, below = self.base.choose_edit(below, look.inside_block(), rng)
-        return edit, (below, done + 1, expected)
+        return edit, (below, done + 1, expected, region)
 
-    def _gap(self, look: UnmaskerView) -> float:
-        """The mean distance of the best two logits over the answer's gaps."""
+    def _region_positions(self, gaps: tuple[int, ...]) -> range | None:
+        """Return the region's positions in the canvas, given the gaps of an answer that begins."""
+        if self.region is None or not gaps:
+            return None
+        first = gaps[0]
+        count = gaps[-1] + 1 - first
+        if self.region.start >= count:
+            raise RequestError(
+                f"region begins at {self.region.start}: the answer has {count} positions, counted from 0"
+            )
+        return range(first + self.region.start, first + self.region.stop)
+
+    def _mean_distance(self, look: UnmaskerView, region: range | None) -> float:
+        """Return the mean distance of the best two logits over the answer's gaps."""
         two_R2 = look.logp_RV.topk(2, dim=-1).values
-        # What follows a predicted end is padding, whose large distances would say nothing.
-        last = next((i for i, x in enumerate(look.likeliest) if x in look.ends), len(look.rows) - 1)
-        gap_R = (two_R2[:, 0] - two_R2[:, 1])[: last + 1]
+        distance_R = two_R2[:, 0] - two_R2[:, 1]
+        if region is None:
+            # What follows a predicted end is padding, whose large distances would say nothing.
+            end = next((i for i, x in enumerate(look.likeliest) if x in look.ends), len(look.rows))
+            inside_R = distance_R[: end + 1]
+        else:
+            inside_R = distance_R[[i for i, r in enumerate(look.rows) if r in region]]
         # A gap of which one token is possible is no clearer for it: it counts as a known position.
-        open_R = gap_R[gap_R.isfinite()]
+        open_R = inside_R[inside_R.isfinite()]
         if not len(open_R):
             return float("inf")
         return float(open_R.mean())
