@@ -52,14 +52,11 @@ def build(
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.refreshes import exact_refresh
     from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
-    from polydec.methods.diffusion.unmaskers.early_commit import EarlyCommitUnmasker
+    from polydec.methods.diffusion.unmaskers.early_commit import EarlyCommitUnmasker, answer_region
 
-    place = None
-    if region is not None:
-        place = range(region, region + span)
     # The distances are measured anywhere in the canvas, so passes feed all that the model sees.
     unmasker = EarlyCommitUnmasker(
-        ConfidenceUnmasker(), early, middle, late, passes=passes, region=place
+        ConfidenceUnmasker(), early, middle, late, passes=passes, region=answer_region(region, span)
     )
     return DenoisingDecoder(
         kit.denoiser, unmasker, exact_refresh(kit.denoiser.block), block, kit.shapers

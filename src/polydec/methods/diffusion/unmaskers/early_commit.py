@@ -16,6 +16,21 @@ State = tuple[Any, int, int, range | None]
 """Of the unmasker below; passes so far; passes that are expected; positions of the region."""
 
 
+def answer_region(first: int | None, count: int) -> range | None:
+    """Say where in a canvas the answer stands.
+
+    Args:
+        first: Its first position, counted from the first gap, at least 0. None: it is not known.
+        count: Its positions, at least 1.
+
+    Returns:
+        The positions; None where the first one is not known.
+    """
+    if first is None:
+        return None
+    return range(first, first + count)
+
+
 @dataclass(frozen=True)
 class EarlyCommitUnmasker:
     """Fills as `base` does until the best tokens stand clear, then fills all gaps at once.
