@@ -25,7 +25,7 @@ SLOW := lab models/native models/formats models/sessions models/learned serve re
 	project/test_docs.py project/test_site_search.py project/test_docs_blocks.py project/test_examples.py base/test_options_spec.py base/test_plugins.py \
 	base/test_edge.py laws/constraints/test_hostile.py laws/targets/test_augmentation.py laws/targets/test_thinking.py \
 	laws/shapers/test_shapers_transformers.py laws/shapers/test_shaper_contract.py laws/shapers/test_promises.py \
-	models/text/test_template.py $(SLOW_DRAFTERS:%=methods/speculative/drafters/test_%.py) methods/speculative/verifiers/test_k_seq.py
+	models/text/test_chat_template.py $(SLOW_DRAFTERS:%=methods/speculative/drafters/test_%.py) methods/speculative/verifiers/test_k_seq.py
 SLOW_DRAFTERS := longspec other_tokenizer layers hierarchical heads ngrams ngram_rows sorted_exits
 
 test-fast: $(STAMP)

@@ -25,7 +25,7 @@ from polydec.core.types import TokenVocabulary
 from polydec.methods.economics.costs import PassCosts
 from polydec.models.formats.zoo import default_ngrams
 from polydec.models.learned import artefacts
-from polydec.models.nets.cache import KVCache
+from polydec.models.nets.kv_cache import KVCache
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 from polydec.models.sessions.checkpoint import ModelBundle
 from polydec.models.sessions.lm import CausalLaw

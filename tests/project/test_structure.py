@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from dataclasses import is_dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -93,6 +94,19 @@ def test_every_room_stands_on_a_floor():
     assert rooms | files == TOP_ROOMS
     standing = {room(module_name(p)) for p in FILES if p.name != "__init__.py"}
     assert standing == set(FLOOR)
+
+
+def test_the_word_that_one_would_search_leads_to_the_file():
+    page = (ROOT.parents[1] / "docs" / "structure.md").read_text("utf-8")
+    section = page.split("## Where to look\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\|.*\| `(\w+)` \| `([\w/.]+)`: `(\w+)`", section, re.M)
+    assert len(rows) == 7
+    for word, place, class_name in rows:
+        text = (ROOT / place).read_text("utf-8")
+        tree = ast.parse(text)
+        named = f"{Path(place).stem} {ast.get_docstring(tree)}".lower()
+        assert word in named, f"{place}: neither its name nor its first lines have {word}"
+        assert class_name in {n.name for n in tree.body if isinstance(n, ast.ClassDef)}, place
 
 
 def test_tests_stand_where_the_room_that_they_test_does():

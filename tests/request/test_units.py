@@ -121,7 +121,7 @@ def test_each_member_reads_the_prompt_by_its_own_template(lm):
 def replace_template(text, template):
     from copy import copy
 
-    from polydec.models.text.template import ChatTemplate
+    from polydec.models.text.chat_template import ChatTemplate
 
     twin = copy(text)
     twin.template = ChatTemplate(template)

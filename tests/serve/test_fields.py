@@ -13,7 +13,7 @@ import house
 import polydec
 from polydec.cli import serve
 from polydec.cli.main import main
-from polydec.models.text.template import ChatTemplate
+from polydec.models.text.chat_template import ChatTemplate
 from polydec.serve.application import IGNORED
 from polydec.serve.body import IDLE, KEPT, ONLY, RequestBody
 from polydec.serve.described import openapi_page_html, request_body_fields

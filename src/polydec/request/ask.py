@@ -13,7 +13,7 @@ from typing import Any
 
 from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
-from polydec.core.prompt import PromptLogprobs
+from polydec.core.prompt_logprobs import PromptLogprobs
 from polydec.core.request import Request
 from polydec.laws.shapers.sampling import build_guard
 from polydec.methods.economics.costs import PassCosts

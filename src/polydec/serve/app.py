@@ -45,7 +45,7 @@ from polydec.serve.responses import ResponsesReader
 from polydec.serve.settings import RequestLimits, ServerSettings
 from polydec.serve.shapes import read_messages
 from polydec.serve.stored_responses import ClientResponses, ResponseStore
-from polydec.serve.template import chat_ending
+from polydec.serve.template_fields import chat_ending
 from polydec.serve.traced import ServerTrace
 from polydec.serve.worker import ModelWorker
 

@@ -16,7 +16,7 @@ from polydec.serve.body import ASKED
 from polydec.serve.constrained import FIELDS as CONSTRAINTS
 from polydec.serve.reasoning import BUDGETS, FORMATS
 from polydec.serve.shapes import USUAL
-from polydec.serve.template import EFFORTS
+from polydec.serve.template_fields import EFFORTS
 
 Schema = dict[str, Any]
 

@@ -31,7 +31,7 @@ from polydec.serve.reply import (
 )
 from polydec.serve.shapes import ChatCompletionsShape, TokenOffsets, read_messages
 from polydec.serve.stored_responses import ClientResponses
-from polydec.serve.template import no_ending, template_values
+from polydec.serve.template_fields import no_ending, template_values
 from polydec.serve.tools import read_tools
 
 LOGPROBS = "message.output_text.logprobs"

@@ -26,7 +26,7 @@ from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import LazyRows
 from polydec.serve.reasoning import read_budget, read_reasoning
 from polydec.serve.settings import RequestLimits
-from polydec.serve.template import chat_ending, no_template, template_values
+from polydec.serve.template_fields import chat_ending, no_template, template_values
 from polydec.serve.tools import past_calls, read_tools
 
 LOWEST = -9999.0

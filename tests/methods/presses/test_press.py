@@ -33,7 +33,7 @@ from polydec.methods.speculative.policies.fixed import FixedPolicy
 from polydec.methods.speculative.trees.static import StaticTree
 from polydec.methods.speculative.verifiers.exact import ExactVerifier
 from polydec.methods.speculative.verifiers.match import MatchVerifier
-from polydec.models.nets.cache import total_cache_bytes
+from polydec.models.nets.kv_cache import total_cache_bytes
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions.lm import CausalLaw
 

@@ -10,7 +10,7 @@ from test_session import go, lm, rows
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
 from polydec.models.native.library import native_step_availability
-from polydec.models.nets.cache import BLOCK, KVCache, total_cache_bytes
+from polydec.models.nets.kv_cache import BLOCK, KVCache, total_cache_bytes
 
 ROW, SILENT = ScoreRequest(), ScoreRequest(law=RowDetail.NOTHING)
 DICE = torch.Generator().manual_seed(7)

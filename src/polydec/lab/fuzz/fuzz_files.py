@@ -31,7 +31,7 @@ from polydec.lab.testing.toy import toy_law as random_toy
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import ArtefactNeed, ModelArtefact
 from polydec.models.learned import artefacts
-from polydec.models.text.template import ChatTemplate
+from polydec.models.text.chat_template import ChatTemplate
 from polydec.request.loading import (
     load,  # not api.load, which the fuzzer keeps: the same name holds another file each time
 )

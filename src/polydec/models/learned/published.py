@@ -27,7 +27,7 @@ from polydec.models.formats.rope import RotaryEmbedding
 from polydec.models.learned import artefact
 from polydec.models.learned.kinds.eagle3 import Eagle3Model
 from polydec.models.learned.state_layer import DraftVocabularyHead, state_layer_shapes
-from polydec.models.nets.cache import KVCache
+from polydec.models.nets.kv_cache import KVCache
 from polydec.models.nets.masks import staged_entry_depths, tree_attention_mask
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery, forward_in_parts
 

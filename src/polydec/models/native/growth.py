@@ -15,7 +15,7 @@ from polydec.base.errors import MissingError
 from polydec.models.native.library import ENDLESS, PARTS, TYPES, CacheOf, NativeTreeGrowth
 from polydec.models.native.network import LIMIT, CpuStep, cache_of
 from polydec.models.native.weights import NativeWeight, q8_0
-from polydec.models.nets.cache import KVCache
+from polydec.models.nets.kv_cache import KVCache
 from polydec.models.nets.query import NetworkAnswer
 from polydec.models.nets.scores import NOT_FINITE
 

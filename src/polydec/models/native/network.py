@@ -33,8 +33,8 @@ from polydec.models.native.library import (
 from polydec.models.native.library import NativeConfig as Shape
 from polydec.models.native.press import StepPress, fill_cache_descriptor, step_press, visible_chunks
 from polydec.models.native.weights import NativeWeightLoader, load_all
-from polydec.models.nets.cache import GROWTH, KVCache
-from polydec.models.nets.memory import empty_pooled_tensor
+from polydec.models.nets.kv_cache import GROWTH, KVCache
+from polydec.models.nets.memory_pool import empty_pooled_tensor
 from polydec.models.nets.moved_keys import rotate_cached_keys, why_not_rotatable
 from polydec.models.nets.packing import group_into_passes
 from polydec.models.nets.press import CachePress

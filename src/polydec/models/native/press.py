@@ -20,8 +20,8 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.models.native.library import CacheOf, PressOf
-from polydec.models.nets.cache import KVCache
-from polydec.models.nets.memory import empty_pooled_tensor
+from polydec.models.nets.kv_cache import KVCache
+from polydec.models.nets.memory_pool import empty_pooled_tensor
 from polydec.models.nets.press import CachePress, Chunk, chunks_of_rows, count_sealed_blocks
 
 CPU = torch.device("cpu")

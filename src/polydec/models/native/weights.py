@@ -20,7 +20,7 @@ from polydec.models.formats.gguf import GGUFCheckpoint, GGUFTensorEntry
 from polydec.models.formats.gguf_families import ARCHITECTURES
 from polydec.models.native import stored_matrices
 from polydec.models.native.library import PARTS, TYPES, load_native_library
-from polydec.models.nets import pages
+from polydec.models.nets import huge_pages
 
 _FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _NAMES = {
@@ -115,7 +115,7 @@ class NativeWeightLoader:
             )
         self._keeps = bool(quantize) and _numbers(weights) <= stored_matrices.MOST
         self._types: Counter[str] = Counter()
-        self._mapped: list[pages.Region] | None = None
+        self._mapped: list[huge_pages.Region] | None = None
         self.approximate = ""
 
     @property
@@ -221,8 +221,8 @@ class NativeWeightLoader:
             self._file.release_pages(name)
             return
         if self._mapped is None:
-            self._mapped = pages.mapped_file_regions(".safetensors")
-        pages.release_mapped_pages(self._mapped)
+            self._mapped = huge_pages.mapped_file_regions(".safetensors")
+        huge_pages.release_mapped_pages(self._mapped)
 
 
 def _numbers(weights: Mapping[str, Any]) -> int:

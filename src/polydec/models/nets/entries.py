@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class EntryCache(Generic[T]):
-    """A cache of one value an entry, with the verbs of `polydec.models.nets.cache.KVCache`.
+    """A cache of one value an entry, with the verbs of `polydec.models.nets.kv_cache.KVCache`.
 
     Values are never changed, so forks share them.
 

@@ -33,7 +33,7 @@ from polydec.models.nets.scores import require_finite_logits
 
 
 class HFCache:
-    """The verbs of models/nets/cache.py over a cache of `transformers`.
+    """The verbs of models/nets/kv_cache.py over a cache of `transformers`.
 
     Attention only appends to it, so twins share tensors; a recurrent state is copied completely,
     and cannot go back: what would have to is forgotten from the beginning (`length` then says 0)

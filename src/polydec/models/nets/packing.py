@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from polydec.models.nets import masks
-from polydec.models.nets.cache import KVCache
+from polydec.models.nets.kv_cache import KVCache
 from polydec.models.nets.press import Chunk, view_pressed_cache
 from polydec.models.nets.query import NetworkQuery, Run, group_queries_by_run
 

@@ -18,7 +18,7 @@ from polydec.base.errors import FileError, RequestError
 from polydec.core.types import RowDetail
 from polydec.models.formats.fields import shape_of
 from polydec.models.formats.seq2seq import Seq2SeqConfig
-from polydec.models.nets.cache import KVCache
+from polydec.models.nets.kv_cache import KVCache
 from polydec.models.nets.masks import staged_entry_depths, tree_attention_mask
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 

@@ -26,11 +26,11 @@ from polydec.base.errors import FileError, RequestError
 from polydec.core.types import RowDetail
 from polydec.models.formats import architectures as families
 from polydec.models.formats.architectures import TransformerConfig
-from polydec.models.nets import padded, pages
-from polydec.models.nets.cache import GROWTH, KVCache
+from polydec.models.nets import huge_pages, padded
 from polydec.models.nets.gated import ActiveAdapter, GatedAdapter
+from polydec.models.nets.kv_cache import GROWTH, KVCache
 from polydec.models.nets.linear import Linear, LinearKernel, cpu_kernel, cuda_kernel
-from polydec.models.nets.memory import empty_pooled_tensor
+from polydec.models.nets.memory_pool import empty_pooled_tensor
 from polydec.models.nets.moved_keys import rotate_cached_keys, why_not_rotatable
 from polydec.models.nets.packing import (
     AttentionHeads,
@@ -315,7 +315,7 @@ class LlamaTransformer:
         # Files have the halves of a rotated pair head / 2 apart; here they lie side by side.
         order = _pairs(D, c.turned, where)
         # What is new afterwards is the packed weights: they go to huge pages.
-        before = pages.anonymous_memory_regions()
+        before = huge_pages.anonymous_memory_regions()
         with ThreadPoolExecutor(max(1, min(4, torch.get_num_threads()))) as pool:
             if "model.embed_tokens.weight" in weights:
                 embed = weights["model.embed_tokens.weight"]
@@ -363,7 +363,9 @@ class LlamaTransformer:
                 "number": number,
                 "cost": sum(a * b for a, b in shapes),
             }
-        pages.collapse_huge_pages(pages.subtract_regions(pages.anonymous_memory_regions(), before))
+        huge_pages.collapse_huge_pages(
+            huge_pages.subtract_regions(huge_pages.anonymous_memory_regions(), before)
+        )
         return LlamaTransformer(c, parts, kernel)
 
     def new_cache(self, press: CachePress | None = None) -> KVCache:

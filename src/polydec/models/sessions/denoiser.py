@@ -16,7 +16,7 @@ from polydec.core.effects import ForwardQuery
 from polydec.core.law import NEG_INF
 from polydec.core.types import RowDetail, ScoreRequest, TokenVocabulary
 from polydec.models.formats import edge, fields
-from polydec.models.nets.cache import total_cache_bytes
+from polydec.models.nets.kv_cache import total_cache_bytes
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery, NeuralNetwork
 from polydec.models.nets.scores import require_finite_logits
 from polydec.models.sessions.live_references import LiveReferences

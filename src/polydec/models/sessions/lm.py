@@ -11,7 +11,7 @@ from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.core.scheduler import CachedPrefix, current_task
 from polydec.core.types import TokenVocabulary
-from polydec.models.nets.cache import total_cache_bytes
+from polydec.models.nets.kv_cache import total_cache_bytes
 from polydec.models.nets.moved_keys import why_still
 from polydec.models.nets.press import CachePress
 from polydec.models.nets.query import NeuralNetwork

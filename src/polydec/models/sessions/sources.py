@@ -26,8 +26,8 @@ from polydec.models.formats.hub import fetch_hub_checkpoint
 from polydec.models.formats.hub_names import group_gguf_files
 from polydec.models.formats.tensor_files import SharedEmbeddingWeights, open_weights
 from polydec.models.text.added_tokens import merged_settings
+from polydec.models.text.chat_template import MOST, ChatTemplate
 from polydec.models.text.gguf_text import generation_defaults, read_text
-from polydec.models.text.template import MOST, ChatTemplate
 from polydec.models.text.tokenizer import Tokenizer, named_templates
 
 BASES = 4

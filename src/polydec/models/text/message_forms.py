@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from polydec.base.errors import PolydecError
-from polydec.models.text.template import ChatTemplate
+from polydec.models.text.chat_template import ChatTemplate
 
 Message = Mapping[str, Any]
 Names = tuple[tuple[str, str], ...]

@@ -28,8 +28,8 @@ from polydec.models.formats.thinking_marks import (
 )
 from polydec.models.text import message_forms
 from polydec.models.text.added_tokens import add_tokens, named_tokens
+from polydec.models.text.chat_template import ChatTemplate
 from polydec.models.text.control_tokens import ControlTokens
-from polydec.models.text.template import ChatTemplate
 
 LONG = 1 << 12
 """Characters from which on a text is encoded beside other threads, and without where each token

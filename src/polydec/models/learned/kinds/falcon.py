@@ -19,7 +19,7 @@ from polydec.models.formats import edge
 from polydec.models.formats.fields import FalconFields
 from polydec.models.learned import artefact, state_layer
 from polydec.models.learned.state_layer import EPS, StateLayer, rms_normalised
-from polydec.models.nets.cache import KVCache
+from polydec.models.nets.kv_cache import KVCache
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery
 
 KIND = artefact.ArtefactKind("falcon", "eagle", "falcon.safetensors", "eagle --kind falcon")

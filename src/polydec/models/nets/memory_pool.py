@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.models.nets.pages import advise_huge_pages
+from polydec.models.nets.huge_pages import advise_huge_pages
 
 LARGE = 1 << 20
 """Bytes from which on a piece is worth keeping."""

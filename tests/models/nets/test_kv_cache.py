@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydec.core.types import ScoreRequest
-from polydec.models.nets.cache import KVCache
+from polydec.models.nets.kv_cache import KVCache
 from polydec.models.nets.query import NetworkQuery
 from polydec.models.nets.transformer import LlamaTransformer
 

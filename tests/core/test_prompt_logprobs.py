@@ -3,7 +3,7 @@
 import pytest
 
 from polydec.core.decoder import request_streams
-from polydec.core.prompt import PromptLogprobs
+from polydec.core.prompt_logprobs import PromptLogprobs
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
 from polydec.core.transcript import Transcript

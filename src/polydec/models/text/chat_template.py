@@ -30,7 +30,7 @@ MOST = 16 << 20
 
 # One worker for all templates, started when the first one is rendered.
 _WORKER = SubprocessWorker(
-    Path(__file__).with_name("render.py"),
+    Path(__file__).with_name("chat_template_worker.py"),
     SubprocessLimits(MEMORY, SECONDS, answer=8 * MOST),
     "a chat template",
 )

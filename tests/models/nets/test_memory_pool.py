@@ -5,8 +5,8 @@ import threading
 
 import torch
 
-from polydec.models.nets.cache import KVCache
-from polydec.models.nets.memory import LARGE, MemoryPool, empty_pooled_tensor
+from polydec.models.nets.kv_cache import KVCache
+from polydec.models.nets.memory_pool import LARGE, MemoryPool, empty_pooled_tensor
 
 MB = 1 << 20
 

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from polydec.models.text import template
-from polydec.models.text.template import ChatTemplate
+from polydec.models.text import chat_template
+from polydec.models.text.chat_template import ChatTemplate
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 GOOD = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
@@ -68,10 +68,10 @@ def test_templates_that_go_too_far(name):
 
 def test_a_worker_that_was_killed_starts_again():
     assert GOOD.render(CHAT) == "user: hi"
-    first = template._WORKER._process
+    first = chat_template._WORKER._process
     os.kill(first.pid, signal.SIGTERM)
     first.wait()
-    assert GOOD.render(CHAT) == "user: hi" and template._WORKER._process.pid != first.pid
+    assert GOOD.render(CHAT) == "user: hi" and chat_template._WORKER._process.pid != first.pid
 
 
 def test_one_worker_serves_all_threads():
@@ -96,7 +96,7 @@ def test_messages_are_what_json_holds():
     for values, match in (
         ({"x": object()}, "must be what JSON can hold"),
         ({"x": deep}, "JSON can hold"),
-        ({"x": "a" * template.MOST}, "bytes with its template"),
+        ({"x": "a" * chat_template.MOST}, "bytes with its template"),
     ):
         with pytest.raises(ValueError, match=match):
             GOOD.render(values)

@@ -1,5 +1,5 @@
-"""Keys and values of one sequence. It has one owner, a session, and few verbs: reserve, stage,
-commit, keep, truncate, fork."""
+"""The paged cache: keys and values of one sequence, in blocks that other sequences may share. It has
+one owner, a session, and few verbs: reserve, stage, commit, keep, truncate, fork."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
-from polydec.models.nets.memory import empty_pooled_tensor
+from polydec.models.nets.memory_pool import empty_pooled_tensor
 from polydec.models.nets.press import (
     BlockPacker,
     Chunk,
