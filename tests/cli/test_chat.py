@@ -299,3 +299,22 @@ def test_an_empty_line_asks_again_and_settings_reach_the_model(chat, tmp_path):
     assert "top_p is 0.5 and does nothing here" in err
     saved = json.loads(at.read_text("utf-8"))["messages"]
     assert [m["content"] for m in saved if m["role"] == "user"] == ["The dog"]
+
+
+def test_ctrl_c_drops_what_is_being_typed_and_the_chat_goes_on(chat, monkeypatch):
+    typed = iter(["The fox", KeyboardInterrupt, KeyboardInterrupt, "The dog", EOFError])
+
+    def next_line():
+        line = next(typed)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    class TerminalInput(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("polydec.cli.chat.chat_line_reader", lambda editing: next_line)
+    monkeypatch.setattr(io, "StringIO", TerminalInput)
+    code, _, err = chat()
+    assert code == 0 and err.count("plain (") == 2 and err.count("Ctrl-D ends the chat") == 3

@@ -383,6 +383,10 @@ def test_a_constraint_may_come_through_a_pipe(polydec_command, model, tmp_path):
     )
     writer.join(10)
     assert code == 0 and out.strip() == '"fox"' and read == [1], err
+    # The schema itself does as well.
+    flags = ("--dtype", "float32", "--json-schema", ' {"enum": ["fox"]}', "--max-tokens", "12")
+    code, out, err = polydec_command("generate", "The fox", "--model", model, *flags)
+    assert code == 0 and out.strip() == '"fox"', err
 
 
 def test_what_does_nothing_is_said(polydec_command, model):

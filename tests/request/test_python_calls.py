@@ -78,6 +78,9 @@ def test_a_field_that_is_given_twice_is_refused(lm, call, sampling):
         ("num_return_sequences", "n"),
         ("num_beams", "method='beam'"),
         ("guided_json", "constraint"),
+        ("json_schema", "constraint"),
+        ("regex", "constraint=polydec.Regex(…)"),
+        ("stream", "polydec.stream(…)"),
     ],
 )
 def test_an_unknown_field_is_answered_with_what_it_is_called_here(lm, call, name, meant):

@@ -189,6 +189,11 @@ def test_the_list_follows_and_the_buttons_stay_in_sight(page):
             page.ask("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
             assert page.ask(AT_THE_END)
             page.ask("under = null")
+            # a window of another size, as a phone that is turned, keeps the end in sight
+            page.size(width - 60, height - 200)
+            page.until(AT_THE_END)
+            page.size(width, height)
+            page.until(AT_THE_END)
             page.ask("document.querySelector('#flow').scrollTop = 0")
             say(page, "And then?")
             assert page.ask(AT_THE_END) and page.ask(IN_SIGHT)
@@ -336,6 +341,18 @@ def test_a_step_shows_its_tree(page, picture):
     assert shown == wrote
     assert f"Step {at + 1} of" in page.ask("document.querySelector('.round p').textContent")
     assert page.ask("document.querySelectorAll('.step.chosen').length") == 1
+    # however long an answer is, the tree stands in sight beside the step
+    page.size(1200, 480)
+    page.ask(
+        "document.querySelector('.reply .turn').append(make('p', {style: 'height: 60rem'})), 0"
+    )
+    page.ask(f"document.querySelectorAll('.reply .step')[{at}].scrollIntoView({{block: 'start'}})")
+    bottoms = page.ask(
+        "['.round', '#flow'].map(at => document.querySelector(at).getBoundingClientRect().bottom)"
+    )
+    assert bottoms[0] <= bottoms[1] + 1
+    page.ask("document.querySelector('.reply .turn').lastChild.remove(), 0")
+    page.size(1200, 860)
     picture("tree")
     page.size(1200, 860, dark=True)
     picture("tree-dark")

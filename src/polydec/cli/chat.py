@@ -25,7 +25,7 @@ PROMPT = "> "
 def chat(
     flags: RequestFlags, system: Annotated[str | None, typer.Option(help="system message")] = None
 ) -> None:
-    """Talk to a model; /help lists what else can be typed. Ctrl-D or /quit ends the chat; Ctrl-C ends an answer.\f
+    """Talk to a model; /help lists what can be typed. Ctrl-D or /quit ends the chat; Ctrl-C ends an answer, or a line.\f
 
     Args:
         flags: Model, method and sampling of all answers.
@@ -85,8 +85,15 @@ def chat(
         try:
             # A file that is piped in may begin with a byte order mark.
             line = ask_line().removeprefix("\ufeff")
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             break
+        except KeyboardInterrupt:
+            if not terminal:
+                break
+            # A habit of shells: what was typed goes, and the conversation stays.
+            print()
+            print_chat_notice("Ctrl-D ends the chat")
+            continue
         except ValueError as error:
             # Bytes that are no UTF-8.
             print_chat_notice(error_sentence(error))

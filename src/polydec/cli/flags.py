@@ -122,9 +122,9 @@ class RequestFlags:
         Option(help="the answer matches this regular expression", rich_help_panel=CONSTRAINT),
     ] = None
     json_schema: Annotated[
-        Path | None,
+        str | None,
         Option(
-            help="the answer is JSON that the schema in this file allows",
+            help="the answer is JSON that this schema allows: a file, or the schema itself",
             rich_help_panel=CONSTRAINT,
         ),
     ] = None
@@ -264,10 +264,13 @@ class RequestFlags:
         Raises:
             RequestError: A file cannot be read, or several constraints are given.
         """
-        files = {"json_schema": self.json_schema, "grammar": self.grammar, "span_of": self.span_of}
+        files = {"grammar": self.grammar, "span_of": self.span_of}
         texts = {
             name: None if path is None else prompts.read_text(path) for name, path in files.items()
         }
+        texts["json_schema"] = (
+            None if self.json_schema is None else read_json_schema(self.json_schema)
+        )
         other = split_flag_pairs(
             "constraint", [self.constraint_] if self.constraint_ is not None else []
         )
@@ -351,6 +354,17 @@ class SteeringFlags:
         if self.steer is not None:
             steer.steering_option_values(self.steer, options)
         return {"steer": self.steer, "steer_options": options, "negative_prompt": second}
+
+
+def read_json_schema(given: str) -> str:
+    """Read what --json-schema is given: the schema itself, which begins with a brace, or the name
+    of its file.
+
+    Raises:
+        RequestError: The file cannot be read.
+    """
+    # Whoever has a file of such a name writes ./ before it.
+    return given if given.lstrip().startswith("{") else prompts.read_text(Path(given))
 
 
 def split_flag_pairs(flag: str, items: list[str] | None) -> dict[str, str]:

@@ -427,7 +427,7 @@ ORDERS = {
 
 KEYS = {
     "//…": "a message that begins with a slash",
-    "Ctrl-C": "end the answer that is being written",
+    "Ctrl-C": "end the answer that is being written, or drop what is being typed",
     "Ctrl-D": "end the chat",
 }
 """What else can be typed, and what it does."""

@@ -305,10 +305,21 @@ ELSEWHERE = {
     "prompt_lookup_num_tokens": "method='prompt-lookup'",
     "response_format": "constraint",
     "guided_json": "constraint",
+    "json_schema": "constraint",
+    "schema": "constraint",
+    "regex": "constraint=polydec.Regex(…)",
+    "guided_regex": "constraint=polydec.Regex(…)",
+    "grammar": "constraint=polydec.LarkGrammar(…)",
+    "choice": "constraint=[…]",
+    "choices": "constraint=[…]",
+    "guided_choice": "constraint=[…]",
     "structured_outputs": "constraint",
     "echo": "prompt + answer.text",
     "best_of": "method='best-of-n', options={'tries': …}",
     "system": "a chat message of the role system",
+    "system_prompt": "a chat message of the role system",
+    "messages": "prompt",
+    "stream": "polydec.stream(…)",
 }
 """What other engines' names are called here."""
 

@@ -21,7 +21,7 @@ from polydec.base.errors import RequestError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import asking, prompts
 from polydec.cli.declared_flags import expand_flag_parameters
-from polydec.cli.flags import BENT, LOADED, RequestFlags, SteeringFlags
+from polydec.cli.flags import BENT, LOADED, RequestFlags, SteeringFlags, read_json_schema
 from polydec.cli.terminal_output import print_result, table_cell_text
 from polydec.core.types import Exactness
 from polydec.methods.registry import registry
@@ -50,7 +50,7 @@ ENDED = {
 }
 """Flags that say which texts there may be and where they end, and over which cache."""
 IN_FILES = ("json_schema", "grammar", "span_of")
-"""Flags that name a file, whose text a certificate holds."""
+"""Flags that may name a file, whose text a certificate holds."""
 APART = {"method", "options", "raw", "seed", "n", "logprobs", "prompt_logprobs"}
 """Fields of a request that are given by themselves, or by the evidence that is gathered."""
 SEARCHES = ("search", "rollouts", "routing")
@@ -622,7 +622,8 @@ def flags_for_certificate(flags: RequestFlags, steered: SteeringFlags) -> dict[s
     # A certificate must be repeatable where these files do not exist.
     for name in IN_FILES:
         if name in out:
-            out[name] = prompts.read_text(out[name])
+            read = read_json_schema if name == "json_schema" else prompts.read_text
+            out[name] = read(out[name])
     return out
 
 
@@ -655,7 +656,7 @@ def request_from_certificate(old: Mapping[str, Any], folder: Path, json_: bool) 
             # Flags name files, so the texts become files again.
             at = folder / name
             at.write_text(str(flags[name]), "utf-8")
-            flags[name] = at
+            flags[name] = str(at) if name == "json_schema" else at
     # Prompts pass the same checks as those of a file; rows of another kind fail them.
     rows = [
         prompts.parse_prompt_row(
