@@ -282,6 +282,14 @@ def test_side_by_side(page, picture):
     assert page.ask("document.querySelectorAll('#right .draft').length") > 0, (
         "no draft was accepted: choose another prompt"
     )
+    # the verdict stays where one looks, wherever the answers are scrolled to
+    place = "document.querySelector('#verdict').getBoundingClientRect()"
+    for width, height in ((1280, 700), (390, 844)):
+        page.size(width, height)
+        for top in (0, 10_000):
+            page.ask(f"document.querySelector('#compare').scrollTop = {top}")
+            assert page.ask(f"{place}.top >= 0 && {place}.bottom <= innerHeight / 2")
+    page.size(1200, 860)
     picture("sides")
     assert page.log == []
 
