@@ -153,6 +153,26 @@ def test_errors_are_told_in_words(page):
         page.log.clear()
 
 
+def test_nothing_is_sent_before_a_model_is_there(page):
+    page.ask("document.querySelector('#clear').click()")
+    page.ask("document.querySelector('#verdict').textContent = ''")
+    before = page.ask("fetch('/').then(r => r.text())")
+    assert 'id="send" disabled' in before and 'id="go" disabled' in before
+    page.ask("begun = false")
+    try:
+        page.ask("document.querySelector('#said').value = 'hello'")
+        for form in ("ask", "race"):
+            page.ask(f"document.querySelector('#{form}').requestSubmit()")
+        assert page.ask("document.querySelectorAll('#log > *').length") == 0
+        assert page.ask("document.querySelector('#said').value") == "hello"
+        assert page.ask("document.querySelector('#verdict').textContent") == ""
+    finally:
+        page.ask("begun = true")
+        page.ask("document.querySelector('#said').value = ''")
+    assert page.ask("document.querySelector('#send').disabled") is False
+    assert page.log == []
+
+
 IN_SIGHT = (
     "['#send', '#stop'].every(s => { const r = document.querySelector(s).getBoundingClientRect();"
     " return r.top >= 0 && r.left >= 0 && r.bottom <= innerHeight && r.right <= innerWidth && r.height > 0; })"
