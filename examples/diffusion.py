@@ -21,7 +21,7 @@ model = polydec.load(given.model)
 
 def watch(event):
     """Print the canvas after every pass: gaps are dots. Events say what was filled, and how sure the model was."""
-    if type(event).__name__ == "Unmasked":
+    if type(event).__name__ == "UnmaskedEvent":
         filled = dict(zip(event.position, event.piece, strict=True))
         canvas.update(filled)
         line = "".join(canvas.get(at, "·") for at in range(*event.block))

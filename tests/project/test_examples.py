@@ -4,6 +4,7 @@ import ast
 import asyncio
 import json
 import os
+import re
 import runpy
 import socket
 import subprocess
@@ -16,6 +17,9 @@ import pytest
 
 import forked
 import polydec
+from polydec.core.trace import TraceEvent
+from polydec.methods.diffusion.loop import events as _canvas_events  # noqa: F401
+from polydec.methods.speculative.loop import events as _draft_events  # noqa: F401
 from polydec.request.async_engine import async_engine_of
 from project_paths import PROJECT_ROOT
 
@@ -41,7 +45,7 @@ SAYS = {
     "json_answer": '"has_a_harbour":',
     "search": "a-star-decoding",
     "train_a_drafter": "passes by plain decoding",
-    "diffusion": "fast-dllm",
+    "diffusion": "filled   ",
     "own_method": "passes by plain decoding",
 }
 """What each prints at its end, among other things."""
@@ -211,6 +215,21 @@ def test_a_notebook_is_kept_without_outputs(path):
     cells = json.loads(path.read_text("utf-8"))["cells"]
     for cell in cells:
         assert not cell.get("outputs") and cell.get("execution_count") is None
+
+
+def test_events_are_called_by_their_names():
+    """A name that no event has would show nothing, and raise nothing."""
+    known = {c.__name__ for c in event_classes(TraceEvent)}
+    named = list[str]()
+    for path in (*EXAMPLES, *NOTEBOOKS):
+        text = path.read_text("utf-8").replace('\\"', '"')
+        named += re.findall(r'\)\.__name__ == "(\w+)"|\bcase "(\w+)"', text)
+    names = ["".join(both) for both in named]
+    assert len(names) >= 7 and set(names) <= known, set(names) - known
+
+
+def event_classes(kind):
+    return {kind}.union(*(event_classes(c) for c in kind.__subclasses__()))
 
 
 CELLS = """
