@@ -158,7 +158,7 @@ class AccessGate:
         if scope["method"] != "POST":
             return
         usage.admit_request()
-        record_of(scope).when_ended(lambda record: usage.charge_tokens(record.counts.charged))
+        record_of(scope).when_ended(lambda record: usage.charge_tokens(record.counts.charged_tokens))
 
 
 def count_answers(scope: Scope, count: int) -> None:

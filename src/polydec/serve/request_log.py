@@ -70,7 +70,7 @@ class ResponseCounts:
     written: int = 0
 
     @property
-    def charged(self) -> int:
+    def charged_tokens(self) -> int:
         """Tokens that a quota counts: what was computed for the client, also where little of it is answered."""
         return self.prompt + max(self.output, self.written)
 
