@@ -24,6 +24,7 @@ from pydantic import BaseModel
 
 client = openai.OpenAI(base_url=BASE_URL, api_key=API_KEY, max_retries=0)
 GREEDY = {"model": MODEL, "temperature": 0, "max_tokens": MAX_TOKENS}
+FORMS = {**GREEDY, "max_tokens": 96}
 
 
 class Planet(BaseModel):
@@ -65,15 +66,15 @@ def check_stream():
 
 
 def check_schema():
-    form = client.chat.completions.parse(messages=CHAT, response_format=Planet, **GREEDY)
+    form = client.chat.completions.parse(messages=CHAT, response_format=Planet, **FORMS)
     assert isinstance(form.choices[0].message.parsed, Planet)
-    given = {"model": MODEL, "input": QUESTION, "max_output_tokens": 48}
+    given = {"model": MODEL, "input": QUESTION, "max_output_tokens": 96}
     assert isinstance(client.responses.parse(text_format=Planet, **given).output_parsed, Planet)
 
 
 def check_tools():
     called = client.chat.completions.create(
-        messages=CHAT, tools=[WEIGHT], tool_choice="required", **{**GREEDY, "max_tokens": 64}
+        messages=CHAT, tools=[WEIGHT], tool_choice="required", **FORMS
     )
     message = called.choices[0].message
     call = message.tool_calls[0]

@@ -1236,7 +1236,6 @@ UNMEASURED = {
     ): "figures of other pages, compared by lab/reports/test_orders.py",
     ("docs/methods.md", "| method |"): "titles and names of the cards",
     ("docs/families.md", "| family |"): "names and versions of models",
-    ("docs/serve.md", "| client |"): "versions",
     ("docs/serve.md", "| flag |"): DEFAULTS,
     ("docs/sampling.md", "| field |"): DEFAULTS,
     ("docs/training-flags.md", "| flag |"): DEFAULTS,

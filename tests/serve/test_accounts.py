@@ -86,6 +86,33 @@ def test_prefixes_of_requests_under_way_are_shared_within_a_key_only(both):
     assert mine < theirs - 60
 
 
+def test_who_asks_much_leaves_the_other_its_prefixes(both):
+    """A client that floods the server, also under many salts, takes no other one's kept texts."""
+    one, other = both
+    prompt = "A quiet orchard. " + PROMPT
+    first = ask(one, prompt)[2]["positions_fed"]
+    for at in range(6):
+        ask(other, f"Flood {at}. " + PROMPT, cache_salt=f"salt-{at}")
+    assert ask(one, prompt)[2]["positions_fed"] < first - 60
+
+
+def test_a_client_has_one_share_of_what_is_kept_under_all_its_salts():
+    class Cache:
+        def copy_shared(self):
+            pass
+
+    texts = KeyedTextCache(lambda: 0.0)
+    for at in range(KEYS_KEPT):
+        texts.store_text("k", (1,), Cache(), None, f"key-0:{at}")
+    texts.store_text("k", (1,), Cache(), None, "key-1:")
+    assert texts.take_text("k", "key-1:") is not None
+    memories = MethodMemories()
+    first = memories.of_method("key-1:", "stand")
+    for at in range(MEMORIES + 1):
+        memories.of_method(f"key-0:{at}", "stand")
+    assert memories.of_method("key-1:", "stand") is first
+
+
 @pytest.mark.parametrize("method", ["token-recycling", "suffix-automaton", "stand"])
 def test_what_a_method_remembers_is_its_clients_alone(both, method):
     one, other = both

@@ -23,6 +23,7 @@ from polydec.core.trace import EditedEvent, Observer, OpenedEvent, TraceEvent, i
 from polydec.core.transcript import Transcript
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.methods.economics.costs import PassCosts
+from polydec.models.sessions.reuse import cache_owner
 from polydec.models.text.token_texts import token_text
 from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
 from polydec.request.batching import BatchingMode
@@ -459,8 +460,9 @@ class Ticket:
 
 
 class MethodMemories:
-    """What methods keep between requests, by cache_salt and method. Bounded: beyond MEMORIES salts
-    the one that was asked for the longest ago is forgotten."""
+    """What methods keep between requests, by cache_salt and method. Bounded: beyond MEMORIES salts,
+    of the owner (`cache_owner`) that has the most, the one that was asked for the longest ago is
+    forgotten."""
 
     def __init__(self) -> None:
         self._by_salt = OrderedDict[str, dict[str, dict[str, Any]]]()
@@ -478,7 +480,10 @@ class MethodMemories:
         methods = self._by_salt.setdefault(cache_salt, {})
         self._by_salt.move_to_end(cache_salt)
         if len(self._by_salt) > MEMORIES:
-            self._by_salt.popitem(last=False)
+            owners = Counter(map(cache_owner, self._by_salt))
+            # Among equals the first: the salt that was asked for the longest ago.
+            largest = owners.most_common(1)[0][0]
+            del self._by_salt[next(s for s in self._by_salt if cache_owner(s) == largest)]
         return methods.setdefault(method, {})
 
 

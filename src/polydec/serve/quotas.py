@@ -210,7 +210,7 @@ class KeyUsage:
         """Count tokens of a request that has ended.
 
         Args:
-            tokens: How many, of prompts and of answers.
+            tokens: How many, of prompts and of all that was written.
         """
         # Without a limit nobody asks for the sum, so none is kept.
         if not self.quota.tokens or not tokens:

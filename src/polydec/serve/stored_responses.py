@@ -231,7 +231,8 @@ def _missing(name: str, param: str | None) -> RefusalError:
     else:
         what = param
     return RefusalError(
-        f"{what} is {short_repr(name)}: no response of that id is kept for you; it was not stored, has expired or was deleted",
+        f"{what} is {short_repr(name)}: no response of that id is kept for you; it was not stored, has expired or was deleted, "
+        "or the server was started anew",
         status=404,
         param=param,
         code="response_not_found",

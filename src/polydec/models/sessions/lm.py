@@ -3,6 +3,7 @@ that begin alike."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -19,7 +20,12 @@ from polydec.models.sessions.checks import can_run_adapters, router_shape
 from polydec.models.sessions.geometry import EmbeddingGeometry
 from polydec.models.sessions.ledger import SessionLedger
 from polydec.models.sessions.live_references import LiveReferences
-from polydec.models.sessions.reuse import CacheReuse, KeyedTextCache, common_prefix_length
+from polydec.models.sessions.reuse import (
+    CacheReuse,
+    KeyedTextCache,
+    cache_owner,
+    common_prefix_length,
+)
 from polydec.models.sessions.session import LMSession, SourceContext
 from polydec.models.sessions.soft import state_of
 
@@ -355,7 +361,8 @@ class CausalLaw:
     ) -> None:
         """Take over the cache of a session that closes.
 
-        The newest `keep` texts stay, or of a request's view the last one for its key.
+        `keep` texts stay, or of a request's view the last one for its key. Beyond them the owner
+        (`cache_owner`) that has the most loses its oldest one, so that none is left without.
 
         Args:
             text: The session's committed tokens.
@@ -372,4 +379,12 @@ class CausalLaw:
                 )
         elif self.keep and cache.length:
             kept = (cache_salt, text[: cache.length], cache)
-            self._kept = [*self._kept, kept][-self.keep :]
+            texts = [*self._kept, kept]
+            while len(texts) > self.keep:
+                owners = Counter(cache_owner(salt) for salt, _, _ in texts)
+                # Among equals the one that comes first, whose text is the oldest of all.
+                largest = owners.most_common(1)[0][0]
+                del texts[
+                    next(i for i, kept in enumerate(texts) if cache_owner(kept[0]) == largest)
+                ]
+            self._kept = texts

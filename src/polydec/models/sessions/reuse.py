@@ -32,6 +32,15 @@ AGAIN = 16
 most."""
 
 
+def cache_owner(cache_salt: str) -> str:
+    """Whose salt it is, where memory is shared evenly: what stands before the first colon.
+
+    A server writes its client and a colon before the salts of requests. So a client that makes up
+    many salts has no more room than another one.
+    """
+    return cache_salt.partition(":")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class CachedText:
     """A text and the cache of it.
@@ -75,9 +84,9 @@ class KeyedTextCache:
     """The texts of some keys, of each the last one.
 
     Bounded: where there are KEYS of them, another key's text takes the place of the one that was
-    idle the longest, if that was for IDLE seconds, else of the oldest of a salt that has more of
-    them than its own will have, and is not stored else. So a key that is in use keeps its text,
-    whatever else runs under its salt. A key names a text of its own under each cache_salt.
+    idle the longest, if that was for IDLE seconds, else of the oldest of an owner (`cache_owner`)
+    that has more of them than its own will have, and is not stored else. So a key that is in use
+    keeps its text, whatever else runs under its salt. A key names a text of its own under each cache_salt.
 
     Args:
         clock: Gives the time in seconds. Default: the monotonic clock.
@@ -137,13 +146,16 @@ class KeyedTextCache:
         oldest = min(self._kept, key=lambda other: self._kept[other].at)
         if now - self._kept[oldest].at >= IDLE:
             return oldest
-        texts_of = Counter(salt for salt, _ in self._kept)
-        # The salt that has the most texts gives up its oldest one.
+        texts_of = Counter(cache_owner(salt) for salt, _ in self._kept)
+        # The owner that has the most texts gives up its oldest one.
         largest, count = texts_of.most_common(1)[0]
-        # No salt has more texts than this one would have: nobody gives up one for it.
-        if count <= texts_of[cache_salt] + 1:
+        # None has more texts than this one would have: nobody gives up one for it.
+        if count <= texts_of[cache_owner(cache_salt)] + 1:
             return None
-        return min((p for p in self._kept if p[0] == largest), key=lambda p: self._kept[p].at)
+        return min(
+            (place for place in self._kept if cache_owner(place[0]) == largest),
+            key=lambda place: self._kept[place].at,
+        )
 
     def forget_text(self, key: str, cache_salt: str = "") -> None:
         """Drop the text of a key.
