@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polydec.base.errors import RequestError
 from polydec.core.request import Request, TokenLogprob
 from polydec.core.trace import (
     BranchedEvent,
@@ -330,3 +331,71 @@ def test_a_guard_sees_every_token_and_stops_what_must_not_be_written():
     with pytest.raises(ValueError, match="token 3 follows 5"):
         text.write_tokens((3,))
     assert text.guarded == 5 and text.tokens == [2, 5]
+
+
+class EndsAt:
+    """Rules that end a text of some length, and fail behind another one."""
+
+    def __init__(self, length, fails=99):
+        self.length, self.fails, self.seen = length, fails, []
+
+    def check_text(self, prompt, tokens):
+        if len(tokens) == self.fails:
+            raise RequestError(f"no law behind {len(prompt)} and {len(tokens)}")
+
+    def ends_answer(self, tokens, text):
+        self.seen.append((tuple(tokens), text))
+        return len(tokens) == self.length
+
+
+def test_rules_end_a_text_inside_an_accepted_run():
+    rules, events = EndsAt(3), []
+    answer = record(on=events.append, rules=rules, writer=lambda: Letters("cz")).open_answer(0)
+    assert answer.write_tokens([0, 1, 2, 3, 4], accepted=4) == 3
+    assert answer.finish_reason == "stop" and answer.reported_reason == "stop_when"
+    # What was held back for a stop string is told to nobody yet, and comes with the end.
+    assert rules.seen == [((0,), "a"), ((0, 1), "ab"), ((0, 1, 2), "ab")]
+    assert answer.text == "abc" == "".join(x for e in events[1:-1] for x in e.pieces)
+    assert events[-1] == FinishedEvent(0, "stop_when")
+    assert answer.finished_answer(None).finish_reason == "stop_when"
+
+
+def test_rules_are_not_asked_where_a_text_ends_anyway():
+    for rules, tokens, fields in (
+        (EndsAt(2), [0, 9], {}),
+        (EndsAt(2), [0, 2], {"writer": lambda: Letters("c")}),
+    ):
+        answer = text(rules=rules, **fields)
+        answer.write_tokens(tokens)
+        assert answer.reported_reason == "stop" and len(rules.seen) == 1
+    last = text(rules=EndsAt(2), max_tokens=2)
+    last.write_tokens([0, 1])
+    assert last.reported_reason == "stop_when"
+
+
+def test_rules_end_a_canvas_and_raise_at_what_is_written():
+    canvas = text(rules=EndsAt(2), max_tokens=8)
+    canvas.edit_tokens(TextEdit(write=((3, 5),)))
+    assert canvas.edit_tokens(TextEdit(write=((1, 4), (2, 3)))) == 2
+    assert canvas.tokens == [4, 3] and canvas.reported_reason == "stop_when"
+    broken = text(rules=EndsAt(9, fails=2))
+    broken.write_tokens([0, 1])
+    with pytest.raises(RequestError, match="no law behind 1 and 2"):
+        broken.write_tokens([2])
+
+
+def test_an_answer_ends_where_the_hypothesis_did_that_it_follows():
+    """A function that looks at the clock says yes at another token when it is asked again."""
+    rules = EndsAt(3)
+    whole = record(rules=rules)
+    answer, tried = whole.open_answer(0), whole.open_hypothesis()
+    tried.write_tokens([0, 1])
+    other = tried.fork()
+    tried.write_tokens([2, 3])
+    assert other.finish_reason is None and tried.reported_reason == "stop_when"
+    rules.length = 1
+    answer.follow_text(tried, 1)
+    assert answer.finish_reason is None
+    answer.follow_text(tried)
+    assert answer.tokens == [0, 1, 2] and answer.reported_reason == "stop_when"
+    assert tried.fork().reported_reason == "stop_when"

@@ -45,9 +45,24 @@ class Thing:
     sampling: dict[str, Any] = field(default_factory=dict)
 
 
+FORBIDDEN = (5, 70, 80)
+
+
+def bend_logits(token_ids, logits_V):
+    logits_V[list(FORBIDDEN)] = float("-inf")
+    logits_V[token_ids[-3]] += 4.0
+    return logits_V
+
+
+def stop_when_long(token_ids, text):
+    return sum(token_ids) % 5 == 0
+
+
 def things():
     """Every way to keep a cache and to steer, a constraint of each kind, every sampling rule with each of its fields away from
-    neutral."""
+    neutral, a function of each kind."""
+    yield Thing("function", "logits_processor", {"logits_processor": bend_logits})
+    yield Thing("function", "stop_when", {"stop_when": stop_when_long})
     for name in sorted(press.press_modules()):
         options = {"block": 16}  # texts are short here
         yield Thing("press", name, {"cache": name, "cache_options": options})
@@ -213,6 +228,11 @@ def obeyed(lm: LoadedModel, text, parts) -> None:
             for x in text:
                 assert language.allows_token(state, x), (t.name, text)
                 state = language.next_state(state, x)
+        if "logits_processor" in t.fields:
+            assert not set(text) & {*FORBIDDEN}
+        if "stop_when" in t.fields:
+            least = max(1, *(other.sampling.get("min_tokens", 1) for other in parts))
+            assert not any(stop_when_long(text[:n], "") for n in range(least, len(text)))
         allowed = t.sampling.get("allowed_token_ids")
         assert allowed is None or set(text) <= {*allowed}
         assert not set(text) & set(t.sampling.get("bad_token_ids", ()))

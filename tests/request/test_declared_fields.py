@@ -20,12 +20,18 @@ from project_paths import PROJECT_ROOT
 ROOT = PROJECT_ROOT
 NO_FLAG = {
     "prompt_ending": "a command is given one text, or keeps the chat itself",
+    "best_of": "a command prints while it decodes; method best-of-n chooses among texts",
+    "echo": "whoever gives a command the prompt has it",
+    "logits_processor": "a function: for programs",
+    "stop_when": "a function: for programs",
     "constraint": "five flags say it: --regex, --json-schema, --grammar, --choice, --span-of",
     "tools": "structured: for programs and over HTTP",
     "template": "structured: for programs and over HTTP",
 }
 NOT_OVER_HTTP = {
     "infill": "OpenAI's requests have no place for it",
+    "logits_processor": "a function of the client's program cannot run in the server",
+    "stop_when": "a function of the client's program cannot run in the server",
     "raw": "/v1/completions is raw, a chat is not",
     "constraint": "the fields of serve/constrained.py say it",
 }
@@ -105,7 +111,7 @@ def test_every_field_is_taken_and_described_over_http(path):
                 assert told[name][key] == value, name
     for name, option in sampling_fields().items():
         assert told[name]["description"] == option.json_schema()["description"], name
-    beside = {"max_tokens", "logprobs", "prompt_logprobs", "tools", "template"}
+    beside = {"max_tokens", "logprobs", "prompt_logprobs", "tools", "template", "best_of", "echo"}
     beside |= {"reasoning_format", "reasoning_budget", "prompt_ending"}  # by other engines' names
     assert set(ASKED.values()) | beside | NOT_OVER_HTTP.keys() == fields.ask_options().keys()
 

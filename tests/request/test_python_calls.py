@@ -298,3 +298,43 @@ def test_the_page_says_ten_tasks_in_no_more_lines_than_others():
         theirs = lines_of_tasks(code)
         assert theirs.keys() == tasks.keys(), name
         assert [n for n, count in tasks.items() if count > theirs[n]] == [], name
+
+
+def test_the_best_of_several(lm):
+    fields = {**TINY, "temperature": 1.5, "seed": 3}
+    drawn = generate(lm, "The fox", n=6, logprobs=1, **fields)
+    means = [sum(note.model_logp for note in c.logprobs) / 8 for c in drawn.choices]
+    ranked = sorted(range(6), key=lambda at: -means[at])
+    for call in (generate, submit_and_run):
+        best = call(lm, "The fox", n=2, best_of=6, **fields)
+        assert [c.text for c in best.choices] == [drawn.choices[at].text for at in ranked[:2]]
+        assert [c.score for c in best.choices] == [means[at] for at in ranked[:2]]
+        assert best.choices[0].logprobs is None and best.usage["completion_tokens"] == 48
+        for at, choice in enumerate(best.choices):
+            pieces = [p for p in best.pieces if p.choice == at]
+            assert "".join(p.text for p in pieces) == choice.text
+        assert {p.choice for p in best.pieces} == {0, 1} and "score" in best.to_json()["choices"][0]
+    assert ranked[:2] != [0, 1], "the first ones were the best"
+    with pytest.raises(RequestError, match=r"^best_of is 1: it must be at least n, which is 2$"):
+        generate(lm, "The fox", n=2, best_of=1, **fields)
+    with pytest.raises(RequestError, match=r"^best_of is 4: .* does not go with a stream$"):
+        stream_text(lm, "The fox", best_of=4, **fields)
+    ticket = Engine(lm).submit("The fox", n=2, best_of=6, **fields)
+    ticket.engine.cancel(ticket)
+    assert [c.finish_reason for c in ticket.completion().choices] == ["abort", "abort"]
+
+
+def test_a_prompt_is_echoed(lm):
+    fields = {**TINY, "temperature": 0.0}
+    bare = generate(lm, "The fox", **fields)
+    told = generate(lm, "The fox", echo=True, logprobs=2, **fields)
+    assert told.text == "The fox" + bare.text and told.token_ids == bare.token_ids
+    ids = lm.encode_prompt("The fox", raw=True)
+    assert [note.token for note in told.prompt_logprobs] == list(ids)
+    assert len(told.prompt_logprobs[1].top) == 2
+    assert generate(lm, ids, echo=True, **fields).text == lm.decode(ids) + bare.text
+    assert generate(lm, ids, echo=True, **fields).prompt_logprobs is None
+    with pytest.raises(RequestError, match=r"^echo is true: the prompt holds chat messages"):
+        generate(lm, [{"role": "user", "content": "x"}], echo=True, max_tokens=2, method="plain")
+    with pytest.raises(RequestError, match=r"^echo is true: a stream holds what is written"):
+        stream_text(lm, "The fox", echo=True, **fields)

@@ -253,6 +253,33 @@ def test_offsets_of_a_stream_count_text_that_is_held_back(http):
     assert chunks > 9 and marks["text_offset"] == whole["logprobs"]["text_offset"]
 
 
+def test_the_best_of_several_are_those_of_the_highest_mean_log_probability(http, lm):
+    prompts = ["Once upon a time", "The old river"]
+    body = {"max_tokens": 6, "temperature": 1.5, "seed": 7, "method": "plain", "ignore_eos": True}
+    drawn = post(http, {**body, "prompt": prompts, "n": 5, "logprobs": 0})["choices"]
+    best = post(http, {**body, "prompt": prompts, "n": 2, "best_of": 5, "polydec": True})
+    means = [sum(c["logprobs"]["token_logprobs"]) / 6 for c in drawn]
+    assert len(set(means)) == 10
+    for at in range(2):
+        ranked = sorted(range(5 * at, 5 * at + 5), key=lambda i: -means[i])[:2]
+        told = best["choices"][2 * at : 2 * at + 2]
+        assert [c["text"] for c in told] == [drawn[i]["text"] for i in ranked]
+        assert [c["index"] for c in told] == [2 * at, 2 * at + 1]
+    assert ranked != sorted(ranked) or means[0] < max(means[:5]), "the first ones were the best"
+    assert best["usage"]["completion_tokens"] == 60 and best["choices"][0]["logprobs"] is None
+    for pieces, choice in zip(best["polydec"]["pieces"], best["choices"], strict=True):
+        assert "".join(p["text"] for p in pieces) == choice["text"]
+    asked = {**body, "prompt": prompts[0], "n": 2, "best_of": 5, "echo": True, "logprobs": 1}
+    echoed = post(http, asked)["choices"]
+    for with_echo, without in zip(echoed, best["choices"][:2], strict=True):
+        assert with_echo["text"] == prompts[0] + without["text"]
+        assert len(with_echo["logprobs"]["tokens"]) == 6 + len(lm.encode(prompts[0]))
+    # As many as are drawn are no choice, and may be streamed.
+    streamed = {**body, "prompt": prompts[0], "n": 2, "best_of": 2, "stream": True}
+    with http.stream("POST", "/v1/completions", json=streamed) as answer:
+        assert answer.status_code == 200 and answer.read().endswith(b"data: [DONE]\n\n")
+
+
 @pytest.mark.parametrize("echo", [False, True])
 def test_offsets_of_a_stream_go_on_from_chunk_to_chunk(http, echo):
     """Each choice counts its own characters, over all chunks, behind the prompt where that is echoed."""
@@ -441,7 +468,10 @@ WRONG = [
     ({"prompt": "x", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream is false"),
     ({"prompt": "x", "polydec": "all"}, "polydec", "true, false or"),
     ({"prompt": [10**9], "echo": True}, "prompt", "ids lie in"),
-    ({"prompt": "x", "best_of": 4}, "best_of", "only 1"),
+    ({"prompt": "x", "best_of": 2, "n": 3}, "best_of", "at least n, which is 3"),
+    ({"prompt": "x", "best_of": 4, "stream": True}, "best_of", "known when all have ended"),
+    ({"prompt": "x", "best_of": 4, "polydec": "steps"}, "best_of", 'polydec "steps"'),
+    ({"prompt": "x", "best_of": True}, "best_of", "whole number"),
     ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options", "stream"),
     ({"prompt": "x", "response_format": {"type": "xml"}}, "response_format", "json_object"),
     (

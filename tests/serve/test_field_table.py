@@ -31,6 +31,7 @@ LEGAL = {
     **dict.fromkeys(("frequency_penalty", "presence_penalty", "min_p", "dry_multiplier"), 0.5),
     **dict.fromkeys(("top_n_sigma", "xtc_probability", "xtc_threshold"), 0.5),
     **dict.fromkeys(("n", "seed", "top_k", "max_tokens", "max_completion_tokens"), 1),
+    "best_of": 2,
     **dict.fromkeys(("dry_allowed_length", "max_output_tokens", "dimensions"), 1),
     **dict.fromkeys(("min_tokens", "prompt_logprobs", "dry_penalty_last_n"), 1),
     **dict.fromkeys(("ignore_eos", "include_stop_str_in_output", "stream", "echo"), False),

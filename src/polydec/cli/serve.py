@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -23,6 +23,9 @@ from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
 from polydec.request.loading import loading_options
 from polydec.serve.settings import RequestLimits, request_limit_options, server_setting_options
+
+if TYPE_CHECKING:
+    from polydec.serve.request_log import RequestLog
 
 MODEL = "Model"
 SERVER = "Server"
@@ -161,10 +164,6 @@ def serve(flags: ServeFlags) -> None:
     registry.check_names(flags.method, {})
     if flags.trace is not None and flags.replicas > 1:
         raise RequestError("serve does not take --trace with --replicas: a trace is of one process")
-    if flags.request_log is not None and flags.replicas > 1:
-        raise RequestError(
-            "serve does not take --request-log with --replicas: what a request took is known to its replica only"
-        )
     if flags.log_texts and flags.request_log is None:
         raise RequestError(
             "log_texts is given without --request-log: there is no line to hold texts"
@@ -176,7 +175,7 @@ def serve(flags: ServeFlags) -> None:
         )
     # Only now, as these imports load torch.
     from polydec.serve.app import create_app
-    from polydec.serve.quotas import counts_at_end, read_keys
+    from polydec.serve.quotas import read_keys
     from polydec.serve.run import check_address, open_listening_socket
     from polydec.serve.run import run_server as run
 
@@ -187,26 +186,16 @@ def serve(flags: ServeFlags) -> None:
     # Without a key only this machine may be listened on.
     keys = read_keys(flags.api_key_file, os.environ.get(KEY))
     check_address(flags.host, keys, flags.without_key)
-    # The front counts requests itself; tokens and the ends of answers are known to replicas only.
-    if flags.replicas > 1 and any(counts_at_end(key.quota) for key in keys):
-        raise RequestError(
-            "serve does not take tokens=… or answers=… of an API key with --replicas: each replica knows its own part only"
-        )
     load = partial(_load, loading=flags.loading, keep=flags.keep, method=flags.method)
     names = _named(flags.model or [LOADING["name"].default])
     trained = _trained(flags.with_ or [], names)
     loaders = _loaders(names, trained, load)
     if flags.replicas == 1:
-        from polydec.serve.request_log import RequestLog
         from polydec.serve.stored_responses import ResponseStore
         from polydec.serve.traced import ServerTrace
 
         # Before the trace is opened: a port in use may mean that another server writes to it.
         sock = open_listening_socket(flags.host, flags.port)
-        # After the socket: where the port is in use, the log may be that of the server that has it.
-        written = None
-        if flags.request_log is not None:
-            written = RequestLog(flags.request_log, flags.log_texts)
         app = create_app(
             loaders,
             limits=allowed,
@@ -216,7 +205,7 @@ def serve(flags: ServeFlags) -> None:
             lenient=lenient,
             origins=origins,
             trace=None if flags.trace is None else ServerTrace(flags.trace),
-            request_log=written,
+            request_log=_opened_log(flags),
             stored=ResponseStore(
                 flags.stored_responses, int(flags.stored_size * (1 << 20)), flags.stored_seconds
             ),
@@ -226,10 +215,13 @@ def serve(flags: ServeFlags) -> None:
     # The replicas share the processor's cores.
     each = flags.threads or max(1, (os.cpu_count() or 1) // flags.replicas)
     load = partial(load, loading={**flags.loading, "threads": each})
-    from polydec.serve.replicas import create_front, fleet_of
+    from polydec.serve.replica_front import create_front
+    from polydec.serve.replicas import fleet_of
 
     # Before any process is started: a port in use ends the command at once.
     sock = open_listening_socket(flags.host, flags.port)
+    # Before them as well: a log that cannot be written ends the command.
+    written = _opened_log(flags)
     fleet = fleet_of(
         flags.replicas,
         _loaders(names, trained, load),
@@ -238,8 +230,19 @@ def serve(flags: ServeFlags) -> None:
         threads=each,
         lenient=lenient,
     )
-    front = create_front(fleet, limits=allowed, keys=keys, local=local, origins=origins)
+    front = create_front(
+        fleet, limits=allowed, keys=keys, local=local, origins=origins, request_log=written
+    )
     run(front, sock, drain=flags.drain, access_log=flags.access_log)
+
+
+def _opened_log(flags: ServeFlags) -> RequestLog | None:
+    """The request log. It is opened after the socket: where the port is in use, it may be that of the server that has it."""
+    from polydec.serve.request_log import RequestLog
+
+    if flags.request_log is None:
+        return None
+    return RequestLog(flags.request_log, flags.log_texts)
 
 
 def check_server_flags(flags: ServeFlags) -> None:

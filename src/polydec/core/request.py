@@ -98,6 +98,37 @@ class TextGuard(Protocol):
         ...
 
 
+class AnswerRules(Protocol):
+    """What functions of the user's say of an answer as it is written."""
+
+    def check_text(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Look at a text behind which a token is to be written.
+
+        Args:
+            prompt: Token ids of the prompt.
+            tokens: Token ids of the answer so far.
+
+        Raises:
+            RequestError: The law behind this text is none.
+        """
+        ...
+
+    def ends_answer(self, tokens: Sequence[int], text: str) -> bool:
+        """Tell whether an answer is over.
+
+        Args:
+            tokens: Its token ids so far, at least one.
+            text: What it reads as, as far as that is certain.
+
+        Returns:
+            True where nothing follows.
+
+        Raises:
+            RequestError: It cannot be told.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Request:
     """One request in token ids; it asks for `n` answers to one prompt.
@@ -118,6 +149,7 @@ class Request:
         given: What is known of the answer, by position, None for a gap; `max_tokens` entries, or
             empty where nothing is known. Only canvases can have some.
         prompt_logprobs: The same as `logprobs`, of the prompt's tokens. None: nothing of them.
+        rules: Functions that are asked about each token that is written. None: there are none.
     """
 
     prompt: tuple[int, ...]
@@ -132,6 +164,7 @@ class Request:
     guard: TextGuard | None = None
     given: tuple[int | None, ...] = ()
     prompt_logprobs: int | None = None
+    rules: AnswerRules | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -238,7 +271,7 @@ class Result:
     Attributes:
         token_ids: Token ids, EOS or stop id included.
         text: The text, without EOS and stop id, and cut before a stop string.
-        finish_reason: "stop" or "length".
+        finish_reason: "stop", "length", or "stop_when" where the request's rules ended it.
         logprobs: One entry for each token; None where they were not asked for.
         stats: What the family of the method counts.
         score: What a search ranked the answer by; None where nothing was ranked.

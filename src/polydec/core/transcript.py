@@ -6,11 +6,13 @@ hypotheses of a search. Where an answer ends is decided in `AnswerText` and nowh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import DraftScores
 from polydec.core.request import (
+    AnswerRules,
     AnswerStats,
     PromptLogprob,
     Request,
@@ -103,10 +105,13 @@ class AnswerText:
         "_guarded",
         "_pieces",
         "_record",
+        "_rules",
         "_score",
+        "_spelled",
         "_writer",
         "branch",
         "choice",
+        "ended_by_rule",
         "ends",
         "finish_reason",
         "limit",
@@ -143,6 +148,10 @@ class AnswerText:
             self._guarded = None
         else:
             self._guarded = request.guard.start_state(request.prompt)
+        # What the functions of the request see: its text is put together for them alone.
+        self._rules = request.rules
+        self._spelled = ""
+        self.ended_by_rule = False
         self.tokens: list[int] = []
         self.notes: list[TokenLogprob] = []
         self._score: float | None = None
@@ -213,6 +222,14 @@ class AnswerText:
     def text(self) -> str:
         return "".join(self._pieces)
 
+    @property
+    def reported_reason(self) -> str | None:
+        """`finish_reason`, and "stop_when" where a rule of the request ended the text: to a method
+        that is an end like any other, and users are told which."""
+        if self.ended_by_rule:
+            return "stop_when"
+        return self.finish_reason
+
     def write_tokens(
         self, tokens: Sequence[int], notes: Sequence[TokenLogprob] = (), accepted: int = 0
     ) -> int:
@@ -230,6 +247,15 @@ class AnswerText:
             RequestError: The answer has ended, a canvas is open, or the request's guard forbids a
                 token.
         """
+        return self._append(tokens, notes, accepted, self._rules)
+
+    def _append(
+        self,
+        tokens: Sequence[int],
+        notes: Sequence[TokenLogprob],
+        accepted: int,
+        rules: AnswerRules | None,
+    ) -> int:
         if self.finish_reason is not None:
             raise RequestError("the answer has ended: nothing can be written to it")
         if self._ahead:
@@ -237,7 +263,7 @@ class AnswerText:
                 "tokens stand behind a gap: edit the text instead of appending to it"
             )
         at = self._begin + len(self.tokens)
-        pieces = self._take(tokens, notes)
+        pieces = self._take(tokens, notes, rules)
         # What stands behind an end has no piece: it was not taken.
         count = len(pieces)
         new = tuple(tokens[:count])
@@ -294,7 +320,7 @@ class AnswerText:
             noted = [notes[p] for p in range(at, at + ready)]
         else:
             noted = ()
-        pieces = self._take(new, noted)
+        pieces = self._take(new, noted, self._rules)
         # The writer may hold some tokens back, such as the beginning of a stop string.
         del self._ahead[: len(pieces)]
         self._tell(edit, tuple(new[: len(pieces)]), pieces, min(accepted, len(pieces)))
@@ -321,6 +347,8 @@ class AnswerText:
         twin._score = self.score
         twin._guarded = self._guarded
         twin.finish_reason = self.finish_reason
+        twin.ended_by_rule = self.ended_by_rule
+        twin._spelled = self._spelled
         twin._pieces = list(self._pieces)
         twin._ahead = list(self._ahead)
         self.went_on = True
@@ -348,7 +376,12 @@ class AnswerText:
         if length is None:
             self.score = other.score
         if stop > have:
-            self.write_tokens(other.tokens[have:stop], other.notes[have:stop])
+            # The request's rules were asked when the other text was written: a function that looks
+            # at the clock would end this one elsewhere.
+            rules = None
+            if other.ended_by_rule and stop == len(other.tokens):
+                rules = _FollowedEnd(stop)
+            self._append(other.tokens[have:stop], other.notes[have:stop], 0, rules)
 
     def finished_answer(self, stats: AnswerStats) -> Result:
         """The finished answer."""
@@ -361,26 +394,35 @@ class AnswerText:
         return Result(
             tuple(self.tokens),
             self.text,
-            self.finish_reason,
+            self.reported_reason or self.finish_reason,
             notes,
             stats,
             self.score,
             self.choice or 0,
         )
 
-    def _take(self, tokens: Iterable[int], notes: Sequence[TokenLogprob]) -> tuple[str, ...]:
+    def _take(
+        self, tokens: Iterable[int], notes: Sequence[TokenLogprob], rules: AnswerRules | None
+    ) -> tuple[str, ...]:
         """Make these final, up to the end; the text that each made certain."""
         pieces: list[str] = []
         # Each token passes the guard, the end ids and the writer, in this order.
         for x in tokens:
+            if rules is not None:  # raises where a function failed at the law of this token
+                rules.check_text(self._record.request.prompt, self.tokens)
             if self._guard is not None:  # raises where the request's rules forbid the token
                 self._guarded = self._guard.next_states(self._guarded, x)
             self.tokens.append(x)
             ended = x in self.ends
             # An end id has no text of its own; the writer then gives what it held back.
             pieces.append("" if ended else self._writer.push_token(x))
+            if self._rules is not None:
+                self._spelled += pieces[-1]
             if ended or self._writer.stopped:
                 self.finish_reason = "stop"
+            elif rules is not None and rules.ends_answer(self.tokens, self._spelled):
+                self.finish_reason = "stop"
+                self.ended_by_rule = True
             elif len(self.tokens) == self.limit:
                 self.finish_reason = "length"
             if self.finish_reason is not None:
@@ -418,7 +460,34 @@ class AnswerText:
         if choice is not None:
             if behind:
                 on(EditedEvent(choice, TextEdit(erase=behind), (), (), 0))
-            on(FinishedEvent(choice, self.finish_reason))
+            on(FinishedEvent(choice, self.reported_reason or self.finish_reason))
+
+
+@dataclass(frozen=True)
+class _FollowedEnd:
+    """The rules of an answer that follows a hypothesis, which ended by rules behind `length` tokens."""
+
+    length: int
+
+    def check_text(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        """Accept what the hypothesis was allowed to write.
+
+        Args:
+            prompt: Not read.
+            tokens: Not read.
+        """
+
+    def ends_answer(self, tokens: Sequence[int], text: str) -> bool:
+        """Tell whether the hypothesis had ended here.
+
+        Args:
+            tokens: Token ids of the answer so far.
+            text: Not read.
+
+        Returns:
+            True where it had.
+        """
+        return len(tokens) == self.length
 
 
 def common_prefix_tokens(texts: Iterable[AnswerText]) -> list[int]:

@@ -22,6 +22,7 @@ from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit, ModelArtefact
 from polydec.models.text import prompt_ending
 from polydec.models.text.message_forms import joined_text
+from polydec.request.answer_functions import answer_functions, check_functions
 from polydec.request.answer_language import answer_language, constraint_of_request
 from polydec.request.families import request_family
 from polydec.request.fields import Ask, convert_ask
@@ -89,7 +90,12 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
             with another one.
     """
     ask = convert_ask(ask)
+    check_functions(ask)
     ask = replace(ask, constraint=constraint_of_request(ask.constraint))
+    # What is echoed has log-probabilities where the answer has some.
+    if ask.echo and ask.logprobs is not None:
+        listed = max(ask.logprobs, ask.prompt_logprobs or 0)
+        ask = replace(ask, prompt_logprobs=listed)
     # Over bytes the vocabulary is another one, so ids below are compared with that of the view.
     view = model.in_units(ask.units, ask.covers)
     # The family is the model's own: a view over bytes hides an encoder.
@@ -200,21 +206,32 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
     guard = build_guard(
         checked.sampling, eos=checked.eos, stop_ids=checked.stop_ids, language=allowed.language
     )
+    functions = answer_functions(ask, checked.sampling.min_tokens)
     request = Request(
         encoded.ids,
         length,
         stop_ids=checked.stop_ids,
         ignore_eos=ask.ignore_eos,
         seed=ask.seed,
-        logprobs=ask.logprobs,
+        # Answers are chosen by their log-probabilities, also where nobody is shown them.
+        logprobs=0 if ask.logprobs is None and ask.best_of is not None else ask.logprobs,
         writer=writer,
-        n=ask.n,
+        n=ask.answer_count,
         guard=guard,
         given=encoded.infill,
         prompt_logprobs=ask.prompt_logprobs,
+        rules=functions,
     )
     return BentRequest(
-        encoded, request, law, steered, allowed.language, allowed.ending, thinking, reuse
+        encoded,
+        request,
+        law,
+        steered,
+        allowed.language,
+        allowed.ending,
+        thinking,
+        reuse,
+        None if functions is None else functions.processor,
     )
 
 
@@ -295,6 +312,12 @@ def _check_together(checked: CheckedRequest) -> None:
     if ask.prompt_logprobs is not None and checked.form.vectors:
         raise RequestError(
             f"prompt_logprobs is {ask.prompt_logprobs}: the prompt holds vectors, which have no law, so leave it out"
+        )
+    if ask.answer_count < ask.n:
+        raise RequestError(f"best_of is {ask.best_of}: it must be at least n, which is {ask.n}")
+    if ask.echo and checked.form.messages:
+        raise RequestError(
+            "echo is true: the prompt holds chat messages, and an echo is of a text or of token ids, so leave it out"
         )
     # Each alone is a promise about length, and together they may have no answer.
     if ask.finish and checked.sampling.min_tokens:

@@ -12,7 +12,13 @@ from typing import Any, Unpack
 import torch
 
 from polydec.request.engine import Completion, Engine, Piece, Ticket
-from polydec.request.fields import Ask, Prompt, RequestFields, ask_from_fields
+from polydec.request.fields import (
+    Ask,
+    Prompt,
+    RequestFields,
+    ask_from_fields,
+    refuse_streamed,
+)
 from polydec.request.loaded import LoadedModel, check_loaded_model
 
 _SHARED = Lock()
@@ -141,7 +147,9 @@ class AsyncEngine:
             RequestError: Something cannot be honoured, in one sentence.
             TypeError: A field is unknown, stands beside an Ask, or twice.
         """
-        request = self._begin(prompt, fields)
+        ask = ask_from_fields(prompt, fields)
+        refuse_streamed(ask)
+        request = self._begin(ask, {})
         try:
             while True:
                 news = await request.next_news()

@@ -28,7 +28,14 @@ from polydec.models.text.token_texts import token_text
 from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
 from polydec.request.batching import BatchingMode
 from polydec.request.fair_queue import FairQueue, can_start_answers
-from polydec.request.fields import Ask, Prompt, RequestFields, ask_from_fields, holds_prompts
+from polydec.request.fields import (
+    Ask,
+    Prompt,
+    RequestFields,
+    ask_from_fields,
+    holds_prompts,
+    refuse_streamed,
+)
 from polydec.request.loaded import LoadedModel, check_loaded_model
 from polydec.request.stages import EncodedRequest, RequestPlan
 from polydec.request.tool_calls import ToolCall, read_calls, tool_names
@@ -44,9 +51,10 @@ N = TypeVar("N", TokenLogprob, PromptLogprob)
 class Choice:
     """One answer.
 
-    text: without what ended it; token_ids: EOS or stop id included; finish_reason: "stop", "length"
-    or "abort"; logprobs: of each token where the request asks for them, else None; score: what a
-    search ranked it by, None where nothing was ranked; reasoning: what was thought before it, None
+    text: without what ended it; token_ids: EOS or stop id included; finish_reason: "stop", "length",
+    "stop_when" where that function ended it, or "abort"; logprobs: of each token where the request
+    asks for them, else None; score: what a search ranked it by, or its mean log-probability where
+    it is one of the best of several, None where nothing was ranked; reasoning: what was thought before it, None
     where nothing was, or is parted from the text; tools: names of the tools that it might call.
     """
 
@@ -331,20 +339,27 @@ class Ticket:
             raise self.task.error
         # A request that was stopped has the answers so far.
         if self.results:
-            choices = tuple(
-                self._parted(Choice(r.text, r.token_ids, r.finish_reason, r.logprobs, r.score))
+            written = [
+                Choice(r.text, r.token_ids, r.finish_reason, r.logprobs, r.score)
                 for r in self.results
-            )
+            ]
         else:
-            choices = tuple(self._so_far(choice) for choice in self.plan.request.choices)
+            written = [self._so_far(choice) for choice in self.plan.request.choices]
+        ask = self.plan.encoded.ask
+        given = range(len(written))
+        if ask.best_of is not None:
+            given = _best_answers(written, ask.n)
+            written = [replace(c, score=_mean_logprob(c)) for c in written]
+        choices = tuple(self._parted(written[at]) for at in given)
+        # What was drawn and not given was computed all the same.
         usage = {
             "prompt_tokens": len(self.plan.request.prompt) + self.plan.source,
-            "completion_tokens": sum(len(c.token_ids) for c in choices),
+            "completion_tokens": sum(len(c.token_ids) for c in written),
         }
         thinking = self.plan.thinking
         # Part of the completion, and counted besides.
         if thinking is not None:
-            thought = (thinking.track.thought_tokens(c.token_ids) for c in choices)
+            thought = (thinking.track.thought_tokens(c.token_ids) for c in written)
             usage["reasoning_tokens"] = sum(thought)
         if self.plan.request.prompt_logprobs is None:
             noted = None
@@ -356,7 +371,7 @@ class Ticket:
             self.method,
             self._metrics(usage["completion_tokens"]),
             noted,
-            (*self.watch.taken, *self.watch.edits),
+            _edits_of((*self.watch.taken, *self.watch.edits), given),
             self.plan.unit,
             self._cached_tokens,
         )
@@ -375,19 +390,32 @@ class Ticket:
         text = self.transcript.texts.get(choice)
         if text is None:
             return Choice("", (), "abort")
-        return self._parted(Choice(text.text, tuple(text.tokens), text.finish_reason or "abort"))
+        return Choice(text.text, tuple(text.tokens), text.reported_reason or "abort")
 
     def _parted(self, choice: Choice) -> Choice:
         """An answer as users see it: its tokens have their text, and what was thought before it
         stands apart where that is asked for."""
-        if choice.logprobs is not None:
+        ask = self.plan.encoded.ask
+        if ask.logprobs is None:
+            choice = replace(choice, logprobs=None)
+        elif choice.logprobs is not None:
             choice = replace(choice, logprobs=self._spelled_notes(choice.logprobs))
-        if self.plan.encoded.ask.tools:
-            choice = replace(choice, tools=tool_names(self.plan.encoded.ask.tools))
-        if self.plan.thinking is None:
-            return choice
-        thought, said = self.plan.thinking.split_answer(choice.text, choice.finish_reason)
-        return replace(choice, text=said, reasoning=thought)
+        if ask.tools:
+            choice = replace(choice, tools=tool_names(ask.tools))
+        if self.plan.thinking is not None:
+            thought, said = self.plan.thinking.split_answer(choice.text, choice.finish_reason)
+            choice = replace(choice, text=said, reasoning=thought)
+        if ask.echo:
+            choice = replace(choice, text=self._echo + choice.text)
+        return choice
+
+    @cached_property
+    def _echo(self) -> str:
+        """The prompt's text."""
+        encoded = self.plan.encoded
+        if isinstance(encoded.ask.prompt, str):
+            return encoded.ask.prompt
+        return encoded.checked.model.checkpoint.text.decode(encoded.ids)
 
     def _spelled_notes(self, notes: Sequence[N]) -> tuple[N, ...]:
         """Log-probabilities with the text of each token."""
@@ -457,6 +485,30 @@ class Ticket:
             ],
             "kernel": self.engine.model.checkpoint.kernel,
         }
+
+
+def _mean_logprob(choice: Choice) -> float:
+    """Of the tokens of an answer under the model; of one without any, less than of all others."""
+    if not choice.logprobs:
+        return -inf
+    return sum(note.model_logp for note in choice.logprobs) / len(choice.logprobs)
+
+
+def _best_answers(written: Sequence[Choice], count: int) -> Sequence[int]:
+    """The numbers of the answers of the highest mean log-probability, the best first; of equal ones
+    the earlier first."""
+    ranked = sorted(range(len(written)), key=lambda at: -_mean_logprob(written[at]))
+    return ranked[:count]
+
+
+def _edits_of(edits: Sequence[EditedEvent], given: Sequence[int]) -> tuple[EditedEvent, ...]:
+    """The edits of the answers that are given, by their new numbers."""
+    place = {old: new for new, old in enumerate(given)}
+    return tuple(
+        edit if place[edit.choice] == edit.choice else replace(edit, choice=place[edit.choice])
+        for edit in edits
+        if edit.choice in place
+    )
 
 
 class MethodMemories:
@@ -864,7 +916,9 @@ def stream(
         TypeError: A field is unknown, stands beside an Ask, or twice.
     """
     engine = Engine(model)
-    ticket = engine.submit(prompt, on=on, passes=passes, **fields)
+    ask = ask_from_fields(prompt, fields)
+    refuse_streamed(ask)
+    ticket = engine.submit(ask, on=on, passes=passes)
     yield from stream_ticket(engine, ticket)
 
 

@@ -12,6 +12,7 @@ from polydec.base.options import as_text, join_names
 from polydec.core.types import Exactness
 from polydec.laws.constraints.everything import UnrestrictedLanguage
 from polydec.laws.shapers._rule import SamplingRuleContext
+from polydec.laws.shapers.logits_processor import LogitsProcessorRule
 from polydec.laws.shapers.sampling import (
     Sampling,
     active_rule_names,
@@ -82,6 +83,7 @@ def explain_request(model: LoadedModel, ask: Ask) -> list[RequestPart]:
         *_constraint(checked.ask),
         *_rules(checked),
         *_method(made),
+        *_stop_function(checked.ask),
         *_length(made),
     ]
 
@@ -149,6 +151,8 @@ def _changes(model: LoadedModel, ask: Ask) -> Iterator[tuple[str, Ask]]:
         yield "without the constraint", replace(ask, constraint=None, finish=False)
     if ask.finish:
         yield "without finish", replace(ask, finish=False)
+    if ask.logits_processor is not None:
+        yield "without logits_processor", replace(ask, logits_processor=None)
     if ask.max_tokens is not None:
         yield "with max_tokens left out", replace(ask, max_tokens=None)
     if ask.infill is not None:
@@ -339,8 +343,10 @@ def _rules(checked: CheckedRequest) -> Iterator[RequestPart]:
     sampling = checked.sampling
     names, still = _acting(checked)
     for name in names:
-        # The constraint has a part of its own, with more to say.
-        if name != "constraint":
+        # The constraint has a part of its own, with more to say; the function has no field here.
+        if name == "logits_processor":
+            yield RequestPart("sampling rule", name, "whatever a function makes of each row", {})
+        elif name != "constraint":
             yield RequestPart(
                 "sampling rule",
                 name,
@@ -367,8 +373,17 @@ def _acting(checked: CheckedRequest) -> tuple[list[str], dict[str, str]]:
         geometry = lm.geometry
     else:
         geometry = None
+    if checked.ask.logits_processor is None:
+        processor = None
+    else:
+        processor = LogitsProcessorRule(checked.ask.logits_processor)
     setting = SamplingRuleContext(
-        some_end, some_end, words=lm.vocab.words, geometry=geometry, language=language
+        some_end,
+        some_end,
+        words=lm.vocab.words,
+        geometry=geometry,
+        language=language,
+        processor=processor,
     )
     names, cut = active_rule_names(sampling, setting, checked.ask.order)
     # These were cut off because greedy choice comes first.
@@ -398,6 +413,11 @@ def _method(made: RequestPlan) -> Iterator[RequestPart]:
         _written(made.options),
         tuple(n.name for n in card.needs),
     )
+
+
+def _stop_function(ask: Ask) -> Iterator[RequestPart]:
+    if ask.stop_when is not None:
+        yield RequestPart("stop", "stop_when", "an answer ends where a function says so", {})
 
 
 def _length(made: RequestPlan) -> Iterator[RequestPart]:

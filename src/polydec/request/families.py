@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from polydec.base.errors import RequestError
@@ -276,6 +276,10 @@ def _check_no_next_token(checked: CheckedRequest, kind: DecodingFamily) -> None:
         raise RequestError(
             f"constraint needs a text that is written from left to right, and {model} writes in any order: leave it out"
         )
+    if ask.logits_processor is not None:
+        raise RequestError(
+            f"logits_processor is given: it bends the law of the next token, and {model} writes in any order: leave it out"
+        )
     if ask.prompt_logprobs is not None:
         raise RequestError(
             f"prompt_logprobs is {ask.prompt_logprobs}: {model} has no law of a next token, so leave it out"
@@ -317,7 +321,8 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
     model = encoded.model
     checked = encoded.checked
     order = encoded.ask.order
-    shapers = build_shapers(
+    build = partial(
+        build_shapers,
         checked.sampling,
         order=order,
         eos=checked.eos,
@@ -328,6 +333,10 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
         geometry=model.checkpoint.lm.geometry,
         language=bent.language,
     )
+    shapers = build(processor=bent.processor)
+    draft_shapers = shapers
+    if bent.processor is not None:
+        draft_shapers = build(processor=bent.processor.for_draft())
 
     @cache
     def shaped_draft() -> Any:
@@ -339,7 +348,7 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
         # The laws of a canvas' gaps only choose what is proposed, so they stay as they are.
         if not family_of(draft).continues_text:
             return draft
-        bent = shapers
+        bent = draft_shapers
         # A draft that may have another vocabulary takes the rules that name no token.
         if ANY_DRAFT in checked.card.needs:
             bent = build_shapers(

@@ -5,7 +5,7 @@ and the docs are made of these. Nothing here loads what computes. Annotations ar
 text (no `from __future__`), as they are read.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from reprlib import Repr
@@ -27,12 +27,15 @@ from polydec.base.options import (
     short_repr,
 )
 from polydec.laws.constraints.protocols import OutputConstraint
-from polydec.laws.shapers._rule import ENGINES
+from polydec.laws.shapers._rule import ENGINES, LogitsFunction
 from polydec.laws.shapers.declared import SamplingKeywords
 
 if TYPE_CHECKING:
     from polydec.laws.shapers.sampling import Sampling
     from polydec.models.sessions.soft import Soft
+
+StopFunction = Callable[[tuple[int, ...], str], Any]
+"""Takes an answer so far, as token ids and as text; returns whether it is over."""
 
 Prompt = str | Sequence["int | Soft"] | Sequence[Mapping[str, str]]
 """Text (through the chat template where the model has one), token ids as they stand (vectors among
@@ -72,6 +75,11 @@ class Ask:
     where the tokens run out, the answer is led to an end that the constraint allows
     (`DeadlineLanguage`). The n answers share the seed and have their own randomness each.
 
+    best_of: so many answers are drawn, and usage counts all of them; the n whose tokens have the
+    highest mean log-probability under the model are given, the best first (`Choice.score`). echo:
+    each answer's text begins with the prompt's, as it was given or as its ids read; with `logprobs`
+    come those of the prompt (`Completion.prompt_logprobs`). Neither goes with a stream.
+
     reasoning_format: "auto" parts what the model thinks from what it answers, by the marks that its
     chat template or its tokenizer has (`Choice.reasoning`); a constraint then begins behind the
     thinking, and texts of `stop` end the answer alone. Nothing changes for a model of which nothing
@@ -101,6 +109,14 @@ class Ask:
     cache_salt: texts of one engine that begin alike share what was computed for them, a reuse_key
     names a text, and methods may keep a memory from request to request: all of it only among
     requests of one salt. No text depends on it.
+
+    logits_processor: bends the law of each next token, in the place that `order` has for it: it is
+    given the token ids of prompt and answer so far and their logits, a tensor of shape ``[V]``, and
+    returns the logits that take their place. stop_when: is given the token ids and the text of the
+    answer behind each token, as far as the text is certain; where it returns what is true, the
+    answer ends there, with finish_reason "stop_when" (not before `min_tokens`). Both are called in
+    the thread that runs the engine, also for texts that never become the answer, so each must
+    return the same for the same arguments. Where one raises, its request ends with a RequestError.
 
     tools: as chat templates take it (JSON schemas of functions), only beside chat messages.
     template: further names, such as {"enable_thinking": False}.
@@ -134,6 +150,13 @@ class Ask:
     include_stop: Annotated[bool, "leave the stop string in the text"] = False
     seed: Annotated[int, InRange(-LARGEST, LARGEST), "names the randomness"] = 0
     n: Annotated[int, InRange(1, CHOICES), "answers to one prompt"] = 1
+    best_of: Annotated[
+        int | None,
+        InRange(1, CHOICES),
+        ValueNote("none: n"),
+        "answers that are drawn, of which the n of the highest mean log-probability are given",
+    ] = None
+    echo: Annotated[bool, "the prompt's text before each answer"] = False
     logprobs: Annotated[
         int | None,
         InRange(0, ALTERNATIVES),
@@ -215,6 +238,18 @@ class Ask:
     cache_salt: Annotated[
         str, "requests share what was computed for earlier ones only with those of the same salt"
     ] = ""
+    logits_processor: Annotated[
+        LogitsFunction | None,
+        ParseAs(object),
+        ValueNote("none: the law as it is"),
+        "a function of token ids and logits that gives the logits to sample from",
+    ] = None
+    stop_when: Annotated[
+        StopFunction | None,
+        ParseAs(object),
+        ValueNote("none: nothing besides"),
+        "a function of an answer's token ids and text that says whether it ends there",
+    ] = None
     tools: Annotated[Sequence[Mapping[str, Any]], ParseAs(object), "what the model may call"] = ()
     template: Annotated[Mapping[str, Any], "further names that the chat template is told"] = field(
         default_factory=dict[str, Any]
@@ -225,6 +260,13 @@ class Ask:
         ValueNote("continue goes on with the final message"),
         "what the text of a chat ends with: what opens the assistant's turn, its final message, or nothing more",
     ] = "reply"
+
+    @property
+    def answer_count(self) -> int:
+        """Answers that are written."""
+        if self.best_of is None:
+            return self.n
+        return self.best_of
 
     def __repr__(self) -> str:
         """The prompt, cut short, and the fields that were set."""
@@ -261,6 +303,8 @@ class AskFields(TypedDict, total=False):
     include_stop: bool
     seed: int
     n: int
+    best_of: int | None
+    echo: bool
     logprobs: int | None
     prompt_logprobs: int | None
     units: str
@@ -282,6 +326,8 @@ class AskFields(TypedDict, total=False):
     reuse: str | None
     reuse_key: str
     cache_salt: str
+    logits_processor: LogitsFunction | None
+    stop_when: StopFunction | None
     tools: Sequence[Mapping[str, Any]]
     template: Mapping[str, Any]
     prompt_ending: str
@@ -297,6 +343,9 @@ ELSEWHERE = {
     "num_return_sequences": "n",
     "stop_strings": "stop",
     "stop_words": "stop",
+    "stopping_criteria": "stop_when",
+    "logits_processors": "logits_processor",
+    "prefix_allowed_tokens_fn": "logits_processor",
     "do_sample": "temperature",
     "random_state": "seed",
     "tokenizer": "raw",
@@ -314,8 +363,6 @@ ELSEWHERE = {
     "choices": "constraint=[…]",
     "guided_choice": "constraint=[…]",
     "structured_outputs": "constraint",
-    "echo": "prompt + answer.text",
-    "best_of": "method='best-of-n', options={'tries': …}",
     "system": "a chat message of the role system",
     "system_prompt": "a chat message of the role system",
     "messages": "prompt",
@@ -340,6 +387,20 @@ def unknown_request_field(name: str, known: Collection[str]) -> TypeError:
         fields_are = "its fields are those of polydec.Ask and of polydec.Sampling"
         hint = near_names_question(name, known, fields_are, 1)
     return TypeError(f"a request has no field {short_repr(name)}: {hint}")
+
+
+def refuse_streamed(ask: Ask) -> None:
+    """Raise RequestError for a field that says what is known only when all answers have ended, or
+    stands before them."""
+    if ask.best_of is not None:
+        raise RequestError(
+            f"best_of is {short_repr(ask.best_of)}: which answers are the best is known at the end, so it does not go with "
+            "a stream"
+        )
+    if ask.echo:
+        raise RequestError(
+            "echo is true: a stream holds what is written, so print the prompt before it and leave echo out"
+        )
 
 
 def holds_prompts(prompt: Any) -> TypeGuard[Sequence[Any]]:

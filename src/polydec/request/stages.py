@@ -14,6 +14,7 @@ from polydec.core.request import Request
 from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.laws.constraints.protocols import TokenLanguage
+from polydec.laws.shapers.logits_processor import LogitsProcessorRule
 from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.family import DecodingFamily
@@ -217,6 +218,7 @@ class BentRequest:
         ending: What brings answers to an end in time. None: nothing does.
         thinking: How thinking is read. None: it is left as it stands.
         reuse: What is taken of an earlier text's cache. None: nothing.
+        processor: The request's function of rows. None: there is none.
     """
 
     encoded: EncodedRequest
@@ -227,6 +229,7 @@ class BentRequest:
     ending: DeadlineLanguage | None = None
     thinking: ThinkingSettings | None = None
     reuse: CacheReuse | None = None
+    processor: LogitsProcessorRule | None = None
 
 
 @dataclass(frozen=True)

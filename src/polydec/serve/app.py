@@ -40,6 +40,7 @@ from polydec.serve.memory import giving_back
 from polydec.serve.metrics import ServerMetrics
 from polydec.serve.models import ServedModels
 from polydec.serve.quotas import ApiKey
+from polydec.serve.replica_counts import COUNTS_PATH, ReplicaCounts
 from polydec.serve.request_log import RequestLog, ResponseCounts, record_of
 from polydec.serve.responses import ResponsesReader
 from polydec.serve.settings import RequestLimits, ServerSettings
@@ -93,7 +94,7 @@ def create_app(
             refused. Default False.
         origins: Origins of web pages that may use the server.
         trace: Where to write what happens to requests. None: nowhere.
-        replica: Whether a front (replicas.py) hands requests on to this server and says whose they
+        replica: Whether a front (replica_front.py) hands requests on to this server and says whose they
             are. Default False.
         request_log: Where to write a line for each request; it is closed with the application.
             None: nowhere.
@@ -134,6 +135,7 @@ def create_app(
             # Last, for the requests that end only now; in a thread, as it waits for the disk.
             await asyncio.to_thread(request_log.close_log)
 
+    notes = ReplicaCounts() if replica else None
     app = create_base_app(
         models,
         lifespan,
@@ -143,7 +145,13 @@ def create_app(
         origins=origins,
         replica=replica,
         request_log=request_log,
+        notes=notes,
     )
+    if notes is not None:
+
+        @app.get(COUNTS_PATH + "{name}", include_in_schema=False)
+        async def counts_of(name: str) -> dict[str, Any]:
+            return await notes.take_counts(name)
 
     async def reading(
         work: Callable[[RequestBody], T], request: Request, lenient: bool = False
@@ -205,7 +213,7 @@ def create_app(
         body, worker, wanted = await reading(read, request, lenient)
         headers = _told(body.ignored)
         # Before anything is queued: what is refused here costs no pass.
-        count_answers(request.scope, sum(ask.n for ask in wanted.asks))
+        count_answers(request.scope, sum(ask.answer_count for ask in wanted.asks))
         try:
             answers = await worker.start_requests(
                 wanted.asks, steps=wanted.steps, client=client_of(request.scope)

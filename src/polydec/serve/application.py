@@ -19,6 +19,7 @@ from polydec.serve.errors import RefusalError
 from polydec.serve.gate import AccessGate, refusal_response
 from polydec.serve.metrics import ServerMetrics
 from polydec.serve.quotas import ApiKey
+from polydec.serve.replica_counts import COUNTS_NAME, ReplicaCounts
 from polydec.serve.request_log import REQUEST_ID, RequestLog, RequestRecorder, record_of
 
 log = logging.getLogger("polydec.serve")
@@ -38,6 +39,7 @@ def create_base_app(
     described: bool = True,
     replica: bool = False,
     request_log: RequestLog | None = None,
+    notes: ReplicaCounts | None = None,
 ) -> FastAPI:
     """Make an application without routes: the gate, errors in OpenAI's form, and cross-origin
     rules.
@@ -52,6 +54,7 @@ def create_base_app(
         described: Whether it serves its own OpenAPI description. Default True.
         replica: Whether a front says whose requests these are. Default False.
         request_log: Where to write a line for each request. None: nowhere.
+        notes: Keeps what each request took for a front. None: none asks.
 
     Returns:
         The application.
@@ -80,7 +83,9 @@ def create_base_app(
             expose_headers=(IGNORED, "Retry-After", REQUEST_ID),
         )
     # Outside of all of it: what is refused is named and logged as well.
-    app.add_middleware(RequestRecorder, request_log=request_log)
+    app.add_middleware(
+        RequestRecorder, request_log=request_log, notes=notes, counts_header=COUNTS_NAME
+    )
 
     @app.exception_handler(RefusalError)
     async def refuse(request: Request, error: RefusalError) -> JSONResponse:

@@ -26,7 +26,7 @@ IDLE = ("user", "metadata", "safety_identifier", "prompt_cache_key", "request_id
 ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
         "store": (False,),
-        "best_of": (1,),
+        "best_of": (1,),  # of /v1/completions any number
         "use_beam_search": (False,),
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
@@ -71,8 +71,8 @@ ONLY: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 """Fields of which only these values are honoured, none (null) besides: they say what the server does anyway."""
 
 
-KEPT = ("store", "previous_response_id")
-"""Of these the ones that an endpoint with a memory takes itself; all others refuse them as they do the rest of ONLY."""
+KEPT = ("store", "previous_response_id", "best_of")
+"""Of these the ones that some endpoint takes itself; all others refuse them as they do the rest of ONLY."""
 
 
 ASKED: Mapping[str, str] = MappingProxyType(

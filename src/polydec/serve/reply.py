@@ -81,7 +81,6 @@ class CompletionsAnswer:
         self.echoes = wanted.echoes or ("",) * sum(ask.n for ask in wanted.asks)
         # Answers are numbered over all prompts: here is the request of each.
         self._asked = [ask for ask in wanted.asks for _ in range(ask.n)]
-        self._pieces: dict[int, list[Piece]] = {}
         self._offsets = [TokenOffsets(len(echo)) for echo in self.echoes]
         self._opened = set[int]()
         self._rounds: dict[int, list[AnswerDelta]] = {}
@@ -228,8 +227,6 @@ class CompletionsAnswer:
         """
         if self.wanted.steps:
             self._rounds.setdefault(news.index, []).append(replace(news, pieces=(), notes=()))
-        if self.wanted.details and not self.wanted.silent:
-            self._pieces.setdefault(news.index, []).extend(news.pieces)
 
     def complete_response(self, done: Sequence[Completion]) -> dict[str, Any]:
         """Write the complete response.
@@ -256,7 +253,11 @@ class CompletionsAnswer:
             )
         if self.wanted.details:
             out["polydec"] = {
-                "pieces": [piece_rows(self._pieces.get(i, [])) for i in range(len(choices))],
+                "pieces": [
+                    piece_rows(self._written(completion, at))
+                    for completion in done
+                    for at in range(len(completion.choices))
+                ],
                 "requests": [
                     completion_details(c, ask.seed) for c, ask in zip(done, self.wanted.asks)
                 ],
@@ -264,6 +265,12 @@ class CompletionsAnswer:
         if self.wanted.steps:
             out["polydec"] |= {"choices": [self._all_steps(i) for i in range(len(choices))]}
         return out
+
+    def _written(self, done: Completion, choice: int) -> list[Piece]:
+        """The tokens of an answer, as far as they are shown."""
+        if self.wanted.silent:
+            return []
+        return [piece for piece in done.pieces if piece.choice == choice]
 
     def _all_steps(self, index: int) -> dict[str, list[dict[str, Any]]]:
         """What all rounds of an answer did."""

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -95,6 +95,8 @@ class RequestRecord:
         counts: What it took.
         status: HTTP status of the answer; 0 before there is one.
         body: What was sent, where texts are kept.
+        ask_counts: Asks another process what the answer took, into this record. None: this one
+            knows.
     """
 
     request_id: str
@@ -106,6 +108,7 @@ class RequestRecord:
     counts: ResponseCounts = ResponseCounts()
     status: int = 0
     body: str | None = None
+    ask_counts: Callable[[], Awaitable[None]] | None = None
     came: float = field(default_factory=time.time)
     began: float = field(default_factory=time.perf_counter)
     _answers: CountedAnswers | None = None
@@ -122,6 +125,13 @@ class RequestRecord:
         """
         self.model = model
         self._answers = answers
+
+    async def collect_counts(self) -> None:
+        """Ask whoever knows what the answer took, once."""
+        asking = self.ask_counts
+        self.ask_counts = None
+        if asking is not None:
+            await asking()
 
     def note_body(self, text: bytes) -> None:
         """Keep what was sent, where texts are kept."""
@@ -194,17 +204,41 @@ def choose_request_id(sent: str) -> str:
     return f"req-{uuid4().hex}"
 
 
+class CountsNotes(Protocol):
+    """Keeps what requests took for whoever asks for it."""
+
+    def begin_request(self, name: str) -> None: ...
+    def end_request(self, name: str, record: RequestRecord) -> None:
+        """Keep what a request took.
+
+        Args:
+            name: What its header calls it.
+            record: Its record, which has ended.
+        """
+        ...
+
+
 class RequestRecorder:
     """The layer around everything else: it names each request, and logs what became of it.
 
     Args:
         app: What lies behind it.
         request_log: Where lines go. None: nowhere.
+        notes: Who else is told what each request took, by the header `counts_header`. None: nobody.
+        counts_header: The header in which a request says what `notes` call it.
     """
 
-    def __init__(self, app: ASGIApp, request_log: RequestLog | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        request_log: RequestLog | None = None,
+        notes: CountsNotes | None = None,
+        counts_header: str = "",
+    ) -> None:
         self.app = app
         self.request_log = request_log
+        self.notes = notes
+        self.counts_header = counts_header
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # The start and the end of the application pass through here as well.
@@ -218,6 +252,10 @@ class RequestRecorder:
             self.request_log is not None and self.request_log.texts,
         )
         scope[_FIELD] = record
+        name = ""
+        if self.notes is not None:
+            name = Headers(scope=scope).get(self.counts_header, "")
+            self.notes.begin_request(name)
         marked = (REQUEST_ID.encode(), record.request_id.encode())
 
         async def send_marked(message: Message) -> None:
@@ -235,7 +273,10 @@ class RequestRecorder:
             raise
         finally:
             # Also where the client has left: quotas count what was written until then.
+            await record.collect_counts()
             record.end_record()
+            if self.notes is not None:
+                self.notes.end_request(name, record)
             if self.request_log is not None:
                 self.request_log.put_line(record.log_line())
 

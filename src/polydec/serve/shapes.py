@@ -11,7 +11,7 @@ from polydec.base.options import short_repr
 from polydec.core.request import PromptLogprob, TokenLogprob
 from polydec.models.text.token_texts import bytes_of_token, token_text
 from polydec.models.text.tokenizer import Tokenizer
-from polydec.request.fields import ALTERNATIVES
+from polydec.request.fields import ALTERNATIVES, CHOICES
 from polydec.serve import vectors
 from polydec.serve.body import (
     RequestBody,
@@ -428,9 +428,14 @@ class CompletionsShape:
             prompts = [""]
         else:
             prompts = read_prompts(prompt, body.limits)
+        best = fields["best_of"] = body.whole_number("best_of", 1, CHOICES)
+        if best is not None and best < fields["n"]:
+            raise RefusalError(
+                f"best_of is {best}: it must be at least n, which is {fields['n']}", param="best_of"
+            )
         # Prompts times answers: refused before any is encoded.
         if body.limits is not None:
-            body.limits.admit_answers(len(prompts) * fields["n"])
+            body.limits.admit_answers(len(prompts) * (best or fields["n"]))
         # OpenAI allows no tokens at all where the prompt is echoed, to read its log-probabilities.
         most = read_max_tokens(body, "max_tokens", default=USUAL, least=0 if echo else 1)
         silent = most == 0  # a token is written all the same, and not shown
@@ -439,6 +444,16 @@ class CompletionsShape:
             body.whole_number("logprobs", 0, ALTERNATIVES),
         )
         stream, usage, details, steps = read_stream_options(body)
+        if best is not None and best > fields["n"] and (stream or steps):
+            beside = "stream" if stream else 'polydec "steps"'
+            raise RefusalError(
+                f"best_of is {best} with {beside}: which answers are the best is known when all have ended, so leave one of "
+                "them out",
+                param="best_of",
+            )
+        if best == fields["n"]:
+            # All of them are given, in the order in which they are drawn, so they may be streamed.
+            fields["best_of"] = None
         prompted = prompt_logprobs(body, stream)
         # One list of alternatives serves both fields: it is as long as the longer one.
         told = [k for k in (prompted, fields["logprobs"] if echo else None) if k is not None]

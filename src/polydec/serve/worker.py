@@ -177,7 +177,7 @@ class ResponseAnswers:
                     account,
                 )
             )
-            first += ask.n
+            first += ask.answer_count
 
     def tell_news(self, news: AnswerDelta | RequestEnd) -> None:
         """Add news.
@@ -243,7 +243,7 @@ class ResponseAnswers:
                 output += told
                 # A search tells nothing before its end: what it fed says what it has written.
                 written += told or _positions_written(ticket)
-                reasons += [job.cut or "error"] * job.ask.n
+                reasons += [job.cut or "error"] * job.ask.answer_count
         return ResponseCounts(
             method, prompt, output, cached, tuple(reasons), self._first, tuple(texts), written
         )
@@ -357,7 +357,7 @@ class ModelWorker:
             RefusalError: There is no room for them in the queue.
             RequestError: One of them cannot be honoured.
         """
-        count = sum(ask.n for ask in asks)
+        count = sum(ask.answer_count for ask in asks)
         self.limits.admit_answers(count)
         self.admission.admit_answers(client.account, count, self.current_loads)
         # Caches of one credential are never read by another one.
@@ -397,9 +397,9 @@ class ModelWorker:
             if allowed is None:
                 allowed = self.limits.output
             written = tuple(job.written.values())
-            each = sum(written) / job.ask.n
+            each = sum(written) / job.ask.answer_count
             left = max(1.0, used * allowed - each)
-            out.append(RequestLoad(job.account, job.ask.n, left, bool(written)))
+            out.append(RequestLoad(job.account, job.ask.answer_count, left, bool(written)))
         return out
 
     def _to_plan(self, account: str, jobs: list[PromptJob]) -> Future[None]:
@@ -470,7 +470,7 @@ class ModelWorker:
     def _gone(self, job: PromptJob) -> None:
         if job in self.live:
             self.live.remove(job)
-            self.admission.end_answers(job.account, job.ask.n)
+            self.admission.end_answers(job.account, job.ask.answer_count)
 
     async def run_reading(self, work: Coro, client: ClientIdentity = ANYBODY) -> Any:
         """Run a coroutine that reads with the model, in passes shared with the answers under way.

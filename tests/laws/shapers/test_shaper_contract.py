@@ -32,6 +32,7 @@ from polydec.laws.shapers.eta import EtaCutoffRule
 from polydec.laws.shapers.frequency import FrequencyPenaltyRule
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.shapers.logit_bias import LogitBiasRule
+from polydec.laws.shapers.logits_processor import LogitsProcessorRule
 from polydec.laws.shapers.min_p import MinPRule
 from polydec.laws.shapers.min_tokens import MinTokensRule
 from polydec.laws.shapers.momentum import MomentumRule
@@ -84,6 +85,18 @@ def _constrained(to: Any = lambda x: x) -> ConstraintRule:
     return ConstraintRule(
         AnyOf(("ab", "aba", "cd", "abcabc")).token_language(vocab, end), tuple(end)
     )
+
+
+def _processed(to: Any = lambda x: x) -> LogitsProcessorRule:
+    """Token 1 grows with the text, and behind token 2 token 4 is banned."""
+
+    def bend(token_ids: tuple[int, ...], logits_V: Tensor) -> Tensor:
+        logits_V[to(1)] += 0.3 * len(token_ids)
+        if token_ids[-1] == to(2):
+            logits_V[to(4)] = NEG_INF
+        return logits_V
+
+    return LogitsProcessorRule(bend)
 
 
 ALL_KEPT = {"changed": "nearly all mass is all tokens"}
@@ -153,6 +166,14 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
             LogitBiasRule({1: 2.0, 4: -1.5}),
             relabel=lambda to: LogitBiasRule({to(1): 2.0, to(4): -1.5}),
             neutral=LogitBiasRule({2: 0.0}),
+        )
+    ],
+    "logits_processor": [
+        _case(
+            _processed(),
+            alike=False,
+            relabel=_processed,
+            neutral=LogitsProcessorRule(lambda token_ids, logits_V: logits_V),
         )
     ],
     "min_p": [_case(MinPRule(0.3), neutral=MinPRule(0.0)), _case(MinPRule(1.0))],

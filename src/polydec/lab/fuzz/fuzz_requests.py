@@ -112,6 +112,7 @@ def warm_up_inputs() -> list[ClientInput]:
     bodies: list[tuple[str, dict[str, Any]]] = [
         ("/v1/completions", dict(RIGHT)),
         ("/v1/completions", {**RIGHT, "stream": True, "logprobs": 2, "echo": True}),
+        ("/v1/completions", {**RIGHT, "best_of": 4, "n": 2, "polydec": True}),
         ("/v1/completions", {**RIGHT, "guided_regex": "[a-z]+", "prompt": "a" * 3000}),
         ("/v1/completions", {**RIGHT, "guided_grammar": 'start: "a" start | "b"'}),
         ("/v1/completions", {**RIGHT, "prompt": ["The old river"] * 32}),
@@ -261,7 +262,17 @@ def _fields(r: random.Random) -> ClientInput:
 
 NAMES = (
     *("stream_options", "logprobs", "top_logprobs", "options", "logit_bias", "top_p", "top_k"),
-    *("echo", "nonsense", "order", "stop", "stop_token_ids", "min_tokens", "polydec", "model"),
+    *(
+        "echo",
+        "best_of",
+        "nonsense",
+        "order",
+        "stop",
+        "stop_token_ids",
+        "min_tokens",
+        "polydec",
+        "model",
+    ),
     *("tools", "tool_choice", "suffix", "n", "seed", "method", "steer", "steer_options", "finish"),
     *("cache", "cache_options", "reuse", "reuse_key", "source", "units", "covers", "vectors"),
     *("dimensions", "encoding_format", "pool", "layer", "template", "prepend_to", "prepend_from"),

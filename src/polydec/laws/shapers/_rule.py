@@ -16,6 +16,10 @@ from polydec.laws.constraints.protocols import TokenLanguage
 if TYPE_CHECKING:
     from polydec.models.sessions.geometry import EmbeddingGeometry
 
+LogitsFunction = Callable[[tuple[int, ...], Any], Any]
+"""Takes the token ids of prompt and answer so far, and the logits of the next token (a tensor of shape ``[V]``,
+which it may write to); returns the logits that take their place."""
+
 ENGINES = ("transformers", "vllm", "llamacpp")
 """The engines whose orders are known."""
 
@@ -32,6 +36,7 @@ class SamplingRuleContext:
         words: The tokenizer of the target; None where there is none or it is not known.
         geometry: The embeddings of the target; None where there are none or they are not known.
         language: The texts that are allowed; None: all.
+        processor: Applies the request's own function to rows; None: there is none.
     """
 
     eos: tuple[int, ...] = ()
@@ -41,6 +46,7 @@ class SamplingRuleContext:
     words: TokenCodec | None = None
     geometry: EmbeddingGeometry | None = None
     language: TokenLanguage[Any] | None = None
+    processor: Shaper[Any] | None = None
 
 
 def accept_any_target(shaper: Any, setting: SamplingRuleContext) -> None:

@@ -201,6 +201,7 @@ def build_shapers(
     words: TokenCodec | None = None,
     geometry: EmbeddingGeometry | None = None,
     language: TokenLanguage[Any] | None = None,
+    processor: Shaper[Any] | None = None,
 ) -> tuple[Shaper[Any], ...]:
     """Build the shapers of sampling parameters, in the order of an engine. Neutral rules are left
     out.
@@ -225,6 +226,7 @@ def build_shapers(
         words: The tokenizer of the target, which CyclicReflex needs. None: there is none.
         geometry: The embeddings of the target, which Top-W needs. None: there are none.
         language: The texts that a constraint allows. None: all.
+        processor: Applies the request's own function to rows. None: there is none.
 
     Returns:
         The shapers, the first one applied first.
@@ -247,6 +249,7 @@ def build_shapers(
                 words,
                 geometry,
                 language,
+                processor,
             ),
         )
     )
