@@ -144,7 +144,10 @@ def encode_prompts(checked: CheckedRequest, room: int | None = None) -> EncodedR
     if checked.model.checkpoint.unit == "byte":
         encoded = replace(encoded, model=draft_with_own_prompt(encoded))
     return replace(
-        encoded, steering=encode_second_prompt(encoded, room), infill=_encode_infill(checked)
+        encoded,
+        steering=encode_second_prompt(encoded, room),
+        infill=_encode_infill(checked),
+        gap_patterns=checked.model.encoder.find_gap_patterns(checked.ask.infill),
     )
 
 
@@ -214,7 +217,15 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
         prompt_logprobs=ask.prompt_logprobs,
     )
     return BentRequest(
-        encoded, request, law, steered, allowed.language, allowed.ending, thinking, reuse
+        encoded,
+        request,
+        law,
+        steered,
+        allowed.language,
+        allowed.ending,
+        thinking,
+        reuse,
+        allowed.canvas,
     )
 
 

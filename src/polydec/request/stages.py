@@ -12,6 +12,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
 from polydec.core.types import TokenVocabulary
+from polydec.laws.constraints.canvas_language import CanvasLanguage
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.laws.constraints.protocols import TokenLanguage
 from polydec.laws.shapers.sampling import Sampling
@@ -129,6 +130,8 @@ class EncodedRequest:
         vectors: What the model reads in the place of `ids`, where vectors stand in the prompt.
         steering: How the law is steered, with the ids of a second prompt.
         infill: The answer with gaps, None for each of them. Empty: nothing of it is known.
+        gap_patterns: Of each of its gaps that has a pattern the first position in the answer, the
+            one behind its last, and the pattern.
     """
 
     checked: CheckedRequest
@@ -138,6 +141,7 @@ class EncodedRequest:
     vectors: VectorPrompt | None = None
     steering: SteeringSettings | None = None
     infill: tuple[int | None, ...] = ()
+    gap_patterns: tuple[tuple[int, int, str], ...] = ()
 
     @property
     def ask(self) -> Ask:
@@ -217,6 +221,7 @@ class BentRequest:
         ending: What brings answers to an end in time. None: nothing does.
         thinking: How thinking is read. None: it is left as it stands.
         reuse: What is taken of an earlier text's cache. None: nothing.
+        canvas: Which canvases are allowed. None: all.
     """
 
     encoded: EncodedRequest
@@ -227,6 +232,7 @@ class BentRequest:
     ending: DeadlineLanguage | None = None
     thinking: ThinkingSettings | None = None
     reuse: CacheReuse | None = None
+    canvas: CanvasLanguage | None = None
 
 
 @dataclass(frozen=True)
