@@ -10,8 +10,14 @@ from typing import Any, cast
 from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.laws.constraints import pieces
+from polydec.laws.constraints.canvas_constraints import (
+    compile_canvas_constraint,
+    compile_gap_pattern,
+)
+from polydec.laws.constraints.canvas_language import CanvasLanguage, CanvasSegment
 from polydec.laws.constraints.in_time import DeadlineLanguage, in_time
 from polydec.laws.constraints.protocols import OutputConstraint, TokenLanguage
+from polydec.methods.registry.family import MASKED_DIFFUSION
 from polydec.request.stages import CheckedRequest, EncodedRequest
 from polydec.request.thinking import ThinkingSettings
 
@@ -23,10 +29,12 @@ class AnswerLanguage:
     Attributes:
         language: Of whole answers, thinking included. None: all texts.
         ending: What brings answers to an end in time. None: nothing does.
+        canvas: Of whole canvases, for a model that fills them in any order. None: all canvases.
     """
 
     language: TokenLanguage[Any] | None = None
     ending: DeadlineLanguage | None = None
+    canvas: CanvasLanguage | None = None
 
 
 def constraint_of_request(asked: object) -> OutputConstraint | None:
@@ -72,6 +80,8 @@ def answer_language(
             found.
     """
     checked = encoded.checked
+    if checked.family.kind is MASKED_DIFFUSION:
+        return AnswerLanguage(canvas=_canvas_language(encoded, length, thinking))
     language = None
     ending = None
     if checked.ask.constraint is not None:
@@ -85,6 +95,69 @@ def answer_language(
         )
         language = after or language
     return AnswerLanguage(language, ending)
+
+
+def _canvas_language(
+    encoded: EncodedRequest, length: int, thinking: ThinkingSettings | None
+) -> CanvasLanguage | None:
+    """What a constraint, or the patterns of gaps, mean to a model that fills canvases; an answer
+    always ends within its canvas. Raises RequestError where no answer fits it."""
+    checked = encoded.checked
+    constraint = checked.ask.constraint
+    patterns = encoded.gap_patterns
+    if constraint is None and not patterns:
+        return None
+    if constraint is not None and patterns:
+        raise RequestError(
+            "constraint is given beside gaps with patterns: an answer has one or the other, so leave one out"
+        )
+    if thinking is not None:
+        raise RequestError(
+            f"reasoning_format is {checked.ask.reasoning_format!r}: thinking has no bound on a canvas that a constraint "
+            "speaks of, so leave one of them out"
+        )
+    sampling = checked.sampling
+    forbidden = set(sampling.bad_token_ids)
+    if sampling.allowed_token_ids is not None:
+        forbidden |= set(range(checked.vocab.size)) - set(sampling.allowed_token_ids)
+    # What rules of sampling never allow is taken out before, so that no gap is left without a token.
+    never = frozenset(forbidden)
+    if constraint is None:
+        called = "the pattern of a gap"
+        segments = tuple(
+            CanvasSegment(compile_gap_pattern(pattern, checked.vocab, never), start, stop)
+            for start, stop, pattern in patterns
+        )
+    else:
+        called = "the constraint"
+        whole = compile_canvas_constraint(constraint, checked.vocab, checked.constraint_ends, never)
+        segments = (CanvasSegment(whole, first_end=sampling.min_tokens),)
+    language = CanvasLanguage(segments, called)
+    answer = encoded.infill or (None,) * length
+    if not language.can_finish((*encoded.ids, *answer), len(encoded.ids)):
+        raise RequestError(_no_room(encoded, language, length))
+    return language
+
+
+def _no_room(encoded: EncodedRequest, language: CanvasLanguage, length: int) -> str:
+    """Why no answer fits a canvas, in one sentence."""
+    begin = len(encoded.ids)
+    canvas = (*encoded.ids, *(encoded.infill or (None,) * length))
+    for start, stop, pattern in encoded.gap_patterns:
+        part = next(s for s in language.segments if s.start == start)
+        if not CanvasLanguage((part,)).can_finish(canvas, begin):
+            return (
+                f"infill has a gap of {stop - start} tokens for {pattern[:60]!r}: no text of it has that many, "
+                "so change the one or the other"
+            )
+    least = encoded.checked.sampling.min_tokens
+    if encoded.infill:
+        beside = "what is given of it"
+    elif least:
+        beside = f"min_tokens {least}"
+    else:
+        beside = "an end within it"
+    return f"constraint holds no text for a canvas of {length} tokens with {beside}: change max_tokens, or what is given"
 
 
 def _constraint_language(checked: CheckedRequest) -> TokenLanguage[Any]:

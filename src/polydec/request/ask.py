@@ -150,7 +150,10 @@ def encode_prompts(checked: CheckedRequest, room: int | None = None) -> EncodedR
     if checked.model.checkpoint.unit == "byte":
         encoded = replace(encoded, model=draft_with_own_prompt(encoded))
     return replace(
-        encoded, steering=encode_second_prompt(encoded, room), infill=_encode_infill(checked)
+        encoded,
+        steering=encode_second_prompt(encoded, room),
+        infill=_encode_infill(checked),
+        gap_patterns=checked.model.encoder.find_gap_patterns(checked.ask.infill),
     )
 
 
@@ -232,6 +235,7 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
         thinking,
         reuse,
         None if functions is None else functions.processor,
+        allowed.canvas,
     )
 
 

@@ -22,6 +22,7 @@ from polydec.laws.shapers.sampling import (
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
 from polydec.methods.registry.card import promise_in_words
+from polydec.methods.registry.family import MASKED_DIFFUSION
 from polydec.methods.registry.kit import (
     ANY_DRAFT,
     DRAFT,
@@ -80,7 +81,7 @@ def explain_request(model: LoadedModel, ask: Ask) -> list[RequestPart]:
         *_reused(made),
         *_units(made),
         *_steering(made),
-        *_constraint(checked.ask),
+        *_constraint(checked),
         *_rules(checked),
         *_method(made),
         *_stop_function(checked.ask),
@@ -320,16 +321,25 @@ def _steering(made: RequestPlan) -> Iterator[RequestPart]:
         )
 
 
-def _constraint(ask: Ask) -> Iterator[RequestPart]:
-    if ask.constraint is not None:
-        yield RequestPart(
-            "constraint",
-            type(ask.constraint).__name__,
-            "only tokens that keep the answer within it; checked at every "
-            "node of a draft; what it forces is not guessed",
-            {},
+def _constraint(checked: CheckedRequest) -> Iterator[RequestPart]:
+    ask = checked.ask
+    canvas = checked.family.kind is MASKED_DIFFUSION
+    if canvas:
+        what = (
+            "only tokens with which the canvas can still be finished within it; those of a pass "
+            "are drawn together"
         )
-    if ask.finish:
+    else:
+        what = (
+            "only tokens that keep the answer within it; checked at every "
+            "node of a draft; what it forces is not guessed"
+        )
+    if ask.constraint is not None:
+        yield RequestPart("constraint", type(ask.constraint).__name__, what, {})
+    elif checked.model.encoder.find_gap_patterns(ask.infill):
+        yield RequestPart("constraint", "the patterns of gaps", what, {})
+    # A canvas ends within its length in any case.
+    if ask.finish and not canvas:
         yield RequestPart(
             "constraint",
             "InTime",

@@ -13,6 +13,7 @@ from polydec.base.options import short_repr
 from polydec.core.protocols import Shaper
 from polydec.laws.shapers.sampling import Sampling, build_shapers, stateful_rule_names
 from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.diffusion.loop.allowed_answers import AllowedAnswersDenoiser
 from polydec.methods.diffusion.loop.no_early_end import NoEarlyEndDenoiser
 from polydec.methods.registry.family import (
     AUTOREGRESSIVE,
@@ -185,6 +186,9 @@ class MaskedDiffusionFamily:
             denoiser = NoEarlyEndDenoiser(denoiser, ends, len(request.prompt) + sampling.min_tokens)
             # Done by position now; the rule itself would look at the text before a token.
             sampling = replace(sampling, min_tokens=0)
+        # Outermost, so that whatever fills gaps finds it.
+        if bent.canvas is not None:
+            denoiser = AllowedAnswersDenoiser(denoiser, bent.canvas)
         _check_no_state(sampling, "a masked-diffusion model fills gaps")
         shapers = _shape_each_position(bent, sampling)
         return ShapedLaws(denoiser, model.draft_law, shapers)
@@ -200,6 +204,16 @@ class InsertionFamily:
     def check_request(self, checked: CheckedRequest) -> None:
         _check_no_source(checked)
         _check_no_next_token(checked, self.kind)
+        if checked.ask.constraint is not None:
+            raise RequestError(
+                "constraint needs a text that is written from left to right, or a canvas whose length is known, and an "
+                "insertion model writes in any order: leave it out"
+            )
+        if checked.model.encoder.find_gap_patterns(checked.ask.infill):
+            raise RequestError(
+                "infill has a gap with a pattern: an insertion model fills gaps of unknown length, so leave it out, "
+                "or take a masked-diffusion model"
+            )
         draft = checked.model.draft
         if draft is not None:
             raise RequestError(
@@ -271,10 +285,6 @@ def _check_no_next_token(checked: CheckedRequest, kind: DecodingFamily) -> None:
     if ask.reasoning_budget is not None:
         raise RequestError(
             f"reasoning_budget is {ask.reasoning_budget}: {model} writes in any order, so leave it out"
-        )
-    if ask.constraint is not None:
-        raise RequestError(
-            f"constraint needs a text that is written from left to right, and {model} writes in any order: leave it out"
         )
     if ask.logits_processor is not None:
         raise RequestError(

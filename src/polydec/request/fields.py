@@ -68,8 +68,9 @@ class Ask:
     prompt: text (through the chat template where the model has one), token ids (vectors among them:
     `Soft`), or chat messages; sampling: fields by name, over the checkpoint's own values, or a
     `Sampling`, which stands alone; None for the checkpoint's own; infill: a text in which
-    [[3]] stands for three tokens (for an insertion model: up to three), or ids with None for each
-    gap; EOS follows it unless that is ignored, and its length takes the place of max_tokens;
+    [[3]] stands for three tokens (for an insertion model: up to three) and [[3:[a-z]+]] for three
+    whose text matches an expression, or ids with None for each gap; EOS follows it unless that is
+    ignored, and its length takes the place of max_tokens;
     constraint: `Regex`, `JsonSchema`, `LarkGrammar`, `AnyOf` or `SpanOf`, a JSON schema as a dict or
     a class of pydantic, or a list of texts of which the answer is one; None: any text; finish:
     where the tokens run out, the answer is led to an end that the constraint allows
@@ -193,7 +194,8 @@ class Ask:
     infill: Annotated[
         str | Sequence[int | None] | None,
         ParseAs(object),
-        "the answer with gaps, [[3]] for three tokens (masked-diffusion models; of insertion models for up to three)",
+        "the answer with gaps, [[3]] for three tokens and [[3:[a-z]+]] for three that match an expression "
+        "(masked-diffusion models; of insertion models [[3]] for up to three)",
     ] = None
     order: Annotated[
         str, OneOf(*ENGINES), "the engine whose order of sampling rules is followed"

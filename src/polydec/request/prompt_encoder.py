@@ -19,7 +19,8 @@ from polydec.models.text.message_forms import joined_text
 from polydec.models.text.tokenizer import Tokenizer
 from polydec.request.fields import Ask, Prompt
 
-_GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
+_GAPS = re.compile(r"\[\[(\d{1,6})(?::(.+?)\]\](?!\])|\]\])", re.DOTALL)
+"""A gap, with or without a pattern; a bracket right behind one that has a pattern belongs to that."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,8 @@ class PromptEncoder:
         """Token ids of an answer with gaps.
 
         Args:
-            answer: A text in which `[[3]]` stands for three tokens, or ids with None for each gap.
+            answer: A text in which `[[3]]` stands for three tokens, and `[[3:[a-z]+]]` for three whose
+                text matches an expression; or ids with None for each gap.
 
         Returns:
             The ids, None for each gap.
@@ -295,12 +297,9 @@ class PromptEncoder:
         """
         out = list[int | None]()
         if isinstance(answer, str):
-            # Every second part is the number within the brackets.
-            for i, part in enumerate(_GAPS.split(answer)):
-                if i % 2:
-                    out += (None,) * int(part)
-                elif part:
-                    out += self.text.encode(part, special=False)
+            for count, part, _ in self._parts_of_infill(answer):
+                out += (None,) * count
+                out += part
         else:
             for at, x in enumerate(answer):
                 # True is an int in Python, and no token id.
@@ -314,6 +313,30 @@ class PromptEncoder:
                 "infill has no gap: write [[3]] where three tokens are to be filled in"
             )
         return tuple(out)
+
+    def find_gap_patterns(
+        self, answer: str | Sequence[int | None] | None
+    ) -> tuple[tuple[int, int, str], ...]:
+        """The gaps of a text that have a pattern: of each its first position in the answer, the one
+        behind its last, and the pattern. Ids have none."""
+        if not isinstance(answer, str):
+            return ()
+        out = list[tuple[int, int, str]]()
+        at = 0
+        for count, part, pattern in self._parts_of_infill(answer):
+            if pattern is not None:
+                out.append((at, at + count, pattern))
+            at += count + len(part)
+        return tuple(out)
+
+    def _parts_of_infill(self, answer: str) -> list[tuple[int, tuple[int, ...], str | None]]:
+        """Of a text the tokens of each gap (0 in front of its first text), the ids of what stands
+        behind it, and its pattern."""
+        # Every third part is text; between two stand the number within brackets and its pattern.
+        counts = ["0", *(parts := _GAPS.split(answer))[1::3]]
+        patterns = [None, *parts[2::3]]
+        ids = [self.text.encode(text, special=False) if text else () for text in parts[::3]]
+        return [(int(n), x, p) for n, x, p in zip(counts, ids, patterns, strict=True)]
 
     def _render_chat(
         self,

@@ -12,6 +12,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
 from polydec.core.types import TokenVocabulary
+from polydec.laws.constraints.canvas_language import CanvasLanguage
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.laws.constraints.protocols import TokenLanguage
 from polydec.laws.shapers.logits_processor import LogitsProcessorRule
@@ -130,6 +131,8 @@ class EncodedRequest:
         vectors: What the model reads in the place of `ids`, where vectors stand in the prompt.
         steering: How the law is steered, with the ids of a second prompt.
         infill: The answer with gaps, None for each of them. Empty: nothing of it is known.
+        gap_patterns: Of each of its gaps that has a pattern the first position in the answer, the
+            one behind its last, and the pattern.
     """
 
     checked: CheckedRequest
@@ -139,6 +142,7 @@ class EncodedRequest:
     vectors: VectorPrompt | None = None
     steering: SteeringSettings | None = None
     infill: tuple[int | None, ...] = ()
+    gap_patterns: tuple[tuple[int, int, str], ...] = ()
 
     @property
     def ask(self) -> Ask:
@@ -219,6 +223,7 @@ class BentRequest:
         thinking: How thinking is read. None: it is left as it stands.
         reuse: What is taken of an earlier text's cache. None: nothing.
         processor: The request's function of rows. None: there is none.
+        canvas: Which canvases are allowed. None: all.
     """
 
     encoded: EncodedRequest
@@ -230,6 +235,7 @@ class BentRequest:
     thinking: ThinkingSettings | None = None
     reuse: CacheReuse | None = None
     processor: LogitsProcessorRule | None = None
+    canvas: CanvasLanguage | None = None
 
 
 @dataclass(frozen=True)

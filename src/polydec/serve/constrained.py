@@ -11,9 +11,11 @@ from polydec.base.errors import PolydecError
 from polydec.base.options import short_repr
 from polydec.base.subprocess_worker import WorkerBusyError, few_waiting
 from polydec.core.types import TokenVocabulary
+from polydec.laws.constraints.canvas_constraints import compile_canvas_constraint
 from polydec.laws.constraints.constraint_kinds import constraint_of
 from polydec.laws.constraints.gbnf import lark_of
 from polydec.laws.constraints.protocols import OutputConstraint, TokenLanguage
+from polydec.methods.registry.family import MASKED_DIFFUSION, family_of
 from polydec.serve.body import RequestBody
 from polydec.serve.errors import RefusalError
 
@@ -145,6 +147,10 @@ def compile_field_constraint(
         # Inside of `try`, since parsing a grammar may fail as well.
         constraint = make()
         if constraint is None or not vocab.eos:
+            return constraint
+        # A model that fills canvases has an automaton of its own, which is remembered.
+        if family_of(model.checkpoint.lm) is MASKED_DIFFUSION:
+            compile_canvas_constraint(constraint, vocab, vocab.eos)
             return constraint
         # One process compiles all constraints: a queue in front of it may not take all readers.
         with few_waiting(WAITING):

@@ -536,26 +536,25 @@ def check_allowed(make: Callable[[Denoiser, AllowedCanvases | None], Decoder]) -
         # Some of the models are block-causal.
         own = 5 * (seed % 4 >= 2)
         denoiser = ToyDenoiser(MarkovChainNetwork(seed, size, sharp=2.5), eos, own)
-        for chosen in range(2):
-            request = Request(PROMPT, max_tokens=12, seed=seed, given=given, choice=chosen)
-            if not language.can_finish((*PROMPT, *(given or (None,) * 12)), len(PROMPT)):
-                continue
-            several = 0
-            answer = run_coroutines(
-                [answer_one(make(denoiser, language), request, on=count_several)]
-            )[0]
-            free = run_coroutines([answer_one(make(denoiser, None), request)])[0]
-            assert _said_by(texts, answer.token_ids, eos), (
-                f"{answer.token_ids} is no answer of {pattern}"
-            )
-            beside = any(x is not None for x in given[: len(answer.token_ids)])
-            counts += AllowedCounts(
-                int(answer.finish_reason == "stop"),
-                int(answer.finish_reason == "length"),
-                int(not _said_by(texts, free.token_ids, eos)),
-                several,
-                int(beside),
-            )
+        request = Request(PROMPT, max_tokens=12, seed=seed, given=given, choice=seed % 3)
+        if not language.can_finish((*PROMPT, *(given or (None,) * 12)), len(PROMPT)):
+            continue
+        several = 0
+        answer = run_coroutines([answer_one(make(denoiser, language), request, on=count_several)])[
+            0
+        ]
+        free = run_coroutines([answer_one(make(denoiser, None), request)])[0]
+        assert _said_by(texts, answer.token_ids, eos), (
+            f"{answer.token_ids} is no answer of {pattern}"
+        )
+        beside = any(x is not None for x in given[: len(answer.token_ids)])
+        counts += AllowedCounts(
+            int(answer.finish_reason == "stop"),
+            int(answer.finish_reason == "length"),
+            int(not _said_by(texts, free.token_ids, eos)),
+            several,
+            int(beside),
+        )
     require_exercised(counts, "the languages", ("ended", "filled", "bent", "beside"))
     require_mechanism_exercised(
         CanvasCounts(parallel=counts.several),

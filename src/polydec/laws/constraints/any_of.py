@@ -17,6 +17,7 @@ from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import pieces
+from polydec.laws.constraints.expressions import Expression, ExpressionChoice, literal_text
 
 MOST = 10_000
 LONGEST = 200_000
@@ -49,6 +50,9 @@ class AnyOf:
             raise RequestError(
                 f"choice has {sum(map(len, self.texts))} characters: all texts together may have {LONGEST}"
             )
+
+    def regular_expression(self) -> Expression:
+        return ExpressionChoice(tuple(map(literal_text, self.texts)))
 
     def token_language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> ChoiceLanguage:
         """Make the language of these texts for a vocabulary.

@@ -6,11 +6,12 @@ characters has no states for: look-around, back references, boundaries, flags.
 
 from __future__ import annotations
 
-import sys
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+
+import numpy as np
 
 from polydec.base.errors import RequestError
 
@@ -79,12 +80,15 @@ def optional_expression(part: Expression) -> Expression:
     return RepeatedExpression(part, 0, 1)
 
 
-def parse_expression(pattern: str, called: str = "regex") -> Expression:
+def parse_expression(
+    pattern: str, called: str = "regex", *, ascii_classes: bool = False
+) -> Expression:
     """Read an expression.
 
     Args:
         pattern: Its text.
         called: How errors name it. Default "regex".
+        ascii_classes: Whether \\d and \\w hold ASCII alone, as in ECMAScript. Default False.
 
     Returns:
         The expression, which the whole text must match.
@@ -92,7 +96,7 @@ def parse_expression(pattern: str, called: str = "regex") -> Expression:
     Raises:
         RequestError: It is malformed, or uses what is not supported, with its place.
     """
-    return _ExpressionReader(pattern, called).read_whole()
+    return _ExpressionReader(pattern, called, ascii_classes).read_whole()
 
 
 def join_ranges(ranges: Sequence[tuple[int, int]]) -> Ranges:
@@ -170,12 +174,12 @@ _NAMED = {
 def _of_categories(categories: str) -> Ranges:
     """The code points of some general categories, by their names or the first letters of these."""
     wanted = categories.split()
-    found = [
-        i
-        for i in range(sys.maxunicode + 1)
-        if (kind := unicodedata.category(chr(i))) in wanted or kind[0] in wanted
-    ]
-    return join_ranges([(i, i) for i in found])
+    kinds = list(map(unicodedata.category, map(chr, range(LAST_CODE_POINT + 1))))
+    holds = {kind: kind in wanted or kind[0] in wanted for kind in set(kinds)}
+    # A million code points: their ranges begin and end where the answer changes.
+    flag = np.array([False, *map(holds.__getitem__, kinds), False])
+    edges = np.flatnonzero(flag[1:] != flag[:-1]).tolist()
+    return tuple((low, high - 1) for low, high in zip(edges[::2], edges[1::2], strict=True))
 
 
 @cache
@@ -195,9 +199,10 @@ _HEX_LENGTH = {"x": 2, "u": 4, "U": 8}
 class _ExpressionReader:
     """Reads an expression from left to right; `at` is the next character."""
 
-    def __init__(self, pattern: str, called: str) -> None:
+    def __init__(self, pattern: str, called: str, ascii_classes: bool) -> None:
         self.pattern = pattern
         self.called = called
+        self.ascii_classes = ascii_classes
         self.at = 0
         self.depth = 0
 
@@ -332,9 +337,9 @@ class _ExpressionReader:
         """What a backslash and what follows it stand for."""
         c = self._take()
         if c in "dsw":
-            return _class_ranges(c)
+            return self._escaped_class(c)
         if c in "DSW":
-            return invert_ranges(_class_ranges(c.lower()))
+            return invert_ranges(self._escaped_class(c.lower()))
         if c in _CONTROLS:
             code = _CONTROLS[c]
         elif c in _HEX_LENGTH:
@@ -345,6 +350,13 @@ class _ExpressionReader:
         else:
             code = ord(c)
         return ((code, code),)
+
+    def _escaped_class(self, letter: str) -> Ranges:
+        if self.ascii_classes and letter == "d":
+            return _NAMED["digit"]
+        if self.ascii_classes and letter == "w":
+            return _NAMED["word"]
+        return _class_ranges(letter)
 
     def _code(self, length: int) -> int:
         """A code point in hexadecimal digits: in braces, or so many of them."""

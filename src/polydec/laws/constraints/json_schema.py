@@ -11,6 +11,8 @@ from polydec.base.edge import error_sentence, parse_object, whole_text
 from polydec.base.errors import RequestError
 from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import guidance
+from polydec.laws.constraints.expressions import Expression
+from polydec.laws.constraints.json_expressions import schema_expression
 from polydec.laws.constraints.json_lark import START
 
 LONGEST = 4_000_000
@@ -47,6 +49,9 @@ class JsonSchema:
             raise RequestError(
                 error_sentence(f"json_schema is not a JSON object: {error}")
             ) from None
+
+    def regular_expression(self) -> Expression:
+        return schema_expression(parse_object(self.text, "json_schema"))
 
     def token_language(
         self, vocab: TokenVocabulary, ends: frozenset[int]

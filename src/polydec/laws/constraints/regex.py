@@ -9,6 +9,7 @@ from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.core.types import TokenVocabulary
 from polydec.laws.constraints import guidance
+from polydec.laws.constraints.expressions import Expression, parse_expression
 
 LONGEST = 100_000
 """Characters of an expression."""
@@ -28,6 +29,9 @@ class Regex:
                 f"regex is {short_repr(self.pattern)}: it must be a text of 1 to {LONGEST} characters"
             )
         whole_text(self.pattern, "regex")
+
+    def regular_expression(self) -> Expression:
+        return parse_expression(self.pattern)
 
     def token_language(
         self, vocab: TokenVocabulary, ends: frozenset[int]
