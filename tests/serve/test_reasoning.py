@@ -224,6 +224,34 @@ def test_a_budget_is_kept_to_the_token_and_changes_nothing_else(server):
             assert bound.usage["reasoning_tokens"] == budget and bound.text
 
 
+def test_a_soft_end_pushes_the_mark_before_the_budget_is_spent(server, http):
+    """In the last tenth of the budget alone, and by so much a token: the texts agree until it begins."""
+    model = server.models.workers["opened"].model
+    close = model.checkpoint.text.tokenizer.token_to_id(CLOSES)
+    never = polydec.Sampling(temperature=1.0, bad_token_ids=(0,), logit_bias={close: -50.0})
+    fields = {"sampling": never, "max_tokens": 30, "ignore_eos": True, "seed": 5}
+    ask = [{"role": "user", "content": "Look."}]
+    fields |= {"reasoning_format": "auto", "reasoning_budget": 20}
+    hard = polydec.generate(model, ask, **fields)
+    ends = {}
+    for push in (0.5, 100.0):
+        for method in ("plain", "prompt-lookup"):
+            soft = polydec.generate(model, ask, reasoning_push=push, method=method, **fields)
+            ends[push, method] = soft.token_ids.index(close)
+            at = ends[push, method]
+            assert soft.token_ids[:at] == hard.token_ids[:at]
+    # A push of 100 is strong enough behind token 19, the first beyond nine tenths of 20; one of a half never is.
+    assert hard.token_ids.index(close) == 20 and set(ends.values()) == {19, 20}
+    assert [ends[100.0, m] for m in ("plain", "prompt-lookup")] == [19, 19]
+    body = {**ASKED, "model": "opened", "reasoning": {"max_tokens": 20}, "ignore_eos": True}
+    body |= {"logit_bias": {str(close): -50}, "max_tokens": 30, "temperature": 1.0}
+    for push, thought in ((0, 20), (100, 19)):
+        usage = post(http, {**body, "reasoning_push": push})["usage"]
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == thought
+    with pytest.raises(ValueError, match="reasoning_push is 2: it softens the end of a budget"):
+        polydec.generate(model, ask, **{**fields, "reasoning_budget": None}, reasoning_push=2.0)
+
+
 def test_budgets_that_cannot_be_kept(http):
     for body, says in (
         ({"model": "plain", "reasoning_budget": 5}, "says how it thinks"),

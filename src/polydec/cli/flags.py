@@ -154,6 +154,7 @@ class RequestFlags:
     finish: bool = _asked("finish", CONSTRAINT)
     reasoning_format: str = _asked("reasoning_format", OUTPUT)
     reasoning_budget: int | None = _asked("reasoning_budget", SAMPLING)
+    reasoning_push: float = _asked("reasoning_push", SAMPLING)
     seed: int = _asked("seed", SAMPLING)
     n: int = _asked("n", SAMPLING)
     logprobs: int | None = _asked("logprobs", OUTPUT)

@@ -84,7 +84,9 @@ class Ask:
     reasoning_format: "auto" parts what the model thinks from what it answers, by the marks that its
     chat template or its tokenizer has (`Choice.reasoning`); a constraint then begins behind the
     thinking, and texts of `stop` end the answer alone. Nothing changes for a model of which nothing
-    is known. reasoning_budget: behind so many tokens of thinking the mark that ends it is forced.
+    is known. reasoning_budget: behind so many tokens of thinking the mark that ends it is forced;
+    reasoning_push makes that end soft: in the last tenth of the budget each token adds so much to the
+    mark's log-weight.
 
     steer: any name of a way to steer (polydec.methods.registry.steer), None for none, or "cfg"
     where there is a negative prompt; negative_prompt: in any form that a prompt has; the empty text
@@ -177,7 +179,8 @@ class Ask:
     ] = "tokens"
     covers: Annotated[
         int,
-        InRange(1, 64),
+        InRange(0, 64),
+        ValueNote("0: those alone that the tokenizer writes"),
         "sequences of tokens that are followed for the same bytes (units bytes)",
     ] = 2
     source: Annotated[
@@ -218,6 +221,12 @@ class Ask:
         ValueNote("none: no bound"),
         "tokens that the model may think at most; then its thinking is ended",
     ] = None
+    reasoning_push: Annotated[
+        float,
+        InRange(0, 100),
+        ValueNote("0: the end is hard alone"),
+        "what each token of the budget's last tenth adds to the log-weight of the mark that ends the thinking",
+    ] = 0.0
     steer: Annotated[str | None, "bend the model's law: see `polydec steerings`"] = None
     steer_options: Annotated[Mapping[str, Any], "options of the steering"] = field(
         default_factory=dict[str, Any]
@@ -320,6 +329,7 @@ class AskFields(TypedDict, total=False):
     finish: bool
     reasoning_format: str
     reasoning_budget: int | None
+    reasoning_push: float
     steer: str | None
     steer_options: Mapping[str, Any]
     negative_prompt: Prompt | None

@@ -29,7 +29,8 @@ TAIL = 64
 class ThinkingSettings:
     """How a model's thinking is read. reader: of the marks in its texts; names: control tokens
     among the marks, by their ids; shown_apart: whether answers are parted; budget: tokens of
-    thinking at most, None: no bound; track: where in an answer's tokens the thinking is; wished:
+    thinking at most, None: no bound; push: what each token of its last tenth adds to the log-weight
+    of the mark that ends it; track: where in an answer's tokens the thinking is; wished:
     the request asks for thinking, so that there may be some before an answer that is bound."""
 
     reader: ThinkingReader
@@ -38,6 +39,7 @@ class ThinkingSettings:
     budget: int | None
     track: AfterThinkingLanguage
     wished: bool = False
+    push: float = 0.0
 
     @property
     def writes_marks(self) -> ThinkingReader | None:
@@ -98,6 +100,7 @@ class ThinkingSettings:
             self.names,
             budget=budget,
             begin=begin,
+            push=self.push,
         )
 
     def _spelled_by(self, inner: TokenLanguage[Any]) -> bool:
@@ -145,6 +148,10 @@ def thinking_settings(
     """
     shown_apart = ask.reasoning_format != "none"
     budget = ask.reasoning_budget
+    if ask.reasoning_push and budget is None:
+        raise RequestError(
+            f"reasoning_push is {ask.reasoning_push:g}: it softens the end of a budget: give reasoning_budget, or leave it out"
+        )
     if not shown_apart and budget is None:
         return None
     marks = point.text.thinking_marks
@@ -168,6 +175,7 @@ def thinking_settings(
         budget,
         after_thinking(None, point.lm.vocab, ends, reader, names),
         bool(budget) or _wished(ask.template),
+        ask.reasoning_push,
     )
 
 

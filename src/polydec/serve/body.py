@@ -90,6 +90,7 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "sanitize_control_tokens",
                 "order",
                 "finish",
+                "reasoning_push",
                 "steer",
                 "steer_options",
                 "negative_prompt",

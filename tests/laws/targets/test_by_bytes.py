@@ -153,6 +153,76 @@ def test_a_width_leaves_the_tokenizers_own_spelling_and_errs_less_the_wider_it_i
     assert far[1] > far[2] > far[4] > far[8]
 
 
+def canonical_row(lm, text, start):
+    """The law of the next byte, summed over the sequences that the tokenizer writes: their bytes, encoded, give them back."""
+    words, brute = lm.vocab.words, Brute(lm)
+
+    def written(sequence):
+        behind = sequence[len(start) :]
+        return words.encode("".join(words.of[i] for i in behind)) == behind
+
+    def of(text, end, before):
+        p = run_coroutines([brute._row(before)])[0]
+        if not text:
+            return p[-1] if end else sum(p[i] for i in range(len(p) - 1) if written((*before, i)))
+        total = 0.0
+        for i, piece in enumerate(words.pieces[:-1]):
+            if not written((*before, i)):
+                continue
+            if piece.startswith(text) and len(piece) > len(text):
+                total += 0.0 if end else p[i]
+            elif piece == text and not end:
+                total += p[i]
+            elif text.startswith(piece):
+                total += p[i] * of(text[len(piece) :], end, (*before, i))
+        return total
+
+    mass = [of(text + c, False, start) for c in (b"a", b"b")] + [of(text, True, start)]
+    return [x / sum(mass) for x in mass]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_width_0_is_the_canonical_law(seed):
+    """The published law: other sequences than the tokenizer's own are left out, of half-written tokens as well."""
+    lm = tokens(seed)
+    start = (min(lm.vocab.eos),)
+    law, fast = by_bytes(lm, 0, start=start), by_bytes(lm, 1, start=start)
+    apart = 0.0
+    for text in texts(5):
+        got, quick = (
+            [float(row_of(each, tuple(text)).logprob_row(0).exp()[x]) for x in (97, 98, END)]
+            for each in (law, fast)
+        )
+        want = canonical_row(lm, text, start)
+        assert sum(abs(x - y) for x, y in zip(got, want)) / 2 < 1e-12, text
+        apart = max(apart, sum(abs(x - y) for x, y in zip(quick, want)) / 2)
+    assert apart > 0.05  # the fast mode is another law
+
+
+def test_bytes_inside_of_a_character_are_canonical_until_it_is_complete():
+    spelling = VocabularySpelling(_Characters((b"\xc3", b"\xa9", b"\xc3\xa9", b"a", None)), 5)
+    assert spelling.is_canonical((3, 0)) and spelling.is_canonical((3, 2))
+    assert not spelling.is_canonical((3, 0, 1))
+    assert spelling.is_canonical((0, 1, 4, 3))  # a mark begins a text of its own
+
+
+class _Characters:
+    """A tokenizer that writes the longest pieces, one of which is half a character."""
+
+    def __init__(self, pieces):
+        self.pieces = pieces
+
+    def encode(self, text, special=True):
+        out, left = [], text.encode()
+        while left:
+            fit = [i for i, p in enumerate(self.pieces) if p is not None and left.startswith(p)]
+            if not fit:
+                raise PolydecError("no piece begins it")
+            out.append(max(fit, key=lambda i: len(self.pieces[i])))
+            left = left[len(self.pieces[out[-1]]) :]
+        return tuple(out)
+
+
 MANY = (
     *(chr(i) for i in range(50)),
     *(chr(i) + chr(i + 1) for i in range(0, 40, 4)),
@@ -160,7 +230,7 @@ MANY = (
 )
 
 
-@pytest.mark.parametrize("width", [ALL, 3, 1])
+@pytest.mark.parametrize("width", [ALL, 3, 1, 0])
 def test_sessions_keep_the_contract(width):
     check_target(by_bytes(tokens(3, MANY), width, start=(5,)), prompt=(0, 1))
 

@@ -25,6 +25,10 @@ BEFORE_ANSWER = (ThinkingPhase.FIRST, ThinkingPhase.BEHIND)
 """Phases in which a mark may come, or the answer."""
 
 
+SOFT = 0.9
+"""Share of a budget behind which a soft end begins to push."""
+
+
 @dataclass(frozen=True)
 class ThoughtState:
     """The state behind some tokens.
@@ -56,10 +60,15 @@ class AfterThinkingLanguage:
     given. Behind `budget` tokens of it the tokens of `closing` are the only ones allowed, so that
     it ends there. Between a mark and the answer one token of white space may stand.
 
-    Exact: law: what is not forbidden keeps its chances as with any other constraint.
+    With `push` the end is soft: in the last tenth of the budget the log-weight of the token that
+    begins `closing` (or goes on with what stands of it) rises by `push` for each further token.
+
+    Exact: law: what is not forbidden keeps its chances as with any other constraint, and under
+    `push` decoding follows the law that is pushed.
     Reduces to: `inner` where nothing is thought.
-    Source: the budget as in Muennighoff et al., "s1: simple test-time scaling", 2025; where
-    constraints begin is own.
+    Source: the budget as in Muennighoff et al., "s1: simple test-time scaling", 2025; the soft end
+    as a budget of steps asks for (Merrill and Sabharwal, "The expressive power of transformers with
+    chain of thought", 2024, which has no algorithm for it); where constraints begin is own.
 
     Attributes:
         inner: Language of the answers; None: any text.
@@ -69,6 +78,8 @@ class AfterThinkingLanguage:
         closing: Tokens of the text that ends the thinking.
         budget: Most tokens of thinking, 0 or more; None: as many as come.
         begin: Gives the state of `inner` at an answer before which so many tokens stand.
+        push: Log-weight, 0 or more, that each token beyond nine tenths of the budget adds to the
+            token that ends the thinking. 0: nothing is pushed.
     """
 
     inner: TokenLanguage[Any] | None
@@ -78,6 +89,7 @@ class AfterThinkingLanguage:
     closing: tuple[int, ...]
     budget: int | None = None
     begin: Callable[[int], Any] = field(default=lambda used: None)
+    push: float = 0.0
     finite = False
     _allowed: dict[ReadState, Tensor] = field(default_factory=dict[ReadState, Tensor], repr=False)
 
@@ -158,6 +170,24 @@ class AfterThinkingLanguage:
         if state.answer is None:
             return mask_V
         return mask_V | self.inner.token_mask(state.answer)
+
+    def token_lean(self, state: ThoughtState) -> Mapping[int, float]:
+        """What is added to the log-weights of tokens: that of the soft end, as it comes near.
+
+        Args:
+            state: State behind the tokens so far.
+
+        Returns:
+            Log-weights by token; none where nothing is pushed.
+        """
+        read = state.read
+        if not self.push or self.budget is None or read is None or not read.thinks:
+            return {}
+        late = state.thought - SOFT * self.budget
+        if late <= 0.0 or self._forced_at(state) is not None:
+            return {}
+        held = read.held.lstrip()  # the model may have begun the mark itself
+        return {self.closing[self._begun.get(held, 0)]: self.push * late}
 
     def forced_bytes(self, state: ThoughtState) -> bytes:
         # Bytes are forced inside the answer only: before it a mark may come as well.
@@ -367,6 +397,7 @@ def after_thinking(
     *,
     budget: int | None = None,
     begin: Callable[[int], Any] | None = None,
+    push: float = 0.0,
 ) -> AfterThinkingLanguage:
     """Make the language of answers behind thinking.
 
@@ -379,6 +410,8 @@ def after_thinking(
         budget: Most tokens of thinking, 0 or more. None: no bound.
         begin: Gives the state of `inner` at an answer before which so many tokens stand. None: its
             start.
+        push: Log-weight, 0 or more, that each token beyond nine tenths of the budget adds to the
+            token that ends the thinking. Default 0: the end is hard alone.
 
     Returns:
         The language.
@@ -418,4 +451,5 @@ def after_thinking(
         closing,
         budget,
         usual_state if begin is None else begin,
+        push,
     )

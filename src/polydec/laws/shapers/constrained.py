@@ -25,6 +25,9 @@ class ConstraintRule:
     shaper has left no allowed token, those of `eos` follow that are allowed; where none is, the row
     stays as it was: nothing can be written then, and the text's guard says so.
 
+    A language may lean towards some of its tokens (`token_lean`): what it says is added to their
+    log-weights, as the soft end of a budget of thinking does.
+
     What is left is made to add up to 1 at every token. That is not the model's law of the texts
     that are allowed: see docs/constraints.md.
 
@@ -65,6 +68,11 @@ class ConstraintRule:
         # The language gives its mask on the host, bool, shape [V].
         mask_V = self.language.token_mask(state).to(logw_V.device)
         out_V = torch.where(mask_V, logw_V, NEG_INF)
+        # Only a language with a soft end leans: all others leave the weights of what they allow.
+        lean = getattr(self.language, "token_lean", None)
+        if lean is not None:
+            for token, weight in lean(state).items():
+                out_V[token] += weight
         return or_end(out_V, logw_V, [x for x in self.eos if self.language.allows_token(state, x)])
 
     def forbids_token(self, state: Any, token: int) -> bool:

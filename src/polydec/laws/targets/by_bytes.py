@@ -45,7 +45,9 @@ class ByBytesTarget:
 
     The chance of a byte adds up all tokens that go on with it, behind every sequence of tokens that
     spells the text so far or a beginning of it. width: how many sequences that end with the same
-    byte are followed: those that the tokenizer would write first, then those of the fewest tokens.
+    byte are followed: those that the tokenizer would write first, then those of the fewest tokens;
+    0: those alone that the tokenizer writes, each token of which is left out where the tokenizer
+    would spell the text otherwise.
     Which ones is decided by the bytes alone, never by weights, so that a whole draft of bytes is
     one tree of tokens and one pass.
 
@@ -60,12 +62,13 @@ class ByBytesTarget:
     `breaks` (a space, a line break) that follows a word; what comes behind that is followed in all
     its spellings, so a prompt may end inside a word.
 
-    Exact: law, where width is no limit; else that of the target restricted to the sequences that
+    Exact: law, where width is no limit; at 0 that of the target restricted to canonical sequences
+    (of which the tokenizer is asked by their last 12 tokens); else restricted to the sequences that
     are followed.
     Reduces to: `target`, where every token is one byte.
     Source: Phan et al., "Exact byte-level probabilities from tokenized language models for
-    FIM-tasks and model ensembles" (2024), who follow the tokenizer's own spelling only; the width,
-    and choosing by bytes alone, are ours.
+    FIM-tasks and model ensembles" (2024): width 0 is their law, 1 their fast mode, which leaves no
+    token out; more, and choosing by bytes alone, are ours.
     """
 
     target: Any

@@ -13,6 +13,9 @@ from polydec.core.law import NEG_INF
 from polydec.core.protocols import DraftScores
 from polydec.laws.targets.spelling import VocabularySpelling
 
+TAIL = 12
+"""Last tokens of a sequence of which it is asked whether the tokenizer would write them so."""
+
 BYTES = 256
 """Symbols below this are bytes; those from here on stand for tokens that no bytes spell."""
 
@@ -27,12 +30,15 @@ class TokenSequenceTip:
         token: Id of the last token.
         odd: At how many places the tokenizer would not have written two neighbours so. Default 0.
         size: How many tokens it has behind what the session was opened with. Default 0.
+        tail: Its last tokens, this one left out. Default none.
     """
 
-    __slots__ = ("_node", "_row_V", "_scores", "logp", "odd", "size", "token")
+    __slots__ = ("_node", "_row_V", "_scores", "allowed_V", "logp", "odd", "size", "tail", "token")
 
-    def __init__(self, token: int, odd: int = 0, size: int = 0) -> None:
+    def __init__(self, token: int, odd: int = 0, size: int = 0, tail: tuple[int, ...] = ()) -> None:
         self.token = token
+        self.tail = (*tail, token)[-TAIL:]
+        self.allowed_V: Tensor | None = None
         self.odd = odd
         self.size = size
         self.logp = 0.0
@@ -98,7 +104,8 @@ class ByteAlphabet:
     Attributes:
         spelling: The tokens of the model in the order of their bytes.
         marks: For each mark the tokens that mean it; none where the model has no such token.
-        width: How many sequences of tokens are followed that end with the same byte.
+        width: How many sequences of tokens are followed that end with the same byte. 0: those alone
+            that the tokenizer itself writes (canonical ones).
     """
 
     spelling: VocabularySpelling
@@ -150,7 +157,9 @@ class ByteAlphabet:
                 above: The sequence without that token.
                 odd: Whether the tokenizer would not write the two last tokens so.
             """
-            new.append((TokenSequenceTip(token, above.odd + odd, above.size + 1), above))
+            if self._follows(above, token):
+                tip = TokenSequenceTip(token, above.odd + odd, above.size + 1, above.tail)
+                new.append((tip, above))
 
         if symbol >= BYTES:
             # A mark comes between tokens: a cover with half a token cannot go on with it.
@@ -171,8 +180,30 @@ class ByteAlphabet:
                     going.append(ByteCover(c.tip, ended, hi, c.depth + 1))
         # Spellings of the tokenizer come first, then those of fewer tokens; ids break ties.
         new.sort(key=lambda pair: (pair[0].odd, pair[0].size, pair[0].token))
-        del new[self.width :]
+        # Canonical sequences are all followed: one, or some that end inside of a character.
+        if self.width:
+            del new[self.width :]
         return (*going, *(self.tip_tokens(tip) for tip, _ in new)), new
+
+    def _follows(self, tip: TokenSequenceTip, token: int) -> bool:
+        """Whether a sequence may go on with a token: with any, or canonically."""
+        return self.width > 0 or self.spelling.is_canonical((*tip.tail, token))
+
+    def _allowed_row(self, tip: TokenSequenceTip) -> Tensor:
+        """Log-probabilities of the token behind a tip, -inf at those it may not go on with.
+
+        They are not normalised anew: what is left out is missing from the probability of the text,
+        as in the sum over canonical sequences.
+        """
+        if self.width:
+            return tip.row_V
+        # The tokenizer is asked about every token, once for each tip.
+        if tip.allowed_V is None:
+            allowed_V = torch.ones(len(tip.row_V), dtype=torch.bool)
+            refused = [x for x in self.spelling.id if not self._follows(tip, x)]
+            allowed_V[refused] = False
+            tip.allowed_V = allowed_V
+        return tip.row_V.masked_fill(~tip.allowed_V, NEG_INF)
 
     def prefix_logprob(self, covers: Covers) -> tuple[float, int]:
         """The log-probability that a text begins with the bytes of these covers, behind what the
@@ -184,7 +215,8 @@ class ByteAlphabet:
             going = 0.0
             # The open token adds the probability of all tokens that begin so.
             if c.depth:
-                chance_R = c.tip.row_V[self.spelling.order[c.lo : c.hi]].double()
+                row_V = self._allowed_row(c.tip)
+                chance_R = row_V[self.spelling.order[c.lo : c.hi]].double()
                 going = float(chance_R.logsumexp(0))
             logp.append(c.tip.logp + going)
         top = max(logp, default=NEG_INF)
@@ -205,9 +237,9 @@ class ByteAlphabet:
         top = max((c.tip.logp for c in covers), default=NEG_INF)
         for c in covers if top > NEG_INF else ():
             share = math.exp(c.tip.logp - top)
-            row_V = c.tip.row_V
             if not share:
                 continue
+            row_V = self._allowed_row(c.tip)
             # Every token that may come next gives its probability to its next byte.
             chance_R = row_V[self.spelling.order[c.lo : c.hi]].double().exp()
             run = self.spelling.run(c.lo, c.hi, c.depth)

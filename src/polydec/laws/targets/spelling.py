@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -110,13 +110,44 @@ class VocabularySpelling:
         # A token behind one without bytes begins a text of its own.
         tokens = (b,) if first is None else (a, b)
         try:
-            text = ((first or b"") + second).decode()
+            return self._writes_so(tokens, ((first or b"") + second).decode())
+        except UnicodeDecodeError:  # half a character
+            return False
+
+    def _writes_so(self, tokens: tuple[int, ...], text: str) -> bool:
+        """Whether the tokenizer spells a text with these tokens."""
+        try:
             if self.words.encode(text, special=False) == tokens:
                 return True
             before = self.words.encode("\n", special=False)  # some put a space before every text
             return self.words.encode("\n" + text, special=False) == (*before, *tokens)
-        except (UnicodeDecodeError, PolydecError):  # half a character, or nothing that it can spell
+        except PolydecError:  # nothing that it can spell
             return False
+
+    def is_canonical(self, tokens: Sequence[int]) -> bool:
+        """Return whether the tokenizer spells the bytes of these tokens with these tokens.
+
+        A token without bytes stands between two texts: what comes behind the last of them is looked
+        at. Where the bytes end inside a character there is no text to ask about, and they count as
+        canonical.
+
+        Args:
+            tokens: Token ids, at least one.
+        """
+        run = list[int]()
+        text = b""
+        for token in tokens:
+            piece = self.words.pieces[token]
+            if piece is None:
+                run.clear()
+                text = b""
+            else:
+                run.append(token)
+                text += piece
+        try:
+            return self._writes_so(tuple(run), text.decode())
+        except UnicodeDecodeError:
+            return True
 
 
 @lru_cache(maxsize=8)

@@ -46,7 +46,10 @@ def build(
         "temperature of the language model's law",
     ] = 1.0,
     covers: Annotated[
-        int, InRange(1, 64), "sequences of tokens that are followed for the same bytes"
+        int,
+        InRange(0, 64),
+        ValueNote("0: those alone that the tokenizer writes"),
+        "sequences of tokens that are followed for the same bytes",
     ] = 2,
     before: Annotated[
         str, ValueNote("none: nothing"), "text that the language model reads first, such as names"
