@@ -29,10 +29,12 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "deer": {**OWN_TEXT, "layers": 1, "context": 64, "refine": 2, "muon": 0.0},
     "diffusion": TASKS,
     "draft": {**OWN_TEXT, "tokens": 0, "width": 32},
+    "hyperfit": {"target": "zoo:tiny-draft", "data": "prose", "length": 8, "texts": 8, "rows": 2},
     "insertion": {**TASKS, "context": 48},
     "lm": {"data": "prose", "steps": 2, "shape": TINY},
     "reasoner": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
     "steps": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
+    "words": {"data": "prose", "steps": 2, "rows": 2, "layers": 1, "width": 64},
 }
 """By command the fields with which it is small."""
 
@@ -58,6 +60,8 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("reasoner", "kinds"): ((("make",),), {}),
     ("steps", "budgets"): ((("none",),), {}),
     ("steps", "longest"): ((48,), {}),
+    ("words", "train_mb"): ((0.004,), {}),
+    ("words", "vocab"): ((280,), {"kind": "tokens"}),
 }
 """By command and field other values, and fields that are set both times."""
 
