@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from math import exp
 from random import Random
 from typing import Any
 
@@ -27,6 +28,7 @@ from polydec.methods.diffusion.refreshes.full import FullRefresh
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.kit import BLOCKS, MASKED_DRAFT, Kit
+from polydec.methods.speculative.loop.events import ProposedEvent
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions.lm import CausalLaw
 
@@ -188,6 +190,28 @@ def _seen_in_texts(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any
         return repr(seen), 0, 0, 0, 0
     fed = getattr(small.network, "fed", getattr(small.network, "runs", 0))
     return repr(seen), bare.network.calls, bare.network.runs, small.network.calls, fed
+
+
+def drafts_behind(name: str, options: Mapping[str, Any], toy: Toy) -> list[tuple[float, int]]:
+    """Of each token of an answer that a round began with: its probability under the model, and the tokens drafted behind it.
+
+    Args:
+        name: Of a recipe of the draft-and-verify family that needs no draft model.
+        options: Of the recipe.
+        toy: What it decodes.
+    """
+    law = toy.law(toy.seed, toy.sharp)
+    prompt = toy.begin(law)
+    kit = Kit(law, None, _artefacts(law.vocab, law.vocab.words, 4), lambda: toy.costs)
+    asked = Request(prompt, toy.most, seed=toy.seed, ignore_eos=True, logprobs=0)
+    answers, events = _run([registry.build(name, kit, options)[0]], [asked])
+    notes = answers[0][0].logprobs
+    # the root stands before the first drafted position
+    return [
+        (exp(notes[e.position - 1 - len(prompt)].model_logp), len(e.token) - 1 - len(e.probes))
+        for e in events
+        if isinstance(e, ProposedEvent) and e.position > len(prompt)
+    ]
 
 
 def _run(decoders: list[Any], asked: list[Request]) -> list[Any]:

@@ -14,6 +14,7 @@ from option_toys import (
     COPIED,
     SAMPLED,
     Toy,
+    drafts_behind,
     observed,
     observed_press,
     observed_steering,
@@ -148,6 +149,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("hyper", "above"): case(0.1, toy=MIXED, **POOLED),
     ("hyper", "early"): case(toy=Toy(seed=5, sharp=4.0, most=32, ends=True), tries=6, interval=4),
     ("jump-forward", "depth"): case(1, toy=CONSTRAINED),
+    ("longspec", "widths"): case((1, 4), depth=2, nodes=5),  # so many levels and tokens both times
     ("multi-view-multi-path", "answers"): case("a|c", toy=replace(SAMPLED, seed=2, most=32)),
     ("multi-view-multi-path", "caption"): case(2, 0, views="a"),
     ("multi-view-multi-path", "shared"): case(toy=replace(SAMPLED, seed=2), most=4),
@@ -252,6 +254,26 @@ def test_what_is_observed_hangs_on_nothing_else():
     for name, toys in (("hyper", (SAMPLED,)), ("eagle", (COPIED,)), ("remdm", (CANVAS,))):
         for toy in toys:
             assert observed(name, {}, toy) == observed(name, {}, toy)
+
+
+def test_another_model_writes_behind_candidates_where_it_is_to():
+    """Which model writes decides what the draft model computes, not only whose passes are counted."""
+    passes = [observed("transfer-q-star", {"own": own}, SAMPLED)[3] for own in (True, False)]
+    assert passes[0] == 0 < passes[1]
+
+
+def test_a_lexical_unit_follows_a_token_that_the_model_was_sure_of():
+    """Behind a token of less probability than `confidence` nothing is drafted (the rule of a unit's first token)."""
+    confidence, followed, left = 0.3, 0, 0
+    for seed in range(4):
+        toy = replace(SAMPLED, seed=seed, most=32)
+        for chance, drafted in drafts_behind(
+            "lexical-unit-decoding", {"confidence": confidence}, toy
+        ):
+            followed += chance >= confidence and drafted > 0
+            left += chance < confidence
+            assert chance >= confidence or not drafted
+    assert followed and left
 
 
 PASSAGES = Toy(prompt=(5, 1, 0, 3, 4, 5, 6, 0, 3, 4, 5, 6, 2, 6, 1, 3, 4, 5, 0, 3, 2, 4))

@@ -1,0 +1,188 @@
+"""Options of trainings reach what they name: prepared with two values, the network, the schedule or the loss of a step differs.
+
+Nothing is trained: `run_training` is asked for what it would train, and the losses of the first and the last step are taken.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from option_values import other_values
+from polydec.base.errors import RequestError
+from polydec.base.options import dataclass_options
+from polydec.lab.commands.training import training_commands
+from polydec.lab.train.network import LlamaShape
+
+COMMANDS = {command.name: command for command in training_commands()}
+TINY = LlamaShape(320, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64)
+TASKS = {"tasks": ("copy",), "steps": 2, "rows": 2, "width": 32, "layers": 1}
+OWN_TEXT = {"target": "zoo:tiny", "text": "samples", "steps": 2, "rows": 2}
+SMALL: dict[str, Mapping[str, Any]] = {
+    "context": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
+    "deer": {**OWN_TEXT, "layers": 1, "context": 64, "refine": 2, "muon": 0.0},
+    "diffusion": TASKS,
+    "draft": {**OWN_TEXT, "tokens": 0, "width": 32},
+    "hyperfit": {"target": "zoo:tiny-draft", "data": "prose", "length": 8, "texts": 8, "rows": 2},
+    "insertion": {**TASKS, "context": 48},
+    "lm": {"data": "prose", "steps": 2, "shape": TINY},
+    "reasoner": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
+    "steps": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
+    "words": {"data": "prose", "steps": 2, "rows": 2, "layers": 1, "width": 64},
+}
+"""By command the fields with which it is small."""
+
+CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
+    ("deer", "context"): ((22,), {}),
+    ("deer", "layers"): ((2,), {}),
+    ("diffusion", "anneal"): ((2,), {"start": "zoo:tiny-draft"}),
+    ("diffusion", "tasks"): ((("slots",),), {}),
+    ("draft", "beta"): ((0.1,), {"divergence": "jsd"}),
+    ("draft", "divergence"): (("rkl",), {}),
+    ("draft", "own"): ((1.0,), {}),
+    ("draft", "width"): ((64,), {}),
+    ("insertion", "context"): ((64,), {}),
+    ("insertion", "tasks"): ((("slots",),), {}),
+    ("lm", "early_exit"): ((1.0,), {"shape": replace(TINY, layers=4)}),
+    ("lm", "mask"): ((0.5,), {"objective": "meap"}),
+    ("lm", "mixture"): (
+        ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)),
+        {"objective": "tokenunify"},
+    ),
+    ("lm", "spans"): ((5.0,), {"objective": "cm3"}),
+    ("lm", "train_mb"): (((0.004, 8.0, 6.0),), {}),
+    ("reasoner", "kinds"): ((("make",),), {}),
+    ("steps", "budgets"): ((("none",),), {}),
+    ("steps", "longest"): ((48,), {}),
+    ("words", "train_mb"): ((0.004,), {}),
+    ("words", "vocab"): ((280,), {"kind": "tokens"}),
+}
+"""By command and field other values, and fields that are set both times."""
+
+ELSEWHERE = {
+    "out": "a folder to write into",
+    "save_every": "how often a state is saved: test_train_stopped.py",
+    "target": "another model: the tests of each command train for several",
+    "data": "a text: test_train_target.py and others read several",
+    "text": "a file of samples, which the target writes where there is none: test_train_target.py",
+    "each": "read where the target writes the text, which takes long: test_train_target.py",
+    "max_tokens": "read where the target writes the text, which takes long: test_train_target.py",
+    "start": "a model that another training wrote: test_grow.py, test_train_diffusion.py",
+    "tokenizer": "a model of another tokenizer: test_train_lm.py",
+    "teacher": "another model: test_train_lm.py",
+    "compiled": "the same losses from a compiled step, after minutes",
+    ("context", "kind"): "other kinds train a model first: test_refrag.py, test_augmentation.py",
+    ("context", "latents"): "its kind trains a model first: test_augmentation.py",
+    ("context", "encoder"): "its kind trains a model first: test_refrag.py",
+    ("context", "at_once"): "its kind trains a model first: test_refrag.py",
+    ("deer", "temperature"): "read where the target writes the text: test_train_target.py",
+    ("diffusion", "long"): "rows of tasks that go on take seconds: test_train_diffusion.py",
+    ("diffusion", "int8"): "how weights are saved: test_train_diffusion.py",
+    ("draft", "tasks"): "kinds of prompts stand in data sets: test_train_draft.py",
+    (
+        "reasoner",
+        "own",
+    ): "a model that another training wrote solves problems first: test_reasoner.py",
+}
+"""Fields that a step cannot show, by name or by command and name, each with the reason."""
+
+TRIED = 3
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Samples of a target's text, and prose, by the names that `SMALL` has for them."""
+    folder = tmp_path_factory.mktemp("texts")
+    samples = [
+        {
+            "prompt_ids": [3, 9, 8, 7][: 1 + i % 4],
+            "output_ids": [7 + (i + j) % 4 * 2 for j in range(20)],
+        }
+        for i in range(12)
+    ]
+    for name in ("text.jsonl", "held.jsonl"):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in samples), "utf-8")
+    prose = "\n\n".join(
+        f"The {a} {b} saw the {c} by the old river, and nobody asked why it was {d}."
+        for a in ("grey", "tall", "quiet", "young", "old")
+        for b in ("fox", "baker", "teacher", "dog")
+        for c in ("boat", "bridge", "train", "mill")
+        for d in ("cold", "warm", "late")
+    )
+    (folder / "own.txt").write_text(prose, "utf-8")
+    return {"samples": str(folder / "text.jsonl"), "prose": str(folder / "own.txt")}
+
+
+def prepared(name: str, given: Mapping[str, Any], out: Path) -> Any:
+    """What a command would train."""
+    command = COMMANDS[name]
+    module, _, entry = command.entry.partition(":")
+    module = import_module(module)
+    spec = command.spec(**{**command.defaults, "out": str(out), **given})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "run_training", lambda kind, spec, prepare, *_: prepare(spec))
+        return getattr(module, entry)(spec)
+
+
+def observed_course(name: str, given: Mapping[str, Any], out: Path) -> tuple[Any, ...]:
+    """Sizes and sums of the weights, the schedule, and the losses of two steps."""
+    run = prepared(name, given, out)
+    weights = [
+        (key, tuple(w.shape), float(w.detach().double().sum()))
+        for key, w in run.network.named_parameters()
+    ]
+    torch.manual_seed(0)
+    losses = [run.loss(step) for step in (0, run.schedule.steps - 1)]
+    shape = repr(getattr(run.network, "s", None))
+    return weights, shape, run.schedule, [(float(loss), count) for loss, count in losses]
+
+
+FIELDS = [
+    (name, o.name)
+    for name in SMALL
+    for o in COMMANDS[name].flag_options()
+    if o.name not in ELSEWHERE and (name, o.name) not in ELSEWHERE
+]
+
+
+def test_what_is_shown_elsewhere_is_there():
+    declared = {(name, o.name) for name in SMALL for o in COMMANDS[name].flag_options()}
+    names = {field for _, field in declared}
+    for key in ELSEWHERE:
+        assert key in (declared if isinstance(key, tuple) else names), key
+
+
+@pytest.fixture(scope="module")
+def usual_course(tmp_path_factory):
+    """Gives what is observed without a field's other value, once for all fields that leave the rest alone."""
+
+    @cache
+    def observed_once(name: str, given: tuple[tuple[str, Any], ...]) -> tuple[Any, ...]:
+        return observed_course(name, dict(given), tmp_path_factory.mktemp("usual"))
+
+    return observed_once
+
+
+@pytest.mark.parametrize(("name", "field"), FIELDS)
+def test_a_field_of_a_training_shows(name, field, files, usual_course, tmp_path):
+    declared = {o.name: o for o in dataclass_options(COMMANDS[name].spec)}
+    values, given = CASES.get((name, field), ((), {}))
+    given = {**SMALL[name], **given}
+    given = {k: files.get(v, v) if isinstance(v, str) else v for k, v in given.items()}
+    option = declared[field]
+    if field in given:
+        option = replace(option, default=given[field])
+    usual = usual_course(name, tuple(sorted(given.items())))
+    for i, value in enumerate(values or tuple(other_values(option))[:TRIED]):
+        try:
+            if observed_course(name, {**given, field: value}, tmp_path / f"b{i}") != usual:
+                return
+        except RequestError:
+            continue
+    raise AssertionError(f"nothing differs at {field}")
