@@ -85,6 +85,8 @@ def page(name: str, card: Card, options: Iterable[Option]) -> str:
         "",
     ]
     out += ["## Options", "", *option_table(tuple(options)), ""]
+    if name in registry.recipe_modules():
+        out += ["## As published", "", *published_settings(name), ""]
     out += ["## Reported and measured", "", *method_figures.section(name, card)]
     out += [
         f"More: [the guide](../{guide}.md), [all methods](../methods.md), `polydec {list_them} {name}`.",
@@ -122,6 +124,18 @@ def option_table(options: tuple[Option, ...]) -> list[str]:
         parts = (kind.replace("collections.abc.", ""), legal, written(option.default), text)
         rows.append(f"| `{option.name}` | {' | '.join(cell(part) for part in parts)} |")
     return rows
+
+
+def published_settings(name: str) -> list[str]:
+    """What the method's paper sets, in a sentence and a table."""
+    found = registry.describe_published(name)
+    out = [f"`{found['name']}`: {found['summary']}."]
+    if found["settings"]:
+        out += ["", "| option | ours | published | why |", "|---|---|---|---|"]
+    for row in found["settings"]:
+        parts = (written(row["ours"]), written(row["published"]), row["why"])
+        out.append(f"| `{row['option']}` | {' | '.join(cell(part) for part in parts)} |")
+    return out
 
 
 def written(default: Any) -> str:

@@ -7,6 +7,7 @@ SUPERPOSED_TESTS = "tests/methods/search/test_superposed.py"
 DPARALLEL = "lab/train/dparallel.py"
 DPARALLEL_TESTS = "tests/lab/train/test_train_diffusion.py"
 CONTEXT_TESTS = "tests/lab/train/test_train_context.py"
+REFRAG_TESTS = "tests/methods/steering/test_refrag.py"
 GLANCE_TESTS = "tests/methods/speculative/drafters/test_block_filled.py"
 
 MUTANTS = [
@@ -114,5 +115,33 @@ MUTANTS = [
         "others = model.checkpoint.lm.vocab.eos - {filled}",
         "others = model.checkpoint.lm.vocab.eos - model.checkpoint.lm.vocab.eos",
         "tests/lab/train/test_train_objectives.py::test_only_its_own_mark_ends_a_gap",
+    ),
+    Mutant(
+        "lexical units: every token is taught as one of a span",
+        "lab/train/lexical.py",
+        "sure_BT = side_by_side(sure, chosen)",
+        "sure_BT = torch.ones_like(side_by_side(sure, chosen))",
+        "tests/lab/train/test_train_lexical.py::test_a_step_is_taught_the_spans_that_the_model_was_sure_of",
+    ),
+    Mutant(
+        "refrag: the last stage opens no chunk",
+        "lab/train/contexts/refrag.py",
+        "open_BL = at_random(len(pages), LINES, count, chance)",
+        "open_BL = at_random(len(pages), LINES, 0, chance)",
+        f"{REFRAG_TESTS}::test_the_last_stage_goes_on_from_what_was_rewritten_with_any_number_of_open_chunks",
+    ),
+    Mutant(
+        "refrag: what was rewritten is thrown away",
+        "lab/train/contexts/refrag.py",
+        'load_refrag_model(Path(spec.target or ""), spec, Path(spec.out).parent / "rewriting")',
+        'load_refrag_model(Path(spec.target or ""), spec, None)',
+        f"{REFRAG_TESTS}::test_the_last_stage_goes_on_from_what_was_rewritten_with_any_number_of_open_chunks",
+    ),
+    Mutant(
+        "hidden thoughts: what answers begins anew",
+        "lab/train/contexts/hidden_cot.py",
+        "answering = HiddenThoughtAnswerer(load_directory(first.out).requires_grad_(True), spec.seed)",
+        "answering = HiddenThoughtAnswerer(new_sum_network(spec), spec.seed)",
+        f"{CONTEXT_TESTS}::test_what_answers_begins_as_what_thinks",
     ),
 ]

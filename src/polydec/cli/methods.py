@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from polydec.base.errors import RequestError
 from polydec.cli.terminal_output import emit_drawn
 from polydec.core.types import Exactness
 from polydec.methods.registry import press, registry, steer
@@ -34,6 +35,13 @@ def methods(
             help="a name, alias or arXiv number: that method in full; other words: all that speaks of them"
         ),
     ] = None,
+    published: Annotated[
+        bool,
+        typer.Option(
+            "--published",
+            help="of one method: what its paper sets otherwise than our defaults, and why",
+        ),
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False,
 ) -> None:
     """List every method: what it is, promises, needs, options, source. With a name: one method in full; with words: those
@@ -42,8 +50,13 @@ def methods(
 
     Args:
         words: A name, an alias, an arXiv number or words to look for. Default None: all methods.
+        published: Whether what one method's paper sets is printed, in place of the method. Default
+            False.
         json_: Whether a JSON list is printed. Default False.
     """
+    if published:
+        print_published_settings(" ".join(words or ()), json_)
+        return
     names, beside = find_methods_by_words(" ".join(words or ()))
     rows = [registry.describe_method(n) for n in names]
     # Programs get everything, whatever people would be shown.
@@ -69,6 +82,35 @@ def methods(
         for r in beside:
             others.add_row(r["name"], r["kind"], r["title"], r["where"])
         emit_drawn(lambda out: out.print(others))
+
+
+def print_published_settings(name: str, json_: bool) -> None:
+    """Print what a method's paper sets otherwise than our defaults.
+
+    Args:
+        name: Any name of the method.
+        json_: Whether one JSON object is printed.
+
+    Raises:
+        RequestError: There is no method of that name.
+    """
+    if not name.strip():
+        raise RequestError(
+            "published is given without a method: name one (`polydec methods` lists all of them)"
+        )
+    found = registry.describe_published(name)
+    if json_:
+        print(json.dumps(found))
+        return
+    print(f"{found['name']}: {found['summary']}")
+    if found["settings"]:
+        table = Table(box=None, pad_edge=False)
+        for column in ("option", "ours", "published", "why"):
+            table.add_column(column, no_wrap=column == "option")
+        for r in found["settings"]:
+            ours = option_default_text(r["ours"])
+            table.add_row(r["option"], ours, option_default_text(r["published"]), r["why"])
+        emit_drawn(lambda out: out.print(table))
 
 
 def in_full(r: Mapping[str, Any], flag: str) -> None:

@@ -287,3 +287,23 @@ def test_a_thought_is_asked_for_every_node_of_its_frontier():
             wanted_V[[continuous_cot.IDS[x] for x in nodes]] = 1.0 / len(nodes)
             assert torch.equal(law_V, wanted_V)
     assert several > 10
+
+
+def test_what_answers_begins_as_what_thinks(tmp_path, monkeypatch):
+    """The second model has the first one's weights, which differ from those of a new one."""
+    spec = ContextSpec(str(tmp_path), kind="hidden-cot", **SMALL)
+    thinker = hidden_cot.new_sum_network(ContextSpec("x", kind="hidden-cot", seed=7, **SMALL))
+
+    def train_thinker(name, first, course):
+        hidden_cot.save_network(tmp_path / "thinker", thinker)
+        return {"found_again": 0.0}
+
+    monkeypatch.setattr(hidden_cot, "run_training", train_thinker)
+    network = hidden_cot._answering(spec).network.network
+    compared = 0
+    for name, tensor in thinker.state_dict().items():
+        assert torch.equal(network.state_dict()[name], tensor), name
+        compared += 1
+    assert compared > 10
+    new = hidden_cot.new_sum_network(spec).state_dict()
+    assert any(not torch.equal(new[name], x) for name, x in thinker.state_dict().items())

@@ -11,7 +11,7 @@ from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, DrawKind, ScoreRequest, TokenVocabulary
-from polydec.lab.train import lora, tuned_checkpoint
+from polydec.lab.train import lexical, lora, tuned_checkpoint
 from polydec.lab.train.lexical import (
     LexicalUnitModel,
     confident_token_masks,
@@ -146,3 +146,30 @@ def test_a_span_is_written_in_one_pass(base, tmp_path):
     plain, units = whole["plain"], whole["lexical-unit-decoding"]
     assert units.token_ids == plain.token_ids == tuple(rows[0]["output_ids"])
     assert plain.stats.passes >= 23 and units.stats.passes <= 14
+
+
+def test_a_step_is_taught_the_spans_that_the_model_was_sure_of(base, tmp_path, monkeypatch):
+    """Not every token: those of the spans as the untrained model gives them."""
+    text = tmp_path / "text.jsonl"
+    samples = [TrainingSample((3, 5 + i), (7, 8 + i, 9, 11, 12 + i)) for i in range(4)]
+    rows = [{"prompt_ids": s.prompt_ids, "output_ids": s.output_ids} for s in samples]
+    text.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = LexicalSpec(str(tmp_path / "out"), base, text=str(text), alpha=0.004, lora=2, rows=4)
+    taught = []
+
+    def noted(units, rows, sure_BT):
+        taught.append((rows.token_BT, sure_BT))
+        return torch.zeros(())
+
+    monkeypatch.setattr(lexical, "units_loss", noted)
+    course = lexical._course(spec)
+    course.loss(0)
+    network = tuned_checkpoint.start_tuned_checkpoint(base, 2, 0, 64).network
+    wanted = {
+        (*s.prompt_ids, *s.output_ids): flags.tolist()
+        for s, flags in zip(samples, confident_token_masks(network, samples, spec.alpha))
+    }
+    token_BT, sure_BT = taught[0]
+    for token_T, sure_T in zip(token_BT.tolist(), sure_BT.tolist(), strict=True):
+        assert wanted[tuple(token_T)] == sure_T
+    assert 0 < sum(map(sum, sure_BT.tolist())) < sure_BT[:, 1:].numel()

@@ -484,3 +484,32 @@ def test_entering_vectors_are_ids_behind_the_vocabulary(lm):
     size = lm.checkpoint.lm.vocab.size
     assert all((x >= size) == (state_of(x) is not None) for x in shown.instead)
     assert shown.instead[2] == make_soft_tokens(state_of(shown.instead[2])[None], size, 64, "x")[0]
+
+
+def test_the_last_stage_goes_on_from_what_was_rewritten_with_any_number_of_open_chunks(
+    tmp_path, monkeypatch
+):
+    begun, opened = [], []
+    real = refrag.RefragModel.lay_out_page
+
+    def noted_begin(at, spec, encoder):
+        begun.append(encoder)
+        return small()
+
+    def noted_page(self, line_BLK, c_BLW, open_BL):
+        opened.append(open_BL)
+        return real(self, line_BLK, c_BLW, open_BL)
+
+    monkeypatch.setattr(refrag, "load_refrag_model", noted_begin)
+    monkeypatch.setattr(refrag.RefragModel, "lay_out_page", noted_page)
+    spec = ContextSpec(
+        str(tmp_path / "continued"), kind="refrag", steps=20, rows=2, width=32, layers=2
+    )
+    course = refrag._continued(spec)
+    with torch.no_grad():
+        for step in range(12):
+            course.loss(step)
+    assert begun == [tmp_path / "rewriting"]
+    counts = {int(open_BL[0].sum()) for open_BL in opened}
+    assert all(len(set(open_BL.sum(-1).tolist())) == 1 for open_BL in opened)
+    assert len(counts) > 3 and min(counts) < 3 and max(counts) > 5

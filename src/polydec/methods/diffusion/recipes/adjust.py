@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="adjust",
@@ -27,6 +28,7 @@ CARD = Card(
     needs=(ArtefactNeed("joint"),),
     published="MAUVE 0.87 where independent marginals reach 0.31, at 4 tokens a pass (Dream-7B-Base)",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

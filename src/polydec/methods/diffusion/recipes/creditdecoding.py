@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="creditdecoding",
@@ -26,6 +27,7 @@ CARD = Card(
     home="text whose tokens are found long before the model is sure of them",
     published="5.48 times one token a pass, with 0.48 points more (LLaDA-8B-Instruct, eight benchmarks)",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

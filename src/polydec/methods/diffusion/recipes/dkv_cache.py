@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, WriteThreshold
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="dkv-cache",
@@ -26,6 +27,7 @@ CARD = Card(
     home="long answers, of which much stands already",
     published="1.83 to 2.42 times without a cache (LLaDA-8B-Instruct, six benchmarks)",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="dkv-cache-greedy",
@@ -24,6 +25,13 @@ CARD = Card(
     home="long canvases",
     published="1.63 times without a cache, 72.25 to 68.23 % right on GSM8K (LLaDA-8B-Instruct, random "
     "order)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "shuffled": PublishedValue(
+            True, "gaps are filled in an order drawn beforehand; ours goes from the left"
+        ),
+    }
 )
 
 

@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="dparallel",
@@ -26,6 +27,7 @@ CARD = Card(
     published="8.5 times one token a pass on GSM8K, 75.7 to 76.1 % right (LLaDA-8B-Instruct, without a "
     "cache); 5.7 to 10.5 times over four benchmarks",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

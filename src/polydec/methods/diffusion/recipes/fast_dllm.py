@@ -7,6 +7,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, CacheLevel, WriteThreshold
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="fast-dllm",
@@ -23,6 +24,14 @@ CARD = Card(
     home="text whose gaps hang little on each other",
     published="8.1 times without cache and one token a pass, 79.3 to 78.5 % right (LLaDA-8B-Instruct, "
     "GSM8K, 256 tokens); 11.0 times at 512 tokens",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "cache": PublishedValue(
+            2,
+            "its dual cache: keys and values before and behind the block are kept; ours feeds everything, which is exact",
+        ),
+    }
 )
 
 

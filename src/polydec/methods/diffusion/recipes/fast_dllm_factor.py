@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="fast-dllm-factor",
@@ -23,6 +24,14 @@ CARD = Card(
     reduces_to="llada for factor = 0",
     parent="fast-dllm",
     home="text whose gaps hang on each other in some places",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "cache": PublishedValue(
+            2,
+            "its dual cache: keys and values before and behind the block are kept; ours feeds everything, which is exact",
+        ),
+    }
 )
 
 

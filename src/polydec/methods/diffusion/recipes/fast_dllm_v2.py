@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import WriteThreshold
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import BLOCKS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="fast-dllm-v2",
@@ -25,6 +26,17 @@ CARD = Card(
     home="block-causal models with long blocks",
     needs=(BLOCKS,),
     published="up to 2.54 times the throughput of Qwen2.5-7B-Instruct (7B)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "rerun": PublishedValue(
+            True,
+            "the whole block is fed for as long as a part begins with a gap; ours feeds the part alone",
+        ),
+        "handed": PublishedValue(
+            True, "a block's first token comes from the pass that ends the block before it"
+        ),
+    }
 )
 
 

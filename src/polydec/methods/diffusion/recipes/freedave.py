@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, WriteThreshold
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="freedave",
@@ -26,6 +27,11 @@ CARD = Card(
     home="where a pass over several canvases costs little more than over one",
     published="up to 3.78 times, in a later version up to 2.83 times, without loss (mathematics and code; "
     "Dream, LLaDA, TraDo, SDAR)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "cache": PublishedValue(2, "its dual cache; ours feeds everything, which keeps the text"),
+    }
 )
 
 

@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="learn2pd",
@@ -28,6 +29,11 @@ CARD = Card(
     needs=(ArtefactNeed("filter"),),
     published="up to 22.58 times one token a pass without loss of accuracy, 57.51 times with a cache "
     "(LLaDA-8B-Instruct, GSM8K, 1,024 tokens)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "sure": PublishedValue(0.0, "any predicted end cuts the canvas; ours wants it sure"),
+    }
 )
 
 

@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, BlockPasses, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="llada",
@@ -25,6 +26,7 @@ CARD = Card(
     parent="mdlm",
     home="any text of a masked-diffusion model",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

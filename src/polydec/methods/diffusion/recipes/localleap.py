@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="localleap",
@@ -26,6 +27,7 @@ CARD = Card(
     home="text in which a sure token settles its neighbours",
     published="6.94 times the throughput of one token a pass, in 14.2 % of the passes (LLaDA and Dream)",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="prophet",
@@ -25,6 +26,9 @@ CARD = Card(
     parent="llada",
     home="short answers that are known long before the last pass",
     published="up to 3.4 times fewer passes (LLaDA-8B, Dream-7B)",
+)
+PUBLISHED = PublishedPreset(
+    refused="it looks at the answer's own place in the canvas, for which there is no option"
 )
 
 

@@ -16,6 +16,7 @@ from polydec.methods.diffusion.recipes._options import (
 )
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="svdd",
@@ -31,6 +32,11 @@ CARD = Card(
     parent="mdlm",
     home="drawn text (temperature 1) that a small autoregressive model judges well",
     needs=(DRAFT,),
+)
+PUBLISHED = PublishedPreset(
+    {
+        "tries": PublishedValue(10, "10 edits are drawn for each pass"),
+    }
 )
 
 

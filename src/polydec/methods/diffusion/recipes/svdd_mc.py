@@ -12,6 +12,7 @@ from polydec.methods.diffusion.recipes._options import (
 )
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="svdd-mc",
@@ -25,6 +26,11 @@ CARD = Card(
     parent="svdd",
     home="drawn text (temperature 1) under a reward that is dear to ask",
     needs=(ArtefactNeed("value"),),
+)
+PUBLISHED = PublishedPreset(
+    {
+        "tries": PublishedValue(10, "10 edits are drawn for each pass"),
+    }
 )
 
 

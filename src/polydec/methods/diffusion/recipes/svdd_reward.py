@@ -14,6 +14,7 @@ from polydec.methods.diffusion.recipes._options import (
 )
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="svdd-reward",
@@ -28,6 +29,11 @@ CARD = Card(
     parent="svdd",
     home="drawn text (temperature 1) that should have a property which can be tested",
     needs=(ArtefactNeed("reward"),),
+)
+PUBLISHED = PublishedPreset(
+    {
+        "tries": PublishedValue(10, "10 edits are drawn for each pass"),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
@@ -29,6 +30,7 @@ CARD = Card(
     published="the accuracy of best of n with up to 3 times fewer tokens and 30 % fewer calls of the reward "
     "(Llama 3.2 1B, MATH500 and AIME24)",
 )
+PUBLISHED = PublishedPreset(refused="its widths and budgets could not be read")
 
 
 def build(

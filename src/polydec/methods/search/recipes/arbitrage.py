@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
@@ -27,6 +28,15 @@ CARD = Card(
     aliases=("advantage-aware-speculation",),
     published="up to about 2 times lower latency than speculation by steps, at the same accuracy (MATH500, "
     "OlympiadBench)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "delimiter": PublishedValue(
+            "\\n\\n", "a step ends with an empty line; the small models here part steps by lines"
+        ),
+        "longest": PublishedValue(2048, "2048 tokens of a step at most"),
+    },
+    unknown="its threshold is swept: tau stays ours",
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="awrs",
@@ -24,6 +25,7 @@ CARD = Card(
     aliases=("adaptive weighted rejection sampling", "smc", "sequential monte carlo"),
     arxiv="2504.05410",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

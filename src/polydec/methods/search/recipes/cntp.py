@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="cntp",
@@ -24,6 +25,7 @@ CARD = Card(
     aliases=("cautious-next-token-prediction",),
     arxiv="2507.03038",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

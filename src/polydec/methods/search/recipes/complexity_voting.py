@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.search.recipes._options import AnswerMark, TextCount
 
 CARD = Card(
@@ -26,6 +27,12 @@ CARD = Card(
     arxiv="2210.00720",
     published="5.3 points more accuracy on average, up to 18, over hand-written chains of thought (GPT-3 "
     "and Codex)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "tries": PublishedValue(50, "50 texts; ours draws 8"),
+        "keep": PublishedValue(30, "of which the 30 of the most steps vote"),
+    }
 )
 
 

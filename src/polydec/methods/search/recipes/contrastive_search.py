@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import STATES, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="contrastive-search",
@@ -25,6 +26,7 @@ CARD = Card(
     arxiv="2202.06417",
     needs=(STATES,),
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.search.recipes._options import EarlyStop, LengthPower
 
 CARD = Card(
@@ -26,6 +27,7 @@ CARD = Card(
     aliases=("diverse beam search", "group beam search", "dbs"),
     arxiv="1610.02424",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.search.recipes._options import AnswerMark, TextCount
 
 CARD = Card(
@@ -27,6 +28,9 @@ CARD = Card(
     aliases=("granola", "response-aggregation", "granola-qa"),
     arxiv="2401.04695",
     published="about 20 points more accuracy than greedy decoding, counted at several granularities",
+)
+PUBLISHED = PublishedPreset(
+    refused="the prompt of its aggregator, how many answers it draws and how hot could not be read"
 )
 
 

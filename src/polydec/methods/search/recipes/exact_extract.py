@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="exact-extract",
@@ -25,6 +26,7 @@ CARD = Card(
     arxiv="2108.05857",
     published="71.4 F1 on SQuAD without examples, for a model that was trained to select spans",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.search.recipes._options import TextCount
 
 CARD = Card(
@@ -27,6 +28,7 @@ CARD = Card(
     published="82.23 % right on AIME with DeepSeek-R1, 15 points over a single run, with up to about 45 % "
     "fewer tokens than a vote",
 )
+PUBLISHED = PublishedPreset(refused="how many texts it draws could not be read")
 
 
 def build(

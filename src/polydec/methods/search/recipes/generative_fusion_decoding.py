@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ANY_DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="generative-fusion-decoding",
@@ -25,6 +26,11 @@ CARD = Card(
     needs=(ANY_DRAFT,),
     aliases=("gfd", "generative fusion", "shallow-fusion-search"),
     arxiv="2405.14259",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "heat": PublishedValue(1.7, "the language model's law is read at 1.7; ours as it is"),
+    }
 )
 
 

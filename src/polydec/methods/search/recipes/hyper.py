@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.search.recipes._options import AnswerMark
 
 CARD = Card(
@@ -28,6 +29,7 @@ CARD = Card(
     published="8 to 10 % more accuracy with 25 to 40 % fewer tokens than earlier ways of several paths "
     "(four models with experts)",
 )
+PUBLISHED = PublishedPreset(refused="its formulas could not be read: these are ours")
 
 
 def build(

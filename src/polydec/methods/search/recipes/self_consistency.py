@@ -6,6 +6,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.search.recipes._options import AnswerMark, TextCount
 
 CARD = Card(
@@ -21,6 +22,11 @@ CARD = Card(
     home="problems with short answers, such as a number behind some steps",
     aliases=("majority-vote", "majority-voting", "cot-sc"),
     arxiv="2203.11171",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "tries": PublishedValue(40, "40 texts; ours draws 8"),
+    }
 )
 
 

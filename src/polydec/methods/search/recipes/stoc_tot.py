@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.search.recipes._options import StepTokens
 
 CARD = Card(
@@ -27,6 +28,7 @@ CARD = Card(
     aliases=("stochastic-tree-of-thought", "tree-of-thought", "tot"),
     arxiv="2407.03687",
 )
+PUBLISHED = PublishedPreset(refused="its prompts and widths could not be read")
 
 
 def build(

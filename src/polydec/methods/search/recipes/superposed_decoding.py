@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import STATES, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="superposed-decoding",
@@ -26,6 +27,9 @@ CARD = Card(
     arxiv="2405.18400",
     needs=(STATES,),
     published="at least 2.44 times faster than three and more separate texts (Llama-2-7B)",
+)
+PUBLISHED = PublishedPreset(
+    refused="its tables hold every continuation as it was counted, and ours hold the likeliest ones, discounted"
 )
 
 

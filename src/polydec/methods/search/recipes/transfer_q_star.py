@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="transfer-q-star",
@@ -27,6 +28,7 @@ CARD = Card(
     aliases=("tq-star", "args", "reward-guided-search"),
     arxiv="2405.20495",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAwareFormerlyThrift
 
 CARD = Card(
@@ -25,6 +26,26 @@ CARD = Card(
     aliases=("adaptix", "adaptive draft-verification"),
     arxiv="2407.12021",
     published="up to 2.5 times faster; 1.9 times with a corpus of 253 MB",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "nodes": PublishedValue(64, "64 nodes for a GPU; 8 on a CPU"),
+        "iterations": PublishedValue(150, "150 searches a pass; ours makes 32, which cost less"),
+        "window": PublishedValue(
+            16, "trigrams of the last 16 tokens gain at each pass; ours gain once"
+        ),
+        "longest_first": PublishedValue(
+            True, "the longest sequences go first where nodes are short; ours keeps the likeliest"
+        ),
+        "corpus": PublishedValue(
+            True,
+            "the table begins with a corpus, so a model's n-gram table is needed; ours begins empty",
+        ),
+        "cost_aware": PublishedValue(
+            False,
+            "the whole draft is verified; ours leaves out what rows cost more than they bring here",
+        ),
+    }
 )
 
 

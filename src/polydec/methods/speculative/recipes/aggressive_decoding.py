@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.loop.with_source import with_source_text
 from polydec.methods.speculative.recipes._options import CostAwareFormerlyThrift
 
@@ -28,6 +29,9 @@ CARD = Card(
     arxiv="2205.10350",
     published="7 to 9 times on grammatical error correction and simplification, over a Transformer-big with "
     "beam 5",
+)
+PUBLISHED = PublishedPreset(
+    refused="all that is left of the source is drafted at once, and a copy ends at 64 tokens here"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.recipes._options import CostAware, PromptStates
 
 CARD = Card(
@@ -27,6 +28,7 @@ CARD = Card(
     arxiv="2402.15758",
     published="2.7 times plain decoding on average (Vicuna 7B and 13B, LLaMA-2)",
 )
+PUBLISHED = PublishedPreset(refused="its trees have 20 to 60 nodes, and none is named as the one")
 
 
 def build(

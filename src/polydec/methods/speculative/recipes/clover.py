@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAware, PathWidth, PromptStates
 
 CARD = Card(
@@ -27,6 +28,14 @@ CARD = Card(
     arxiv="2405.00263",
     published="up to 1.91 times plain decoding's throughput (Baichuan-Small 7B) and 2.46 times (Baichuan- "
     "Large); up to 1.37 and 1.57 times Medusa's",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "nucleus": PublishedValue(
+            0.95,
+            "tokens of a mass of 0.95, each a quarter as likely as the first or more; ours takes the likeliest",
+        ),
+    }
 )
 
 

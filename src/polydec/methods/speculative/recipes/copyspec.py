@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.loop.with_source import with_source_text
 from polydec.methods.speculative.recipes._options import CostAwareFormerlyThrift
 
@@ -26,6 +27,14 @@ CARD = Card(
     arxiv="2502.08923",
     published="up to 2.35 times plain decoding on CNN/DM, 3.08 times on the second turn of some categories "
     "of MT-Redundant, 2.66 times on the third turn of GSM8K self-correction",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "cost_aware": PublishedValue(
+            False,
+            "the whole draft is verified; ours leaves out what rows cost more than they bring here",
+        ),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.loop.with_source import with_source_text
 
 CARD = Card(
@@ -25,6 +26,7 @@ CARD = Card(
     needs=(DRAFT,),
     published="49 % faster on average than the draft model alone, on the second turn of MT-Redundant",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

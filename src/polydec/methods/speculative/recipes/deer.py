@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import MASKED_DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="deer",
@@ -25,6 +26,11 @@ CARD = Card(
     needs=(MASKED_DRAFT,),
     published="5.54 times plain decoding on HumanEval (Qwen3-30B-A3B; EAGLE-3: 2.41 times), about 5 tokens accepted on average "
     "and 32 at most",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "block": PublishedValue(32, "drafts of up to 32 tokens; ours has 8"),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="del",
@@ -26,6 +27,7 @@ CARD = Card(
     arxiv="2504.05598",
     published="2.16 to 2.50 times plain decoding (LayerSkip Llama, 1B to 70B, seven tasks)",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

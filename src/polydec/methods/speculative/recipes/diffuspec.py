@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import MASKED_DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="diffuspec",
@@ -25,6 +26,17 @@ CARD = Card(
     needs=(MASKED_DRAFT,),
     published="3.08 times plain decoding, 6.99 tokens accepted on average (Qwen2.5-32B with Dream-7B as "
     "draft, one A100, greedy)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "least": PublishedValue(20, "drafts of 20 tokens at least, by a model of 7B"),
+        "most": PublishedValue(30, "and of 30 at most; ours has 12"),
+        "rise": PublishedValue(10, "a draft that was accepted whole grows by 10"),
+        "corpus": PublishedValue(
+            1.0, "the table of a corpus alone; ours is what the text itself holds"
+        ),
+        "ends": PublishedValue(True, "a draft ends where its gaps' likeliest tokens first end"),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="distillspec",
@@ -24,6 +25,13 @@ CARD = Card(
     needs=(DRAFT,),
     aliases=("lenience", "lenient speculative sampling", "lossy speculative decoding"),
     arxiv="2310.08461",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "lenience": PublishedValue(
+            1.0, "lossless in its main results; ours shows what lenience brings"
+        ),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="draft-and-verify",
@@ -29,6 +30,9 @@ CARD = Card(
         "self-speculative decoding by skipping",
     ),
     arxiv="2309.08168",
+)
+PUBLISHED = PublishedPreset(
+    refused="the layers that it skips are found by Bayesian optimisation, which is not built; `skip` takes them"
 )
 
 

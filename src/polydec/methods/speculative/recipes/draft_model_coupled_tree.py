@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.recipes._options import LevelChildren
 
 CARD = Card(
@@ -25,6 +26,7 @@ CARD = Card(
     home="sampling where a text must be reproducible under any draft",
     needs=(DRAFT,),
 )
+PUBLISHED = PublishedPreset(refused="it is put together here, and no paper has it")
 
 
 def build(

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="draft-model-goodput",
@@ -23,6 +24,7 @@ CARD = Card(
     home="text of changing difficulty, machines on which no one length is best",
     needs=(DRAFT,),
 )
+PUBLISHED = PublishedPreset(refused="it is put together here, and no paper has it")
 
 
 def build(

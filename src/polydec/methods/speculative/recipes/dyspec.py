@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="dyspec",
@@ -24,6 +25,17 @@ CARD = Card(
     needs=(DRAFT,),
     arxiv="2410.11744",
     published="up to 9.1 times plain decoding's throughput (Llama-2-70B, offloaded, low temperature)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "floor": PublishedValue(
+            0.0, "a token is taken to be accepted as often as the draft says; ours corrects that"
+        ),
+        "fade": PublishedValue(
+            1.0, "siblings that were rejected before change nothing; ours corrects that"
+        ),
+    },
+    unknown="its budgets and thresholds could not be read: nodes and threshold stay ours",
 )
 
 

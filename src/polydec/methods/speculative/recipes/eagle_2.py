@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAware, PathWidth, PromptStates
 
 CARD = Card(
@@ -27,6 +28,14 @@ CARD = Card(
     arxiv="2406.16858",
     published="up to about 4 times plain decoding; on Spec-Bench 2.36 times, 4.34 tokens a pass (Vicuna-7B, "
     "one A100)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "width": PublishedValue(
+            10, "each level expands 10 paths; on a CPU their rows cost too much"
+        ),
+        "nodes": PublishedValue(60, "trees of 60 nodes for one GPU"),
+    }
 )
 
 

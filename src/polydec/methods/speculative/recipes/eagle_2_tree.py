@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.recipes._options import PathWidth
 
 CARD = Card(
@@ -24,6 +25,9 @@ CARD = Card(
     home="greedy decoding, and sampling at low temperature",
     needs=(DRAFT,),
     aliases=("draft-model-best-first", "eagle-2's tree", "dynamic draft tree"),
+)
+PUBLISHED = PublishedPreset(
+    refused="EAGLE-2 has its tree over an EAGLE layer: over a draft model it is ours"
 )
 
 

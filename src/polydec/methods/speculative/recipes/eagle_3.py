@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAware, PathWidth, PromptStates
 
 CARD = Card(
@@ -26,6 +27,15 @@ CARD = Card(
     needs_training=True,
     arxiv="2503.01840",
     published="5.6 times plain decoding, 1.8 times EAGLE (Vicuna-13B)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "width": PublishedValue(
+            10, "each level expands 10 paths; on a CPU their rows cost too much"
+        ),
+        "nodes": PublishedValue(60, "trees of 60 nodes for one GPU"),
+    },
+    unknown="how many levels they have could not be read: depth stays ours",
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, DRAFT_LAYERS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="easyspec",
@@ -26,6 +27,7 @@ CARD = Card(
     published="up to 4.17 times plain decoding (Llama-3-70B-Instruct and others with drafts of their "
     "families, eight A100)",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

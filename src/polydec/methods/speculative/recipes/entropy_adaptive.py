@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="entropy-adaptive",
@@ -30,6 +31,9 @@ CARD = Card(
         ("drafted", "accepted", "rejected"),
         "each token is written by one of the two models, unverified",
     ),
+)
+PUBLISHED = PublishedPreset(
+    unknown="its threshold is swept, and its least distance between two switches could not be read: tau and hold stay ours"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAware, PromptStates
 
 CARD = Card(
@@ -26,6 +27,12 @@ CARD = Card(
     needs_training=True,
     arxiv="2412.12639",
     published="3.10 times plain decoding, where EAGLE has 2.82 and Medusa 2.06 (MT-Bench, Vicuna-7B)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "depth": PublishedValue(8, "trees of 8 levels for one GPU"),
+    },
+    unknown="how many nodes they have could not be read: nodes stays ours",
 )
 
 

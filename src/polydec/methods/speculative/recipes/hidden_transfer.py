@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.recipes._options import CostAware
 
 NEED = ArtefactNeed(
@@ -30,6 +31,7 @@ CARD = Card(
     aliases=("pseudo hidden states",),
     arxiv="2404.12022",
 )
+PUBLISHED = PublishedPreset(refused="its trees have 16 to 64 nodes, and none is named as the one")
 
 
 def build(

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAware
 
 NEED = ArtefactNeed(
@@ -29,6 +30,11 @@ CARD = Card(
     needs_training=True,
     aliases=("hydra++",),
     published="up to 1.31 times Medusa and 2.71 times plain decoding (Vicuna 7B to 33B, one A100)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "nodes": PublishedValue(63, "Medusa's tree of 63 nodes, for one GPU; 8 to 16 pay on a CPU"),
+    }
 )
 
 

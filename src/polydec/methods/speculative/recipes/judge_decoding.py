@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="judge-decoding",
@@ -28,6 +29,7 @@ CARD = Card(
     published="19.7 tokens accepted in place of 6.3; up to 9 times plain decoding, about 3.9 times in an "
     "optimised engine (Llama 8B and 405B)",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

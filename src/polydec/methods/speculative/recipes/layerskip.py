@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="layerskip",
@@ -25,6 +26,7 @@ CARD = Card(
     aliases=("early-exit", "layer skip self-speculation", "self-speculative decoding"),
     arxiv="2404.16710",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 NEED = ArtefactNeed("probes", "prompt tokens (lud or ppd)", lambda probes: probes.maps is None)
 CARD = Card(
@@ -29,6 +30,7 @@ CARD = Card(
     published="33 % faster on prose with no loss of quality, 30 % on code with 3 % loss",
     unexercised={"rejected": "what it is sure of is written unverified"},
 )
+PUBLISHED = PublishedPreset(refused="its confidence could not be read")
 
 
 def build(

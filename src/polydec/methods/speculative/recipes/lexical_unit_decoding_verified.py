@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 NEED = ArtefactNeed("probes", "prompt tokens (lud or ppd)", lambda probes: probes.maps is None)
 CARD = Card(
@@ -26,6 +27,7 @@ CARD = Card(
     needs_training=True,
     aliases=("lud-verified",),
 )
+PUBLISHED = PublishedPreset(refused="the paper verifies nothing: that is ours")
 
 
 def build(

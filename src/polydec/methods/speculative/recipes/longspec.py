@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAware, PathWidth
 
 CARD = Card(
@@ -26,6 +27,14 @@ CARD = Card(
     needs_training=True,
     arxiv="2502.17421",
     published="up to 3.26 times strong baselines on five sets of long texts; 2.25 times on AIME24 (QwQ)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "widths": PublishedValue(
+            (4, 16, 16, 16, 16),
+            "a tree of 68 nodes for one GPU; ours takes the likeliest nodes of all levels",
+        ),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="lookahead",
@@ -26,6 +27,15 @@ CARD = Card(
     arxiv="2402.02057",
     published="up to 1.8 times plain decoding on MT-Bench, 4 times on code with several GPUs; on Spec-Bench "
     "1.34 times (Vicuna-7B, one A100)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "window": PublishedValue(
+            15, "15 columns, for a model of 7B on an A100; wide passes cost too much on a CPU"
+        ),
+        "ngram": PublishedValue(5, "n-grams of 5 tokens"),
+        "guesses": PublishedValue(15, "15 n-grams tried in a pass"),
+    }
 )
 
 

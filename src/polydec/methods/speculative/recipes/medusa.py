@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAware
 
 NEED = ArtefactNeed("heads", "draft heads that read the state alone", lambda heads: not heads.reads)
@@ -29,6 +30,11 @@ CARD = Card(
     arxiv="2401.10774",
     published="over 2.2 times plain decoding (Medusa-1), 2.3 to 3.6 times (Medusa-2), on one A100; by "
     "others on Spec-Bench 1.71 times (Vicuna-7B)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "nodes": PublishedValue(64, "trees of 64 nodes for one GPU; 8 to 16 pay on a CPU"),
+    }
 )
 
 

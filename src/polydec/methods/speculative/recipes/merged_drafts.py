@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.loop.with_source import with_source_text
 from polydec.methods.speculative.recipes._options import (
     CandidateCount,
@@ -28,6 +29,7 @@ CARD = Card(
     home="any text without a draft model",
     aliases=("grafted",),
 )
+PUBLISHED = PublishedPreset(refused="it is put together here, and no paper has it")
 
 
 def build(

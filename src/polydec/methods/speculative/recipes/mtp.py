@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.recipes._options import CostAware
 
 CARD = Card(
@@ -29,6 +30,7 @@ CARD = Card(
     published="3.17 tokens a pass on average; 5.22 on GSM8K and 5.35 on HumanEval with eight masks "
     "(Tulu3-8B)",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="pearl",
@@ -26,6 +27,7 @@ CARD = Card(
     arxiv="2408.11850",
     published="up to 3.79 times plain decoding, 1.52 times serial speculation",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAware
 
 NEED = ArtefactNeed("probes", "prompt tokens (ppd)", lambda probes: probes.maps is None)
@@ -28,6 +29,15 @@ CARD = Card(
     aliases=("parallel prompt decoding", "prompt tokens"),
     arxiv="2405.18628",
     published="up to 2.49 times plain decoding; 1.22 times on top of a draft model",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "by_state": PublishedValue(
+            True,
+            "a tree for each number of levels that have guesses; ours is one, which is simpler to read",
+        ),
+        "hardware_aware": PublishedValue(True, "as many rows as pay here"),
+    }
 )
 
 

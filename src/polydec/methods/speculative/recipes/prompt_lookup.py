@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.loop.with_source import with_source_text
 from polydec.methods.speculative.recipes._options import CostAwareFormerlyThrift
 
@@ -26,6 +27,22 @@ CARD = Card(
     aliases=("pld", "ngram", "prompt-lookup-decoding"),
     published="2 to 4 times plain decoding where answers repeat their prompt; by others on Spec-Bench 1.66 "
     "times, 1.75 tokens a pass, summaries 2.66 times (Vicuna-7B, one A100)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "max_ngram": PublishedValue(
+            3, "runs of 3 tokens at most; ours looks for longer ones first"
+        ),
+        "growth": PublishedValue(
+            0, "always 10 tokens are copied; ours copies as many as the match lets hope for"
+        ),
+        "loop": PublishedValue(False, "a copy ends with the text; ours goes on from its start"),
+        "first": PublishedValue(True, "the earliest occurrence; ours takes the latest"),
+        "cost_aware": PublishedValue(
+            False,
+            "the whole draft is verified; ours leaves out what rows cost more than they bring here",
+        ),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="relaxed-aggressive-decoding",
@@ -26,6 +27,13 @@ CARD = Card(
     needs_training=True,
     aliases=("gad++", "gad-plus-plus"),
     published="faster than the strict form at equal quality on WMT14 English-German and WMT16 English-Romanian",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "block": PublishedValue(
+            25, "blocks of 25 gaps; ours has as many as the drafter was trained for"
+        ),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.recipes._options import LevelChildren
 
 CARD = Card(
@@ -25,6 +26,9 @@ CARD = Card(
     needs=(DRAFT,),
     aliases=("draft-model-tree", "recursive speculative decoding", "constant branching"),
     arxiv="2402.14160",
+)
+PUBLISHED = PublishedPreset(
+    refused="its trees are a sweep over budgets of 6 to 30 tokens, and none is named as the one"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="rsd-s",
@@ -23,6 +24,9 @@ CARD = Card(
     home="sampling, where passes over several tokens cost little more than one",
     needs=(DRAFT,),
     aliases=("stochastic beam",),
+)
+PUBLISHED = PublishedPreset(
+    refused="its trees are a sweep over budgets of 6 to 30 tokens, and none is named as the one"
 )
 
 

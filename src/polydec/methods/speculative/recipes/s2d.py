@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, DRAFT_LAYERS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="s2d",
@@ -27,6 +28,7 @@ CARD = Card(
     arxiv="2407.01955",
     published="about 1.55 times plain decoding on average over targets of 7B to 70B (Spec-Bench)",
 )
+PUBLISHED = PublishedPreset(refused="its thresholds could not be read")
 
 
 def build(

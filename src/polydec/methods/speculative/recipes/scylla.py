@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.recipes._options import PathWidth
 
 CARD = Card(
@@ -27,6 +28,9 @@ CARD = Card(
     arxiv="2505.07858",
     published="1.5 to 2.2 more accepted tokens a pass than EAGLE-2, 0.3 more than EAGLE-3 (Llama-2, Llama-3 and Qwen2.5, "
     "greedy); twice EAGLE-2's throughput",
+)
+PUBLISHED = PublishedPreset(
+    refused="its widths by batch come from fits that are made for each device"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="specdec-plus-plus",
@@ -27,6 +28,12 @@ CARD = Card(
     arxiv="2405.19715",
     published="2.04 times plain decoding on Alpaca, 2.26 times on GSM8K, 2.23 times on HumanEval; 7 to 11 % "
     "over the best fixed length (Llama-2-chat 7B and 70B, two A100)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "least": PublishedValue(2, "2 tokens are drafted in any case"),
+        "depth": PublishedValue(20, "at most 20 tokens; ours has 8"),
+    }
 )
 
 

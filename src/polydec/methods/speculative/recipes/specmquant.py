@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CandidateCount
 
 CARD = Card(
@@ -28,6 +29,18 @@ CARD = Card(
     aliases=("hierarchical", "hierarchical drafting"),
     arxiv="2505.22179",
     published="2.78 times plain decoding, 1.31 times EAGLE-2 (Llama-3-70B in 4 bits, one A100)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "least": PublishedValue(6, "a chain of 6 tokens is verified"),
+        "depth": PublishedValue(9, "chains of at most 9 tokens"),
+        "inner_nodes": PublishedValue(30, "inner trees of 30 nodes for one GPU"),
+        "inner_depth": PublishedValue(3, "inner trees of 3 levels"),
+        "eagle": PublishedValue(
+            True, "an EAGLE layer drafts for the draft model; ours needs no training"
+        ),
+        "width": PublishedValue(10, "each level expands 10 paths"),
+    }
 )
 
 

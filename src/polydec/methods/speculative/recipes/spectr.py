@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="spectr",
@@ -26,6 +27,12 @@ CARD = Card(
     arxiv="2310.15141",
     published="2.13 times plain decoding, 4.0 tokens a pass, with eight drafts of eight tokens; one draft: "
     "1.56 times (PaLM-2 Gecko for Bison, LM1B)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "count": PublishedValue(8, "8 sequences; on a CPU their rows cost too much"),
+        "depth": PublishedValue(4, "sequences of 4 tokens, or 8"),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="stand",
@@ -24,6 +25,9 @@ CARD = Card(
     arxiv="2506.04708",
     published="60 to 65 % lower latency than plain decoding with several texts at once, 48 to 58 % with one "
     "(AIME-2024, GPQA-Diamond, LiveCodeBench)",
+)
+PUBLISHED = PublishedPreset(
+    refused="its tree of 80 nodes is made from data, which no command here does yet"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import (
     CandidateCount,
     CostAwareFormerlyThrift,
@@ -29,6 +30,22 @@ CARD = Card(
     arxiv="2408.08696",
     published="2.09 times plain decoding (Vicuna-7B); on Spec-Bench 2.22 times, 2.73 tokens a pass "
     "(Vicuna-7B, one A100), 1.40 times on an RTX 3090",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "nodes": PublishedValue(
+            80, "a tree of 80 nodes for one GPU; ours is as wide as pays on a CPU"
+        ),
+        "hot": PublishedValue(
+            True,
+            "the table goes over from request to request; ours begins anew, so that no request shows another",
+        ),
+        "cost_aware": PublishedValue(
+            False,
+            "the whole draft is verified; ours leaves out what rows cost more than they bring here",
+        ),
+    },
+    unknown="which places the 80 nodes have could not be read: they are chosen by rates",
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="unified-layer-skipping",
@@ -26,6 +27,15 @@ CARD = Card(
     unexercised=dict.fromkeys(
         ("drafted", "accepted", "rejected"), "the layers that a token leaves out draft nothing"
     ),
+)
+PUBLISHED = PublishedPreset(
+    {
+        "even": PublishedValue(
+            False,
+            "the published spacing, which leaves out the layers just below the last; even spacing is far better without tuning",
+        ),
+    },
+    unknown="speeds of 2, 3, 5 and 10 are measured: speed stays ours",
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="unified-layer-skipping-draft",
@@ -24,6 +25,7 @@ CARD = Card(
     home="models tuned with the same pattern",
     needs=(LAYERS,),
 )
+PUBLISHED = PublishedPreset(refused="the paper verifies nothing: that this model drafts is ours")
 
 
 def build(
