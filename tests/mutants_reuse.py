@@ -9,8 +9,8 @@ MUTANTS = [
     Mutant(
         "grafts: entries are those of the tokens before them",
         "models/sessions/reuse.py",
-        "Graft(at + AGAIN, kept.cache, first + AGAIN, stop)",
-        "Graft(at + AGAIN, kept.cache, first, stop - AGAIN)",
+        "Graft(at + self.again, kept.cache, first + self.again, stop)",
+        "Graft(at + self.again, kept.cache, first, stop - self.again)",
         GRAFTS + "test_one_layer_is_exact",
     ),
     Mutant(

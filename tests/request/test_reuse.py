@@ -59,6 +59,22 @@ def test_an_answer_says_what_was_taken_and_that_it_is_approximate(lm, primed):
     assert first["positions"] == 0 and not first["approximate"]
 
 
+def test_the_published_rule_feeds_nothing_behind_the_edit(lm, primed):
+    """It reaches the request, and a report names it."""
+    positions = [
+        generate(lm, ask(SECOND, primed(f"a{again}"), method="plain", reuse_again=again)).method[
+            "reuse"
+        ]["positions"]
+        for again in (0, 1, 16)
+    ]
+    assert [positions[0] - n for n in positions] == [0, 1, 16]
+    parts = {p.role: p for p in explain_request(lm, ask(SECOND, primed("a"), reuse_again=0))}
+    assert parts["reuse"].options["reuse_again"] == "0"
+    for reuse in (None, "prefix"):
+        with pytest.raises(RequestError, match="reuse_again is 1, and reuse is"):
+            plan_request(lm, replace(ask(SECOND, ""), reuse=reuse, reuse_again=1))
+
+
 def test_a_prefix_gives_the_text_of_a_request_without(lm, primed):
     plain = generate(lm, replace(ask(SECOND, ""), reuse=None))
     assert generate(lm, ask(SECOND, primed("a"), "prefix")).token_ids == plain.token_ids

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Self
 
 from polydec.base.edge import error_sentence
-from polydec.base.errors import FileError, UnwritableError
+from polydec.base.errors import FileError, RequestError, UnwritableError
 
 try:
     import fcntl
@@ -53,6 +54,35 @@ def replace_file_atomically(path: Path, write: Callable[[Path], Any], *, mode: i
             # After a success there is nothing left to remove.
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def require_writable_file(flag: str, path: Path | None) -> None:
+    """Refuse a path that no file could be written to: said before what takes hours.
+
+    Args:
+        flag: Name of the flag that gives it, without its hyphens.
+        path: The path, whose folder is made where it is missing; None: nothing is checked.
+
+    Raises:
+        RequestError: It cannot be written, and why.
+    """
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The only sure test of a folder is to write into it.
+        with TemporaryFile(dir=path.parent):
+            folder = path.is_dir()
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
+        raise RequestError(
+            error_sentence(
+                f"--{flag} {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}"
+            )
+        ) from None
+    if folder:
+        raise RequestError(
+            error_sentence(f"--{flag} {str(path)!r} cannot be written: it is a folder")
+        )
 
 
 @contextmanager

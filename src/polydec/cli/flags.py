@@ -86,6 +86,7 @@ class RequestFlags:
     cache_set: list[str] | None = _asked("cache_options", MODEL, spelt="--cache-set", more="k=v")
     reuse: str | None = _asked("reuse", MODEL)
     reuse_key: str = _asked("reuse_key", MODEL)
+    reuse_again: int = _asked("reuse_again", MODEL)
     cache_salt: str = _asked("cache_salt", MODEL)
     raw: bool = _asked("raw", MODEL)
     sanitize_control_tokens: bool = _asked("sanitize_control_tokens", MODEL)

@@ -14,7 +14,7 @@ from polydec.base.errors import MissingError
 GROUP = "polydec.commands"
 """Entry points. Each names a package whose COMMANDS says, by the name of a command, what a list
 says of it: its module there is imported when it is called."""
-LAB_COMMANDS = ("bench", "demo", "harness", "train", "verify")
+LAB_COMMANDS = ("bench", "cache-cost", "demo", "harness", "train", "verify")
 """What is missing where the lab is."""
 NEEDS_LAB = "{} needs the lab, which is not here: pip install 'polydec[lab]'"
 

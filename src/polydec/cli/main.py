@@ -115,14 +115,16 @@ def load_command(name: str) -> Any:
     else:
         # An entry point names the package that holds the command.
         package = lab_commands()[name].__name__
-    module = import_module(f"{package}.{name}")
+    # A hyphen of a command is an underscore of its module.
+    within = name.replace("-", "_")
+    module = import_module(f"{package}.{within}")
     alone = typer.Typer(add_completion=False, **_LOOK)
     if hasattr(module, "app"):
         alone.add_typer(module.app, name=name)
     else:
         # Only a command that hands its flags on has settings.
         settings = getattr(module, "SETTINGS", None)
-        alone.command(name, context_settings=settings)(getattr(module, name))
+        alone.command(name, context_settings=settings)(getattr(module, within))
         # Typer makes a lone command the whole application; with a callback it stays a group.
         alone.callback()(lambda: None)
     tree: Any = typer.main.get_command(alone)

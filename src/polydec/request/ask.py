@@ -20,6 +20,7 @@ from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press, registry
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit, ModelArtefact
+from polydec.models.sessions.reuse import AGAIN
 from polydec.models.text import prompt_ending
 from polydec.models.text.message_forms import joined_text
 from polydec.request.answer_functions import answer_functions, check_functions
@@ -179,7 +180,9 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
     if checked.press is not None:
         law = law.pressed_law(checked.press.press)
     if ask.reuse is not None:
-        law = law.reusing_view(ask.reuse_key, ask.reuse == "edited", ask.cache_salt)
+        law = law.reusing_view(
+            ask.reuse_key, ask.reuse == "edited", ask.cache_salt, ask.reuse_again
+        )
         reuse = law.within[1]
     if encoded.vectors is not None:
         law = encoded.vectors.prompted_law(law)
@@ -340,6 +343,11 @@ def _check_reuse(checked: CheckedRequest) -> None:
     """Raise RequestError for a field that does not go with what is taken of an earlier text's
     cache."""
     ask = checked.ask
+    if ask.reuse != "edited" and ask.reuse_again != AGAIN:
+        raise RequestError(
+            f"reuse_again is {ask.reuse_again}, and reuse is {ask.reuse or 'none'}: it says what is fed behind an edit, so "
+            "say 'edited'"
+        )
     if ask.reuse is None:
         if ask.reuse_key:
             raise RequestError(

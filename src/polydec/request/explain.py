@@ -30,6 +30,7 @@ from polydec.methods.registry.kit import (
     ArtefactNeed,
     ModelArtefact,
 )
+from polydec.models.sessions.reuse import AGAIN
 from polydec.request.ask import plan_request
 from polydec.request.fields import Ask, ask_options
 from polydec.request.loaded import LoadedModel
@@ -146,7 +147,10 @@ def _changes(model: LoadedModel, ask: Ask) -> Iterator[tuple[str, Ask]]:
     if ask.cache is not None:
         yield "with the cache as it is", replace(ask, cache=None, cache_options={})
     if ask.reuse is not None:
-        yield "without an earlier text's cache", replace(ask, reuse=None, reuse_key="")
+        yield (
+            "without an earlier text's cache",
+            replace(ask, reuse=None, reuse_key="", reuse_again=AGAIN),
+        )
     if ask.constraint is not None:
         # finish goes along: it has no meaning without a constraint.
         yield "without the constraint", replace(ask, constraint=None, finish=False)
@@ -306,7 +310,10 @@ def _reused(made: RequestPlan) -> Iterator[RequestPart]:
         what = "what an earlier text of the key begins with is not fed again"
         if made.reuse.edited:
             what += "; nor is what stands behind an edit, so the law below is approximate"
-        yield RequestPart("reuse", made.reuse.told["name"], what, {"reuse_key": made.reuse.key})
+        options = {"reuse_key": made.reuse.key}
+        if made.reuse.edited:
+            options["reuse_again"] = str(made.reuse.again)
+        yield RequestPart("reuse", made.reuse.told["name"], what, options)
 
 
 def _steering(made: RequestPlan) -> Iterator[RequestPart]:

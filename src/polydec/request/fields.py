@@ -107,7 +107,8 @@ class Ask:
     reuse: "prefix" takes of an earlier request's cache what both texts begin with, "edited" also
     what stands behind an edit, turned to its new positions: the law is approximate then, and the
     answer's `method` says so. reuse_key names the text: requests of one key follow one another, and
-    each leaves its text to the next (models/sessions/reuse.py).
+    each leaves its text to the next (models/sessions/reuse.py). reuse_again: so many tokens right
+    behind an edit are fed again, as they change most.
 
     cache_salt: texts of one engine that begin alike share what was computed for them, a reuse_key
     names a text, and methods may keep a memory from request to request: all of it only among
@@ -246,6 +247,11 @@ class Ask:
         "take an earlier request's cache: of what both texts begin with, or also behind an edit (approximate)",
     ] = None
     reuse_key: Annotated[str, "names the text that is edited from request to request (reuse)"] = ""
+    reuse_again: Annotated[
+        int,
+        InRange(0, 4096),
+        "with reuse edited: tokens right behind an edit that are fed again; 0: the published rule",
+    ] = 16
     cache_salt: Annotated[
         str, "requests share what was computed for earlier ones only with those of the same salt"
     ] = ""
@@ -337,6 +343,7 @@ class AskFields(TypedDict, total=False):
     cache_options: Mapping[str, Any]
     reuse: str | None
     reuse_key: str
+    reuse_again: int
     cache_salt: str
     logits_processor: LogitsFunction | None
     stop_when: StopFunction | None

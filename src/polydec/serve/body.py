@@ -100,6 +100,7 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "cache_options",
                 "reuse",
                 "reuse_key",
+                "reuse_again",
                 "cache_salt",
                 "source",
             )

@@ -1,6 +1,7 @@
 """Pressed caches: what a row sees is decided by its position alone, so one law stands, whatever a text went through."""
 
 import random
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -15,12 +16,19 @@ from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_press import check_press, check_pressing
 from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
 from polydec.lab.testing.toy import toy_law
+from polydec.methods.presses import _quantised
+from polydec.methods.presses._hadamard import (
+    apply_signed_hadamard,
+    dimension_signs,
+    undo_signed_hadamard,
+)
 from polydec.methods.presses._integers import quantise_to_integers
 from polydec.methods.presses._quantised import QuantisedPress, low_rank_factors
 from polydec.methods.presses._selected_entries import (
     ExpectedAttentionRule,
     H2OPress,
     KeyDiffRule,
+    ReconstructionRule,
     ScorerPress,
     SnapKVRule,
     TovaPress,
@@ -49,6 +57,18 @@ def presses(block):
         "8 bits": QuantisedPress("a", block, 8),
         "2 bits": QuantisedPress("a", block, 2, 2),
         "gear": QuantisedPress("a", block, 2, 0, 1, 0.3),
+        "ranks by part": QuantisedPress(
+            "a",
+            block,
+            2,
+            0,
+            1,
+            value_rank=0,
+            prompt=3 * block,
+            decoded_rank=0,
+            decoded_value_rank=1,
+        ),
+        "mixed": QuantisedPress("a", block, 4, 2, hadamard=True, value_group=0),
         "window": WindowPress("a", block, 1),
         "watched": ScorerPress("a", block, few, 1, SnapKVRule(few)),
         "apart": ScorerPress("a", block, few, 0, KeyDiffRule()),
@@ -196,13 +216,17 @@ def test_output_laws_are_the_pressed_one_enumerated(kind):
         assert text_law_distance(got, want) < 1e-9
 
 
-def exactly(press, length=60):
-    """Whether a press leaves every law as it is without one."""
+def exactly(press, length=60, tolerance=1e-12, chunk=None):
+    """Whether a press leaves every law as it is without one; chunk: tokens of a pass."""
+    if chunk is not None:
+        want = go(by_steps(target_of_exact(), TEXT[:length], 0))
+        got = go(by_steps(law(press, chunk), TEXT[:length], 0))
+        return float((got.exp() - want.exp()).abs().max()) < tolerance
     want = rows(
         go(target_of_exact().open_session(TEXT[:1]).score_draft(chain(length), ROW)), length
     )
     got = rows(go(law(press).open_session(TEXT[:1]).score_draft(chain(length), ROW)), length)
-    return float((got.exp() - want.exp()).abs().max()) < 1e-12
+    return float((got.exp() - want.exp()).abs().max()) < tolerance
 
 
 def chain(length):
@@ -232,6 +256,129 @@ def test_rank_0_without_outliers_is_the_base_quantiser():
         assert torch.equal(filled(press, [kv]), filled(base, [kv]))
 
 
+@pytest.mark.parametrize(
+    "more, ranks",
+    [
+        ({}, [(3, 3), (3, 3), (3, 3)]),
+        ({"value_rank": 1}, [(3, 1), (3, 1), (3, 1)]),
+        ({"prompt": 17, "decoded_rank": 2}, [(3, 3), (3, 3), (2, 2)]),
+        ({"prompt": 16, "decoded_rank": 0, "decoded_value_rank": 1}, [(3, 3), (0, 1), (0, 1)]),
+        ({"prompt": 1, "value_rank": 0, "decoded_value_rank": 4}, [(3, 0), (3, 4), (3, 4)]),
+    ],
+)
+def test_every_part_of_a_text_has_the_ranks_that_were_given(more, ranks):
+    """Of keys and of values, in the prompt and behind it: what is packed has factors of these, and reads as if packed alone."""
+    press = QuantisedPress("gear", 16, 2, 0, 3, **more)
+    some = list(blocks(3, 16, 8))
+    packed = [press.pack_block(k, kv, None, None) for k, kv in enumerate(some)]
+    for block, want in zip(packed, ranks, strict=True):
+        sizes = [0 if x.left is None else x.left.shape[-1] for x in (block.keys, block.values)]
+        assert tuple(sizes) == want
+    into = torch.empty(2, 2, 48, 8)
+    press.fill_blocks(packed, into)
+    for k, (kv, want) in enumerate(zip(some, ranks, strict=True)):
+        for which, rank in enumerate(want):
+            alone = filled(QuantisedPress("gear", 16, 2, 0, rank), [kv])[which]
+            torch.testing.assert_close(into[which, :, 16 * k : 16 * (k + 1)], alone)
+    assert press.rounding is None and press.has_factors
+
+
+def test_factors_of_what_is_decoded_alone_are_no_rounding_alone():
+    press = QuantisedPress("gear", 16, 2, prompt=40, decoded_rank=1)
+    assert press.rounding is None and press.has_factors
+    with pytest.raises(RequestError, match="prompt is 0"):
+        QuantisedPress("gear", 16, 2, decoded_rank=1)
+
+
+def test_factors_multiplied_apart_give_what_their_product_gives():
+    """Scores and what weights gather, over blocks of two ranks: and nothing of the product is laid among the entries."""
+    press = QuantisedPress("gear", 16, 2, 0, 3, 0.1, value_rank=2, prompt=20, decoded_rank=1)
+    packed = [press.pack_block(k, kv, None, None) for k, kv in enumerate(blocks(3, 16, 8))]
+    whole, bare = torch.empty(2, 2, 2, 48, 8).unbind()
+    press.fill_blocks(packed, whole)
+    parts = press.fill_backbones(packed, bare)
+    assert [part.first for part in parts] == [0, 32]
+    assert all((whole[which] - bare[which]).abs().max() > 0.01 for which in (0, 1))
+    dice = torch.Generator().manual_seed(4)
+    query, weights = torch.randn(2, 5, 8, generator=dice), torch.rand(2, 5, 50, generator=dice)
+    scores, gathered = torch.zeros(2, 5, 50), weights[..., :48] @ bare[1]
+    scores[..., :48] = query @ bare[0].transpose(-1, -2)
+    for part in parts:
+        part.add_scores(scores, query)
+        part.add_gathered(gathered, weights)
+    torch.testing.assert_close(scores[..., :48], query @ whole[0].transpose(-1, -2))
+    torch.testing.assert_close(gathered, weights[..., :48] @ whole[1])
+    assert not scores[..., 48:].any()
+
+
+def test_few_rows_multiply_factors_apart_and_many_rows_read_their_sum(monkeypatch):
+    press, seen = presses(4)["gear"], []
+    for name in ("fill_blocks", "fill_backbones"):
+        real = getattr(QuantisedPress, name)
+        monkeypatch.setattr(
+            QuantisedPress, name, lambda *a, n=name, f=real: (seen.append(n), f(*a))[1]
+        )
+    go(by_steps(law(press), TEXT[:20], 17))
+    assert set(seen) == {"fill_backbones"}
+    seen.clear()
+    go(law(press, 50).open_session(TEXT[:60]).prefill_prompt(SILENT))
+    assert "fill_blocks" in seen
+
+
+def test_mixed_vectors_keep_their_products_and_come_back():
+    dice = torch.Generator().manual_seed(3)
+    for size in (8, 48, 64, 7):
+        x, y = torch.randn(2, 5, size, generator=dice, dtype=torch.float64).unbind()
+        mixed = apply_signed_hadamard(x)
+        torch.testing.assert_close(undo_signed_hadamard(mixed), x)
+        torch.testing.assert_close((mixed * apply_signed_hadamard(y)).sum(-1), (x * y).sum(-1))
+    one = torch.zeros(64)
+    one[5] = 8.0
+    assert torch.equal(apply_signed_hadamard(one).abs(), torch.ones(64)), "one number is in all"
+    assert abs(int(dimension_signs(64).sum())) <= 16 and len(set(dimension_signs(64).tolist())) == 2
+
+
+@pytest.mark.parametrize("hadamard", [True, False])
+def test_mixing_without_rounding_leaves_the_law(hadamard, monkeypatch):
+    """What is packed is other numbers, and the law is the model's."""
+    stored = []
+
+    class Exact:
+        nbytes = 0
+
+        def __init__(self, x, bits, group):
+            self.x = x
+            stored.append(x)
+
+    class Stack:
+        def __init__(self, parts):
+            self.parts = parts
+
+        def read_numbers(self):
+            return torch.stack([part.x for part in self.parts])
+
+    monkeypatch.setattr(_quantised, "quantise_to_integers", Exact)
+    monkeypatch.setattr(_quantised, "stack_packed_integers", Stack)
+    assert exactly(QuantisedPress("a", 4, 4, hadamard=hadamard), tolerance=1e-9)
+    assert stored
+    kv = blocks(1, 4, 8)[0]
+    stored.clear()
+    QuantisedPress("a", 4, 4, hadamard=hadamard).pack_block(0, kv, None, None)
+    values = kv[1].transpose(0, 1).flatten(-2)
+    assert torch.allclose(stored[1], values) is not hadamard
+
+
+def test_values_with_a_dimension_that_stands_out_are_nearer_when_mixed():
+    kv = torch.randn(2, 1, 64, 64, generator=torch.Generator().manual_seed(2))
+    kv[..., 5] *= 30.0
+    off = [
+        (filled(QuantisedPress("a", 64, 4, 0, hadamard=h), [kv]) - kv).square().mean((1, 2, 3))
+        for h in (False, True)
+    ]
+    assert off[0][1] > 1.5 * off[1][1]
+    assert off[0][0] == off[1][0], "keys stay as they are"
+
+
 def test_expected_attention_is_its_definition():
     """Attention to keys of queries that are drawn with mean and covariance of the block behind, over those of other keys."""
     dice = torch.Generator().manual_seed(0)
@@ -244,6 +391,106 @@ def test_expected_attention_is_its_definition():
             score = key @ query.mean(0) + ((key @ cov) * key).sum(-1) / 2
             chance += score.softmax(-1).float() / 3
         torch.testing.assert_close(got[h], chance * kv[1, h].norm(dim=-1))
+
+
+def repeating(block=8, kept=4, sinks=1):
+    return ScorerPress("kvzip", block, kept, sinks, ReconstructionRule())
+
+
+def test_a_text_whose_repeat_chooses_has_one_law():
+    """However it was cut: one token a pass, in chunks, drafts, behind forks, evictions, rewinds and shared prefixes."""
+    want, dice = go(by_steps(law(repeating(), chunk=1), TEXT, 0)), random.Random(5)
+    assert (want - go(by_steps(target_of_exact(), TEXT, 0))).abs().max() > 0.01
+    target = law(repeating(), keep=2)
+    some = [target.open_session(TEXT[: dice.randrange(36, 50)]) for _ in range(3)]
+    others = [target_of_exact().open_session(TEXT[:20])]
+    for turn in range(24):
+        for at in range(len(some)):
+            session = some[at]
+            if turn % 6 == 5:
+                session.rewind_tokens(dice.choice([1, 3, min(20, len(session.ledger.text) - 1)]))
+            if turn % 5 == at:
+                session.evict_cache()
+            if turn == 12 and at == 1:
+                some[at] = session.fork()
+                session.close()
+        drafts = []
+        for session in some:
+            n = len(session.ledger.text)
+            drafts.append(Draft.chain_draft(TEXT[n], TEXT[n + 1 : n + 1 + dice.randrange(6)]))
+        free = [Draft.chain_draft(3, (1, 2)) for _ in others]
+        got = run_coroutines(
+            [s.score_draft(d, ROW) for s, d in zip((*some, *others), (*drafts, *free), strict=True)]
+        )
+        for session, draft, scores in zip(some, drafts, got[: len(some)], strict=True):
+            n, m = len(session.ledger.text), len(draft)
+            near(rows(scores, m), want[n : n + m])
+            session.commit_tokens(draft.token[: dice.randrange(1, m + 1)])
+            if len(session.ledger.text) > len(TEXT) - 8:
+                session.rewind_tokens(20)
+    for session in (*some, *others):
+        session.close()
+    assert not target.live
+    assert not target.layers, "no layer may lag behind a repeat"
+
+
+def test_of_the_prompts_rows_and_of_old_repeats():
+    """Rows of the whole prompt are those that were fed alone; what every layer has packed has no repeat any more."""
+    target, want = law(repeating(), chunk=50), go(by_steps(law(repeating(), chunk=1), TEXT, 0))
+    session = target.open_session(TEXT)
+    got = rows(go(session.prefill_prompt(ScoreRequest(prompt=True))), len(TEXT) - 1)
+    near(got, want[: len(TEXT) - 1])
+    cache = session.ledger.cache
+    assert cache.base >= 40 and not any(t is not None for t in cache.repeats[: cache.base // 8])
+    assert exactly(repeating(4, 4, 0), chunk=4)
+
+
+def test_a_draft_that_reaches_beyond_a_block_is_refused():
+    session = law(repeating()).open_session(TEXT[:14])
+    with pytest.raises(RequestError, match="draft is 30 deep: cache is kvzip over blocks of 8"):
+        go(session.score_draft(Draft.chain_draft(TEXT[13], TEXT[14:44]), ROW))
+
+
+def test_what_one_row_of_a_repeat_needs_stays():
+    """A fact that one row of the repeat looks at, in one head of a group; the others look at nothing in particular."""
+    dice = torch.Generator().manual_seed(0)
+    kv, behind = 0.1 * torch.randn(2, 2, 8, 4, generator=dice), torch.zeros(4, 2, 8, 4)
+    kv[0, 0, 5] = kv[0, 1, 2] = torch.tensor([0.0, 3.0, 0.0, 0.0])
+    behind[2, 0, 7, 1] = behind[3, 1, 0, 1] = 4.0
+    kept = ScorerPress("a", 8, 1, 0, ReconstructionRule()).pack_block(1, kv, behind, None).kv
+    assert torch.equal(kept[:, 0, 0], kv[:, 0, 5]) and torch.equal(kept[:, 1, 0], kv[:, 1, 2])
+    behind[0, 0, 7] = (
+        9.0  # the repeat's own entry takes the attention of its row, and of none before it
+    )
+    kept = ScorerPress("a", 8, 1, 0, ReconstructionRule()).pack_block(1, kv, behind, None).kv
+    assert not torch.equal(kept[:, 0, 0], kv[:, 0, 5]) and torch.equal(kept[:, 1, 0], kv[:, 1, 2])
+
+
+@dataclass(frozen=True)
+class DrawnRule:
+    """Keeps entries by lot."""
+
+    seed: int
+    asks = False
+
+    def entry_scores(self, kv, behind):
+        dice = torch.Generator().manual_seed(self.seed + int(kv[0, 0, 0, 0].abs() * 1e6))
+        return torch.rand(kv.shape[1:3], generator=dice)
+
+
+def test_a_text_that_is_said_again_is_nearer_than_with_entries_by_lot():
+    """The law of the second saying, at equal budget: in a network whose attention is sharp, over ten texts."""
+    net = network(dtype="float64", num_hidden_layers=2, initializer_range=0.5)
+    off = dict.fromkeys(("repeated", "drawn"), 0.0)
+    for seed in range(10):
+        once = random.Random(seed).choices(range(1, 50), k=48)
+        text = (*once, *once)
+        for name, rule in (("repeated", ReconstructionRule()), ("drawn", DrawnRule(seed))):
+            lm = CausalLaw(net, TokenVocabulary(50, frozenset({0})), chunk=8)
+            pressed = lm.pressed_law(ScorerPress("a", 8, 2, 1, rule))
+            p, q = (go(by_steps(x, text, 48)) for x in (lm, pressed))
+            off[name] += float((p.exp() * (p - q)).sum(-1).mean())
+    assert off["repeated"] < 0.8 * off["drawn"], off
 
 
 def test_keys_apart_from_the_others_stay():

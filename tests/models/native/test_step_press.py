@@ -36,8 +36,8 @@ WEIGHTS = weights(CONFIG, seed=3)
 TEXT = random.Random(1).choices(range(1, 83), k=300)
 
 
-def press(bits=8, group=32, block=16):
-    return QuantisedPress("quantised", block, bits, group)
+def press(bits=8, group=32, block=16, hadamard=False):
+    return QuantisedPress("quantised", block, bits, group, hadamard=hadamard)
 
 
 def net(**more):
@@ -63,15 +63,24 @@ def distance(a, b):
     return float((p.exp() * (p - q)).sum(-1).mean())
 
 
-WAYS = [(8, 32, 64), (8, 0, 16), (4, 32, 32), (4, 0, 128), (2, 16, 128), (2, 0, 16)]
+WAYS = [
+    (8, 32, 64, False),
+    (8, 0, 16, False),
+    (4, 32, 32, False),
+    (4, 0, 128, False),
+    (2, 16, 128, False),
+    (2, 0, 16, False),
+    (4, 32, 64, True),
+    (2, 0, 16, True),
+]
 
 
-@pytest.mark.parametrize("bits, group, block", WAYS)
+@pytest.mark.parametrize("bits, group, block, hadamard", WAYS)
 @pytest.mark.parametrize("heads, head", [(2, 32), (2, 48), (1, 32)])
-def test_packed_numbers_are_those_of_the_torch_path(bits, group, block, heads, head):
+def test_packed_numbers_are_those_of_the_torch_path(bits, group, block, hadamard, heads, head):
     """Every code, scale and lowest number, read from the bytes as press.h lays them out."""
     c = config(num_attention_heads=heads, num_key_value_heads=heads, head_dim=head)
-    network, made = CpuStep.build(c, weights(c)), press(bits, group, block)
+    network, made = CpuStep.build(c, weights(c)), press(bits, group, block, hadamard)
     dice = torch.Generator().manual_seed(bits)
     kv = torch.randn(2, heads, block, head, generator=dice)
     kv[0, :, :, 5] += 50.0
@@ -123,11 +132,11 @@ def unpacked(data, bits, outputs, count):
     return codes + (1 << (bits - 1)) & ((1 << bits) - 1)
 
 
-@pytest.mark.parametrize("bits, group, block", WAYS)
-def test_the_law_is_that_of_the_torch_path(bits, group, block):
+@pytest.mark.parametrize("bits, group, block, hadamard", WAYS)
+def test_the_law_is_that_of_the_torch_path(bits, group, block, hadamard):
     """As near to it as floats of other orders of summation are: far nearer than the exact cache's law is."""
     torch_path = LlamaTransformer.build(CONFIG, WEIGHTS, dtype="float32")
-    want, got = (laws(x, press(bits, group, block)) for x in (torch_path, NET))
+    want, got = (laws(x, press(bits, group, block, hadamard)) for x in (torch_path, NET))
     assert distance(want, got) < 1e-5
     assert distance(want, got) < 0.01 * distance(laws(torch_path, None), want)
 
@@ -169,9 +178,9 @@ def test_keys_or_values_that_are_all_zero(name):
     assert bool(got.isfinite().all()) and distance(want, got) < 1e-5
 
 
-@pytest.mark.parametrize("bits, group, block", WAYS)
-def test_every_set_thread_count_and_number_of_rows(bits, group, block):
-    made = press(bits, group, block)
+@pytest.mark.parametrize("bits, group, block, hadamard", WAYS)
+def test_every_set_thread_count_and_number_of_rows(bits, group, block, hadamard):
+    made = press(bits, group, block, hadamard)
     truth = laws(NET, made, 1)
     for isa in native_instruction_sets():
         for threads in (1, 2) if isa == native_instruction_sets()[0] else (2,):
@@ -317,6 +326,20 @@ def feed_again(cache, query, hidden):
     return NetworkQuery(cache, query.first, (), query.rows, ROW, embed=hidden, layers=(1,))
 
 
+def test_keys_and_values_have_groups_of_their_own():
+    """Values in one group of a token take less than those in groups of 16, and both laws are the torch path's."""
+    torch_path = LlamaTransformer.build(CONFIG, WEIGHTS, dtype="float32")
+    sizes = []
+    for value_group in (0, 16):
+        made = QuantisedPress("a", 32, 4, 32, hadamard=True, value_group=value_group)
+        assert distance(laws(torch_path, made), laws(NET, made)) < 1e-5
+        packed = NET.new_cache(made).press
+        assert packed.shape.keys == 32
+        sizes.append(packed.size)
+    values = CONFIG["num_key_value_heads"] * 32
+    assert sizes[1] - sizes[0] == 4 * 32 * (values // 16 - 1)
+
+
 def test_old_entries_are_given_back():
     cache = NET.new_cache(press(block=64))
     _, exact = pressed_chain(NET, None, TEXT)
@@ -376,6 +399,8 @@ def test_numbers_that_are_none_stay_an_error():
         {"values": 24},
         {"values": 0},
         {"values": -16},
+        {"hadamard": 2},
+        {"hadamard": -1},
         {"hole": 1},
     ],
 )

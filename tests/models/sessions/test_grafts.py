@@ -80,6 +80,32 @@ def test_one_layer_is_exact(name, rope):
     assert told.approximate == (name not in ("at the end", "nothing"))
 
 
+@pytest.mark.parametrize("again", [0, 1, 40])
+def test_so_many_tokens_behind_an_edit_are_fed_again(again):
+    """Of the published rule (0) none but the text's last one; one layer is exact under any."""
+    new = edited(TEXT, EDITS["replace"])
+    target = lm()
+    visit(target.reusing_view("", True), TEXT)
+    view = target.reusing_view("", True, again=again)
+    assert kl(visit(lm(), new), visit(view, new)) < 1e-12
+    told = view.within[1]
+    assert len(new) - 1 - told.positions == len(EDITS["replace"][0][2]) + again
+    assert told.turned == len(new) - 1 - 82 - again
+
+
+def test_more_tokens_fed_behind_an_edit_are_nearer_to_the_law():
+    """In several layers, over edits: what the edit changes most is fed."""
+    apart = {0: 0.0, 60: 0.0}
+    for at in range(60, 180, 20):
+        new = (*TEXT[:at], *NEW[:5], *TEXT[at + 2 :])
+        want = visit(lm(layers=3), new)
+        for again in apart:
+            target = lm(layers=3)
+            visit(target.reusing_view("", True), TEXT)
+            apart[again] += kl(want, visit(target.reusing_view("", True, again=again), new))
+    assert 0 < apart[60] < apart[0]
+
+
 def test_without_turning_one_layer_is_not_exact(monkeypatch):
     """What makes the test above worth something: the naive splice is far off."""
     target, new = lm(), edited(TEXT, EDITS["insert"])

@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from polydec import api
 from polydec.base import files
-from polydec.base.edge import error_sentence, escape_control_characters, require_integer
+from polydec.base.edge import escape_control_characters, require_integer
 from polydec.base.errors import RequestError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
@@ -157,7 +156,7 @@ def bench(
     if suite is not None and suite in studies.SUITES:
         _alone((*elsewhere, report), "--record or --report")
         for name, path in (("html", html), ("csv", csv_)):
-            _ready(name, path)
+            files.require_writable_file(name, path)
         with said_when_stopped(lambda: NOTHING_MEASURED):
             return studies.carry_out(suite, flags, methods, from_, each, html, csv_)
     # Then suites whose answers are scored at each degree of parallelism.
@@ -169,7 +168,7 @@ def bench(
             return compare_on_suite(flags, suite, methods, require_integer("each", each, 1, 10_000))
     # What is left is the timing of methods: everything is checked before the first model is loaded.
     for name, path in (("html", html), ("report", report), ("csv", csv_)):
-        _ready(name, path)
+        files.require_writable_file(name, path)
     if methods not in (None, "all"):
         # What no model could honour is refused before one is loaded.
         parse_methods(methods)
@@ -300,27 +299,6 @@ def _numbers(name: str, text: str, kind: type[Any]) -> list[Any]:
     if len(set(out)) < len(out):
         raise RequestError(f"{name} is {text!r}: each number may stand there once")
     return out
-
-
-def _ready(name: str, path: Path | None) -> None:
-    """Raise RequestError where a file could not be written there: said before what takes hours."""
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # The only sure test of a folder is to write into it.
-        with TemporaryFile(dir=path.parent):
-            folder = path.is_dir()
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero in it
-        raise RequestError(
-            error_sentence(
-                f"--{name} {str(path)!r} cannot be written: {getattr(error, 'strerror', error)}"
-            )
-        ) from None
-    if folder:
-        raise RequestError(
-            error_sentence(f"--{name} {str(path)!r} cannot be written: it is a folder")
-        )
 
 
 def _settings(flags: RequestFlags) -> dict[str, Any]:

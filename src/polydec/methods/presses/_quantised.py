@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from math import floor
 from typing import ClassVar
 
@@ -12,13 +13,14 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
+from polydec.methods.presses._hadamard import apply_signed_hadamard, undo_signed_hadamard
 from polydec.methods.presses._integers import (
     BITS,
     PackedIntegers,
     quantise_to_integers,
     stack_packed_integers,
 )
-from polydec.models.nets.press import PressRounding
+from polydec.models.nets.press import LowRankEntries, PressRounding
 
 # Loops of the power iteration.
 LOOPS = 3
@@ -51,24 +53,28 @@ class QuantisedBlockHalf:
         return self.integers.nbytes + sum(t.nbytes for t in rest if t is not None)
 
 
+BlockHalf = QuantisedBlockHalf | Tensor
+"""Of a half of which nothing is rounded the numbers, shape ``[kv heads, block, head]``."""
+
+
 @dataclass(frozen=True, slots=True)
 class QuantisedBlock:
     """Keys and values of a block.
 
     Attributes:
-        keys: The keys; None where `whole` is set.
-        values: The values; None where `whole` is set.
-        whole: Both as they are, shape ``[2, kv heads, block, head]``; None where they are rounded.
+        keys: The keys.
+        values: The values.
+        ranks: Ranks of what was added to keys and to values; blocks of other ranks are of another
+            form.
     """
 
-    keys: QuantisedBlockHalf | None
-    values: QuantisedBlockHalf | None
-    whole: Tensor | None = None
+    keys: BlockHalf
+    values: BlockHalf
+    ranks: tuple[int, int]
 
     @property
     def nbytes(self) -> int:
-        parts = (self.keys, self.values, self.whole)
-        return sum(x.nbytes for x in parts if x is not None)
+        return self.keys.nbytes + self.values.nbytes
 
 
 @dataclass(frozen=True)
@@ -81,12 +87,19 @@ class QuantisedPress:
         bits: Bits of a number: 2, 4 or 8.
         group: Numbers that share a scale. 0: those of a channel's block, or of a token.
         rank: Rank of the low-rank part that is added for the rounding error. 0: none.
+        value_rank: The same for values; None: as `rank`.
+        decoded_rank: The same for blocks that begin behind the prompt; None: as within it.
+        decoded_value_rank: The same for values of these; None: as `decoded_rank`, where it is given.
+        prompt: First tokens of the text that count as the prompt; 0: all do.
         outliers: Share of each channel's (token's) numbers that is kept as it is, 0 to 1; half of
             it the largest and half the smallest.
+        hadamard: Whether the dimensions of each head's values are mixed before they are rounded,
+            and given back when they are read.
+        value_group: Values that share a scale, 0: those of a token; None: as many as `group` says.
 
     Exact: approximate: the law is another one, which every lossless method keeps.
-    Reduces to: the cache as it is where outliers are 1 or the rank is full (as many as a block has
-    entries, or a head dimensions).
+    Reduces to: the cache as it is where outliers are 1 or the ranks are full (as many as a block
+    has entries, or a head dimensions).
     """
 
     unexercised: ClassVar[Mapping[str, str]] = {"dropped": "every entry stays, in fewer bits"}
@@ -96,18 +109,67 @@ class QuantisedPress:
     group: int = 0
     rank: int = 0
     outliers: float = 0.0
+    hadamard: bool = False
+    value_group: int | None = None
+    value_rank: int | None = None
+    decoded_rank: int | None = None
+    decoded_value_rank: int | None = None
+    prompt: int = 0
     asks = False
     lasting = True
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
             raise RequestError(f"bits is {self.bits}: it must be 2, 4 or 8")
+        behind = {"decoded_rank": self.decoded_rank, "decoded_value_rank": self.decoded_value_rank}
+        for name, given in behind.items():
+            if given is not None and not self.prompt:
+                raise RequestError(
+                    f"{name} is {given}, and prompt is 0: say how many first tokens are the prompt"
+                )
 
     @property
     def rounding(self) -> PressRounding | None:
-        if self.rank or self.outliers:
+        if self.outliers or self._adds:
             return None
-        return PressRounding(self.bits, self.group)
+        return PressRounding(self.bits, self.group, self.shared_values, self.hadamard)
+
+    @property
+    def _adds(self) -> bool:
+        """Whether something is added to any block."""
+        # Blocks of the prompt, and the first one that begins behind it.
+        ends = (0, -(-self.prompt // self.block))
+        return any(rank for k in ends for rank in self.block_ranks(k))
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether blocks have low-rank parts that attention can multiply apart."""
+        return not self.hadamard and self._adds
+
+    @property
+    def shared_values(self) -> int:
+        """Values that share a scale; 0: those of a token."""
+        if self.value_group is None:
+            return self.group
+        return self.value_group
+
+    def block_ranks(self, k: int) -> tuple[int, int]:
+        """Ranks of what is added to the keys and to the values of a block.
+
+        A block belongs to the prompt where its first token does, so that a text has one law
+        however it was cut.
+        """
+        key_rank = self.rank
+        value_rank = self.value_rank
+        if value_rank is None:
+            value_rank = key_rank
+        if self.prompt and k * self.block >= self.prompt:
+            if self.decoded_rank is not None:
+                key_rank = self.decoded_rank
+                value_rank = self.decoded_rank
+            if self.decoded_value_rank is not None:
+                value_rank = self.decoded_value_rank
+        return key_rank, value_rank
 
     def kept_size(self, k: int) -> int:
         return self.block
@@ -124,27 +186,46 @@ class QuantisedPress:
                 ``[2 + group, kv heads, block, head]``; None for a press that does not ask for them.
             before: Not needed.
         """
-        # Nothing would be lost: the block stays as it is.
-        if self.outliers >= 1.0 or self.rank >= min(kv.shape[-2:]):
-            return QuantisedBlock(None, None, kv.clone())
         if kv.dtype != torch.float64:
             kv = kv.float()
         keys, values = kv
+        if self.hadamard:
+            values = apply_signed_hadamard(values)
+        ranks = self.block_ranks(k)
         return QuantisedBlock(
-            self._half(keys, keys.transpose(-1, -2), lambda x: x.transpose(-1, -2)),
-            self._half(values, _by_token(values), lambda x: _by_head(x, len(values))),
+            self._half(
+                keys, keys.transpose(-1, -2), lambda x: x.transpose(-1, -2), self.group, ranks[0]
+            ),
+            self._half(
+                values,
+                _by_token(values),
+                lambda x: _by_head(x, len(values)),
+                self.shared_values,
+                ranks[1],
+            ),
+            ranks,
         )
 
     def _half(
-        self, exact: Tensor, x: Tensor, back: Callable[[Tensor], Tensor]
-    ) -> QuantisedBlockHalf:
+        self,
+        exact: Tensor,
+        x: Tensor,
+        back: Callable[[Tensor], Tensor],
+        group: int,
+        rank: int,
+    ) -> BlockHalf:
         """Round a half of a block.
 
         Args:
             exact: The numbers, shape ``[kv heads, block, head]``.
             x: The same numbers as vectors to round.
             back: Turns such vectors into the shape of `exact`.
+            group: Numbers of a vector that share a scale.
+            rank: Rank of what is added for the error.
         """
+        # Nothing would be lost: the half stays as it is.
+        if self.outliers >= 1.0 or rank >= min(exact.shape[-2:]):
+            return exact.clone()
         where = None
         what = None
         clean = x
@@ -157,14 +238,14 @@ class QuantisedPress:
             what = x.gather(-1, where).half()
             clean = x.scatter(-1, where, x.mean(-1, keepdim=True).expand(where.shape))
         # The backbone: few bits for all that is no outlier.
-        integers = quantise_to_integers(clean, self.bits, self.group)
+        integers = quantise_to_integers(clean, self.bits, group)
         if where is not None:
             where = where.to(torch.uint8 if x.shape[-1] <= 256 else torch.int16)
         half = QuantisedBlockHalf(integers, where, what, None, None)
-        if not self.rank:
+        if not rank:
             return half
         # The error of what is read back, with outliers in place, in its main directions.
-        left, right = low_rank_factors(exact - back(_read([half])[0]).to(exact.dtype), self.rank)
+        left, right = low_rank_factors(exact - back(_read([half])[0]).to(exact.dtype), rank)
         return QuantisedBlockHalf(integers, where, what, left.half(), right.half())
 
     def fill_blocks(self, blocks: Sequence[QuantisedBlock], into: Tensor) -> None:
@@ -175,19 +256,62 @@ class QuantisedPress:
             into: Receives their keys and values side by side, shape
                 ``[2, kv heads, entries, head]``.
         """
-        # A view of `into` by blocks, [2, n, kv heads, block, head].
-        places = into.unflatten(-2, (len(blocks), -1)).transpose(1, 2)
-        if blocks[0].whole is not None:
-            places.copy_(torch.stack([b.whole for b in blocks if b.whole is not None], 1))
-            return
-        keys = [b.keys for b in blocks if b.keys is not None]
-        values = [b.values for b in blocks if b.values is not None]
-        places[0].copy_(_read(keys).transpose(-1, -2))
-        places[1].copy_(_by_head(_read(values), into.shape[1]))
-        # The low-rank part is added in place, to keys and to values.
-        for which, halves in enumerate((keys, values)):
-            if (made := _lost(halves)) is not None:
-                places[which].add_(made)
+        self._fill(blocks, into, True)
+        if self.hadamard:
+            into[1].copy_(undo_signed_hadamard(into[1]))
+
+    def fill_backbones(
+        self, blocks: Sequence[QuantisedBlock], into: Tensor
+    ) -> Sequence[LowRankEntries]:
+        """Read the blocks back without the low-rank part, which is multiplied apart.
+
+        Args:
+            blocks: Packed blocks, in order of the text.
+            into: Receives their keys and values side by side, shape
+                ``[2, kv heads, entries, head]``.
+
+        Returns:
+            The low-rank parts of runs of blocks.
+        """
+        self._fill(blocks, into, False)
+        return [
+            LowRankEntries(
+                first * self.block,
+                stack_factors([b.keys for b in run], into.dtype),
+                stack_factors([b.values for b in run], into.dtype),
+            )
+            for first, run in _alike(blocks)
+        ]
+
+    def _fill(self, blocks: Sequence[QuantisedBlock], into: Tensor, added: bool) -> None:
+        """Read blocks back; added: with the low-rank parts."""
+        for first, run in _alike(blocks):
+            # A view of `into` by blocks, [2, n, kv heads, block, head].
+            part = into[:, :, first * self.block : (first + len(run)) * self.block]
+            places = part.unflatten(-2, (len(run), -1)).transpose(1, 2)
+            for which, back in enumerate(
+                (lambda x: x.transpose(-1, -2), lambda x: _by_head(x, into.shape[1]))
+            ):
+                halves = [(b.keys, b.values)[which] for b in run]
+                rounded = [half for half in halves if isinstance(half, QuantisedBlockHalf)]
+                whole = [half for half in halves if isinstance(half, Tensor)]
+                if whole:
+                    places[which].copy_(torch.stack(whole))
+                    continue
+                places[which].copy_(back(_read(rounded)))
+                if added and (factors := stack_factors(rounded, torch.float32)) is not None:
+                    places[which].add_(factors[0] @ factors[1].transpose(-1, -2))
+
+
+def _alike(
+    blocks: Sequence[QuantisedBlock],
+) -> Iterator[tuple[int, list[QuantisedBlock]]]:
+    """Runs of blocks of one form, each with the index of its first one."""
+    first = 0
+    for _, run in groupby(blocks, lambda block: block.ranks):
+        some = list(run)
+        yield first, some
+        first += len(some)
 
 
 def _read(halves: Sequence[QuantisedBlockHalf]) -> Tensor:
@@ -200,13 +324,22 @@ def _read(halves: Sequence[QuantisedBlockHalf]) -> Tensor:
     return x.scatter_(-1, where, what.float())
 
 
-def _lost(halves: Sequence[QuantisedBlockHalf]) -> Tensor | None:
-    """What the directions add, [n, kv heads, block, head]."""
-    if halves[0].left is None:
+def stack_factors(halves: Sequence[BlockHalf], dtype: torch.dtype) -> tuple[Tensor, Tensor] | None:
+    """Stack the directions of the error and their coefficients.
+
+    Args:
+        halves: Halves of blocks of one form.
+        dtype: Number type of the result.
+
+    Returns:
+        Directions, shape ``[n, kv heads, block, rank]``, and coefficients, shape
+        ``[n, kv heads, head, rank]``; None: there are none.
+    """
+    left = [h.left for h in halves if isinstance(h, QuantisedBlockHalf) and h.left is not None]
+    right = [h.right for h in halves if isinstance(h, QuantisedBlockHalf) and h.right is not None]
+    if not left:
         return None
-    left = torch.stack([h.left for h in halves if h.left is not None])
-    right = torch.stack([h.right for h in halves if h.right is not None])
-    return left.float() @ right.float().transpose(-1, -2)
+    return torch.stack(left).to(dtype), torch.stack(right).to(dtype)
 
 
 def _by_token(values: Tensor) -> Tensor:

@@ -182,6 +182,11 @@ class ScorerPress:
     def asks(self) -> bool:
         return self.rule.asks
 
+    @property
+    def reads_repeat(self) -> bool:
+        """Whether the rule reads the block's repeat in place of the next block."""
+        return isinstance(self.rule, ReconstructionRule)
+
     def kept_size(self, k: int) -> int:
         return min(self.kept, self.block)
 
@@ -302,6 +307,37 @@ class ExpectedAttentionRule:
         chance = torch.softmax(score, -1).mean(0)
         # The mean over the group's query heads, times the value's length.
         return chance * torch.linalg.vector_norm(kv[1].float(), dim=-1)
+
+
+@dataclass(frozen=True)
+class ReconstructionRule:
+    """Scores entries by the most attention that a repeat of the text gives them (KVzip).
+
+    Source: Kim et al., KVzip: query-agnostic KV cache compression with context reconstruction,
+        2025.
+    """
+
+    asks = True
+
+    def entry_scores(self, kv: Tensor, behind: Tensor | None) -> Tensor:
+        """Score entries by the attention of a repeat's rows.
+
+        Args:
+            kv: Keys and values of the block, shape ``[2, kv heads, entries, head]``.
+            behind: Keys and values of the block's repeat, then its queries, shape
+                ``[2 + group, kv heads, block, head]``.
+
+        Returns:
+            Scores, shape ``[kv heads, entries]``, not negative; the highest stay.
+        """
+        assert behind is not None
+        size = kv.shape[-2]
+        rows = torch.arange(behind.shape[-2], device=kv.device)
+        # A row of the repeat sees the block, and the repeat up to itself.
+        hidden = torch.arange(size + len(rows), device=kv.device) > size + rows[:, None]
+        weights = attention_weights(behind[2:], torch.cat([kv[0], behind[0]], -2), hidden)
+        # One row that needs an entry is enough, in any query head of the group.
+        return weights[..., :size].amax((0, 2))
 
 
 @dataclass(frozen=True)

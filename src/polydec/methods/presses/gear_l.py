@@ -29,8 +29,30 @@ def build(
         int, InRange(0, 4096), "numbers that share a scale; 0: a whole channel's, or token's (KCVT)"
     ] = 64,
     rank: Annotated[int, InRange(0, 256), "of what is added for the rounding error"] = 4,
+    value_rank: Annotated[
+        int | None, InRange(0, 256), "of what is added to values; none: as rank"
+    ] = None,
+    prompt: Annotated[
+        int, InRange(0, 10_000_000), "first tokens that count as the prompt; 0: all of the text"
+    ] = 0,
+    decoded_rank: Annotated[
+        int | None, InRange(0, 256), "rank behind the prompt (published: 2); none: as within it"
+    ] = None,
+    decoded_value_rank: Annotated[
+        int | None, InRange(0, 256), "of values behind the prompt; none: as decoded_rank"
+    ] = None,
     block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 128,
 ) -> CachePress:
     from polydec.methods.presses._quantised import QuantisedPress
 
-    return QuantisedPress("gear-l", block, bits, group, rank)
+    return QuantisedPress(
+        "gear-l",
+        block,
+        bits,
+        group,
+        rank,
+        value_rank=value_rank,
+        prompt=prompt,
+        decoded_rank=decoded_rank,
+        decoded_value_rank=decoded_value_rank,
+    )

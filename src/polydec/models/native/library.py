@@ -113,7 +113,7 @@ class CacheOf(C.Structure):
 class PressOf(C.Structure):
     """How a press packs old entries, as the compiled step has it."""
 
-    _fields_ = _all(_I, "bits block keys values")
+    _fields_ = _all(_I, "bits block keys values hadamard")
 
 
 class NativeBatch(C.Structure):

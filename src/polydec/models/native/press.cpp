@@ -35,6 +35,33 @@ static void put(u8* panel, int bits, int o, int k, u8 code) {
   panel[(k / each * LANES + o) * 4 + half * 2 + at / 8] |= u8(code << at % 8);
 }
 
+// Mixes n numbers of a head as presses/_hadamard.py does: signs, then a Walsh-Hadamard transform
+// over runs of the largest power of two that divides n. It is its own inverse, the signs last then.
+static void walsh_hadamard(float* x, int n) {
+  const int run = n & -n;
+  for (int half = 1; half < run; half *= 2)
+    for (int i = 0; i < n; i += 2 * half)
+      for (int j = i; j < i + half; ++j) {
+        const float a = x[j], b = x[j + half];
+        x[j] = a + b;
+        x[j + half] = a - b;
+      }
+  const float unit = float(1 / std::sqrt(double(run)));
+  for (int i = 0; i < n; ++i) x[i] *= unit;
+}
+static void give_signs(float* x, int n) {
+  for (int d = 0; d < n; ++d)
+    if (__builtin_parity(uint32_t(d) * 0x9E3779B1u)) x[d] = -x[d];
+}
+static void mix(float* x, int n) {
+  give_signs(x, n);
+  walsh_hadamard(x, n);
+}
+static void unmix(float* x, int n) {
+  walsh_hadamard(x, n);
+  give_signs(x, n);
+}
+
 static bool press_block(const PressLayout& at, const float* kv, u8* out) {
   const int B = at.block, D = at.head, H = at.heads;
   const size_t panel_of_keys = size_t(D) * LANES * size_t(at.bits) / 8,
@@ -61,6 +88,8 @@ static bool press_block(const PressLayout& at, const float* kv, u8* out) {
     for (int h = 0; h < H; ++h)
       memcpy(&row[size_t(h) * size_t(D)], values + (size_t(h) * size_t(B) + size_t(p)) * size_t(D),
              size_t(D) * 4);
+    if (at.hadamard)
+      for (int h = 0; h < H; ++h) mix(&row[size_t(h) * size_t(D)], D);
     for (int g = 0; g < H * D / at.values; ++g) {
       uint16_t* scale = halves + at.value_scales(g) / 2 + p;
       if (!rounded(&row[size_t(g) * size_t(at.values)], 1, at.values, at.bits, scale, scale + B,
@@ -148,6 +177,9 @@ void Model::ask_packed(const StepCache& s, int t, int l, int h, int p0, int stop
                first > p0, soon ? soon + skip : nullptr, y);
     }
   }
+  // What weights gather of mixed values is given back as it would have been.
+  if (at.hadamard)
+    for (int i = 0; i < n; ++i) unmix(part[i] + LANES, D);
 }
 
 }  // namespace polydec

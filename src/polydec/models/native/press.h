@@ -8,19 +8,21 @@
 namespace polydec {
 
 struct PressLayout {
-  int bits, block, keys, values, heads, head;
+  int bits, block, keys, values, heads, head, hadamard;
   PressLayout(const StepPress& p, int kv_heads, int width)
       : bits(p.bits),
         block(p.block),
         keys(p.keys),
         values(p.values),
         heads(kv_heads),
-        head(width) {}
+        head(width),
+        hadamard(p.hadamard) {}
   // What can be read: panels of 16 outputs share a scale, and blocks fill one of attention.
   bool legal() const {
     return (bits == 2 || bits == 4 || bits == 8) && block >= LANES && SPAN % block == 0 &&
            block % LANES == 0 && keys >= LANES && block % keys == 0 && keys % LANES == 0 &&
-           values >= LANES && heads * head % values == 0 && values % LANES == 0 && head <= FOLDABLE;
+           values >= LANES && heads * head % values == 0 && values % LANES == 0 &&
+           head <= FOLDABLE && (hadamard == 0 || hadamard == 1);
   }
   float centre() const { return float(1 << (bits - 1)); }
   int kind() const { return bits == 2 ? 0 : bits == 4 ? 1 : 2; }  // of Integers::products

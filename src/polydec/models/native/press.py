@@ -141,8 +141,8 @@ def step_press(
     rounding = getattr(press, "rounding", None)  # a press of another package may know nothing of it
     if rounding is None:
         raise RequestError(
-            f"cache is {press.called}: the compiled step packs caches by rounding alone (quantised); load the model on the "
-            "torch path (--dtype torch)"
+            f"cache is {press.called}: the compiled step packs caches by rounding alone (quantised, hadamard); load the model "
+            "on the torch path (--dtype torch)"
         )
     # Groups must divide what they group: tokens of a block for keys, numbers of a token for values.
     # gcd(0, n) is n: all of them.
@@ -150,7 +150,8 @@ def step_press(
         rounding.bits,
         press.block,
         gcd(rounding.group, press.block),
-        gcd(rounding.group, values),
+        gcd(rounding.value_group, values),
+        rounding.hadamard,
     )
     size = size_of(shape)
     if not size:

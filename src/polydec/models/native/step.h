@@ -40,9 +40,10 @@ struct StepShared {
 // the beginning of the text, as integers of `bits` bits, each with a scale and a lowest number as
 // halves. Keys share these along `keys` positions of a channel, values along `values` dimensions of
 // a position, those of all heads side by side. A row at position p sees the first p / block - 1
-// blocks packed (none below 2 blocks) and what lies behind them as it is.
+// blocks packed (none below 2 blocks) and what lies behind them as it is. hadamard, 0 or 1: the
+// dimensions of each head's values are mixed by signs and a Walsh-Hadamard transform first.
 struct StepPress {
-  int32_t bits, block, keys, values;
+  int32_t bits, block, keys, values, hadamard;
 };
 
 // Keys and values of one sequence: entries [start, start + capacity) in kv:

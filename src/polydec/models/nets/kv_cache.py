@@ -18,6 +18,7 @@ from polydec.models.nets.press import (
     PackedBlock,
     count_packable_blocks,
     count_sealed_blocks,
+    reads_repeats,
 )
 
 BLOCK = 128
@@ -81,6 +82,10 @@ class KVCache:
     `packed` has those of every layer. Entries below `base` are there packed only. The first axis is
     the layers' then, the second has keys, values and, for a press that asks, queries.
 
+    repeats: for a press that asks what a repeat of the text looks at (`reads_repeats`), of each
+    block from the first one on the entries of its repeat, keys, values and queries of all layers;
+    None where every layer has packed the block.
+
     beside: what the sequence reads in addition to its own text (an encoder's output); forks share
     it. None: nothing.
     """
@@ -96,6 +101,7 @@ class KVCache:
         "packed",
         "parent",
         "press",
+        "repeats",
         "shared",
         "start",
     )
@@ -107,6 +113,7 @@ class KVCache:
         self.shared = tuple[StorageLease, ...]()
         self.press = press
         self.base = 0
+        self.repeats = list[Tensor | None]()
         self.packed = tuple(
             list[PackedBlock | None]() for _ in range(0 if press is None else len(kv))
         )
@@ -244,6 +251,7 @@ class KVCache:
             twin.parent = []
         twin.base = self.base if stop else 0
         twin.packed = tuple(list(layer) for layer in self.packed)
+        twin.repeats = list(self.repeats)
         # What a press had packed may reach beyond the twin's end.
         twin._unpack(twin.length)
         # Storage below `stop` is shared, and nobody writes there any more.
@@ -315,7 +323,11 @@ class KVCache:
         size = self.press.block
         length = self.length
         kv = self._block(layer, k * size, path)[:2]
-        if self.press.asks:
+        if reads_repeats(self.press):
+            repeated = self.repeats[k]
+            assert repeated is not None, f"the repeat of block {k} was given back"
+            behind = repeated[layer]
+        elif self.press.asks:
             # Some presses look at the queries of the following block to find out which entries are
             # attended to.
             behind = self._block(layer, (k + 1) * size, path)
@@ -373,6 +385,9 @@ class KVCache:
         if not self.press.lasting:
             for layer in self.packed:
                 layer[: count - 1] = [None] * (count - 1)
+        # Every layer has packed these blocks.
+        if self.repeats:
+            self.repeats[:count] = [None] * count
         self.shared = tuple(lease for lease in self.shared if lease.stop > base)
         # What is left moves to storage of its own size, so that the old one can go.
         if self.start < base:
@@ -397,7 +412,9 @@ class KVCache:
         return length
 
     def _unpack(self, length: int) -> None:
-        """Forget what was packed of entries from `length` on."""
+        """Forget what was packed of entries from `length` on, and their repeats."""
+        if self.press is not None:
+            del self.repeats[length // self.press.block :]
         for layer in self.packed if self.press is not None else ():
             del layer[count_packable_blocks(length, self.press) :]  # pyright: ignore[reportArgumentType]
 
@@ -472,6 +489,7 @@ def total_cache_bytes(caches: Iterable[SizedCache]) -> int:
             # By identity: a storage that several caches read counts once.
             seen |= {id(s): s.kv.nbytes for s in cache.storage}
             seen |= {id(p): p.nbytes for layer in cache.packed for p in layer if p is not None}
+            seen |= {id(t): t.nbytes for t in cache.repeats if t is not None}
         else:
             total += cache.nbytes
     return total + sum(seen.values())

@@ -17,7 +17,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from polydec.models.nets import masks
 from polydec.models.nets.kv_cache import KVCache
-from polydec.models.nets.press import Chunk, view_pressed_cache
+from polydec.models.nets.press import Chunk, LowRankEntries, view_pressed_cache
 from polydec.models.nets.query import NetworkQuery, Run, group_queries_by_run
 
 LONG = 32  # rows from which attention over blocks beats plain products
@@ -107,8 +107,9 @@ class KVGather:
     into: list[Tensor]
     out: list[Tensor]
 
-    def __call__(self) -> None:
+    def __call__(self) -> Sequence[LowRankEntries]:
         torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]     (it has no other name)
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,8 @@ class PressedKVGather:
         packed: Where these go, before the rest.
         into: Where the entries that are seen as they are go.
         out: Where those lie.
+        apart: Whether low-rank parts of packed blocks are multiplied apart, which costs a row
+            little, and not added to what lies there, which costs the same for any number of rows.
     """
 
     cache: KVCache
@@ -130,14 +133,20 @@ class PressedKVGather:
     packed: Tensor
     into: list[Tensor]
     out: list[Tensor]
+    apart: bool
 
-    def __call__(self) -> None:
+    def __call__(self) -> Sequence[LowRankEntries]:
         assert self.cache.press is not None
+        factors: Sequence[LowRankEntries] = ()
         if self.chunks:
             blocks = [self.cache.packed_chunk(self.layer, c) for c in self.chunks]
             press: Any = self.cache.press
-            press.fill_blocks(blocks, self.packed)
+            if self.apart:
+                factors = press.fill_backbones(blocks, self.packed)
+            else:
+                press.fill_blocks(blocks, self.packed)
         torch._foreach_copy_(self.into, self.out)  # pyright: ignore[reportPrivateImportUsage]
+        return factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +177,9 @@ class SpanAttention:
 
     def attend_layer(self, at: int) -> None:
         """Gather what the query's rows see in the layer with this index among those that run."""
+        factors: Sequence[LowRankEntries] = ()
         if self.gather:
-            self.gather[at]()
+            factors = self.gather[at]()
         keys, values, reach = self.layers[at]
         query = self.query.copy_(self.asks)
         out = self.out
@@ -205,16 +215,18 @@ class SpanAttention:
             self.gathers.copy_(y)
             return
         # A short query: [KV, g * M, D] x [KV, D, S], one product for all heads of a group.
-        scores = softcap_scores(torch.bmm(query.view(out.shape), keys, out=reach.scores), self.cap)
+        scores = torch.bmm(query.view(out.shape), keys, out=reach.scores)
+        for entries in factors:
+            entries.add_scores(scores, query.view(out.shape))
+        scores = softcap_scores(scores, self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
-        torch.bmm(
-            softmax_over(
-                scores, None if sink is None else sink.repeat_interleave(query.shape[2], 1)
-            ),
-            values,
-            out=out,
+        weights = softmax_over(
+            scores, None if sink is None else sink.repeat_interleave(query.shape[2], 1)
         )
+        torch.bmm(weights, values, out=out)
+        for entries in factors:
+            entries.add_gathered(out, weights)
         self.gathers.copy_(out.view(query.shape))
 
 
@@ -248,19 +260,24 @@ class SingleTokenAttention:
 
     def attend_layer(self, at: int) -> None:
         """Gather what the token sees in the layer with this index among those that run."""
+        factors: Sequence[LowRankEntries] = ()
         if self.gather:
-            self.gather[at]()
+            factors = self.gather[at]()
         keys, values, reach = self.layers[at]
         if self.query is not None:
             self.query.copy_(self.asks)
-        scores = softcap_scores(torch.bmm(keys, self.columns, out=reach.scores), self.cap)
+        scores = torch.bmm(keys, self.columns, out=reach.scores)
+        for entries in factors:
+            entries.add_scores(scores.transpose(1, 2), self.columns.transpose(1, 2))
+        scores = softcap_scores(scores, self.cap)
         if reach.masked is not None and reach.mask is not None:
             reach.masked.add_(reach.mask)
-        torch.bmm(
-            softmax_over(scores.transpose(1, 2), None if self.sinks is None else self.sinks[at]),
-            values,
-            out=self.out,
+        weights = softmax_over(
+            scores.transpose(1, 2), None if self.sinks is None else self.sinks[at]
         )
+        torch.bmm(weights, values, out=self.out)
+        for entries in factors:
+            entries.add_gathered(self.out, weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -600,10 +617,12 @@ def _pressed(
         (behind + at - seen.first, t[:, :2]) for at, t in cache.entry_pieces(seen.first, stop)
     ]
     into = [place[..., at : at + t.shape[-2], :] for at, t in pieces]
+    # Factors that a press keeps of blocks are added to them only where many rows read the sum.
+    apart = m < LONG and getattr(cache.press, "has_factors", False)
     # Gathered layer by layer, since a press may keep other entries in each.
     unpack = [
         PressedKVGather(
-            cache, i, seen.chunks, place[..., :behind, :], into, [t[i] for _, t in pieces]
+            cache, i, seen.chunks, place[..., :behind, :], into, [t[i] for _, t in pieces], apart
         )
         for i in layers
     ]

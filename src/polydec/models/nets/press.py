@@ -32,14 +32,19 @@ class PressRounding:
 
     Attributes:
         bits: Bits of an integer.
-        group: How many numbers share a scale and a lowest number: those of consecutive tokens in a
-            channel of a key, of consecutive channels in a token's values, all heads side by side.
-            0: all of a block, or of a token. Where a length is no multiple of it, their greatest
+        group: How many numbers of consecutive tokens in a channel of a key share a scale and a
+            lowest number. 0: all of a block. Where a length is no multiple of it, their greatest
             common divisor.
+        value_group: The same of consecutive channels in a token's values, all heads side by side.
+            0: all of a token.
+        hadamard: Whether the dimensions of each head's values are mixed by signs and a
+            Walsh-Hadamard transform first (methods/presses/_hadamard.py).
     """
 
     bits: int
     group: int
+    value_group: int
+    hadamard: bool
 
 
 class BlockPacker(Protocol):
@@ -81,6 +86,53 @@ class BlockPacker(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LowRankEntries:
+    """What is added to keys and values of a run of packed blocks: a matrix of low rank for each
+    block, as two factors that attention multiplies one after the other.
+
+    Attributes:
+        first: Column of the run's first entry.
+        keys: Directions ``[blocks, kv heads, block, rank]`` and coefficients ``[blocks, kv heads,
+            head, rank]``; None: nothing is added to keys.
+        values: The same of values.
+    """
+
+    first: int
+    keys: tuple[Tensor, Tensor] | None
+    values: tuple[Tensor, Tensor] | None
+
+    def add_scores(self, scores: Tensor, query: Tensor) -> None:
+        """Add the scores of the keys' part: query times coefficients, then times directions.
+
+        Args:
+            scores: Scores of all columns, ``[kv heads, rows, columns]``; they are changed.
+            query: The queries, ``[kv heads, rows, head]``.
+        """
+        if self.keys is None:
+            return
+        left, right = self.keys
+        # [blocks, kv heads, rows, rank], then [kv heads, rows, blocks, block].
+        made = ((query @ right) @ left.transpose(-1, -2)).permute(1, 2, 0, 3).flatten(-2)
+        scores[..., self.first : self.first + made.shape[-1]] += made
+
+    def add_gathered(self, gathered: Tensor, weights: Tensor) -> None:
+        """Add what weights gather of the values' part: weights times directions, then times
+        coefficients.
+
+        Args:
+            gathered: What rows gathered, ``[kv heads, rows, head]``; it is changed.
+            weights: Weights of all columns, ``[kv heads, rows, columns]``.
+        """
+        if self.values is None:
+            return
+        left, right = self.values
+        size = len(left) * left.shape[2]
+        part = weights[..., self.first : self.first + size].unflatten(-1, (len(left), -1))
+        by_block = part.permute(2, 0, 1, 3)
+        gathered += ((by_block @ left) @ right.transpose(-1, -2)).sum(0)
+
+
 class CachePress(BlockPacker, Protocol):
     """How old keys and values are kept. Frozen and hashable: caches of equal presses share what
     they hold.
@@ -103,6 +155,13 @@ class CachePress(BlockPacker, Protocol):
             into: Where they go, ``[2, kv heads, the sum of their sizes, head]``.
         """
         ...
+
+
+def reads_repeats(press: BlockPacker | None) -> bool:
+    """Whether a press asks what a repeat of a block looks at: then `behind` has the entries of the
+    block's own repeat, fed behind the block, in place of the next block's."""
+    # A press of another package may know nothing of it.
+    return getattr(press, "reads_repeat", False)
 
 
 def count_sealed_blocks(position: int, press: BlockPacker) -> int:

@@ -14,13 +14,14 @@ from polydec.core.scheduler import CachedPrefix, current_task
 from polydec.core.types import TokenVocabulary
 from polydec.models.nets.kv_cache import total_cache_bytes
 from polydec.models.nets.moved_keys import why_still
-from polydec.models.nets.press import CachePress
+from polydec.models.nets.press import CachePress, reads_repeats
 from polydec.models.nets.query import NeuralNetwork
 from polydec.models.sessions.checks import can_run_adapters, router_shape
 from polydec.models.sessions.geometry import EmbeddingGeometry
 from polydec.models.sessions.ledger import SessionLedger
 from polydec.models.sessions.live_references import LiveReferences
 from polydec.models.sessions.reuse import (
+    AGAIN,
     CacheReuse,
     KeyedTextCache,
     cache_owner,
@@ -87,7 +88,8 @@ class CausalLaw:
     @property
     def layers(self) -> int:
         """How many layers a part of a session can choose from; 0 where layers cannot run alone."""
-        if self.network.partial and self.network.tree:
+        # A repeat of the text passes all layers, so none may lag behind.
+        if self.network.partial and self.network.tree and not reads_repeats(self.press):
             return self.network.layers
         return 0
 
@@ -202,7 +204,9 @@ class CausalLaw:
         self.live.add_object(session)
         return session
 
-    def reusing_view(self, key: str, edited: bool, cache_salt: str = "") -> CausalLaw:
+    def reusing_view(
+        self, key: str, edited: bool, cache_salt: str = "", again: int = AGAIN
+    ) -> CausalLaw:
         """A view of this law for one request, which takes of the last text of its key what it can.
 
         That is what both begin with, and (edited) what stands after an edit. `within` says how much
@@ -212,6 +216,7 @@ class CausalLaw:
             key: Names the text that is edited.
             edited: Whether it may take what stands after an edit, which makes the law approximate.
             cache_salt: A key names another text under another salt. Default "".
+            again: Tokens right behind an edit that are fed again, at least 0. Default `AGAIN`.
 
         Returns:
             The view, whose sessions take entries and leave theirs for the key's next request.
@@ -235,7 +240,7 @@ class CausalLaw:
             chunk=self.chunk,
             press=self.press,
             beside=self.beside,
-            within=(self, CacheReuse(self.texts, key, edited, cache_salt)),
+            within=(self, CacheReuse(self.texts, key, edited, cache_salt, again)),
         )
         view.live = self.live
         return view

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from polydec.base.errors import RequestError
 from polydec.core.types import ScoreRequest
+from polydec.models.nets.press import reads_repeats
 from polydec.models.nets.query import NetworkAnswer
 from polydec.models.nets.scores import LogitScores, exits_of
 from polydec.models.sessions import depths
 from polydec.models.sessions.ledger import SessionLedger
 from polydec.models.sessions.queries import SILENT, feed_text
+from polydec.models.sessions.repeats import read_repeats
 
 
 async def prefill_prompt(ledger: SessionLedger, want: ScoreRequest, chunk: int) -> LogitScores:
@@ -62,6 +64,8 @@ async def prefill_prompt(ledger: SessionLedger, want: ScoreRequest, chunk: int) 
         await depths.advance_to_depth(ledger, ledger.layers, SILENT)  # what a part has left behind
         first = ledger.cache.length
         stop = first + min(left, chunk)
+        if ledger.pressed and reads_repeats(ledger.cache.press):
+            await read_repeats(ledger, stop - 1)
         asked: Sequence[int] = ()
         # Which rows of this chunk: all, or the last one of the last chunk.
         if want.prompt:

@@ -28,8 +28,9 @@ LEAST = 32
 """Tokens that must agree in a row for their entries to be turned to another place."""
 
 AGAIN = 16
-"""Tokens right behind an edit that are fed again, as theirs are the entries that the edit changes
-most."""
+"""Tokens right behind an edit that are fed again where nobody says how many, as theirs are the
+entries that the edit changes most. The published rule feeds the text's last token alone, which every
+request does: 0 of these."""
 
 
 def cache_owner(cache_salt: str) -> str:
@@ -175,16 +176,25 @@ class CacheReuse:
         key: The request's key.
         edited: Whether it may take what stands after an edit.
         cache_salt: Salt of the request.
+        again: Tokens right behind an edit that are fed again, at least 0.
         positions: Positions of the prompt that were taken and not fed.
         turned: Those of them that stood at other positions.
         approximate: Whether the law is not that of the text alone.
     """
 
-    def __init__(self, texts: KeyedTextCache, key: str, edited: bool, cache_salt: str = "") -> None:
+    def __init__(
+        self,
+        texts: KeyedTextCache,
+        key: str,
+        edited: bool,
+        cache_salt: str = "",
+        again: int = AGAIN,
+    ) -> None:
         self.texts = texts
         self.key = key
         self.edited = edited
         self.cache_salt = cache_salt
+        self.again = again
         self.positions = 0
         self.turned = 0
         self.approximate = False
@@ -237,9 +247,10 @@ class CacheReuse:
             kept,
             n,
             tuple(
-                # The first AGAIN tokens of a common run are fed again.
-                CacheGraft(at + AGAIN, kept.cache, first + AGAIN, stop)
+                # The first tokens of a common run are fed again.
+                CacheGraft(at + self.again, kept.cache, first + self.again, stop)
                 for at, first, stop in found
+                if stop - first > self.again
             ),
         )
 

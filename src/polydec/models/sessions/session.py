@@ -13,7 +13,7 @@ from polydec.core.effects import PauseEffect
 from polydec.core.protocols import DraftScores
 from polydec.core.scheduler import current_task
 from polydec.core.types import Draft, ScoreRequest
-from polydec.models.nets.press import CachePress
+from polydec.models.nets.press import CachePress, reads_repeats
 from polydec.models.nets.query import NetworkAnswer, NeuralNetwork
 from polydec.models.nets.scores import LogitScores
 from polydec.models.sessions import depths, moved_router, paths, prompts
@@ -21,6 +21,7 @@ from polydec.models.sessions.checks import require_answerable, require_layers
 from polydec.models.sessions.ledger import SessionLedger
 from polydec.models.sessions.live_references import LiveReferences
 from polydec.models.sessions.parts import PartSession, SkipSession
+from polydec.models.sessions.repeats import read_repeats
 from polydec.models.sessions.reuse import CacheReuse
 
 
@@ -110,7 +111,10 @@ class LMSession:
         self.ledger.settle_pass()
         # Refused before anything is fed.
         require_answerable(self.law.network, want)
-        return await prompts.prefill_prompt(self.ledger, want, self.law.chunk)
+        chunk = self.law.chunk
+        if reads_repeats(self.law.press):
+            chunk = min(chunk, self.law.press.block)
+        return await prompts.prefill_prompt(self.ledger, want, chunk)
 
     async def score_draft(self, draft: Draft, want: ScoreRequest) -> LogitScores:
         """The laws at every node of a draft, by all layers.
@@ -128,6 +132,8 @@ class LMSession:
         if self.law.beside is not None:  # what texts are written from has been read
             await self.law.beside.prepare_judgement()
         self.ledger.settle_pass()
+        if reads_repeats(self.law.press):
+            await read_repeats(self.ledger, len(self.ledger.text) + max(draft.depth))
         # Three ways to score: with a moved router, as a tree in one pass, or path by path.
         if want.routing is not None:
             scores = await moved_router.score_with_routing(self.ledger, draft, want)

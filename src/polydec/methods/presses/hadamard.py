@@ -1,0 +1,43 @@
+"""Keys and values in few bits, behind a Hadamard transform."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import InRange, OneOf
+from polydec.methods.registry.card import Card
+from polydec.models.nets.press import CachePress
+
+CARD = Card(
+    name="hadamard",
+    title="Values behind a Hadamard transform (as QuaRot's), in few bits",
+    summary="Keeps keys and values as integers of few bits; the dimensions of each head's values are mixed by random signs and "
+    "a Walsh-Hadamard transform first, so that none stands out and a token needs one scale.",
+    kind="press",
+    family="ar",
+    guarantee=None,
+    source="Ashkboos et al., QuaRot: outlier-free 4-bit inference in rotated LLMs, 2024 (there keys are mixed too, behind "
+    "their rotary embedding, and all scales are a token's, as are those of weights and activations; here keys stay as they "
+    "are, scaled by channel as in `quantised`, which is nearer to the model's law)",
+    reduces_to="the cache as it is for texts of up to two blocks; without rounding the model's law",
+    parent="quantised",
+    home="4 bits where every byte counts: smaller than `quantised` at the same distance",
+    aliases=("quarot", "rotated values"),
+    arxiv="2404.00456",
+)
+
+
+def build(
+    *,
+    bits: Annotated[int, OneOf(2, 4, 8), "of a number"] = 4,
+    group: Annotated[
+        int, InRange(0, 4096), "numbers of a key's channel that share a scale; 0: a block's"
+    ] = 32,
+    value_group: Annotated[
+        int, InRange(0, 4096), "values of a token that share a scale; 0: all of them"
+    ] = 0,
+    block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 64,
+) -> CachePress:
+    from polydec.methods.presses._quantised import QuantisedPress
+
+    return QuantisedPress("hadamard", block, bits, group, hadamard=True, value_group=value_group)
