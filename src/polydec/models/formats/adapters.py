@@ -78,7 +78,7 @@ class LoraAdapter:
     factor: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     @property
-    def shapes(self) -> dict[str, tuple[int | None, int | None]]:
+    def changed_shapes(self) -> dict[str, tuple[int | None, int | None]]:
         """By the name of each weight that is changed its rows and columns, as far as they are known."""
         out: dict[str, tuple[int | None, int | None]] = {
             name: (self.up[name].shape[0], a.shape[1]) for name, a in self.down.items()
@@ -317,7 +317,7 @@ class LoraMergedWeights(Mapping[str, Tensor]):
         self._base = base
         self._adapter = adapter
         # Shapes are compared now; products are made when a weight is asked for.
-        for name, want in adapter.shapes.items():
+        for name, want in adapter.changed_shapes.items():
             if name in base:
                 has = tuple(fields.shape_of(base, name))
             else:
