@@ -54,9 +54,7 @@ def build(
     from polydec.methods.diffusion.unmaskers.confidence import ConfidenceUnmasker
     from polydec.methods.diffusion.unmaskers.early_commit import EarlyCommitUnmasker
 
-    place = None
-    if region is not None:
-        place = range(region, region + span)
+    place = None if region is None else range(region, region + span)
     # The distances are measured anywhere in the canvas, so passes feed all that the model sees.
     unmasker = EarlyCommitUnmasker(
         ConfidenceUnmasker(), early, middle, late, passes=passes, region=place

@@ -87,11 +87,9 @@ def build(
     # The language model is read over bytes, so that its tokenizer need not be the recogniser's.
     law = drop_greedy_rule(kit.drafting)
     # The penalty is defined on logits, so it comes before the temperature.
-    if penalty != 1.0:
-        law = ShapedTarget(law, RepetitionPenaltyRule(penalty, WINDOW))
-    if heat != 1.0:
-        law = ShapedTarget(law, TemperatureRule(heat))
-    read = replace(read_as_bytes(law, covers, "the draft"), own_prefixes=own)
+    spoken = law if penalty == 1.0 else ShapedTarget(law, RepetitionPenaltyRule(penalty, WINDOW))
+    heated = spoken if heat == 1.0 else ShapedTarget(spoken, TemperatureRule(heat))
+    read = replace(read_as_bytes(heated, covers, "the draft"), own_prefixes=own)
     target = drop_greedy_rule(kit.target)
     words = target.vocab.words
     # A space that the recogniser's tokenizer writes before every text is no part of what is read.
