@@ -94,6 +94,23 @@ def test_the_order_of_prompts_does_not_matter_and_which_is_which_does():
     assert (made.class_scores(pooled) - made.class_scores(state_NPH)).abs().max() > 0.1
 
 
+def test_averaging_takes_the_mean_in_place_of_transport():
+    """One prompt is the same either way; of several, only the mean feature counts, and it can be trained as well."""
+    for prompts, same in ((1, True), (3, False)):
+        state_NPH, label_N = clouds(prompts=prompts)
+        sets = initial_prototypes(state_NPH, label_N, 3, ClassifierSettings(width=8))
+        mean = initial_prototypes(state_NPH, label_N, 3, ClassifierSettings(width=8, averaged=True))
+        off = (sets.class_scores(state_NPH) - mean.class_scores(state_NPH)).abs().max()
+        assert (off < 1e-5) == same
+        feature_NW = normalize(mean.class_features(state_NPH).mean(1), dim=-1)
+        class_CW = normalize(normalize(mean.of_class, dim=-1).mean(1), dim=-1)
+        near(mean.class_scores(state_NPH), 10 * (feature_NW @ class_CW.T - 1), 1e-5)
+    how = ClassifierSettings(width=8, averaged=True)
+    made, losses = fit_prototypes(state_NPH, label_N, torch.zeros(len(label_N), 3), how)
+    assert losses[-1] < 0.2 * losses[0]
+    assert made.class_scores(state_NPH).argmax(-1).tolist() == label_N.tolist()
+
+
 def test_a_text_that_says_nothing_favours_no_class(lm):
     sorter = lm.classifier(EXAMPLES, prompts=PROMPTS[:2])
     calm = torch.stack([lm_state(lm, p.replace("{text}", "")) for p in PROMPTS[:2]])

@@ -155,7 +155,7 @@ def test_the_width_is_asked_for(lm):
     "fields, message",
     [
         ({"units": "letters"}, "units is 'letters': it must be one of tokens, bytes"),
-        ({"covers": -1}, "covers is -1: it must lie in 0 to 64"),
+        ({"covers": -1}, "covers is -1: it must be a whole number, in 0 to 64"),
         ({"max_tokens": 5000}, "the prompt has 54 bytes, which are "),
         ({"method": "layerskip"}, "layerskip needs a model whose layers can run alone"),
         ({"prompt": (300,)}, "prompt has token 300: ids lie in 0 to 257"),

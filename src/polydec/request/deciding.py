@@ -39,6 +39,9 @@ class ClassifierSettings:
     prototypes: Annotated[
         int | None, InRange(1, 64), ValueNote("none: one a prompt"), "prototypes of a class"
     ] = None
+    averaged: Annotated[
+        bool, "compare the mean over prompts in place of transport (the weaker baseline)"
+    ] = False
     softness: Annotated[float, InRange(0.001, 100.0), "weight of entropy in the transport"] = 0.05
     rounds: Annotated[int, InRange(1, 10_000), "Sinkhorn's steps"] = 50
     sharpness: Annotated[

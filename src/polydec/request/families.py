@@ -262,7 +262,8 @@ def _check_no_infill(checked: CheckedRequest) -> None:
     """Raise RequestError where an answer has gaps, which a model that continues texts cannot fill."""
     if checked.ask.infill is not None:
         raise RequestError(
-            "infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion"
+            "infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion (one of "
+            "`polydec train lm --objective cm3` does so on the command line, and by fill_gaps)"
         )
 
 

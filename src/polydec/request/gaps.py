@@ -17,7 +17,12 @@ FILLED = "<|filled|>"
 _GAPS = re.compile(r"\[\[(\d{1,6})\]\]")
 
 
-def fill_gaps(model: LoadedModel, text: str, **fields: Any) -> str:
+def has_gap_marks(model: LoadedModel) -> bool:
+    """Return whether a model was trained to fill gaps of a text that it continues."""
+    return all(_mark(model, mark) is not None for mark in (FILLED, GAP.format(0)))
+
+
+def fill_gaps(model: LoadedModel, text: str, *, before: str = "", **fields: Any) -> str:
     """The text with something in the place of every [[n]], which stands for up to n tokens.
 
     Gaps are filled from the first to the last, each by a request of its own whose prompt is the
@@ -28,10 +33,11 @@ def fill_gaps(model: LoadedModel, text: str, **fields: Any) -> str:
     Args:
         model: One that was trained for it.
         text: With at least one gap.
+        before: What stands before it, in which [[n]] is no gap. Default "": nothing.
         fields: Of `Ask`, but for prompt, raw and max_tokens: any method, sampling and constraint.
 
     Returns:
-        The text without gaps.
+        The text without gaps, without `before`.
 
     Raises:
         RequestError: The model has no such marks, or the text no gap, or more than the model has
@@ -50,7 +56,8 @@ def fill_gaps(model: LoadedModel, text: str, **fields: Any) -> str:
         )
     # Every second part is text.
     parts = _GAPS.split(text)[::2]
-    left, *rest = (words.encode(part, special=False) if part else () for part in parts)
+    read = (before + parts[0], *parts[1:])
+    left, *rest = (words.encode(part, special=False) if part else () for part in read)
     prompt = (*words.encode("", special=True), *left)
     # A gap in the prompt is a mark; what fills it comes behind the text, after the same mark.
     for mark, part in zip(marks, rest):

@@ -26,13 +26,15 @@ PATIENCE = 5
 
 @dataclass(frozen=True)
 class ClassPrototypes:
-    """matrix [width, H]; of_class [C, M, width]; sharpness: a number, by its logarithm."""
+    """matrix [width, H]; of_class [C, M, width]; sharpness: a number, by its logarithm; averaged: a
+    text's mean feature is compared with a class's mean prototype, and nothing is transported."""
 
     matrix: Tensor
     of_class: Tensor
     log_sharpness: Tensor
     softness: float
     rounds: int
+    averaged: bool = False
 
     def class_features(self, state_NPH: Tensor) -> Tensor:
         """Of length 1, [N, P, width]."""
@@ -43,6 +45,10 @@ class ClassPrototypes:
         sharpness."""
         feature_NPW = self.class_features(state_NPH)
         prototype_CMW = normalize(self.of_class, dim=-1)
+        if self.averaged:
+            mean_NW = normalize(feature_NPW.mean(1), dim=-1)
+            mean_CW = normalize(prototype_CMW.mean(1), dim=-1)
+            return (mean_NW @ mean_CW.T - 1.0) * self.log_sharpness.exp()
         # The cost of prompt p and prototype m is the distance by cosine; optimal transport matches them.
         cost_NCPM = 1.0 - torch.einsum("npw,cmw->ncpm", feature_NPW, prototype_CMW)
         moved_NCPM = sinkhorn_plan(cost_NCPM, self.softness, self.rounds)
@@ -69,7 +75,12 @@ def initial_prototypes(
     matrix = torch.randn(how.width, width, generator=dice) / sqrt(width)
     empty = torch.empty(0)
     made = ClassPrototypes(
-        matrix, empty, torch.tensor(log(how.sharpness)), how.softness, how.rounds
+        matrix,
+        empty,
+        torch.tensor(log(how.sharpness)),
+        how.softness,
+        how.rounds,
+        how.averaged,
     )
     feature_NPW = made.class_features(state_NPH)
     mean_CPW = torch.stack([feature_NPW[label_N == c].mean(0) for c in range(classes)])

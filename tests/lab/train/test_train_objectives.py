@@ -276,7 +276,7 @@ def greedy(network, words, ids, parts, sizes):
     return text
 
 
-def test_gaps_are_filled_by_the_engine_in_the_order_of_training(trained):
+def test_gaps_are_filled_by_the_engine_in_the_order_of_training(trained, polydec_command):
     root, make = trained
     make("cm3", "gaps", schedule=TrainingSchedule(60, 1e-2, muon=0.02, save_every=200), spans=2.0)
     model, network = load(str(root / "gaps"), dtype="torch"), load_directory(str(root / "gaps"))
@@ -291,6 +291,17 @@ def test_gaps_are_filled_by_the_engine_in_the_order_of_training(trained):
             assert fill_gaps(model, asked, method=method) == wanted
         fills.add(len(wanted) - len("".join(parts)))
     assert len(fills - {0}) > 1
+    # From the command line: the prompt stands before the answer, whose gaps are filled.
+    asked = " sea is[[7]] . the[[3]]"
+    wanted = fill_gaps(model, asked, before="the", sampling=model.sampling_with(temperature=0.0))
+    assert "the" + wanted == greedy(network, words, ids, ("the sea is", " . the", ""), [7, 3])
+    flags = ("--model", root / "gaps", "--dtype", "torch", "--temperature", "0", "--infill")
+    told = polydec_command("generate", "the", *flags, asked, "--method", "prompt-lookup", "--json")
+    assert json.loads(told.out) == {"text": wanted}, told.err
+    assert polydec_command("generate", "the", *flags, asked).out.rstrip("\n") == wanted.rstrip("\n")
+    assert polydec_command("generate", "[[2]] the", *flags, asked).code == 0
+    told = polydec_command("generate", "the", *flags, asked, "--n", "2")
+    assert told.code == 2 and "n is given beside infill" in told.err
 
 
 def test_only_its_own_mark_ends_a_gap(trained):

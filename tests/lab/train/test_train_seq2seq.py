@@ -10,7 +10,7 @@ from transformers import T5ForConditionalGeneration
 
 from polydec import Engine, load
 from polydec.base.errors import PolydecError
-from polydec.lab.train import pairs
+from polydec.lab.train import pairs, seq2seq
 from polydec.lab.train.data import held_out
 from polydec.lab.train.seq2seq import train_seq2seq
 from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
@@ -68,6 +68,29 @@ def test_a_run_goes_on_where_it_was(trained, tmp_path):
     assert train_seq2seq(short)["loss"] == whole["loss"]
     with pytest.raises(PolydecError, match="width differ"):
         train_seq2seq(replace(short, width=64))
+
+
+def test_a_share_of_the_sources_is_left_out(trained, tmp_path, monkeypatch):
+    """For guidance: what the network reads in their place is what it reads of an empty source."""
+    spec, *_ = trained
+    read = []
+    usual = seq2seq.score_pairs
+
+    def watched(network, chosen, begin, fast):
+        read.append([source for source, _ in chosen])
+        return usual(network, chosen, begin, fast)
+
+    monkeypatch.setattr(seq2seq, "score_pairs", watched)
+    monkeypatch.setattr(seq2seq, "measure_seq2seq", lambda *_: {"held_out_nats": None})
+    empty = tuple(load(spec.out, threads=1).checkpoint.text.encode(""))
+    shares = {}
+    for drop in (0.0, 0.4, 1.0):
+        read.clear()
+        train_seq2seq(replace(spec, out=str(tmp_path / str(drop)), steps=4, drop=drop))
+        sources = [source for step in read for source in step]
+        shares[drop] = sum(tuple(source) == empty for source in sources) / len(sources)
+    assert len(empty) == 1 and shares[0.0] == 0.0 and shares[1.0] == 1.0
+    assert 0.25 < shares[0.4] < 0.55
 
 
 def test_every_pair_is_in_one_bucket_and_little_is_filled_up():

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+import torch
 
 import micro
 from polydec import generate, load
@@ -146,6 +147,66 @@ def test_the_verdict_is_the_sum_over_all_spellings(text):
         for i, x in enumerate(ids):
             own += row(known, (len(KNOWN), *ids[:i]))[x]
         assert own - 1e-12 <= few <= total + 1e-12
+
+
+@pytest.mark.parametrize("text", ["a", "ab", "abc", "abcab", "bbab", "cabca"])
+def test_the_published_sum_goes_over_beginnings_of_the_own_spelling(text):
+    """At each of its places: the tokens before, and all that go on over the end of the text; and the spelling itself."""
+    less = 0
+    for seed in range(4):
+        known = spelled(seed, KNOWN)
+
+        async def asked(own, known=known):
+            law = replace(read_as_bytes(known, 1, "it"), own_prefixes=own)
+            session = law.open_session(EMPTY)
+            await session.score_draft(
+                Draft.chain_draft(EMPTY[0], tuple(text.encode())), ScoreRequest()
+            )
+            return session.spelled_logprob(len(text))[0]
+
+        words = known.vocab.words
+        ids, before, parts = words.encode(text), 0.0, []
+        for i, token in enumerate(ids):
+            rest = "".join(words.of[x] for x in ids[i:])
+            law = row(known, (len(KNOWN), *ids[:i]))
+            longer = [x for x, p in enumerate(words.of[:-1]) if p.startswith(rest) and p != rest]
+            parts += [before + law[x] for x in longer]
+            before += law[token]
+        want = math.log(sum(map(math.exp, [*parts, before])))
+        assert run_coroutines([asked(True)])[0] == pytest.approx(want, abs=1e-12)
+        less += run_coroutines([asked(False)])[0] > want + 1e-6
+    # One letter has no other place where a token could begin; all others have, and their sums are smaller.
+    assert less == (0 if text == "a" else 4)
+
+
+def test_the_penalty_and_the_stop_of_the_paper():
+    heard, known = spelled(1, HEARD), spelled(41, KNOWN)
+    made = build(
+        "gfd", heard, known, {"penalty": 2.0, "heat": 1.7, "apart": 20, "own": True, "covers": 1}
+    )[0]
+    assert made.apart == 20 and made.reader.law.own_prefixes
+    heated = made.reader.law.target
+    assert heated.shapers[0].temperature == 1.7
+    (rule,) = heated.target.shapers
+    assert (rule.penalty, rule.window) == (2.0, 50)
+    # Only the last tokens count.
+    near = replace(rule, window=2)
+    state = near.next_state(near.start_state((0, 1)), 2)
+    logw_V = torch.tensor([1.0, 1.0, 1.0, 1.0])
+    assert near.shape_law(state, logw_V).tolist() == [1.0, 0.5, 0.5, 1.0]
+    ended = shorter = 0
+    for seed in range(12):
+        runs = [
+            run_coroutines(
+                [run_decoder(fused(spelled(seed, HEARD), known, 3, apart=n), Request(PROMPT, 9))]
+            )[0][0]
+            for n in (0, 1)
+        ]
+        ended += runs[0].finish_reason == "stop"
+        shorter += runs[1].stats.passes < runs[0].stats.passes
+        if runs[0].token_ids != runs[1].token_ids:
+            assert runs[1].finish_reason == "stop" and len(runs[1].token_ids) < 9
+    assert shorter
 
 
 @pytest.mark.parametrize("lagging", [True, False])

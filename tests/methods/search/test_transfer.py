@@ -13,8 +13,10 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_search import toy_writer_factory
 from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
+from polydec.lab.testing.kits import build
 from polydec.lab.testing.toy import toy_law
 from polydec.methods.search.loop.transfer import TransferQSearch
+from polydec.models.learned.kinds.reward import TextReward
 
 PROMPT = (0, 1, 0)
 
@@ -94,6 +96,34 @@ def test_with_a_certain_baseline_it_takes_what_the_formula_says(length):
         assert got.token_ids == text
         changed += value[max(near, key=lambda x: logp[x])] != max(value.values())
     assert changed
+
+
+@pytest.mark.parametrize("length", [0, 2])
+def test_the_reward_may_read_the_prompt(length):
+    """Answers are worth something to one prompt alone: what is read begins with its text, and so the text is another one."""
+    read = set()
+
+    def reward(text):
+        read.add(text)
+        return 5.0 * count(text) if text.startswith(said(target, PROMPT)) else 0.0
+
+    changed = 0
+    for seed in range(6):
+        target = toy_law(seed, 5)
+        plan = TransferQSearch(target, reward, width=4, length=length, prompted=True)
+        seeing = run_coroutines([answer_one(plan, request_of(target, 7))])[0]
+        assert read and all(text.startswith(said(target, PROMPT)) for text in read)
+        read.clear()
+        blind = run_coroutines([answer_one(replace(plan, prompted=False), request_of(target, 7))])[
+            0
+        ]
+        assert any(not text.startswith(said(target, PROMPT)) for text in read)
+        read.clear()
+        changed += seeing.token_ids != blind.token_ids
+    assert changed
+    options = {"prompted": True, "length": length}
+    made = build("transfer-q-star", target, None, options, artefacts=(TextReward(reward),))[0]
+    assert made.prompted
 
 
 def test_the_law_of_drawn_tokens_is_that_of_all_draws():

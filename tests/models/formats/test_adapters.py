@@ -195,10 +195,92 @@ def test_an_adapter_of_an_adapter(base, tmp_path):
         sources.open_source(str(second))
 
 
+def test_dora_gives_each_row_its_own_length(base, tmp_path):
+    """As PEFT merges it: m (W + s B A) / |W + s B A|, a length for each output."""
+    g = torch.Generator().manual_seed(4)
+    lengths = {}
+    for layer in range(2):
+        for name in NAMES:
+            at = f"base_model.model.model.layers.{layer}.{name}.lora_magnitude_vector"
+            lengths[at] = 0.5 + torch.rand(SHAPES[name][0], generator=g)
+    path, tensors = write(tmp_path / "dora", base, config={"use_dora": True}, **lengths)
+    whole = merged(base, tensors, 4.0)
+    changed = 0
+    for name, value in sources.open_source(str(path)).weights.items():
+        m = lengths.get(f"base_model.model.{name.removesuffix('.weight')}.lora_magnitude_vector")
+        want = whole[name]
+        if m is not None:
+            want = want / want.norm(dim=1, keepdim=True) * m[:, None]
+            assert value.norm(dim=1).allclose(m, atol=1e-5)
+            changed += 1
+        assert value.allclose(want, atol=1e-5), name
+    assert changed == 6
+    short = {next(iter(lengths)): torch.ones(7)}
+    path, _ = write(tmp_path / "dora", base, config={"use_dora": True}, **{**lengths, **short})
+    with pytest.raises(FileError, match="no lengths of the 32 rows"):
+        sources.open_source(str(path))
+
+
+def write_factors(path, base):
+    """An IA3 adapter of the micro model: outputs of keys, inputs of the feed-forward layers."""
+    path.mkdir()
+    g = torch.Generator().manual_seed(6)
+    at = "base_model.model.model.layers.{}.{}.ia3_l"
+    out = {}
+    own = dict(sources.open_source(str(base)).weights.items())
+    for layer in range(2):
+        for name, inputs in (("self_attn.k_proj", False), ("mlp.down_proj", True)):
+            rows, columns = own[f"model.layers.{layer}.{name}.weight"].shape
+            shape = (1, columns) if inputs else (rows, 1)
+            out[at.format(layer, name)] = torch.rand(shape, generator=g) + 0.5
+    save_file(out, path / "adapter_model.safetensors")
+    said = {
+        "peft_type": "IA3",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base),
+        "target_modules": ["k_proj", "down_proj"],
+        "feedforward_modules": ["down_proj"],
+        "fan_in_fan_out": False,
+        "init_ia3_weights": True,
+        "modules_to_save": None,
+    }
+    (path / "adapter_config.json").write_text(json.dumps(said))
+    return path, out
+
+
+def test_ia3_multiplies_outputs_or_inputs(base, tmp_path):
+    path, factors = write_factors(tmp_path / "ia3", base)
+    own = sources.open_source(str(base)).weights
+    changed = 0
+    for name, value in sources.open_source(str(path)).weights.items():
+        factor = factors.get(f"base_model.model.{name.removesuffix('.weight')}.ia3_l")
+        want = own[name] if factor is None else own[name] * factor
+        assert value.allclose(want, atol=1e-6), name
+        changed += factor is not None
+    assert changed == 4
+    # Factors of inputs of the feed-forward layer act as if its inputs were multiplied.
+    at = "model.layers.0.mlp.down_proj"
+    x = torch.randn(64)
+    want = own[at + ".weight"] @ (factors[f"base_model.model.{at}.ia3_l"][0] * x)
+    assert (sources.open_source(str(path)).weights[at + ".weight"] @ x).allclose(want, atol=1e-5)
+    assert laws(polydec.load(str(path), draft=None).checkpoint.lm).isfinite().all()
+
+
+def test_what_is_kept_of_dora_and_ia3_is_their_own(base, tmp_path):
+    """A file of converted weights is found by what they are made of: lengths and factors belong to it."""
+    path, _ = write_factors(tmp_path / "ia3", base)
+    name = "model.layers.0.mlp.down_proj.weight"
+    merged_weights = sources.open_source(str(path)).weights
+    assert any(
+        part is not None and part.shape == (1, 64) for part in merged_weights.source_of(name)
+    )
+
+
 AT = "base_model.model.model.layers.0.mlp.down_proj"
 WRONG = {
-    "peft_type is 'IA3'": {"config": {"peft_type": "IA3"}},
-    "use_dora is set": {"config": {"use_dora": True}},
+    "peft_type is 'LOHA'": {"config": {"peft_type": "LOHA"}},
+    "columns and rows NAME.ia3_l": {"config": {"peft_type": "IA3"}},
+    "has use_dora and no lengths": {"config": {"use_dora": True}},
     "fan_in_fan_out is set": {"config": {"fan_in_fan_out": True}},
     "alpha_pattern has 'q.\\*'": {"config": {"alpha_pattern": {"q.*": 3}}},
     "alpha_pattern.q_proj is -3": {"config": {"alpha_pattern": {"q_proj": -3}}},

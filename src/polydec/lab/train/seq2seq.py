@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
@@ -90,6 +91,8 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
 
     def step_loss(step: int) -> tuple[Tensor, int]:
         chosen = [examples.learned[i] for i in steps.indices_of_step(step)]
+        if spec.drop:
+            chosen = drop_sources(chosen, spec.drop, end, np.random.default_rng([spec.seed, step]))
         logits_NV, right_N = score_pairs(network, chosen, begin, fast)
         return cross_entropy(logits_NV, right_N, label_smoothing=spec.smooth), len(right_N)
 
@@ -131,7 +134,10 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
             )
 
     schedule = TrainingSchedule(spec.steps, spec.rate, warmup=spec.warmup, muon=spec.muon)
-    same = run_identity(spec, bf16=fast, pairs=examples.digest)
+    same = run_identity(spec, "drop", bf16=fast, pairs=examples.digest)
+    # An option that is off has no part in the identity.
+    if spec.drop:
+        same["drop"] = spec.drop
     return TrainingRun(
         network,
         step_loss,
@@ -220,6 +226,30 @@ def encode_pairs(texts: Sequence[TextPair], tokenizer: Tokenizer, longest: int) 
             f"longest is {longest}: none of the {len(texts)} pairs is that short and not held out"
         )
     return EncodedPairs(learned, unseen)
+
+
+def drop_sources(
+    chosen: Sequence[tuple[Sequence[int], Sequence[int]]],
+    share: float,
+    end: int,
+    rng: np.random.Generator,
+) -> list[tuple[Sequence[int], Sequence[int]]]:
+    """Leave out the sources of some pairs, for classifier-free guidance.
+
+    Args:
+        chosen: Token ids of sources and targets.
+        share: Probability that a source is left out, 0 to 1.
+        end: Id that ends a source; an empty source is this alone.
+        rng: Draws which.
+
+    Returns:
+        The pairs, in order.
+    """
+    dropped_N = rng.random(len(chosen)) < share
+    return [
+        ((end,) if dropped else source, target)
+        for dropped, (source, target) in zip(dropped_N, chosen, strict=True)
+    ]
 
 
 def score_pairs(

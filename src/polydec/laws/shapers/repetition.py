@@ -27,7 +27,8 @@ class RepetitionPenaltyRule:
     """z / penalty where z > 0, z * penalty elsewhere, for every token of prompt and output (EOS
     too).
 
-    penalty: 0.001 to 1,000 (further out floats would not hold); below 1 it rewards. Defined on
+    penalty: 0.001 to 1,000 (further out floats would not hold); below 1 it rewards; window: only the
+    last so many tokens count, at least 1 (None: all). Defined on
     logits: it looks at their sign, so it belongs before anything that normalises; after a target
     that makes its own law it acts on that law's log-weights.
 
@@ -37,6 +38,7 @@ class RepetitionPenaltyRule:
     """
 
     penalty: float
+    window: int | None = None
     reads: ClassVar[RowDetail] = RowDetail.ROW
     keeps_argmax: ClassVar[bool] = False
 
@@ -44,7 +46,7 @@ class RepetitionPenaltyRule:
         convert_annotated_value("repetition_penalty", self.penalty, Penalty)
 
     def start_state(self, prompt: Sequence[int]) -> Ids:
-        return token_id_array(prompt)
+        return self._counted(token_id_array(prompt))
 
     def next_state(self, state: Ids, token: int) -> Ids:
         """Append the token to the text that the rule remembers.
@@ -56,7 +58,13 @@ class RepetitionPenaltyRule:
         Returns:
             A new array; the old one stays as it is.
         """
-        return append_token_id(state, token)
+        return self._counted(append_token_id(state, token))
+
+    def _counted(self, text_n: Ids) -> Ids:
+        """The tokens of a text that count."""
+        if self.window is None:
+            return text_n
+        return text_n[-self.window :]
 
     def shape_law(self, state: Ids, logw_V: Tensor) -> Tensor:
         """Make every token of the text less likely: divide positive logits, multiply negative ones.

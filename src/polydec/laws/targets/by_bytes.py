@@ -55,7 +55,8 @@ class ByBytesTarget:
     what symbols mean as text; ends: the marks that end a text; lead: bytes that the tokenizer
     writes before every text (a space), which a text that begins with nothing fixed begins with;
     start: tokens that are read before such a text, at least one where nothing else is ever read
-    first; names: how each mark is written in a text, for a model that has no such token; instead: a
+    first; own_prefixes: `spelled_logprob` adds up the beginnings of the tokenizer's own spelling
+    alone; names: how each mark is written in a text, for a model that has no such token; instead: a
     prompt, and what is read in its place (one of several models may have a prompt of its own).
 
     A prompt is read as the tokenizer spells it up to its last mark, or up to the last of the bytes
@@ -81,6 +82,7 @@ class ByBytesTarget:
     names: tuple[str, ...] = ()
     breaks: bytes = b" \n"
     instead: tuple[tuple[int, ...], SplitPrompt] | None = None
+    own_prefixes: bool = False
 
     def pressed_law(self, press: Any) -> ByBytesTarget:
         """The law over bytes of its target over caches that are pressed. Raises RequestError where
@@ -465,7 +467,11 @@ class ByBytesSession(LawsOnlySession):
         """Of the text up to a node of the draft that was scored last: the log-probability that a
         text begins so, behind what was read first, and the tokens of its likeliest spelling there.
         """
-        return self._law.alphabet.prefix_logprob(self._covers[node])
+        alphabet = self._law.alphabet
+        covers = self._covers[node]
+        if self._law.own_prefixes:
+            covers = alphabet.own_spelling(covers)
+        return alphabet.prefix_logprob(covers)
 
     def keep_nodes(self, nodes: Sequence[int], root: int = 0) -> Draft:
         """Keep some nodes of the draft that was scored last.

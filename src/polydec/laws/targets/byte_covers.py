@@ -46,6 +46,14 @@ class TokenSequenceTip:
         self._row_V: Tensor | None = None
         self._node = -1
 
+    def is_beginning_of(self, longer: TokenSequenceTip) -> bool:
+        """Return whether a longer sequence begins with this one, as far as its last tokens show."""
+        more = longer.size - self.size
+        if not 0 < more < len(longer.tail):
+            return False
+        both = longer.tail[: len(longer.tail) - more]
+        return self.tail[-len(both) :] == both[-len(self.tail) :]
+
     @property
     def known(self) -> bool:
         return self._scores is not None or self._row_V is not None
@@ -204,6 +212,21 @@ class ByteAlphabet:
             allowed_V[refused] = False
             tip.allowed_V = allowed_V
         return tip.row_V.masked_fill(~tip.allowed_V, NEG_INF)
+
+    def own_spelling(self, covers: Covers) -> Covers:
+        """Return the covers that the tokenizer's own spelling of a text makes, as GFD sums them.
+
+        That spelling itself, and of those with an open token the ones whose complete tokens it
+        begins with. All covers where no complete tokens spell the text.
+
+        Args:
+            covers: Covers of the text.
+        """
+        # Of complete spellings the tokenizer's own stands first.
+        own = next((c for c in covers if not c.depth), None)
+        if own is None:
+            return covers
+        return tuple(c for c in covers if c is own or (c.depth and c.tip.is_beginning_of(own.tip)))
 
     def prefix_logprob(self, covers: Covers) -> tuple[float, int]:
         """The log-probability that a text begins with the bytes of these covers, behind what the

@@ -1,11 +1,16 @@
-"""Low-rank adapters as PEFT writes them: a directory that says which checkpoint it changes, and two
-thin matrices a weight."""
+"""Adapters as PEFT writes them: a directory that says which checkpoint it changes, and what it has
+for each weight: two thin matrices (LoRA), their rows' lengths beside them (DoRA), or a factor for
+each row or column (IA3).
+
+Source: LoRA, Hu et al. 2021, arXiv 2106.09685; DoRA, Liu et al. 2024, arXiv 2402.09353; IA3, Liu et
+al. 2022, arXiv 2205.05638.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,6 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 NOT_PLAIN = (
-    "use_dora",
     "use_qalora",
     "use_bdlora",
     "fan_in_fan_out",
@@ -44,11 +48,13 @@ PLAIN_NAME = re.compile(r"\^?[\w.]+\$?")
 """A name of modules without what only regular expressions have, except for ends."""
 DOWN = ".lora_A.weight"
 UP = ".lora_B.weight"
+LENGTHS = ".lora_magnitude_vector"
+FACTOR = ".ia3_l"
 
 
 @dataclass(frozen=True)
 class LoraAdapter:
-    """A low-rank adapter.
+    """An adapter: low-rank, or of factors.
 
     Attributes:
         base: The checkpoint that it was trained on, by a name that `polydec.load` takes.
@@ -57,6 +63,10 @@ class LoraAdapter:
         scale: By the name of a weight what the product of both is multiplied by before it is added.
         start: Where training began with a part of the weights that was taken out of the checkpoint,
             which part that is, "pissa" or "olora"; "": nothing was taken out.
+        lengths: DoRA: by the name of a weight the length that each of its rows has in the end,
+            ``[outputs]``. Without: rows keep the length of the sum.
+        factor: IA3: by the name of a weight or a bias what it is multiplied by, ``[outputs, 1]`` or
+            ``[1, inputs]``, of a bias ``[outputs]``.
     """
 
     base: str
@@ -64,6 +74,20 @@ class LoraAdapter:
     up: Mapping[str, Tensor]
     scale: Mapping[str, float]
     start: str = ""
+    lengths: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    factor: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+
+    @property
+    def changed_shapes(self) -> dict[str, tuple[int | None, int | None]]:
+        """By the name of each weight that is changed its rows and columns, as far as they are known."""
+        out: dict[str, tuple[int | None, int | None]] = {
+            name: (self.up[name].shape[0], a.shape[1]) for name, a in self.down.items()
+        }
+        for name, factor in self.factor.items():
+            if name.endswith(".weight"):
+                rows, columns = factor.shape
+                out[name] = (None, columns) if rows == 1 else (rows, None)
+        return out
 
 
 def is_adapter_directory(path: Path) -> bool:
@@ -75,30 +99,37 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
     """The adapter in a directory.
 
     Raises:
-        FileError: It is damaged, or of a form that is not plain LoRA.
+        FileError: It is damaged, or of a form that is none of LoRA, DoRA and IA3.
     """
     at = path / CONFIG
     c = edge.validate_record(fields.AdapterFields, edge.read_json(at), str(at))
-    if c.peft_type != "LORA":
+    if c.peft_type not in ("LORA", "IA3"):
         raise FileError(
-            f"{at}: peft_type is {c.peft_type!r:.40}: adapters of the kind 'LORA' are read"
+            f"{at}: peft_type is {c.peft_type!r:.40}: adapters of the kinds 'LORA' (DoRA among them) and 'IA3' are read"
         )
     # Each of these changes the sum W + s B A into something else.
     for name in NOT_PLAIN:
         if getattr(c, name):
             raise FileError(
-                f"{at}: {name} is set, which is not plain LoRA: merge it with PEFT first"
+                f"{at}: {name} is set, which is neither plain LoRA nor DoRA or IA3: merge it with PEFT first"
             )
     if c.bias not in (None, "none"):
         raise FileError(f"{at}: bias is {c.bias!r:.40}: only 'none' is read")
     start = _start(c, at)
     tensors = _tensors(path)
+    if c.peft_type == "IA3":
+        return _read_factors(path, c, tensors)
     down = dict[str, Tensor]()
     up = dict[str, Tensor]()
     scale = dict[str, float]()
+    lengths = dict[str, Tensor]()
     # Every lower matrix must have its upper one, and nothing else may be there.
     for name in tensors:
         if name.endswith(UP):
+            continue
+        if c.use_dora and name.removesuffix(".weight").endswith(LENGTHS):
+            own = name.removesuffix(".weight").removeprefix(PREFIX).removesuffix(LENGTHS)
+            lengths[own + ".weight"] = _finite(path, own, tensors[name]).flatten()
             continue
         own = name.removeprefix(PREFIX).removesuffix(DOWN)
         other = name.removesuffix(DOWN) + UP
@@ -119,12 +150,8 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
             )
         a = tensors[name]
         b = tensors[other]
-        if not (a.is_floating_point() and b.is_floating_point()):
-            raise FileError(
-                f"{path} has {own!r:.120} of {a.dtype} and {b.dtype}: floating-point numbers are read"
-            )
-        if not (bool(a.isfinite().all()) and bool(b.isfinite().all())):
-            raise FileError(f"{path} has a NaN or an infinite number in {own!r:.120}")
+        a = _finite(path, own, a)
+        b = _finite(path, own, b)
         # PEFT does not load such matrices: adding them would give another model.
         if not _is_targeted(own, c):
             raise FileError(
@@ -137,7 +164,59 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
         scale[own + ".weight"] = alpha / (rank**0.5 if c.use_rslora else rank)
     if not down:
         raise FileError(f"{path} holds no pair of matrices: it changes nothing")
-    return LoraAdapter(c.base_model_name_or_path, down, up, scale, start)
+    # DoRA has a length for each row of each weight.
+    for name, b in up.items() if c.use_dora else ():
+        if name not in lengths or len(lengths[name]) != len(b):
+            raise FileError(
+                f"{path} has use_dora and no lengths of the {len(b)} rows of {name!r:.120} (NAME{LENGTHS})"
+            )
+    return LoraAdapter(c.base_model_name_or_path, down, up, scale, start, lengths)
+
+
+def _finite(path: Path, own: str, tensor: Tensor) -> Tensor:
+    """A tensor, checked.
+
+    Raises:
+        FileError: It holds other numbers than floating-point ones, or one that is none.
+    """
+    if not tensor.is_floating_point():
+        raise FileError(
+            f"{path} has {own!r:.120} of {tensor.dtype}: floating-point numbers are read"
+        )
+    if not bool(tensor.isfinite().all()):
+        raise FileError(f"{path} has a NaN or an infinite number in {own!r:.120}")
+    return tensor
+
+
+def _read_factors(
+    path: Path, c: fields.AdapterFields, tensors: Mapping[str, Tensor]
+) -> LoraAdapter:
+    """The factors of an IA3 adapter.
+
+    Raises:
+        FileError: They are damaged.
+    """
+    factor = dict[str, Tensor]()
+    for name in tensors:
+        own = name.removeprefix(PREFIX).removesuffix(FACTOR)
+        shape = fields.shape_of(tensors, name)
+        # A factor for each output is a column; one for each input (of feed-forward layers) a row.
+        if not name.endswith(FACTOR) or len(shape) != 2 or 1 not in shape or 0 in shape:
+            raise FileError(
+                f"{path} has {name!r:.120} of shape {shape}: columns and rows NAME{FACTOR} are read, and nothing else"
+            )
+        if not _is_targeted(own, c):
+            raise FileError(
+                f"{path} has {own!r:.120}, which target_modules, exclude_modules or layers_to_transform of {CONFIG} leave out"
+            )
+        each = _finite(path, own, tensors[name])
+        factor[own + ".weight"] = each
+        # What a module adds is multiplied as its output is.
+        if shape[0] > 1:
+            factor[own + ".bias"] = each.flatten()
+    if not factor:
+        raise FileError(f"{path} holds no factors: it changes nothing")
+    return LoraAdapter(c.base_model_name_or_path, {}, {}, {}, factor=factor)
 
 
 def _start(c: fields.AdapterFields, at: Path) -> str:
@@ -227,8 +306,8 @@ def _tensors(path: Path) -> Mapping[str, Tensor]:
 
 
 class LoraMergedWeights(Mapping[str, Tensor]):
-    """The weights of a checkpoint with an adapter's products added, each made when it is asked for,
-    in the checkpoint's own type.
+    """The weights of a checkpoint as an adapter changes them, each made when it is asked for, in the
+    checkpoint's own type.
 
     Raises:
         FileError: The adapter changes a weight that is not there, or has another shape.
@@ -238,13 +317,13 @@ class LoraMergedWeights(Mapping[str, Tensor]):
         self._base = base
         self._adapter = adapter
         # Shapes are compared now; products are made when a weight is asked for.
-        for name, a in adapter.down.items():
-            want = (adapter.up[name].shape[0], a.shape[1])
-            if name not in base or fields.shape_of(base, name) != want:
-                if name in base:
-                    has = tuple(fields.shape_of(base, name))
-                else:
-                    has = "none"
+        for name, want in adapter.changed_shapes.items():
+            if name in base:
+                has = tuple(fields.shape_of(base, name))
+            else:
+                has = "none"
+            fits = len(has) == 2 and all(w in (None, h) for w, h in zip(want, has, strict=True))
+            if not fits:
                 raise FileError(
                     f"the adapter changes {name!r:.120} of shape {want}: {adapter.base} has {has} of that name"
                 )
@@ -252,11 +331,18 @@ class LoraMergedWeights(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         own = self._base[name]
         adapter = self._adapter
+        # All is computed in float32.
+        if name in adapter.factor:
+            return (own.float() * adapter.factor[name].float()).to(own.dtype)
         if name not in adapter.down:
             return own
-        # W' = W + scale * B A, computed in float32.
+        # W' = W + scale * B A
         more = adapter.up[name].float() @ adapter.down[name].float()
-        return (self._rest(name, own.float()) + adapter.scale[name] * more).to(own.dtype)
+        whole = self._rest(name, own.float()) + adapter.scale[name] * more
+        # DoRA: each row has the direction of that sum, and a length of its own.
+        if name in adapter.lengths:
+            whole = whole * (adapter.lengths[name].float() / whole.norm(dim=1))[:, None]
+        return whole.to(own.dtype)
 
     def _rest(self, name: str, own: Tensor) -> Tensor:
         """A weight without the part that training began with."""
@@ -271,11 +357,15 @@ class LoraMergedWeights(Mapping[str, Tensor]):
         """What a weight is made of, as it lies in the files."""
         own = fields.source_of(self._base, name)
         adapter = self._adapter
+        if name in adapter.factor:
+            return (*own, adapter.factor[name])
         if name not in adapter.down:
             return own
         start = float(["", *STARTS].index(adapter.start))
         scale = torch.tensor([adapter.scale[name], start], dtype=torch.float64)
-        return (*own, adapter.down[name], adapter.up[name], scale)
+        lengths = adapter.lengths.get(name)
+        more = () if lengths is None else (lengths,)
+        return (*own, adapter.down[name], adapter.up[name], scale, *more)
 
     def __contains__(self, name: object) -> bool:  # else each question would make a weight
         return name in self._base

@@ -10,6 +10,7 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft
 from polydec.lab.testing.check_drafter import check_drafter
+from polydec.lab.testing.kits import build
 from polydec.lab.testing.toy import toy_law
 from polydec.methods.speculative.drafters.input_guided import PRIOR, InputGuidedDrafter
 from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -149,8 +150,17 @@ def test_contract(record_counts, drafter, reasons):
     record_counts(check_drafter(Reasoned(drafter, reasons)))
 
 
+def test_a_copy_may_be_as_long_as_its_source():
+    """As published, all of the rest in one pass; beyond 64 tokens as well."""
+    source = tuple(range(1, 201))
+    guess = InputGuidedDrafter(eager=True, block=1024).open_guess(source, None)
+    assert propose(guess, 1024).token[1:] == source
+    decoder = build("aggressive-decoding", toy_law(0, 5), None, {"block": 200, "cost_aware": False})
+    assert decoder[0].policy.depth == 200 and decoder[0].drafter.block == 200
+
+
 def test_bad_options():
-    with pytest.raises(ValueError, match="block is 0: it must lie in 1 to 64"):
+    with pytest.raises(ValueError, match="block is 0: it must lie in 1 to 1024"):
         InputGuidedDrafter(block=0)
 
 

@@ -32,6 +32,7 @@ class Seq2SeqSpec:
         inner: Units of the MLPs; 0: four times the width.
         parts: Buckets by the source's length, and of each by the target's.
         smooth: Share of a label that goes to all tokens alike.
+        drop: A source that is left out is an empty text, as an empty negative prompt is.
     """
 
     out: Resumed
@@ -48,6 +49,11 @@ class Seq2SeqSpec:
     ] = None
     longest: Longest = 128
     smooth: Annotated[float, InRange(0, 0.9), "share of a label that all tokens get alike"] = 0.0
+    drop: Annotated[
+        float,
+        InRange(0, 1),
+        "share of the sources that are left out, so that guidance knows the law without one (0: none)",
+    ] = 0.0
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     parts: Annotated[tuple[int, int], NoFlag(), "buckets by both lengths"] = (8, 3)

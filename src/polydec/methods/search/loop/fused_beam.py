@@ -119,6 +119,8 @@ class FusedBeamSearch:
         lagging: L is that of the text without its newest token, so one pass of one row a beam tells
             it; else the language model reads all width * width candidates, in one pass as well.
         mean: R and L are divided by the tokens of each model, as published; else they are sums.
+        apart: The search ends, with the texts that have ended, where one that goes on has so many
+            tokens more than one of them, and one beyond. 0: it goes on.
 
     Exact: approximate. A search for the text of the best score; nothing is drawn. L is the exact
     probability of these bytes where the reader follows all spellings, and below it where it follows
@@ -127,7 +129,8 @@ class FusedBeamSearch:
     above at share 0.
     Source: Hsu et al., "Let's fuse step by step: a generative fusion decoding algorithm with LLMs
     for multi-modal text recognition" (2024). Their reader follows the tokenizer's own spelling
-    only; they also stop when lengths differ by more than 20 tokens.
+    only, and they stop when lengths differ by more than 20 tokens, with the best text whether or not
+    it has ended.
     """
 
     target: Target
@@ -136,6 +139,7 @@ class FusedBeamSearch:
     share: float = 0.2
     lagging: bool = True
     mean: bool = True
+    apart: int = 0
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -186,10 +190,21 @@ class FusedBeamSearch:
                 fed = len({h.node for h in live})
                 stats = stats.plus_stats(SearchStats(1, scored=fed, written=len(beam) - len(over)))
                 best.write_certain_text([h.text for h in beam])
+                if self._is_over(beam):
+                    beam = [h for h in beam if h.text.finish_reason is not None]
+                    best.write_certain_text([h.text for h in beam])
         finally:
             for each in opened:
                 each.close()
         return best.answers_of([h.text for h in beam], replace(stats, ended=len(beam)))
+
+    def _is_over(self, beam: Sequence[FusedHypothesis]) -> bool:
+        """Whether texts that go on are too much longer than one that has ended."""
+        ended = [len(h.text.tokens) for h in beam if h.text.finish_reason is not None]
+        going = [len(h.text.tokens) for h in beam if h.text.finish_reason is None]
+        if not (self.apart and ended and going):
+            return False
+        return max(going) - min(ended) > self.apart
 
     def _read_first(self, request: Request) -> bytes:
         """What the language model reads before the answer."""

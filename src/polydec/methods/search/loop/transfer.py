@@ -37,7 +37,8 @@ class TransferQSearch:
 
     Attributes:
         target: Model in whose law candidates are looked for.
-        reward: Worth of an answer's text without its prompt, any number.
+        reward: Worth of an answer's text without its prompt, any number; with `prompted`, of the
+            prompt's text and the answer's behind it.
         baseline: Model that continues, with the target's vocabulary. None: the target itself.
         own: Whether the baseline's passes are the target's, so that they are counted with them.
         width: Candidates, 1 to 64.
@@ -45,6 +46,7 @@ class TransferQSearch:
         tries: Continuations of a candidate, 1 to 64.
         weight: Weight of the value, at least 0: one over the strength of the pull to the model.
         heat: Temperature of the choice, at least 0; 0 takes the best.
+        prompted: Whether the reward reads the prompt, too.
 
     Exact: approximate. It tends to the law p(v) exp(weight Q(v)), with Q by draws, among the
     likeliest tokens.
@@ -64,6 +66,7 @@ class TransferQSearch:
     tries: int = 1
     weight: float = 1.0
     heat: float = 0.0
+    prompted: bool = False
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -113,6 +116,7 @@ class TransferQSearch:
                 ahead = await BranchTree.open_tree(baseline, request.prompt, whole=True)
                 trees.append(ahead)
             writers = list[_TransferQRun]()
+            before = self._prompt_text(request.prompt)
             for answer in answers:
                 choice = answer.choice or 0
                 # Each answer branches from one read prompt.
@@ -123,12 +127,19 @@ class TransferQSearch:
                 else:
                     theirs = None
                 trees += [] if theirs is None else [theirs]
-                writers.append(_TransferQRun(self, answer, mine, theirs, rng(choice)))
+                writers.append(_TransferQRun(self, answer, mine, theirs, rng(choice), before))
             # All answers run at once and share passes.
             return await gather_coroutines(*(writer.write_answer(request) for writer in writers))
         finally:
             for tree in trees:
                 tree.close()
+
+    def _prompt_text(self, prompt: Sequence[int]) -> str:
+        """What the reward reads before an answer."""
+        words = self.target.vocab.words
+        if not self.prompted or words is None:
+            return ""
+        return words.decode(prompt)
 
 
 @dataclass(frozen=True)
@@ -154,6 +165,7 @@ class _TransferQRun:
     Attributes:
         _law: The tree that is the answer's own path.
         _ahead: The tree of what is drawn after candidates; None where nothing is drawn.
+        _before: What the reward reads before the answer.
     """
 
     def __init__(
@@ -163,8 +175,10 @@ class _TransferQRun:
         law: BranchTree,
         ahead: BranchTree | None,
         rng: Rng,
+        before: str,
     ) -> None:
         self._plan = plan
+        self._before = before
         self._answer = answer
         self._law = law
         self._ahead = ahead
@@ -235,7 +249,7 @@ class _TransferQRun:
             texts = await self._continued(self._ahead, tokens, texts)
         total = [0.0] * len(tokens)
         for t in texts:
-            total[t.of] += plan.reward(t.text.text) / plan.tries
+            total[t.of] += plan.reward(self._before + t.text.text) / plan.tries
             # Tries are thrown away: only their mean reward is wanted.
             t.text.send_prune()
         self._spent = self._spent.plus_stats(SearchStats(judged=len(texts)))

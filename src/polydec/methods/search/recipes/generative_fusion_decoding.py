@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
-from polydec.base.options import InRange, ValueNote
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -34,6 +35,10 @@ PUBLISHED = PublishedPreset(
 )
 
 
+WINDOW = 50
+"""Last tokens that the repetition penalty counts."""
+
+
 def build(
     kit: Kit,
     *,
@@ -57,10 +62,27 @@ def build(
         ValueNote("0: those alone that the tokenizer writes"),
         "sequences of tokens that are followed for the same bytes",
     ] = 2,
+    own: Annotated[
+        bool,
+        "a text's probability is added up over beginnings of the tokenizer's own spelling, as published",
+    ] = False,
+    penalty: Annotated[
+        float,
+        InRange(0.001, 1000),
+        ValueNote("1: none; published: 2"),
+        "repetition penalty of the language model, over the last 50 tokens",
+    ] = 1.0,
+    apart: Annotated[
+        int,
+        AtLeast(0),
+        ValueNote("0: never; published: 20"),
+        "tokens that a text may be longer than one that has ended, else the search ends",
+    ] = 0,
     before: Annotated[
         str, ValueNote("none: nothing"), "text that the language model reads first, such as names"
     ] = "",
 ) -> Decoder:
+    from polydec.laws.shapers.repetition import RepetitionPenaltyRule
     from polydec.laws.shapers.temperature import TemperatureRule
     from polydec.laws.targets.read_as_bytes import EMPTY, read_as_bytes
     from polydec.laws.targets.search_target import drop_greedy_rule
@@ -70,9 +92,10 @@ def build(
 
     # The language model is read over bytes, so that its tokenizer need not be the recogniser's.
     law = drop_greedy_rule(kit.drafting)
-    read = read_as_bytes(
-        law if heat == 1.0 else ShapedTarget(law, TemperatureRule(heat)), covers, "the draft"
-    )
+    # The penalty is defined on logits, so it comes before the temperature.
+    spoken = law if penalty == 1.0 else ShapedTarget(law, RepetitionPenaltyRule(penalty, WINDOW))
+    heated = spoken if heat == 1.0 else ShapedTarget(spoken, TemperatureRule(heat))
+    read = replace(read_as_bytes(heated, covers, "the draft"), own_prefixes=own)
     target = drop_greedy_rule(kit.target)
     words = target.vocab.words
     # A space that the recogniser's tokenizer writes before every text is no part of what is read.
@@ -80,4 +103,4 @@ def build(
     # What the context leaves after the tokens that begin a text.
     most = (read.context or 1 << 20) - len(read.start) - len(read.lead)
     reader = FusionReader(read, EMPTY, lead, before, most)
-    return FusedBeamSearch(target, reader, width, share, lagging, mean)
+    return FusedBeamSearch(target, reader, width, share, lagging, mean, apart)

@@ -48,6 +48,9 @@ def build(
     own: Annotated[
         bool, "the model itself writes behind candidates, else the draft model does"
     ] = True,
+    prompted: Annotated[
+        bool, "the reward reads the prompt's text and the answer behind it, else the answer alone"
+    ] = False,
 ) -> Decoder:
     from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.transfer import TransferQSearch
@@ -58,5 +61,14 @@ def build(
     baseline = kit.target if own else kit.drafting
     reward = kit.needed_artefact(TextReward).judge
     return TransferQSearch(
-        drop_greedy_rule(kit.target), reward, baseline, own, candidates, length, tries, weight, heat
+        drop_greedy_rule(kit.target),
+        reward,
+        baseline,
+        own,
+        candidates,
+        length,
+        tries,
+        weight,
+        heat,
+        prompted,
     )

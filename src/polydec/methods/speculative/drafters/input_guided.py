@@ -15,6 +15,8 @@ from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 
 LONGEST = 3
 """A place is looked for by the last 1 to LONGEST tokens of the output."""
+LONGEST_COPY = 1024
+"""Most tokens that may be copied at a time."""
 PRIOR = (0.35, 0.55, 0.65, 0.75, 0.8, 0.85, 0.88, 0.9, 0.95)
 """The chance of the next source token after 0 (a guess), 1, 2, … tokens that agreed, worth TRUST
 trials."""
@@ -43,7 +45,7 @@ class InputGuidedDrafter:
             written. Default: it is not.
         eager: Whether to begin with the source's first token, for spans that are just the text to
             be rewritten. Default: not.
-        block: Most tokens of a copy, 1 to 64 (as published: all of the rest). Default 10.
+        block: Most tokens of a copy, 1 to LONGEST_COPY (as published: all of the rest). Default 10.
 
     Exact: law, under any exact verifier: candidates are certain.
     Reduces to: `nothing` where the output shares no token with the source.
@@ -59,8 +61,8 @@ class InputGuidedDrafter:
     block: int = 10
 
     def __post_init__(self) -> None:
-        if not 1 <= self.block <= 64:
-            raise RequestError(f"block is {self.block}: it must lie in 1 to 64")
+        if not 1 <= self.block <= LONGEST_COPY:
+            raise RequestError(f"block is {self.block}: it must lie in 1 to {LONGEST_COPY}")
         start = self.start
         stop = self.stop
         if stop is not None and (stop == 0 or (stop <= start and (stop < 0) == (start < 0))):
@@ -221,7 +223,9 @@ class InputGuidedGuess(DraftGuess):
         if at is None:
             return Draft.chain_draft(root)
         # A guessed place copies a few tokens only.
-        most = min(self.config.block, budget.depth, budget.nodes, LOST if self.place.lost else 64)
+        most = min(self.config.block, budget.depth, budget.nodes)
+        if self.place.lost:
+            most = min(most, LOST)
         copied = self.source[at : at + most]
         return Draft.certain_tree(
             (root, *copied),

@@ -16,7 +16,7 @@ class FixedPolicy:
     """The same budget for every draft.
 
     Attributes:
-        depth: Levels of a draft, 0 to 64. Default 4.
+        depth: Levels of a draft, 0 to 1024. Default 4.
         nodes: Nodes in all, the root left out, 0 to 1024. None: as many as depth.
 
     Exact: law: the budget depends on nothing.
@@ -28,8 +28,8 @@ class FixedPolicy:
     nodes: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.depth <= 64:
-            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 64")
+        if not 0 <= self.depth <= 1024:
+            raise RequestError(f"depth is {self.depth}: it must lie in 0 to 1024")
         if self.nodes is not None and not 0 <= self.nodes <= 1024:
             raise RequestError(f"nodes is {self.nodes}: it must lie in 0 to 1024")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import InRange
+from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -52,7 +52,12 @@ def build(
         bool,
         "begin with the source's first token: for a span that is just the text to be rewritten",
     ] = False,
-    block: Annotated[int, InRange(1, 64), "most tokens of a copy"] = 10,
+    block: Annotated[
+        int,
+        InRange(1, 1024),
+        ValueNote("published: all of the rest, as many as the source has"),
+        "most tokens of a copy",
+    ] = 10,
     cost_aware: CostAwareFormerlyThrift = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
