@@ -218,6 +218,7 @@ def test_white_space_can_be_left_out():
         ({"type": "number", "minimum": -1, "maximum": 2}, "a number has no bounds, or whole ones"),
         ({"type": "string", "pattern": "a", "maxLength": 3}, "one at a time"),
         ({"type": "string", "pattern": "^a|b$"}, "an anchor beside alternatives"),
+        ({"type": "string", "pattern": "^[(]a|b$"}, "an anchor beside alternatives"),
         ({"type": "string", "format": "regex"}, "format regex is not supported"),
         ({"type": "string", "minLength": 3, "maxLength": 2}, "minLength is 3"),
         ({"anyOf": [{"type": "null"}], "maxLength": 3}, "anyOf is supported by itself"),

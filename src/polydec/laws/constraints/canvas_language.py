@@ -66,7 +66,9 @@ class _EdgeGroups:
         if not len(self.order):
             return out
         sorted_E = weight_E[..., self.order]
+        # The greatest of each group is taken out first, so that no power overflows.
         most_G = np.maximum.reduceat(sorted_E, self.starts, axis=-1)
+        # -inf less -inf is no number.
         most_G[most_G == NEVER] = 0.0
         sorted_E -= np.repeat(most_G, self.counts, axis=-1)
         np.exp(sorted_E, out=sorted_E)
@@ -122,6 +124,7 @@ class CanvasSegment:
     @cached_property
     def is_end_E(self) -> NDArray[np.bool_]:
         a = self.automaton
+        # A vocabulary without an end: texts fill their canvas.
         if a.end_class == NO_CLASS:
             return np.zeros(len(a.class_E), bool)
         return a.class_E == a.end_class
@@ -158,6 +161,7 @@ class CanvasSegment:
         elif law_C is not None:
             weight_E = law_C[a.class_E]
         else:
+            # Many tokens may join the same two states: these count once.
             weight_E = np.where(self._repeats_E, NEVER, 0.0)
         if at < self.first_end:
             weight_E = np.where(self.is_end_E, NEVER, weight_E)
@@ -197,6 +201,7 @@ class CanvasSegment:
             0 for a state from which it can, -inf for the others, shape ``[S]``.
         """
         a = self.automaton
+        # A canvas that is still to grow may end before the segment does.
         stop = len(canvas) - begin
         if self.stop is not None:
             stop = min(stop, self.stop)
@@ -214,6 +219,7 @@ class CanvasSegment:
         a = self.automaton
         # Ends may stand everywhere from `first_end` on, so there the number of gaps decides.
         free = stop - max(first, min(self.first_end, stop))
+        # What n gaps can be filled to is what n - 1 can, one edge further: worked out once for all.
         if not self._tails:
             self._tails[0] = a.accepts_S
         while len(self._tails) <= free:
@@ -312,6 +318,7 @@ class ConditionedRows:
         """
         weight_RV = torch.zeros_like(self.logp_RV)
         inside = dict[int, tuple[_SegmentRows, list[int]]]()
+        # All gaps of a segment at once: their messages are shared.
         for i, (read, _) in self.parts.items():
             inside.setdefault(id(read), (read, []))[1].append(i)
         for read, rows in inside.values():
@@ -326,6 +333,7 @@ class ConditionedRows:
         if i not in self.parts:
             return self.logp_RV[i]
         read, place = self.parts[i]
+        # One gap alone: after each filled gap only the messages next to it are new.
         weight_RV = torch.from_numpy(read.token_weights([place]))
         return self._normalised(self.logp_RV[i] + weight_RV[0])
 
@@ -349,6 +357,7 @@ class ConditionedRows:
 
     def fork_rows(self) -> ConditionedRows:
         """A twin in which other tokens may be filled."""
+        # Rows of one segment share its messages, in the twin too.
         made = dict[int, _SegmentRows]()
         for read, _ in self.parts.values():
             if id(read) not in made:
@@ -403,6 +412,7 @@ class _SegmentRows:
             segment.edge_weights(canvas[first + t], segment.start + t, law_of.get(first + t))
             for t in range(count)
         ]
+        # State 0 is the one in which every text begins.
         start_S = np.full(segment.automaton.state_count, NEVER)
         start_S[0] = 0.0
         end_S = segment.end_weights(canvas, begin, segment.start + count)
@@ -411,6 +421,7 @@ class _SegmentRows:
     def token_weights(self, places: Sequence[int]) -> Weights:
         """What each token of the vocabulary leads to and comes from, logarithms, [places, V]."""
         count = len(self.weights)
+        # Both lists grow as far as somebody asks, and keep what is still valid.
         while len(self.reached) <= max(places):
             t = len(self.reached) - 1
             self.reached.append(self.segment.step_right(self.weights[t], self.reached[t]))
@@ -437,6 +448,7 @@ class _SegmentRows:
         """
         at = self.segment.start + place
         self.weights[place] = self.segment.edge_weights(token, at, None)
+        # To the right of it what is reached changed, to the left what lies ahead.
         del self.reached[place + 1 :]
         del self.ahead[len(self.weights) - place :]
 

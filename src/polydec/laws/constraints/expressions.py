@@ -208,6 +208,7 @@ class _ExpressionReader:
 
     def read_whole(self) -> Expression:
         read = self._alternatives()
+        # Only a closing parenthesis ends the alternatives before the text ends.
         if self.at < len(self.pattern):
             raise self._wrong("unopened group")
         return read
@@ -286,6 +287,7 @@ class _ExpressionReader:
         digits = self.pattern[first : self.at]
         if not digits:
             raise self._wrong("a repetition needs a number (a brace that is meant itself is \\{)")
+        # The length first: Python takes long over a number of a million digits.
         if len(digits) > 9 or int(digits) > MOST_COPIES:
             raise self._wrong(
                 f"a repetition of {digits[:20]}: at most {MOST_COPIES} times are allowed"
@@ -302,6 +304,7 @@ class _ExpressionReader:
             return CharacterSet(_DOT)
         if c == "\\":
             return CharacterSet(self._escape())
+        # Errors name the sign itself, which was read already.
         self.at -= c in "*+?{^$"
         if c in "*+?{":
             raise self._wrong("a repetition has nothing to repeat")
@@ -313,6 +316,7 @@ class _ExpressionReader:
 
     def _group(self) -> Expression:
         self.depth += 1
+        # Each level is a call of Python, which allows only so many.
         if self.depth > DEEPEST:
             raise self._wrong(f"groups stand more than {DEEPEST} deep in one another")
         if self._takes("?"):
@@ -327,6 +331,7 @@ class _ExpressionReader:
         """What stands behind the question mark of a group: nothing, or a name."""
         if self._takes(":"):
             return
+        # `(?<` begins a name, and with a sign behind it a look back.
         named = self._takes("P<") or self._takes("<")
         if not named or self._next() in ("=", "!"):
             raise self._wrong("flags and look-around are not supported")
@@ -344,6 +349,7 @@ class _ExpressionReader:
             code = _CONTROLS[c]
         elif c in _HEX_LENGTH:
             code = self._code(_HEX_LENGTH[c])
+        # A letter that has no meaning yet may get one, so it does not stand for itself.
         elif c.isalnum() or not c.isascii():
             self.at -= 1
             raise self._wrong(f"\\{c} is not supported")
@@ -371,6 +377,7 @@ class _ExpressionReader:
             code = int(digits, 16)
         except ValueError:
             code = -1
+        # `int` reads underscores and signs too; surrogates are no characters of a text.
         if not digits.isalnum() or not 0 <= code <= LAST_CODE_POINT or 0xD800 <= code <= 0xDFFF:
             raise self._wrong(f"{digits[:20]!r} is no code point")
         return code
@@ -384,6 +391,7 @@ class _ExpressionReader:
         found = list[tuple[int, int]]()
         kept: Ranges | None = None
         first = True
+        # A bracket right at the beginning stands for itself.
         while first or not self._takes("]"):
             if self._takes("&&"):
                 kept = self._cut(kept, found)
@@ -424,6 +432,7 @@ class _ExpressionReader:
         following = self.pattern[self.at + 1 : self.at + 2]
         if self._next() == "-" and following == "-":
             raise self._wrong("a difference of classes (--) is not supported")
+        # A hyphen at the end stands for itself.
         if self._next() != "-" or following in ("]", ""):
             return low
         self.at += 1

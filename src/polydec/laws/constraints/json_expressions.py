@@ -70,6 +70,7 @@ def schema_expression(schema: Mapping[str, Any]) -> Expression:
     schema_references(schema)  # raises where it is nested too deeply
     bounded = restrict_number_bounds(schema)
     closed = close_schema_objects(bounded, ReferenceResolver(bounded).follow_reference)
+    # The grammar library's own switch for white space: both kinds of models read it alike.
     own = schema.get("x-guidance")
     spaced = True
     if own is not None:
@@ -114,6 +115,7 @@ class _SchemaReader:
         """
         if not isinstance(schema, Mapping) or not schema.keys() - {"title", "description"}:
             raise _refusal(where, "a value of any kind has no bound, so give a type")
+        # Before anything is read: what stands beside a keyword must not get lost.
         for key in schema:
             if key in ANYWHERE:
                 raise _refusal(where, f"{key} is not supported")
@@ -129,6 +131,7 @@ class _SchemaReader:
         kinds = schema.get("type")
         if isinstance(kinds, str):
             return self._typed(kinds, schema, where, within)
+        # No type means any type, objects of any names among them.
         if not isinstance(kinds, list) or not kinds:
             raise _refusal(where, "a value without a type has no bound, so give a type")
         return ExpressionChoice(tuple(self._typed(x, schema, where, within) for x in kinds))
@@ -137,6 +140,7 @@ class _SchemaReader:
         self, schema: Mapping[str, Any], where: str, within: tuple[str, ...]
     ) -> Expression:
         ref = schema["$ref"]
+        # A schema that holds itself has values of any depth, and no regular expression says these.
         if ref in within:
             raise _refusal(where, f"{str(ref)[:60]} needs itself again, and recursion has no bound")
         there = None
@@ -150,6 +154,7 @@ class _SchemaReader:
         self, key: str, schema: Mapping[str, Any], where: str, within: tuple[str, ...]
     ) -> Expression:
         """anyOf, or allOf of one part, with nothing beside it that speaks of values."""
+        # What stands beside would have to hold as well: an intersection, which no expression says.
         beside = {"type", *(x for kind in REFUSED.values() for x in kind), *_OF_VALUES} & set(
             schema
         )
@@ -195,11 +200,13 @@ class _SchemaReader:
         """A comma or a colon, with what may stand behind it."""
         if not self.spaced:
             return literal_text(sign)
+        # One space, as most programs write JSON; more would only cost positions of the canvas.
         return ExpressionSequence((literal_text(sign), optional_expression(literal_text(" "))))
 
     def _object(self, schema: Mapping[str, Any], where: str, within: tuple[str, ...]) -> Expression:
         known = schema.get("properties", {})
         needed = schema.get("required", [])
+        # `close_schema_objects` says false of objects that name their properties.
         if schema.get("additionalProperties") is not False or not isinstance(known, Mapping):
             raise _refusal(
                 where,
@@ -227,9 +234,11 @@ class _SchemaReader:
         # Behind a first member each further one brings its comma.
         later = [self._with_comma(needed, member) for needed, member in members]
         whole: Expression = EMPTY_TEXT
+        # From the last member on: `whole` says what may stand where no earlier one does.
         for i in range(len(members) - 1, -1, -1):
             needed, member = members[i]
             begun = ExpressionSequence((member, *later[i + 1 :]))
+            # Nothing in front of a needed member may be the first one but itself.
             if needed:
                 whole = begun
             else:
@@ -263,6 +272,7 @@ class _SchemaReader:
     ) -> Expression:
         first = schema.get("prefixItems")
         if first is not None:
+            # A tuple: as many items as there are schemas, no fewer and no more.
             closed = schema.get("items") is False or most == len(first)
             if not isinstance(first, list) or not closed or least != len(first):
                 raise _refusal(
@@ -275,6 +285,7 @@ class _SchemaReader:
         if most == 0:
             return EMPTY_TEXT
         item = self.read_schema(schema.get("items"), f"{where}/items", within)
+        # The first item stands before the repetition, which counts the others.
         last = None
         if most is not None:
             last = most - 1
@@ -307,6 +318,7 @@ def _listed(values: Any, schema: Mapping[str, Any], where: str) -> Expression:
     kept = [x for x in values if kinds is None or any(_is_of(x, kind) for kind in wanted)]
     if not kept:
         raise _refusal(where, "no value of the list is of the type")
+    # Values that are equal as JSON may be spelled alike: each spelling counts once.
     spelled = [json.dumps(x, ensure_ascii=False, separators=(",", ":")) for x in kept]
     return ExpressionChoice(tuple(map(literal_text, dict.fromkeys(spelled))))
 
@@ -317,6 +329,7 @@ def _is_of(value: Any, kind: Any) -> bool:
         case "boolean":
             return isinstance(value, bool)
         case "integer":
+            # 1.0 is an integer in JSON schema; true is none, though Python counts it as one.
             return type(value) is int or (type(value) is float and value.is_integer())
         case "number":
             return type(value) in (int, float)
@@ -340,6 +353,7 @@ def _written_character(ranges: Ranges) -> Expression:
     ]
     if not signs:
         return plain
+    # Each such character has one spelling, so that a text is written in one way.
     behind = CharacterSet(join_ranges([(ord(x), ord(x)) for x in signs]))
     return ExpressionChoice((plain, ExpressionSequence((literal_text("\\"), behind))))
 
@@ -347,6 +361,7 @@ def _written_character(ranges: Ranges) -> Expression:
 def _string(schema: Mapping[str, Any], where: str) -> Expression:
     pattern = schema.get("pattern")
     kind = schema.get("format")
+    # This pattern was put in when the schema was closed, and the format below says as much.
     if kind in TIMES and pattern == NANOSECONDS:
         pattern = None
     if kind not in FORMATS and kind not in UNKEPT:
@@ -355,6 +370,7 @@ def _string(schema: Mapping[str, Any], where: str) -> Expression:
         raise _refusal(where, f"format {kind} is not supported")
     least = schema.get("minLength", 0)
     most = schema.get("maxLength")
+    # Two of them together are an intersection.
     if (pattern is not None) + (kind is not None) + bool(least or most is not None) > 1:
         raise _refusal(where, "pattern, format and lengths are supported one at a time")
     if pattern is not None:
@@ -370,6 +386,7 @@ def _string(schema: Mapping[str, Any], where: str) -> Expression:
         if most is not None and most < least:
             raise _refusal(where, f"minLength is {least} and maxLength {most}")
         inner = RepeatedExpression(CharacterSet(ANY_CHARACTER), least, most)
+    # The expression speaks of the text itself; JSON writes some of its characters otherwise.
     quote = literal_text('"')
     return ExpressionSequence((quote, map_characters(inner, _written_character), quote))
 
@@ -380,6 +397,7 @@ def _pattern(pattern: Any, where: str) -> Expression:
         raise _refusal(where, "pattern is no text")
     body = pattern.removeprefix("^")
     begins = body != pattern
+    # A dollar behind an odd number of backslashes is escaped, and no anchor.
     ends = body.endswith("$") and (len(body) - len(body[:-1].rstrip("\\")) - 1) % 2 == 0
     if ends:
         body = body[:-1]
@@ -387,6 +405,7 @@ def _pattern(pattern: Any, where: str) -> Expression:
         inner = parse_expression(body, f"json_schema at {where}: pattern", ascii_classes=True)
     except RequestError as error:
         raise RequestError(f"{error} (an anchor may stand at both ends)") from None
+    # An anchor binds closer than a bar: it would belong to one of the alternatives alone.
     if (begins or ends) and _has_open_bar(body):
         raise _refusal(where, "pattern has an anchor beside alternatives, so put them into a group")
     around = RepeatedExpression(CharacterSet(ANY_CHARACTER), 0, None)
@@ -397,17 +416,22 @@ def _pattern(pattern: Any, where: str) -> Expression:
 
 def _has_open_bar(body: str) -> bool:
     """Whether alternatives of an expression stand in no group."""
-    depth = 0
+    groups = 0
+    classes = 0
     at = 0
     while at < len(body):
         c = body[at]
         if c == "\\":
+            # The next character is escaped, whatever it is.
             at += 1
-        elif c in "([":
-            depth += 1
-        elif c in ")]":
-            depth -= 1
-        elif c == "|" and not depth:
+        elif c in "[]":
+            classes += 1 if c == "[" else -1
+        elif classes:
+            # Between brackets a parenthesis or a bar stands for itself.
+            pass
+        elif c in "()":
+            groups += 1 if c == "(" else -1
+        elif c == "|" and not groups:
             return True
         at += 1
     return False
@@ -419,6 +443,7 @@ def _integer(schema: Mapping[str, Any], where: str) -> Expression:
     if low > high:
         raise _refusal(where, f"no integer lies from {low} to {high}")
     parts = list[Expression]()
+    # Behind the minus sign the order is the other way round; -0 is not written.
     if low < 0:
         below = digits_between(max(1, -high), -low)
         parts.append(ExpressionSequence((literal_text("-"), below)))
@@ -439,8 +464,10 @@ def _whole_bounds(schema: Mapping[str, Any], where: str) -> tuple[int | None, in
             value = schema.get(key)
             if value is None:
                 continue
+            # 3.0 is a whole number as well.
             if type(value) not in (int, float) or float(value) != int(value):
                 raise _refusal(where, f"{key} is {str(value)[:40]}: whole numbers are supported")
+            # Among whole numbers an open bound is a closed one, one further inside.
             found.append(int(value) + step * key.startswith("exclusive"))
         out.append(choose(found) if found else None)
     return out[0], out[1]
@@ -477,6 +504,7 @@ def _number(schema: Mapping[str, Any], where: str) -> Expression:
         raise _refusal(where, "a number has no bounds, or whole ones of 0 or more on both sides")
     if low > high:
         raise _refusal(where, f"no number lies from {low} to {high}")
+    # Behind the upper bound itself nothing but zeros may stand.
     zeros = ExpressionSequence((literal_text("."), RepeatedExpression(literal_text("0"), 1, None)))
     last = ExpressionSequence((literal_text(str(high)), optional_expression(zeros)))
     if low == high:
@@ -508,10 +536,12 @@ def _same_length(low: str, high: str) -> Expression:
     """From one number to another of as many digits."""
     if not low:
         return EMPTY_TEXT
+    # A common first digit, then the rest of both.
     if low[0] == high[0]:
         return ExpressionSequence((literal_text(low[0]), _same_length(low[1:], high[1:])))
     if set(low) == {"0"} and set(high) == {"9"}:
         return RepeatedExpression(ANY_DIGIT, len(low), len(low))
+    # Numbers with the first number's digit, with the last one's, and those between.
     rest = len(low) - 1
     parts: list[Expression] = [
         ExpressionSequence((literal_text(low[0]), _same_length(low[1:], "9" * rest))),
