@@ -71,7 +71,7 @@ class Toy:
     greedy: bool = False
     copied: int = 0
     prompt: tuple[int, ...] = (0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2)
-    most: int = 16
+    most: int = 12
     answers: int = 1
     requests: int = 1
     together: int = 1
