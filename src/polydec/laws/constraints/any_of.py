@@ -52,6 +52,7 @@ class AnyOf:
             )
 
     def regular_expression(self) -> Expression:
+        """The texts as a regular expression."""
         return ExpressionChoice(tuple(map(literal_text, self.texts)))
 
     def token_language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> ChoiceLanguage:

@@ -51,6 +51,7 @@ class JsonSchema:
             ) from None
 
     def regular_expression(self) -> Expression:
+        """The values as a regular expression. Raises RequestError, with the place, where none says them."""
         return schema_expression(parse_object(self.text, "json_schema"))
 
     def token_language(

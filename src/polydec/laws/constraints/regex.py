@@ -31,6 +31,7 @@ class Regex:
         whole_text(self.pattern, "regex")
 
     def regular_expression(self) -> Expression:
+        """The expression as it was read. Raises RequestError, with the place, for what is not supported."""
         return parse_expression(self.pattern)
 
     def token_language(
