@@ -121,7 +121,7 @@ def check_press(
 
 def check_pressing(lm: CausalLaw, press: CachePress, *, seed: int = 0) -> PressCounts:
     """Raise AssertionError unless a press changes what is kept of a text of four blocks, and the
-    law of tokens behind it: the part of `check_press` that takes two passes.
+    law of tokens behind it: the part of `check_press` that takes few passes.
 
     Args:
         lm: A model whose network reads pressed caches.
@@ -138,7 +138,9 @@ def check_pressing(lm: CausalLaw, press: CachePress, *, seed: int = 0) -> PressC
     seen = Counter[str]()
     counted: Any = CountedPress(press, seen)
     text = _text(lm, 4 * press.block, seed)
-    rows = zip(*(_rows(law, text) for law in (lm, lm.pressed_law(counted))), strict=True)
+    rows = zip(
+        *(_rows(law, text, press.block) for law in (lm, lm.pressed_law(counted))), strict=True
+    )
     seen["changed"] = sum(is_different_law(exact_V, pressed_V) for exact_V, pressed_V in rows)
     counts = PressCounts(**seen)
     require_mechanism_exercised(counts, press)
@@ -151,13 +153,17 @@ def _text(lm: CausalLaw, length: int, seed: int) -> list[int]:
     return random.Random(seed).choices(usual, k=length)
 
 
-def _rows(law: Target, text: list[int]) -> list[Tensor]:
-    """The law after each token of a text."""
+def _rows(law: Target, text: list[int], step: int) -> list[Tensor]:
+    """The law after each token of a text, so many tokens a pass."""
 
     async def scored_rows() -> list[Tensor]:
         session = law.open_session(text[:1])
-        scores = await session.score_draft(Draft.chain_draft(text[0], text[1:]), ScoreRequest())
-        rows = [scores.logprob_row(i) for i in range(len(text))]
+        rows = list[Tensor]()
+        for at in range(0, len(text), step):
+            part = text[at : at + step]
+            scores = await session.score_draft(Draft.chain_draft(part[0], part[1:]), ScoreRequest())
+            rows += [scores.logprob_row(i) for i in range(len(part))]
+            session.commit_tokens(tuple(part))
         session.close()
         return rows
 
