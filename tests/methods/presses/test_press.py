@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from test_cache import network
+from test_kv_cache import network
 from test_session import go, rows
 
 from polydec.base.errors import RequestError

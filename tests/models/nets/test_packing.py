@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_cache import network
+from test_kv_cache import network
 
 from polydec.core.types import RowDetail, ScoreRequest
 from polydec.models.nets import masks

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from test_cache import network
 from test_hf import HFNetwork, theirs_of
+from test_kv_cache import network
 
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from test_cache import network
+from test_kv_cache import network
 from test_session import go, lm, near, rows
 
 from polydec.core.scheduler import run_coroutines

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cache import network, trees
+from test_kv_cache import network, trees
 
 from polydec.core.effects import gather_coroutines
 from polydec.core.scheduler import run_coroutines
