@@ -7,7 +7,8 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from reprlib import Repr
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -58,6 +59,24 @@ def error_sentence(problem: object) -> str:
     return (
         line if len(line) <= LONGEST else line[: LONGEST - 2].rstrip() + " …"
     )  # a word of its own: none grows longer
+
+
+@contextmanager
+def user_function_errors(name: str, where: str) -> Iterator[None]:
+    """Say in one sentence what a function of the user's raises.
+
+    Args:
+        name: Name of the field that holds the function.
+        where: Where it was called, as the sentence goes on behind the error's kind.
+
+    Raises:
+        RequestError: The function raised something.
+    """
+    try:
+        yield
+    except Exception as error:
+        kind = type(error).__name__
+        raise RequestError(error_sentence(f"{name} raised {kind} {where}: {error}")) from error
 
 
 # looked up when somebody first asks: most of what comes from outside is no record, and pydantic takes a while to load

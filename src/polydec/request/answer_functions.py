@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from polydec.base.edge import error_sentence
+from polydec.base.edge import user_function_errors
 from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.laws.shapers.logits_processor import LogitsProcessorRule
@@ -62,14 +62,9 @@ class AnswerFunctions:
         """
         if self.stop_when is None or len(tokens) < self.least:
             return False
-        try:
+        with user_function_errors("stop_when", f"behind {len(tokens)} tokens"):
             # Whatever is true counts: a match of a regular expression says it as well.
             return bool(self.stop_when(tuple(tokens), text))
-        except Exception as error:
-            name = type(error).__name__
-            raise RequestError(
-                error_sentence(f"stop_when raised {name} behind {len(tokens)} tokens: {error}")
-            ) from error
 
 
 def check_functions(ask: Ask) -> None:

@@ -93,8 +93,8 @@ KNOWN = [
     Known(
         "a gap is filled with its likeliest token",
         "methods/diffusion/loop/types.py",
-        'return rng.child_stream("token", self.rows[i], self.step).draw_categorical(p_V)',
-        "return int(p_V.argmax())",
+        "return own.draw_categorical(float64_probabilities(self.shaped_RV[i]))",
+        "return int(self.shaped_RV[i].argmax())",
         "enumeration",
         "mdlm",
         "unmasking: toy law",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from polydec.base.edge import error_sentence
+from polydec.base.edge import user_function_errors
 from polydec.base.errors import RequestError
 from polydec.core.law import NEG_INF
 from polydec.core.protocols import Shaper
@@ -93,15 +93,8 @@ class LogitsProcessorRule:
 
     def _bent_row(self, state: Text, logw_V: Tensor) -> Tensor:
         # Most such functions write to the row that they are given, so they get one of their own.
-        try:
+        with user_function_errors("logits_processor", f"behind {len(state)} tokens"):
             given = self.function(state, logw_V.clone())
-        except Exception as error:
-            name = type(error).__name__
-            raise RequestError(
-                error_sentence(
-                    f"logits_processor raised {name} behind {len(state)} tokens: {error}"
-                )
-            ) from error
         return _checked_row(given, state, logw_V)
 
 
