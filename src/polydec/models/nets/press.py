@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -157,7 +157,7 @@ class CachePress(BlockPacker, Protocol):
         ...
 
 
-def reads_repeats(press: BlockPacker | None) -> bool:
+def reads_repeats(press: BlockPacker | None) -> TypeGuard[BlockPacker]:
     """Whether a press asks what a repeat of a block looks at: then `behind` has the entries of the
     block's own repeat, fed behind the block, in place of the next block's."""
     # A press of another package may know nothing of it.
