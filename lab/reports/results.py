@@ -1230,6 +1230,7 @@ UNMEASURED = {
         "| field | whose |",
     ): "what becomes of each field, compared with the code",
     ("docs/units.md", "| what | over bytes |"): "settings",
+    ("docs/systems.md", "| system | paper |"): "papers, and what reaches each of them here",
     (
         "lab/reports/claims.md",
         "| method | order |",
