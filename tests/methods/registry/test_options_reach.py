@@ -101,10 +101,12 @@ CASES: dict[tuple[str, str], Case] = {
     ("fast-dllm-v2", "rerun"): case(toy=replace(CANVAS, block=8), block=2),
     ("freecache", "delay"): case(block=4),
     ("freedave", "eager"): case(block=4),
+    ("freedave", "subset"): case(toy=Toy(greedy=True, size=5), threshold=0.5),
     ("guided-diffusion", "least"): case(0.9, toy=Toy(size=5), top=0),
     ("guided-diffusion", "relative"): case(0.9, toy=Toy(size=5), top=0),
     ("guided-diffusion", "chance"): case(toy=Toy(size=5), top=0),
     ("insertion-language-models", "share"): case(0.9, count=2),
+    ("prophet", "span"): case(1, 2, 3, region=1, early=1.0, middle=1.0, late=1.0),
     ("prophet", "passes"): case(1, early=9.0, middle=1.0, late=0.5),
     ("stand", "longest"): case(1, toy=Toy(most=40)),
     ("svdd", "length"): case(1, toy=ENDING),
@@ -137,6 +139,9 @@ CASES: dict[tuple[str, str], Case] = {
     ("exact-mode", "length"): case(2, toy=SHORT),
     ("exact-mode", "width"): case(1, toy=replace(SHORT, answers=2)),
     ("exact-mode", "most"): case(1, toy=replace(SHORT, answers=2)),
+    ("generative-fusion-decoding", "own"): case(
+        toy=Toy(words=("a", "b", " ", "ab", "ba", "aa", "bb", ""), most=8)
+    ),
     ("generative-fusion-decoding", "covers"): case(
         1, toy=Toy(words=("a", "b", " ", "ab", "ba", "aa", "bb", ""), most=8)
     ),
@@ -186,31 +191,6 @@ OF_OPTION: dict[str, Case] = {
     "context": case(16, toy=replace(COPIED, copied=24)),
 }
 """By the name of an option that several methods have."""
-
-SHOWN_ELSEWHERE = {
-    (
-        "freedave",
-        "subset",
-    ): "guesses that are a part of what is written: tests/methods/diffusion, against the published loop",
-    (
-        "generative-fusion-decoding",
-        "own",
-    ): "the published sum differs over several covers: tests/laws/targets",
-    ("prophet", "span"): "it counts beside `region` alone: tests/methods/diffusion",
-    ("gear", "prompt"): "prompts of a block and more: tests/methods/presses/test_press.py",
-    ("gear", "decoded_rank"): "answers of a block and more: tests/methods/presses/test_press.py",
-    (
-        "gear",
-        "decoded_value_rank",
-    ): "answers of a block and more: tests/methods/presses/test_press.py",
-    ("gear-l", "prompt"): "prompts of a block and more: tests/methods/presses/test_press.py",
-    ("gear-l", "decoded_rank"): "answers of a block and more: tests/methods/presses/test_press.py",
-    (
-        "gear-l",
-        "decoded_value_rank",
-    ): "answers of a block and more: tests/methods/presses/test_press.py",
-}
-"""Options that show nothing on these toys, and where they are tested."""
 
 OPTIONS = [
     (name, o.name)
@@ -266,9 +246,7 @@ def observed_once(name: str, options: tuple[tuple[str, Any], ...], toy: Toy) -> 
     return observed(name, dict(options), toy)
 
 
-@pytest.mark.parametrize(
-    ("name", "option"), [pair for pair in OPTIONS if pair not in SHOWN_ELSEWHERE]
-)
+@pytest.mark.parametrize(("name", "option"), OPTIONS)
 def test_an_option_of_a_method_shows(name, option):
     how = case_of(name, option)
     first_difference(
@@ -337,20 +315,24 @@ def test_an_option_of_a_steering_shows(name, option):
 
 SMALL_BLOCKS = {"block": 16, "kept": 4, "sinks": 2, "watch": 4}
 """Options with which a press packs something of a short text."""
+BY_PART = {"rank": 4, "prompt": 32}
+"""Options with which GEAR tells a prompt from what is written behind it."""
+PRESS_CASES: dict[tuple[str, str], Mapping[str, Any]] = {
+    (name, option): {**BY_PART, "decoded_rank": 1}
+    for name in ("gear", "gear-l")
+    for option in ("prompt", "decoded_rank", "decoded_value_rank")
+}
+"""By press and option: options that have these values both times."""
 
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [
-        (name, o.name)
-        for name in sorted(press.press_modules())
-        for o in press.press_options(name)
-        if (name, o.name) not in SHOWN_ELSEWHERE
-    ],
+    [(name, o.name) for name in sorted(press.press_modules()) for o in press.press_options(name)],
 )
 def test_an_option_of_a_press_shows(name, option):
     declared = {o.name: o for o in press.press_options(name)}
     given = {k: v for k, v in SMALL_BLOCKS.items() if k in declared}
+    given |= PRESS_CASES.get((name, option), {})
     others = [v for v in other_values(declared[option]) if v != given.get(option)]
     values = (32,) if option == "block" else tuple(others)[:TRIED]
     how = Case(values, given, (70,))
