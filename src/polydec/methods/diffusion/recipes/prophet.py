@@ -28,7 +28,7 @@ CARD = Card(
     published="up to 3.4 times fewer passes (LLaDA-8B, Dream-7B)",
 )
 PUBLISHED = PublishedPreset(
-    refused="it looks at the answer's own place in the canvas, for which there is no option"
+    refused="it counts what is written in the answer's place too, and with `region` only gaps count here"
 )
 
 

@@ -31,7 +31,12 @@ CARD = Card(
 PUBLISHED = PublishedPreset(
     {
         "heat": PublishedValue(1.7, "the language model's law is read at 1.7; ours as it is"),
-    }
+        "own": PublishedValue(
+            True, "its sum is over beginnings of the own spelling; ours follows other spellings too"
+        ),
+        "apart": PublishedValue(20, "the search ends there; ours goes on until all have ended"),
+    },
+    unknown="a repetition penalty of 2 is an option there as well (penalty=2)",
 )
 
 

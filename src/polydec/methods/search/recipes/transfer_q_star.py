@@ -9,7 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
-from polydec.methods.registry.published_presets import PublishedPreset
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="transfer-q-star",
@@ -28,7 +28,14 @@ CARD = Card(
     aliases=("tq-star", "args", "reward-guided-search"),
     arxiv="2405.20495",
 )
-PUBLISHED = PublishedPreset()
+PUBLISHED = PublishedPreset(
+    {
+        "prompted": PublishedValue(
+            True,
+            "the reward reads prompt and answer; ours is of the answer alone, as it is trained",
+        )
+    }
+)
 
 
 def build(

@@ -9,7 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
-from polydec.methods.registry.published_presets import PublishedPreset
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.loop.with_source import with_source_text
 from polydec.methods.speculative.recipes._options import CostAwareFormerlyThrift
 
@@ -31,7 +31,17 @@ CARD = Card(
     "beam 5",
 )
 PUBLISHED = PublishedPreset(
-    refused="all that is left of the source is drafted at once, and a copy ends at 64 tokens here"
+    {
+        "near": PublishedValue(False, "it goes on where the last tokens stand once in the source"),
+        "eager": PublishedValue(True, "the whole source is the first draft"),
+        "block": PublishedValue(
+            1024,
+            "all that is left of the source is drafted, here at most so much; ours is for a CPU",
+        ),
+        "cost_aware": PublishedValue(
+            False, "every draft is checked whole; ours leaves out what does not pay here"
+        ),
+    }
 )
 
 
