@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from polydec.base.options import InRange, OneOf
+from polydec.methods.presses._options import (
+    BlockEntries,
+    DecodedRank,
+    DecodedValueRank,
+    ErrorRank,
+    PackedBits,
+    PromptTokens,
+    ScaleGroup,
+    ValueRank,
+)
 from polydec.methods.registry.card import Card
 from polydec.models.nets.press import CachePress
 
@@ -24,24 +31,14 @@ CARD = Card(
 
 def build(
     *,
-    bits: Annotated[int, OneOf(2, 4, 8), "of a number"] = 2,
-    group: Annotated[
-        int, InRange(0, 4096), "numbers that share a scale; 0: a whole channel's, or token's (KCVT)"
-    ] = 64,
-    rank: Annotated[int, InRange(0, 256), "of what is added for the rounding error"] = 4,
-    value_rank: Annotated[
-        int | None, InRange(0, 256), "of what is added to values; none: as rank"
-    ] = None,
-    prompt: Annotated[
-        int, InRange(0, 10_000_000), "first tokens that count as the prompt; 0: all of the text"
-    ] = 0,
-    decoded_rank: Annotated[
-        int | None, InRange(0, 256), "rank behind the prompt (published: 2); none: as within it"
-    ] = None,
-    decoded_value_rank: Annotated[
-        int | None, InRange(0, 256), "of values behind the prompt; none: as decoded_rank"
-    ] = None,
-    block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 128,
+    bits: PackedBits = 2,
+    group: ScaleGroup = 64,
+    rank: ErrorRank = 4,
+    value_rank: ValueRank = None,
+    prompt: PromptTokens = 0,
+    decoded_rank: DecodedRank = None,
+    decoded_value_rank: DecodedValueRank = None,
+    block: BlockEntries = 128,
 ) -> CachePress:
     from polydec.methods.presses._quantised import QuantisedPress
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import InRange, OneOf
+from polydec.base.options import InRange
+from polydec.methods.presses._options import BlockEntries, PackedBits
 from polydec.methods.registry.card import Card
 from polydec.models.nets.press import CachePress
 
@@ -29,14 +30,14 @@ CARD = Card(
 
 def build(
     *,
-    bits: Annotated[int, OneOf(2, 4, 8), "of a number"] = 4,
+    bits: PackedBits = 4,
     group: Annotated[
         int, InRange(0, 4096), "numbers of a key's channel that share a scale; 0: a block's"
     ] = 32,
     value_group: Annotated[
         int, InRange(0, 4096), "values of a token that share a scale; 0: all of them"
     ] = 0,
-    block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 64,
+    block: BlockEntries = 64,
 ) -> CachePress:
     from polydec.methods.presses._quantised import QuantisedPress
 

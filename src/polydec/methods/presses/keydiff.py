@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from polydec.base.options import InRange
+from polydec.methods.presses._options import BlockEntries
 from polydec.methods.registry.card import Card
 from polydec.models.nets.press import CachePress
 
@@ -29,7 +30,7 @@ def build(
     *,
     kept: Annotated[int, InRange(1, 4096), "entries of a block that stay"] = 16,
     sinks: Annotated[int, InRange(0, 4096), "first tokens of the text that stay in any case"] = 4,
-    block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 64,
+    block: BlockEntries = 64,
 ) -> CachePress:
     from polydec.methods.presses._selected_entries import KeyDiffRule, ScorerPress
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from polydec.base.options import InRange, OneOf
+from polydec.methods.presses._options import BlockEntries, PackedBits, ScaleGroup
 from polydec.methods.registry.card import Card
 from polydec.models.nets.press import CachePress
 
@@ -26,11 +24,9 @@ CARD = Card(
 
 def build(
     *,
-    bits: Annotated[int, OneOf(2, 4, 8), "of a number"] = 8,
-    group: Annotated[
-        int, InRange(0, 4096), "numbers that share a scale; 0: a whole channel's, or token's (KCVT)"
-    ] = 32,
-    block: Annotated[int, InRange(16, 4096), "entries that are packed at once"] = 64,
+    bits: PackedBits = 8,
+    group: ScaleGroup = 32,
+    block: BlockEntries = 64,
 ) -> CachePress:
     from polydec.methods.presses._quantised import QuantisedPress
 
