@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from client_scripts.check_columns import COLUMNS
+
 HERE = Path(__file__).resolve().parent
 SCRIPTS = HERE / "client_scripts"
 BEGIN, END = "<!-- clients: made by benchmarks/client_table.py -->", "<!-- end -->"
@@ -65,19 +67,6 @@ CLIENTS = (
     TriedClient("smolagents", ("smolagents[openai]",)),
     TriedClient("lm-eval", ("lm-eval[api]",)),
 )
-
-COLUMNS = (
-    "chat",
-    "stream",
-    "schema",
-    "tools",
-    "logprobs",
-    "embeddings",
-    "errors",
-    "several",
-    "state",
-)
-"""As client_scripts/client_checks.py has them, which runs without this file."""
 
 
 @dataclass(frozen=True)

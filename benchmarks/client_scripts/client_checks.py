@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
+from check_columns import COLUMNS
+
 BASE_URL = os.environ["POLYDEC_URL"] + "/v1"
 API_KEY = os.environ["POLYDEC_KEY"]
 MODEL = os.environ["POLYDEC_MODEL"]
@@ -23,19 +25,6 @@ CHAT = [{"role": "user", "content": QUESTION}]
 NEXT_QUESTION = "And the smallest?"
 MAX_TOKENS = 24
 OTHER_QUESTIONS = ("Name a river.", "Name a king.", "Name a colour.", "Name a bird.")
-
-COLUMNS = (
-    "chat",
-    "stream",
-    "schema",
-    "tools",
-    "logprobs",
-    "embeddings",
-    "errors",
-    "several",
-    "state",
-)
-"""What is checked, in the order of the table's columns."""
 
 
 class AbsentFeature(Exception):
@@ -105,20 +94,20 @@ def require_refusal(ask: Callable[[], Any], *words: str) -> None:
     raise AssertionError(f"nothing was refused: {found!r}")
 
 
-def run_checks(package: str, checks: Mapping[str, Callable[[], Any]]) -> None:
+def run_checks(package: str, script: Mapping[str, Any]) -> None:
     """Run checks, one after the other, and write a line of JSON for each.
 
     Args:
         package: The client's distribution, whose version is told.
-        checks: What to do, by column. It returns words for a note, or nothing; it raises where
-            something is not as it must be, and AbsentFeature where the client cannot ask.
+        script: Names of the script. It has a function `check_COLUMN` for each column, which returns
+            words for a note, or nothing; it raises where something is not as it must be, and
+            AbsentFeature where the client cannot ask.
     """
-    assert set(checks) <= set(COLUMNS), checks.keys()
-    for column, check in checks.items():
+    for column in COLUMNS:
         outcome = "yes"
         note = ""
         try:
-            note = check() or ""
+            note = script[f"check_{column}"]() or ""
         except AbsentFeature as absent:
             outcome = "absent"
             note = str(absent)

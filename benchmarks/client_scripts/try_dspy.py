@@ -145,17 +145,4 @@ def check_state():
     require_equal(second, wanted)
 
 
-run_checks(
-    "dspy",
-    {
-        "chat": check_chat,
-        "stream": check_stream,
-        "schema": check_schema,
-        "tools": check_tools,
-        "logprobs": check_logprobs,
-        "embeddings": check_embeddings,
-        "errors": check_errors,
-        "several": check_several,
-        "state": check_state,
-    },
-)
+run_checks("dspy", globals())

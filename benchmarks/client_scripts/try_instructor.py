@@ -126,17 +126,4 @@ def check_state():
     assert isinstance(second, Planet)
 
 
-run_checks(
-    "instructor",
-    {
-        "chat": check_chat,
-        "stream": check_stream,
-        "schema": check_schema,
-        "tools": check_tools,
-        "logprobs": check_logprobs,
-        "embeddings": check_embeddings,
-        "errors": check_errors,
-        "several": check_several,
-        "state": check_state,
-    },
-)
+run_checks("instructor", globals())

@@ -115,17 +115,4 @@ def check_state():
     require_equal(second.text, open_chat().invoke(whole).content)
 
 
-run_checks(
-    "langchain-openai",
-    {
-        "chat": check_chat,
-        "stream": check_stream,
-        "schema": check_schema,
-        "tools": check_tools,
-        "logprobs": check_logprobs,
-        "embeddings": check_embeddings,
-        "errors": check_errors,
-        "several": check_several,
-        "state": check_state,
-    },
-)
+run_checks("langchain-openai", globals())

@@ -122,17 +122,4 @@ def check_state():
     require_equal(second.output[-1].content[0].text, wanted)
 
 
-run_checks(
-    "litellm",
-    {
-        "chat": check_chat,
-        "stream": check_stream,
-        "schema": check_schema,
-        "tools": check_tools,
-        "logprobs": check_logprobs,
-        "embeddings": check_embeddings,
-        "errors": check_errors,
-        "several": check_several,
-        "state": check_state,
-    },
-)
+run_checks("litellm", globals())

@@ -137,17 +137,4 @@ def check_state():
     return "by OpenAIResponses of llama-index-llms-openai"
 
 
-run_checks(
-    "llama-index-llms-openai-like",
-    {
-        "chat": check_chat,
-        "stream": check_stream,
-        "schema": check_schema,
-        "tools": check_tools,
-        "logprobs": check_logprobs,
-        "embeddings": check_embeddings,
-        "errors": check_errors,
-        "several": check_several,
-        "state": check_state,
-    },
-)
+run_checks("llama-index-llms-openai-like", globals())

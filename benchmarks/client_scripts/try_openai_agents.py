@@ -156,17 +156,4 @@ def check_state():
     require_equal(len(asked_of), 1)
 
 
-run_checks(
-    "openai-agents",
-    {
-        "chat": check_chat,
-        "stream": check_stream,
-        "schema": check_schema,
-        "tools": check_tools,
-        "logprobs": check_logprobs,
-        "embeddings": check_embeddings,
-        "errors": check_errors,
-        "several": check_several,
-        "state": check_state,
-    },
-)
+run_checks("openai-agents", globals())

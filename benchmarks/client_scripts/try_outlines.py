@@ -89,17 +89,4 @@ def check_state():
     raise AbsentFeature("it speaks chats only")
 
 
-run_checks(
-    "outlines",
-    {
-        "chat": check_chat,
-        "stream": check_stream,
-        "schema": check_schema,
-        "tools": check_tools,
-        "logprobs": check_logprobs,
-        "embeddings": check_embeddings,
-        "errors": check_errors,
-        "several": check_several,
-        "state": check_state,
-    },
-)
+run_checks("outlines", globals())

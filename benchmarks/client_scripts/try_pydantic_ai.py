@@ -160,17 +160,4 @@ def check_state():
     require_equal(second.output, wanted)
 
 
-run_checks(
-    "pydantic-ai-slim",
-    {
-        "chat": check_chat,
-        "stream": check_stream,
-        "schema": check_schema,
-        "tools": check_tools,
-        "logprobs": check_logprobs,
-        "embeddings": check_embeddings,
-        "errors": check_errors,
-        "several": check_several,
-        "state": check_state,
-    },
-)
+run_checks("pydantic-ai-slim", globals())
