@@ -128,15 +128,17 @@ def test_chunks_of_a_prompt_and_depths_of_drafts_leave_the_law(kind, truth):
             at += keep
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_company_forks_eviction_rewinds_and_shared_prefixes_leave_the_law(kind, truth):
-    want, dice = truth(kind), random.Random(5)
-    target = law(presses(4)[kind], keep=2)
-    plain = target_of_exact()
-    some = [
-        target.open_session(TEXT[: dice.randrange(36, 50)]) for _ in range(3)
-    ]  # they share a prefix
-    others = [plain.open_session(TEXT[:20]), law(presses(5)["8 bits"]).open_session(TEXT[:33])]
+def decode_in_company(some, others, want, dice, deepest, left):
+    """Drafts in the company of other sessions, behind forks, evictions and rewinds: rows are those of `want`.
+
+    Args:
+        some: Sessions of the text that are looked at; they are closed.
+        others: Sessions that are only there.
+        want: Rows behind each token of the text.
+        dice: Draws what happens.
+        deepest: A draft has fewer tokens than this behind its first one.
+        left: Tokens that stay before the end of the text.
+    """
     for turn in range(24):
         for at in range(len(some)):
             session = some[at]
@@ -150,7 +152,7 @@ def test_company_forks_eviction_rewinds_and_shared_prefixes_leave_the_law(kind, 
         drafts = []
         for session in some:
             n = len(session.ledger.text)
-            drafts.append(Draft.chain_draft(TEXT[n], TEXT[n + 1 : n + 1 + dice.randrange(4)]))
+            drafts.append(Draft.chain_draft(TEXT[n], TEXT[n + 1 : n + 1 + dice.randrange(deepest)]))
         free = [Draft.chain_draft(3, (1, 2)) for _ in others]
         got = run_coroutines(
             [s.score_draft(d, ROW) for s, d in zip((*some, *others), (*drafts, *free), strict=True)]
@@ -159,10 +161,22 @@ def test_company_forks_eviction_rewinds_and_shared_prefixes_leave_the_law(kind, 
             n, m = len(session.ledger.text), len(draft)
             near(rows(scores, m), want[n : n + m])
             session.commit_tokens(draft.token[: dice.randrange(1, m + 1)])
-            if len(session.ledger.text) > len(TEXT) - 6:
+            if len(session.ledger.text) > len(TEXT) - left:
                 session.rewind_tokens(20)
     for session in (*some, *others):
         session.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_company_forks_eviction_rewinds_and_shared_prefixes_leave_the_law(kind, truth):
+    want, dice = truth(kind), random.Random(5)
+    target = law(presses(4)[kind], keep=2)
+    plain = target_of_exact()
+    some = [
+        target.open_session(TEXT[: dice.randrange(36, 50)]) for _ in range(3)
+    ]  # they share a prefix
+    others = [plain.open_session(TEXT[:20]), law(presses(5)["8 bits"]).open_session(TEXT[:33])]
+    decode_in_company(some, others, want, dice, 4, 6)
     assert not target.live
 
 
@@ -404,32 +418,7 @@ def test_a_text_whose_repeat_chooses_has_one_law():
     target = law(repeating(), keep=2)
     some = [target.open_session(TEXT[: dice.randrange(36, 50)]) for _ in range(3)]
     others = [target_of_exact().open_session(TEXT[:20])]
-    for turn in range(24):
-        for at in range(len(some)):
-            session = some[at]
-            if turn % 6 == 5:
-                session.rewind_tokens(dice.choice([1, 3, min(20, len(session.ledger.text) - 1)]))
-            if turn % 5 == at:
-                session.evict_cache()
-            if turn == 12 and at == 1:
-                some[at] = session.fork()
-                session.close()
-        drafts = []
-        for session in some:
-            n = len(session.ledger.text)
-            drafts.append(Draft.chain_draft(TEXT[n], TEXT[n + 1 : n + 1 + dice.randrange(6)]))
-        free = [Draft.chain_draft(3, (1, 2)) for _ in others]
-        got = run_coroutines(
-            [s.score_draft(d, ROW) for s, d in zip((*some, *others), (*drafts, *free), strict=True)]
-        )
-        for session, draft, scores in zip(some, drafts, got[: len(some)], strict=True):
-            n, m = len(session.ledger.text), len(draft)
-            near(rows(scores, m), want[n : n + m])
-            session.commit_tokens(draft.token[: dice.randrange(1, m + 1)])
-            if len(session.ledger.text) > len(TEXT) - 8:
-                session.rewind_tokens(20)
-    for session in (*some, *others):
-        session.close()
+    decode_in_company(some, others, want, dice, 6, 8)
     assert not target.live
     assert not target.layers, "no layer may lag behind a repeat"
 
