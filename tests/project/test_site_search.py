@@ -1,5 +1,5 @@
-"""The site builds without a warning, and its search leads who asks for a thing to the page that answers it, not to a module that
-has the word in a title.
+"""The site builds without a warning, and its search leads who asks for a thing to the page that answers it, not to a module
+that has the word in a title.
 
 The index is the one that MkDocs writes; it is asked as the site's own search asks it: words are beginnings of words, a
 hit in a title weighs a thousand times one in a text, a page weighs what it says, and hits are grouped by page."""
