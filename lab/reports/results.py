@@ -1250,7 +1250,6 @@ UNMEASURED = {
     ("lab/reports/history.md", "| | 9254647"): "counts of two commits, which the page names",
     ("lab/reports/native.md", "| | number | from |"): "what a calculation starts from",
     ("lab/reports/native.md", "| 1B, milliseconds |"): "a calculation",
-    ("lab/reports/native.md", "| beside busy processes |"): "what benchmarks/beside_load.py printed",
 }
 """Tables that need neither file nor mark, by the page and how the head begins: what their numbers are."""
 
