@@ -127,6 +127,12 @@ SCALING = Run(
     "b3d866f9",
 )
 SEARCH = Run("lab/reports/search.csv", "python benchmarks/search.py --seed 78", CORE, "5e2aabb2")
+CANVAS_CONSTRAINTS = Run(
+    "lab/reports/canvas-constraints.csv",
+    "python benchmarks/canvas_constraints.py",
+    f"{CORE}, under load",
+    "a6ca7a55",
+)
 PRESSES = Run(
     "lab/reports/presses.csv",
     "python benchmarks/presses.py lab/reports/presses.csv",
@@ -439,6 +445,17 @@ def search_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     return FIGURE.findall(" | ".join(row[n] for n in names))
 
 
+def canvas_constraint_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A way to fill and a form of answer, with the constraint and without."""
+    method, _, form = cells[0].rpartition(": ")
+    both = [
+        pick(CANVAS_CONSTRAINTS, method=method, form=form, constraint=which)
+        for which in ("with", "without")
+    ]
+    names = ("valid", "passes", "right", "ms")
+    return [row[name] for name in names for row in both if row] or None
+
+
 def press_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     name, _, options = cells[0].partition(" ")
     rows = [pick(PRESSES, press=name, options=options, context=c) for c in ("1000", "2000")]
@@ -718,6 +735,13 @@ KINDS = (
 STEP = "| file | set | context | arithmetic | 1 | 2 | 4 | 8 | 16 | prompt of 512 | t(8) / t(1) |"
 
 TABLES = (
+    Table(
+        "lab/reports/constraints-measured.md",
+        "| method, form | valid: with it, without | passes: with it, without | right: with it, without "
+        "| ms: with it, without |",
+        CANVAS_CONSTRAINTS,
+        canvas_constraint_row,
+    ),
     Table(
         "lab/reports/replay-measured.md",
         "| setting | pass for pass | tokens a pass: live, error | tokens a second: live, error |",
