@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import exp, hypot, log
+from random import Random
 from statistics import fmean, median
 
 from made import (
@@ -985,6 +987,55 @@ def in_a_row() -> list[str]:
     return [told(x) for x in (*parts, times)]
 
 
+def behind_long_prompts() -> list[str]:
+    """LongSpec's tokens a pass behind 960 tokens over those behind 32, greedy, with the interval of two independent ones."""
+    short, long = (
+        pick(CONTEXT, trained="longspec", method="longspec", law="greedy", prompt=prompt)
+        for prompt in ("32", "960")
+    )
+    if short is None or long is None:
+        return []
+    # The logarithm of a ratio: its variance is the sum of both, each read off its interval.
+    widths = [log(float(row["high"]) / float(row["low"])) / 2 for row in (short, long)]
+    ratio = float(long["tokens a pass"]) / float(short["tokens a pass"])
+    return [told(ratio * exp(sign * hypot(*widths))) for sign in (0, -1, 1)]
+
+
+def explained() -> list[str]:
+    """R² of the greedy law of accepted tokens, with an interval by drawing trainings; its form is that of all of them."""
+    import numpy as np
+
+    from polydec.lab.bench.scaling import ScalingPoint, fit_scaling_law
+
+    points = [
+        ScalingPoint(int(r["tokens"]), int(r["layers"]), float(r["accepted"]))
+        for r in SCALING.rows
+        if r["law"] == "greedy"
+    ]
+    law = fit_scaling_law(points)
+    generator = Random(0)
+    drawn = list[float]()
+    while len(drawn) < 1000:
+        some = generator.choices(points, k=len(points))
+        # A law over tokens and layers needs more than one of each.
+        if len({p.capacity for p in some}) > 1 and len({p.tokens for p in some}) > 2:
+            terms = np.array([law.terms(p) for p in some])
+            accepted = np.array([p.accepted for p in some])
+            off = accepted - terms @ np.linalg.lstsq(terms, accepted)[0]
+            drawn.append(1 - float(off.var() / accepted.var()))
+    drawn.sort()
+    return [told(x) for x in (law.explained, drawn[25], drawn[974])]
+
+
+def saved_on_varied_answers() -> list[str]:
+    rows = [
+        pick(DIFFUSION["varied"], policy=policy, task="all")
+        for policy in ("threshold 0.9", "credit 0.95", "local 0.99")
+    ]
+    names = ("passes_saved", "saved_low", "saved_high")
+    return [row[name] for row in rows if row for name in names]
+
+
 def packed() -> list[str]:
     """Of float32's: attention of one row and of eight at 2,000 tokens in 8 bits, and `auto`'s speed at 4,000."""
     bits, none = (
@@ -1042,6 +1093,19 @@ def early() -> list[str]:
 
 
 SENTENCES = (
+    Sentence(
+        "lab/reports/trained-measured.md",
+        "over behind 32, {} [{}, {}] times as many a pass",
+        CONTEXT,
+        behind_long_prompts,
+    ),
+    Sentence("lab/reports/scaling.md", "is not reached**, {} [{}, {}] greedy", SCALING, explained),
+    Sentence(
+        "lab/reports/diffusion-measured.md",
+        "threshold 0.9 {} x [{}, {}], CreditDecoding {} x [{}, {}], LocalLeap {} x [{}, {}]",
+        DIFFUSION["varied"],
+        saved_on_varied_answers,
+    ),
     Sentence("README.md", "where they lose: [{} to {} of plain]", TRAINED, travelling_speed),
     Sentence(
         "docs/training.md",
