@@ -346,8 +346,12 @@ def choose_linear_kernel(shapes: tuple[Shape, ...], threads: int) -> LinearKerne
         return usable[kept]
     took = measure_kernels(list(usable.values()), sample_layer_shapes(shapes))
     best = min(usable.values(), key=lambda k: sum(took[k.name]))
-    # Read again: another process may have added a choice in the meantime.
+    # Read again: another process may have chosen in the meantime, a second replica for example. Its
+    # choice counts, so that both write the same texts.
     profile = _read()
-    profile.setdefault(machine, {})[model] = best.name
+    theirs = profile.setdefault(machine, {}).get(model)
+    if theirs in usable:
+        return usable[theirs]
+    profile[machine][model] = best.name
     _write(profile)
     return best
