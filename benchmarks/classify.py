@@ -130,6 +130,8 @@ WAYS: tuple[tuple[str, bool, dict[str, Any]], ...] = (
     ("transported", True, {}),
     ("transported, prototypes only", True, {"weight": 0.0}),
     ("transported, words only", True, {"epochs": 0, "sharpness": 1e-9, "weight": 1.0}),
+    ("averaged", True, {"averaged": True}),
+    ("averaged, prototypes only", True, {"averaged": True, "weight": 0.0}),
 )
 
 

@@ -53,13 +53,19 @@ def ways() -> list[Way]:
         Way("vote of 4", "self-consistency", {"tries": 4}),
         Way("one sample", "plain"),
         *(
-            Way(f"HyPER, a look every {n}, {said}", "hyper", {**hyper, "interval": n, **more})
+            Way(
+                f"HyPER, a look every {n}, {said}",
+                "pool-with-forks",
+                {**hyper, "interval": n, **more},
+            )
             for n in (64, 8, 4)
             for said, more in (("not refined", {"ways": 1}), ("refined", {}))
         ),
         *(
             Way(
-                f"HyPER, a look every 4, refined, {said}", "hyper", {**hyper, "interval": 4, **more}
+                f"HyPER, a look every 4, refined, {said}",
+                "pool-with-forks",
+                {**hyper, "interval": 4, **more},
             )
             for said, more in (
                 ("noise 1", {"stir": 1.0}),

@@ -106,7 +106,7 @@ WAYS = [
         8,
     ),
     Way("likeliest of 8", "likeliest of n", "best-of-n", {"tries": 8}, 8),
-    Way("HyPER from 4", "HyPER", "hyper", {"tries": 4, "interval": 8, "budget": 256}),
+    Way("HyPER from 4", "HyPER", "pool-with-forks", {"tries": 4, "interval": 8, "budget": 256}),
     Way("first of 8", "first finish", "first-finish-search", {"tries": 8}, 8),
     Way("beam of 4", "beam", "beam", {"width": 4}, 4, greedy=True),
     Way("CNTP", "CNTP", "cntp"),

@@ -191,7 +191,7 @@ SEARCHES = {
     "self-consistency": "majority of ",
     "weighted-voting": "weighted vote of ",
     "complexity-voting": "complexity voting",
-    "hyper": "HyPER",
+    "pool-with-forks": "HyPER",
     "first-finish-search": "first of ",
     "a-star-decoding": "A*",
     "step-beam": "beam of steps",

@@ -29,6 +29,7 @@ from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.kit import BLOCKS, MASKED_DRAFT, Kit
 from polydec.methods.speculative.loop.events import ProposedEvent
+from polydec.models.learned.kinds.reward import TextReward
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions.lm import CausalLaw
 
@@ -140,7 +141,9 @@ def observed(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any, ...]
 
 @cache
 def _artefacts(vocab: TokenVocabulary, words: ToyWords | None, width: int) -> tuple[Any, ...]:
-    return examples.example_artefacts(vocab, width)
+    # A second reward of texts, behind the first one: that of a baseline (indirect transfer).
+    other = TextReward(lambda text: 0.5 * len(text))
+    return (*examples.example_artefacts(vocab, width), other)
 
 
 def _seen_in_texts(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any, ...]:

@@ -122,9 +122,11 @@ def decode(
     depth: int = 64,
     nodes: int = 64,
     choice: int = 0,
+    seed: int | None = None,
 ) -> Any:
-    """The result of one request."""
-    request = Request(tuple(prompt), max_tokens=args.tokens, seed=args.seed, choice=choice)
+    """The result of one request, of the seed of args where none is given."""
+    seed = args.seed if seed is None else seed
+    request = Request(tuple(prompt), max_tokens=args.tokens, seed=seed, choice=choice)
     return run_coroutines(
         [
             answer_one(

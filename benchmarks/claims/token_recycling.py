@@ -13,15 +13,13 @@ from seen import arguments, decode, interval, lines, model, part, per_pass, repo
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
-from polydec.core.trace import TraceEvent
-from polydec.core.types import Draft
+from polydec.lab.train.draft_tree import AcceptedPlaceCounter
 from polydec.methods.speculative.drafters._tree_shapes import (
     Path,
     most_accepted_paths,
     template_child_counts,
 )
 from polydec.methods.speculative.drafters.recycling import RecyclingDrafter, RecyclingTable
-from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
 from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.methods.speculative.policies.fixed import FixedPolicy
 from polydec.methods.speculative.verifiers.match import MatchVerifier
@@ -29,23 +27,14 @@ from polydec.methods.speculative.verifiers.match import MatchVerifier
 
 def positions(prompts: list[tuple[int, ...]], lm, args) -> Counter[Path]:
     """How often each index path was accepted."""
-    accepted, drafts = Counter[Path](), list[Draft]()
-
-    def watch(event: TraceEvent) -> None:
-        if isinstance(event, ProposedEvent):
-            drafts[:] = [Draft.certain_tree(event.token, event.parent)]
-        elif isinstance(event, VerifiedEvent):
-            path: Path = ()
-            for node in event.path:
-                path = (*path, drafts[0].children[drafts[0].parent[node]].index(node))
-                accepted[path] += 1
-
+    counter = AcceptedPlaceCounter()
     for prompt in prompts:
         decoder = SpeculativeDecoder(
             shaped(lm, 0.0), RecyclingDrafter(nodes=60), MatchVerifier(), FixedPolicy(64, 60)
         )
-        run_coroutines([answer_one(decoder, Request(prompt, max_tokens=args.tokens), on=watch)])
-    return accepted
+        request = Request(prompt, max_tokens=args.tokens)
+        run_coroutines([answer_one(decoder, request, on=counter.watch_event)])
+    return counter.accepted
 
 
 def main() -> None:

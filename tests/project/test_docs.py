@@ -122,7 +122,9 @@ def test_a_page_holds_what_the_paper_reports_beside_what_was_measured(method_pag
     assert part.index("The paper reports") < part.index("| greedy, batch 1 |")
     assert "2.718 (2.443 to 3.043)" in method_pages["methods/eagle.md"]  # lab/reports/trained.csv
     assert "| freedave 4 | 99.7 % (99.0 to 99.9)" in method_pages["methods/freedave.md"]
-    assert "| HyPER from 4 | 62.7 |" in method_pages["methods/hyper.md"]  # lab/reports/search.csv
+    assert (
+        "| HyPER from 4 | 62.7 |" in method_pages["methods/pool-with-forks.md"]
+    )  # lab/reports/search.csv
     for name, module in {**registry.recipe_modules(), **steer.steering_modules()}.items():
         reported = module.CARD.published
         assert not reported or (re.search(r"\d", reported) and reported[-1] != "."), name

@@ -55,6 +55,11 @@ STEPS = {"longest": 2}
 ROWS = {"cost_aware": False}
 CONSTRAINED = replace(SAMPLED, regex="(babababb|bbabbabb|aabaabaa|babbabaa)(aab|bba){40}")
 DATED = Toy(words=("4 May 1961", "5 May 1961", "blue", "a", "b", "\n", "c", ""), ends=True, most=4)
+NUMBERED = Toy(
+    words=("1200", "1234", "1290", "13th century", "about 1200", "\n", "1250", ""),
+    ends=True,
+    most=2,
+)
 MIXED = Toy(prompt=(3, 4, 5, 6), most=12, experts=True)
 POOLED = {"interval": 2, "budget": 40, "tries": 2}
 LINES = Toy(likely=(3,), most=48)
@@ -134,6 +139,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("drag", "within"): case("a < b; b < c", toy=replace(DATED, seed=39)),
     ("drag", "unknown"): case("b", toy=DATED),
     ("drag", "ask"): case("a{answers}b", toy=DATED),
+    ("drag", "years"): case(True, toy=replace(NUMBERED, seed=3)),
     ("entropy-adaptive", "hold"): case(1, window=1),
     ("exact-extract", "width"): case(1, toy=Toy(regex="(ab|ba|aa)", answers=2, ends=True)),
     ("exact-mode", "length"): case(2, toy=SHORT),
@@ -145,14 +151,16 @@ CASES: dict[tuple[str, str], Case] = {
     ("generative-fusion-decoding", "covers"): case(
         1, toy=Toy(words=("a", "b", " ", "ab", "ba", "aa", "bb", ""), most=8)
     ),
-    ("hyper", "most"): case(
+    ("pool-with-forks", "most"): case(
         2, toy=Toy(seed=6, sharp=4.0, most=32), tries=2, interval=8, budget=200
     ),
-    ("hyper", "least"): case(1, interval=2, budget=60),
-    ("hyper", "ways"): case(2, toy=MIXED, **POOLED),
-    ("hyper", "stir"): case(2.0, toy=replace(MIXED, seed=2), **POOLED),
-    ("hyper", "above"): case(0.1, toy=MIXED, **POOLED),
-    ("hyper", "early"): case(toy=Toy(seed=5, sharp=4.0, most=32, ends=True), tries=6, interval=4),
+    ("pool-with-forks", "least"): case(1, interval=2, budget=60),
+    ("pool-with-forks", "ways"): case(2, toy=MIXED, **POOLED),
+    ("pool-with-forks", "stir"): case(2.0, toy=replace(MIXED, seed=2), **POOLED),
+    ("pool-with-forks", "above"): case(0.1, toy=MIXED, **POOLED),
+    ("pool-with-forks", "early"): case(
+        toy=Toy(seed=5, sharp=4.0, most=32, ends=True), tries=6, interval=4
+    ),
     ("jump-forward", "depth"): case(1, toy=CONSTRAINED),
     ("longspec", "widths"): case((1, 4), depth=2, nodes=5),  # so many levels and tokens both times
     ("multi-view-multi-path", "answers"): case("a|c", toy=replace(SAMPLED, seed=2, most=32)),
@@ -256,7 +264,7 @@ def test_an_option_of_a_method_shows(name, option):
 
 def test_what_is_observed_hangs_on_nothing_else():
     """Two equal ways to build a method cannot be told apart, so what differs is the option's doing."""
-    for name, toys in (("hyper", (SAMPLED,)), ("eagle", (COPIED,)), ("remdm", (CANVAS,))):
+    for name, toys in (("pool-with-forks", (SAMPLED,)), ("eagle", (COPIED,)), ("remdm", (CANVAS,))):
         for toy in toys:
             assert observed(name, {}, toy) == observed(name, {}, toy)
 

@@ -21,7 +21,7 @@ NOT_READ = frozenset(
             "eagle",
         ),
         *("exact-mode", "freecache", "guided-diffusion", "insertion-language-models"),
-        *("iterative-agent-decoding", "jacobi", "jump-forward", "left-to-right", "mdlm"),
+        *("jacobi", "jump-forward", "left-to-right", "mdlm"),
         *("multi-view-multi-path", "ngram-draft", "plain", "remdm", "reward-guided", "specinfer"),
         *("step-beam", "stochastic-beam-search", "suffix-automaton", "top-k-margin"),
         *("universal-draft", "universal-draft-intersection", "weighted-voting"),
@@ -97,7 +97,7 @@ def test_an_option_beside_the_preset_may_only_agree_or_be_another():
         ("eagle-2", {"published": True, "nodes": 8}, "option nodes of method eagle-2 is 8, and published=true sets"),
         ("eagle-2", {"published": "perhaps"}, "published"),
         ("plain", {"published": True}, "published of method plain is true: nobody has read its paper"),
-        ("drag", {"published": True}, "published of method drag is true: the prompt of its aggregator"),
+        ("stoc-tot", {"published": True}, "published of method stoc-tot is true: its prompts and widths"),
     ):  # fmt: skip
         with pytest.raises(RequestError, match=sentence) as error:
             registry.method_option_values(name, given)
@@ -113,9 +113,11 @@ def test_the_command_says_what_differs_and_why(polydec_command):
         ("width", 4, 10),
         ("nodes", 16, 60),
     ]
-    said = {name: polydec_command("methods", "--published", name)[1] for name in ("cntp", "drag")}
+    said = {
+        name: polydec_command("methods", "--published", name)[1] for name in ("cntp", "stoc-tot")
+    }
     assert "the defaults are the published ones" in said["cntp"]
-    assert "is refused: the prompt of its aggregator" in said["drag"]
+    assert "is refused: its prompts and widths" in said["stoc-tot"]
     assert "nobody has read" in polydec_command("methods", "--published", "plain")[1]
     assert "changes nothing; " in polydec_command("methods", "--published", "entropy-adaptive")[1]
     code, _, err = polydec_command("methods", "--published")

@@ -12,7 +12,11 @@ from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
 from polydec.lab.testing.toy import ToyWords, toy_law
 from polydec.laws.shapers.logit_bias import LogitBiasRule
 from polydec.laws.targets.shaped import ShapedTarget
-from polydec.methods.search.loop.common_statement import AnswerAgreement, parse_name_hierarchy
+from polydec.methods.search.loop.common_statement import (
+    AnswerAgreement,
+    asks_when,
+    parse_name_hierarchy,
+)
 from polydec.methods.search.loop.drag import ResponseAggregationSearch
 from polydec.models.sessions.lm import CausalLaw
 from rollouts_reference import DATES, PROMPT, plain, scored, speaking, tries
@@ -52,6 +56,44 @@ def test_what_answers_agree_in_whatever_their_order(answers, said):
     for order in permutations(answers):
         found = AnswerAgreement(within=PLACES).of_answers(order)
         assert (None if found is None else found.said) == said
+
+
+def test_counts_are_no_years():
+    """Behind a question after a count bare numbers are numbers; one date among them makes years of all."""
+    counted = AnswerAgreement(years=False)
+    for answers, said in (
+        (("1200", "1234", "1290"), "about 1200"),
+        (("1945", "1945", "1946"), "1945"),
+        (("1945", "May 1946", "1951"), "1940s"),
+    ):
+        assert counted.of_answers(answers).said == said
+    assert AnswerAgreement().of_answers(("1200", "1234", "1290")).said == "13th century"
+
+
+@pytest.mark.parametrize(
+    ("question", "when"),
+    [
+        ("When was Obama born?", True),
+        ("In which year did it open?", True),
+        ("How many people live in Ely?", False),
+        ("How many years after the year 1200 did he live?", False),
+        ("What is its height in metres?", False),
+        ("", False),
+    ],
+)
+def test_what_asks_when(question, when):
+    assert asks_when(question) is when
+
+
+@pytest.mark.parametrize("years", [None, True, False])
+def test_the_prompt_says_whether_bare_numbers_are_years(years):
+    target = toy_law(0, 6)
+    words = ToyWords(("1200", "1234", "1290", "how many?", "when?", ""), target.vocab.eos)
+    target = CausalLaw(target.network, replace(target.vocab, words=words), chunk=2)
+    for prompt, when in (((3,), False), ((4,), True)):
+        how = ResponseAggregationSearch(plain(target), years=years)
+        wanted = when if years is None else years
+        assert how._has_years(Request(prompt, 2)) is wanted
 
 
 def test_a_higher_share_is_never_more_exact():

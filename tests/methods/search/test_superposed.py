@@ -16,7 +16,8 @@ from polydec.lab.testing.toy import toy_law
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.search.loop.superposed import LEVELS, UNKNOWN, SuperposedSearch, SuperposedText
-from polydec.models.learned.kinds import ngrams
+from polydec.models.learned import artefact
+from polydec.models.learned.kinds import ngram_counts, ngrams
 
 PROMPT = (0, 1, 0)
 
@@ -242,3 +243,103 @@ def test_the_law_is_read_at_the_temperature(temperature):
     cooled_K = (logp_V[:4].double() / temperature).log_softmax(0).tolist()
     wanted = sorted((total + p for total in (0.0, -0.4) for p in cooled_K), reverse=True)[:3]
     assert [text.total for text in going] == pytest.approx(wanted) and not over
+
+
+def counted_everywhere(texts, context, token):
+    """How often a token stands behind a context, and how often the context has anything behind it."""
+    size = len(context)
+    behind = [t[i] for t in texts for i in range(size, len(t)) if t[i - size : i] == context]
+    return behind.count(token), len(behind)
+
+
+def test_counts_are_those_of_the_text(tmp_path):
+    """Every continuation, every time that it stands there, and nothing taken off (count over count)."""
+    from polydec.lab.train.ngrams import count_every_continuation
+    from polydec.lab.train.selfplay import TrainingSample
+
+    dice, target = random.Random(2), toy_law(1, 5)
+    texts = [tuple(dice.choices(range(5), [9, 4, 2, 1, 1], k=30)) for _ in range(3)]
+    table = count_every_continuation([TrainingSample((), t) for t in texts], 3, target.vocab)
+    ngram_counts.save(tmp_path, table, {})
+    kept = ngram_counts.load(tmp_path)
+    for _ in range(60):
+        behind = tuple(dice.choices(range(5), [9, 4, 2, 1, 1], k=4))
+        levels = kept.followers_by_level(behind)
+        for size in (1, 2, 3):
+            context = behind[-size:]
+            known = {
+                x: n / of
+                for x in range(5)
+                for n, of in [counted_everywhere(texts, context, x)]
+                if n
+            }
+            got = {x: share for share, x in levels[size - 1]} if size <= len(levels) else {}
+            assert got == pytest.approx(known)
+    # A token that stands behind a context in each of its places has all of the mass.
+    assert max(share for share, _ in kept.followers_of((3, 4))) <= 1.0
+    with pytest.raises(ValueError, match="is damaged: "):
+        artefact = {"key": 0, "start": 1, "follower": 2, "count": 0}
+        save_damaged_counts(tmp_path, artefact)
+        ngram_counts.load(tmp_path)
+
+
+def save_damaged_counts(path, values):
+    """One context, whose only count is what is said."""
+    types = {
+        "key": torch.uint64,
+        "start": torch.int64,
+        "follower": torch.int32,
+        "count": torch.int32,
+    }
+    artefact.save_artefact(
+        path,
+        ngram_counts.KIND,
+        {name: torch.tensor([values[name]], dtype=kind) for name, kind in types.items()},
+        {"order": 1, "contexts": 1, "pairs": 1, "vocab_size": 5, "tokenizer": ""},
+    )
+
+
+def test_the_command_keeps_every_count(tmp_path):
+    from polydec.lab.train.ngrams import NGramSpec, train_ngrams
+
+    (tmp_path / "own.txt").write_text("abab abab abab\n\nabc")
+    model = micro.write(tmp_path / "model")
+    spec = NGramSpec(
+        str(tmp_path / "out"), str(model), corpus=str(tmp_path / "own.txt"), as_counted=True
+    )
+    told = train_ngrams(spec)
+    table = ngram_counts.load(tmp_path / "out")
+    assert (len(table.key_M), table.order) == (told["contexts"], 4)
+    # Every token of the text that has one before it was counted once behind each known context.
+    assert int(table.count_P.sum()) > told["tokens"] > 0
+
+
+def test_published_counts_reach_the_search():
+    target = toy_law(1, 5)
+    (table,) = ngram_counts.examples(target.vocab, 0, 0)
+    decoder = build("superposed-decoding", target, None, {"published": True}, artefacts=[table])[0]
+    assert decoder.table is table and decoder.levels == LEVELS and decoder.late
+    with pytest.raises(ValueError, match=r"there is no ngram-counts: name one .*--as-counted"):
+        build("superposed-decoding", target, None, {"published": True})
+
+
+def test_late_ends_are_looked_for_among_twice_as_many_pairs():
+    """A text of width 2 whose ends come third and fourth ends late alone, and the search goes on."""
+    target = toy_law(1, 6, eos=5)
+    logp_V = torch.tensor([0.3, 0.25, 0.02, 0.02, 0.01, 0.4]).log()
+    live = superposed_texts(target, (2, 3), (0.0, -1.0))
+    for late, ends in ((False, 1), (True, 2)):
+        # The best pairs are 5, 0 and 1 of the first text, then 5 of the second.
+        how = SuperposedSearch(target, 2, 1.0, 6, late=late)
+        going, over = how._step(live, logp_V, PROMPT)
+        assert len(going) == 2 and len(over) == ends
+    sooner = 0
+    for seed in range(12):
+        toy = toy_law(seed, 5, sharp=0.5)
+        late, usual = (
+            found(SuperposedSearch(toy, 2, 1.0, 5, 0.0, late=late), 8)[0].stats.passes
+            for late in (True, False)
+        )
+        assert late == 8 >= usual
+        sooner += usual < 8
+    assert sooner

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from polydec.base.errors import RequestError
+from polydec.base.errors import MissingError, RequestError
 from polydec.core.decoder import answer_one, run_decoder
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
@@ -124,6 +124,51 @@ def test_the_reward_may_read_the_prompt(length):
     options = {"prompted": True, "length": length}
     made = build("transfer-q-star", target, None, options, artefacts=(TextReward(reward),))[0]
     assert made.prompted
+
+
+@pytest.mark.parametrize("tries", [1, 6])
+def test_a_baseline_of_another_reward_is_weighed_by_the_difference(tries):
+    """Indirect transfer against its formula, over what both rewards were asked; without the weights other tokens are taken."""
+    changed = 0
+    for seed in range(16):
+        target, baseline = toy_law(seed, 5), toy_law(seed + 50, 5, sharp=0.7)
+        asked = []
+
+        def reward(text, seen=asked):
+            seen.append(text)
+            return count(text)
+
+        def other(text):
+            return 3.0 * text.count("a")
+
+        plan = TransferQSearch(
+            target, reward, baseline, False, 4, 2, tries, 1.5, indirect=0.5, baseline_reward=other
+        )
+        got = run_coroutines([answer_one(plan, request_of(target, 4))])[0]
+        logp = row(target, ())
+        near = sorted(range(5), key=lambda x: -logp[x])[:4]
+        value = []
+        for i in range(4):
+            texts = asked[i * tries : (i + 1) * tries]
+            w = [math.exp((count(t) - other(t)) / 0.5) for t in texts]
+            weighed = sum(a * count(t) for a, t in zip(w, texts, strict=True))
+            value.append(weighed if tries == 1 else weighed / sum(w))
+        assert got.token_ids[0] == near[max(range(4), key=lambda i: logp[near[i]] + 1.5 * value[i])]
+        direct = replace(plan, indirect=0.0, baseline_reward=None)
+        taken = run_coroutines([answer_one(direct, request_of(target, 4))])[0].token_ids[0]
+        changed += got.token_ids[0] != taken
+    assert changed
+
+
+def test_a_second_reward_is_that_of_the_baseline():
+    target, rewards = toy_law(1, 5), (TextReward(count), TextReward(len))
+    options = {"indirect": 2.0}
+    made = build("transfer-q-star", target, None, options, artefacts=rewards)[0]
+    assert (made.reward, made.baseline_reward, made.indirect) == (count, len, 2.0)
+    with pytest.raises(MissingError, match="there is no reward"):
+        build("transfer-q-star", target, None, options, artefacts=rewards[:1])
+    with pytest.raises(RequestError, match=r"indirect is 1\.0, and a second reward is not given"):
+        TransferQSearch(target, count, indirect=1.0)
 
 
 def test_the_law_of_drawn_tokens_is_that_of_all_draws():

@@ -25,7 +25,10 @@ from polydec.models.learned.artefact import CONFIG
 from polydec.models.learned.artefacts import MODULES
 from polydec.models.sessions import checkpoint, sources
 
-READ_NO_STATES = {"ngrams", "filter", "reward", "value", "block-drafter", "text-router"}
+READ_NO_STATES = {
+    *("ngrams", "ngram-counts", "draft-tree"),
+    *("filter", "reward", "value", "block-drafter", "text-router"),
+}
 OTHERS_LAYOUT = [
     name
     for name, kind in KINDS.items()

@@ -19,6 +19,8 @@ from polydec.lab.train.own_text import write_text
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.ngrams import NGramSpec
 from polydec.lab.train.target import load_autoregressive_model
+from polydec.models.learned.kinds import ngram_counts
+from polydec.models.learned.kinds.ngram_counts import NgramCounts
 from polydec.models.learned.kinds.ngrams import LAST, MIX, NGrams, save
 from polydec.models.text.tokenizer import Tokenizer
 
@@ -76,14 +78,17 @@ def _keep(
     """Count and save; returns what was measured."""
     out = Path(spec.out)
     # Counting takes seconds, so there is no state to resume from.
-    table = count_ngrams(samples, spec, vocab)
+    if spec.as_counted:
+        table = count_every_continuation(samples, spec.order, vocab)
+    else:
+        table = count_ngrams(samples, spec, vocab)
     result: dict[str, Any] = {
         "samples": len(samples),
         "tokens": sum(len(s.output_ids) for s in samples),
         "contexts": len(table.key_M),
         "seconds": round(time.perf_counter() - began, 1),
     }
-    if unseen is not None:
+    if unseen is not None and isinstance(table, NGrams):
         result["held_out"] = measure_ngram_guesses(table, unseen)
     about = {
         "target": spec.target,
@@ -92,7 +97,10 @@ def _keep(
         "samples": len(samples),
         "tokens": result["tokens"],
     }
-    save(out, table, about)
+    if isinstance(table, NGrams):
+        save(out, table, about)
+    else:
+        ngram_counts.save(out, table, {"target": spec.target, "tokens": result["tokens"]})
     write_down(out, result)
     return result
 
@@ -176,6 +184,47 @@ def count_ngrams(
     # The table is searched by key.
     order_M = key_M.argsort()
     return NGrams(spec.order, vocab, key_M[order_M], follower_MK[order_M], chance_MK[order_M])
+
+
+def count_every_continuation(
+    samples: Sequence[TrainingSample], order: int, vocab: TokenVocabulary
+) -> NgramCounts:
+    """Count each token behind each context of 1 to `order` tokens, as often as it stands there.
+
+    Args:
+        samples: Texts as answers; prompts are contexts, too.
+        order: Tokens of the longest context.
+        vocab: The target's vocabulary.
+
+    Returns:
+        All counts.
+    """
+    next_N, _, context_NO = _positions(samples, order)
+    keys: list[np.ndarray] = []
+    tokens: list[np.ndarray] = []
+    key_N = np.zeros(len(next_N), np.uint64)
+    known_N = np.ones(len(next_N), bool)
+    for n in range(order):
+        known_N &= context_NO[:, n] >= 0
+        key_N = _longer(key_N, context_NO[:, n])
+        keys.append(key_N[known_N])
+        tokens.append(next_N[known_N])
+    key_Q = np.concatenate(keys)
+    token_Q = np.concatenate(tokens)
+    order_Q = np.lexsort((token_Q, key_Q))
+    key_Q = key_Q[order_Q]
+    token_Q = token_Q[order_Q]
+    # Equal pairs stand together: where one begins, and how long it is.
+    first_Q = np.ones(len(key_Q), bool)
+    first_Q[1:] = (key_Q[1:] != key_Q[:-1]) | (token_Q[1:] != token_Q[:-1])
+    at_P = np.flatnonzero(first_Q)
+    count_P = np.diff(np.append(at_P, len(key_Q)))
+    key_P = key_Q[at_P]
+    token_P = token_Q[at_P]
+    # Within a context the most frequent first, then by token id.
+    order_P = np.lexsort((token_P, -count_P, key_P))
+    key_M, start_M = np.unique(key_P[order_P], return_index=True)
+    return NgramCounts(order, vocab, key_M, start_M, token_P[order_P], count_P[order_P])
 
 
 def _positions(

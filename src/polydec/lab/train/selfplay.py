@@ -296,6 +296,21 @@ def generate_watched_answers(
         yield ended.pop(number)
 
 
+def user_prompt_ids(text: Tokenizer, user: str) -> tuple[int, ...]:
+    """What a model reads of a prompt: a turn of a chat, or the text itself where there are no chats.
+
+    Args:
+        text: The model's tokenizer.
+        user: The prompt.
+
+    Returns:
+        Token ids.
+    """
+    if text.has_chat:
+        return text.chat_prompt([{"role": "user", "content": user}])
+    return text.encode(user)
+
+
 def write_answers(
     path: Path,
     lm: CausalLaw,
@@ -333,10 +348,7 @@ def write_answers(
     """
     asked = list[Asked]()
     for kind, user in draw_prompts(root, each, unseen=unseen, seed=seed, longest=longest):
-        if text.has_chat:
-            ids = text.chat_prompt([{"role": "user", "content": user}])
-        else:
-            ids = text.encode(user)
+        ids = user_prompt_ids(text, user)
         # Prompts that leave no room for an answer are left out, not cut.
         if len(ids) + room <= lm.network.context:
             asked.append((kind, ids, mode_of(user) if mode is None else mode))

@@ -33,6 +33,11 @@ class NGramSpec:
     least: Annotated[int, MANY, "in how many answers a context must stand"] = 2
     discount: Annotated[float, InRange(0, 1), NoFlag(), "of every count"] = 0.75
     seed: Seed = 0
+    as_counted: Annotated[
+        bool,
+        "keep every continuation with its count, in place of the likeliest ones, discounted "
+        "(superposed-decoding --set as_counted=true); top and least are not read",
+    ] = False
     corpus: Annotated[
         str | None, "plain text (UTF-8) to count instead, each of its paragraphs for itself"
     ] = None

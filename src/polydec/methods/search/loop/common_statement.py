@@ -42,6 +42,10 @@ DATES = tuple(
     )
 )
 """How a date may be written."""
+_WHEN = re.compile(r"\b(?:when|year|date|decade|century)\b", re.IGNORECASE)
+_HOW_MANY = re.compile(
+    r"\bhow (?:many|much|long|far|high|tall|deep|heavy|large|big)\b", re.IGNORECASE
+)
 NUMBER = re.compile(r"[-+]?(?:\d{1,12}|\d{1,3}(?:,\d{3}){1,3})(?:\.\d{1,6})?")
 
 
@@ -68,12 +72,14 @@ class AnswerAgreement:
     have so many supporters and none follows from the other, the one with more counts, of as many
     neither. The order of the answers does not matter.
 
-    A bare number from 1000 to 2999 is a year. It is a number only where no answer is a date
-    otherwise and some answer is a number that cannot be a year, such as 1,240 or 980.
+    A bare number from 1000 to 2999 is a year where another answer is a date otherwise, or where
+    `years` says so and no answer is a number that cannot be one, such as 1,240 or 980.
 
     Attributes:
         share: Share of the answers that must agree, above 0, to 1.
         within: For a name in small letters what it lies within, as it is written.
+        years: Whether bare numbers may be years though no other answer is a date: a question after
+            a count (`asks_when`) has none. Default True.
 
     Source: Yona, Aharoni and Geva, "Narrowing the knowledge evaluation gap: open-domain question
     answering with multi-granularity answers" (2024); there a language model finds the statement,
@@ -82,6 +88,7 @@ class AnswerAgreement:
 
     share: float = 0.5
     within: Mapping[str, str] = field(default_factory=dict[str, str])
+    years: bool = True
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
@@ -128,7 +135,9 @@ class AnswerAgreement:
     def support_ladders(self, answers: Sequence[str]) -> list[tuple[AnswerStatement, ...]]:
         """Return what each answer supports, the most exact first; nothing for an empty one."""
         # Years or counts: one decision for all answers.
-        dated = any(_date(a, years=False) for a in answers) or not any(_counts(a) for a in answers)
+        dated = any(_date(a, years=False) for a in answers) or (
+            self.years and not any(_counts(a) for a in answers)
+        )
         numbers = [Decimal(a.replace(",", "")) for a in answers if NUMBER.fullmatch(a)]
         # Numbers are rounded up to the first place of the largest one.
         digits = max((x.adjusted() for x in numbers if x), default=0)
@@ -217,6 +226,15 @@ def _date(answer: str, years: bool) -> tuple[AnswerStatement, ...]:
                 )
             )
     return tuple(reversed(out))
+
+
+def asks_when(question: str) -> bool:
+    """Whether a question is after a time: it says when, year, date, decade or century, and not how
+    many, how much, how long and the like.
+
+    Source: ours; English words alone are known.
+    """
+    return bool(_WHEN.search(question)) and not _HOW_MANY.search(question)
 
 
 def _counts(answer: str) -> bool:

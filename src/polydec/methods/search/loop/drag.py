@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from polydec.base.errors import PolydecError, RequestError
 from polydec.core.effects import gather_coroutines
@@ -17,7 +17,11 @@ from polydec.methods.search.loop.attempt import (
     search_each_choice,
     side_by_side,
 )
-from polydec.methods.search.loop.common_statement import AnswerAgreement, AnswerStatement
+from polydec.methods.search.loop.common_statement import (
+    AnswerAgreement,
+    AnswerStatement,
+    asks_when,
+)
 from polydec.methods.search.loop.model_answers import write_greedy_reply
 from polydec.methods.search.loop.rollouts import streams_of
 from polydec.methods.search.loop.types import answer_said
@@ -25,6 +29,8 @@ from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 ANSWERS = "{answers}"
 """What a question to the model has where the answers are to stand."""
+QUESTION = 400
+"""Characters of the prompt's end in which the question is looked for."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class ResponseAggregationSearch:
             is not asked where all answers are the same, and the rules decide where it says nothing,
             an answer cannot be spelled, or the context has no room.
         context: Tokens that a text may have. None: any number.
+        years: Whether bare numbers from 1000 to 2999 may be years. None: where the end of the
+            prompt asks when something was (`asks_when`).
 
     Exact: approximate: each text is drawn from the law, what they agree in is not.
     Reduces to: the method itself at one try, draw for draw.
@@ -67,6 +75,7 @@ class ResponseAggregationSearch:
     unknown: str = "I don't know"
     ask: str = ""
     context: int | None = None
+    years: bool | None = None
     exactness = Exactness.APPROXIMATE
     target = method_target
     vocab = method_vocab
@@ -94,9 +103,10 @@ class ResponseAggregationSearch:
         pool = [t for t in tries if t.text.finish_reason == "stop"] or tries
         texts = [t.picker_view(self.vocab.words).said for t in pool]
         answers = [answer_said(text, self.mark) for text in texts]
+        agreed = replace(self.agreed, years=self._has_years(request))
         # The rules' statement, which also stands in where the model is not asked or says nothing.
-        ladders = self.agreed.support_ladders(answers)
-        statement = self.agreed.of_answers(answers)
+        ladders = agreed.support_ladders(answers)
+        statement = agreed.of_answers(answers)
         spent = side_by_side([t.spent for t in tries])
         # Only different answers are worth a question to the model.
         if len({stated.lower() for stated in answers if stated}) > 1 and (
@@ -105,7 +115,7 @@ class ResponseAggregationSearch:
             tokens, more = await write_greedy_reply(
                 self.method, choice, asked, request.max_tokens, choice.rng.child_stream("ask")
             )
-            statement = self._read(tokens, answers, statement)
+            statement = self._read(agreed, tokens, answers, statement)
             spent = spent.plus_stats(more)
         # A text speaks for the statement where it says just that, not merely something more exact.
         supporting = [i for i, ladder in enumerate(ladders) if statement in ladder]
@@ -139,8 +149,19 @@ class ResponseAggregationSearch:
             return asked
         return ()
 
+    def _has_years(self, request: Request) -> bool:
+        """Whether bare numbers may be years."""
+        words = self.vocab.words
+        if self.years is not None or words is None:
+            return self.years is not False
+        return asks_when(words.decode(request.prompt)[-QUESTION:])
+
     def _read(
-        self, tokens: Sequence[int], answers: Sequence[str], otherwise: AnswerStatement | None
+        self,
+        agreed: AnswerAgreement,
+        tokens: Sequence[int],
+        answers: Sequence[str],
+        otherwise: AnswerStatement | None,
     ) -> AnswerStatement | None:
         """Return what the model said of the answers; None where it says that it knows nothing."""
         words = self.vocab.words
@@ -152,7 +173,7 @@ class ResponseAggregationSearch:
             return otherwise
         if reply.lower() == self.unknown.lower().rstrip("."):
             return None
-        return self.agreed.read_claim(reply, answers)
+        return agreed.read_claim(reply, answers)
 
     def _spelled(self, request: Request, answer: str, text: AnswerText) -> tuple[int, ...]:
         """Return the tokens of a complete text; none where it cannot answer the request."""

@@ -72,13 +72,16 @@ class SuperposedSearch:
             is left scores (1 - alpha) log P(token) - OUTSIDE. Without levels N is the chance after
             the longest context that was counted, and a token that the table does not name counts 1
             in 100.
+        late: Whether ends are looked for among the best 2 x width pairs, and the search goes on to
+            the last token, as published. Default: among the best `width`, until as many have ended
+            and none that goes on is better.
 
     Exact: approximate: one cache stands for several texts.
     Reduces to: greedy decoding at width 1 without a table.
     Source: Shen et al., "Superposed decoding: multiple generations from a single autoregressive
-    inference pass" (2024), with LEVELS and a table of 5 tokens and all that follows. One table here
-    holds the few likeliest tokens of each context, their chances discounted and interpolated while
-    it was counted; those of the paper hold all, as counted.
+    inference pass" (2024), with LEVELS, `late` and counts of all that follows 1 to 5 tokens
+    (`NgramCounts`). Our usual table holds the few likeliest tokens of each context, their chances
+    discounted and interpolated while it was counted.
     """
 
     target: Target
@@ -88,6 +91,7 @@ class SuperposedSearch:
     alpha: float | None = None
     table: ContinuationTable | None = field(default=None, repr=False)
     levels: tuple[float, ...] = ()
+    late: bool = False
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -160,7 +164,8 @@ class SuperposedSearch:
                 written = written + len(live) + len(over)
                 ended = sorted([*ended, *over], key=lambda m: -m.score)[: self.width]
                 # Enough texts ended, and the best living one is no better than the worst of them.
-                if len(ended) == self.width and live and live[0].score <= ended[-1].score:
+                settled = len(ended) == self.width and not self.late
+                if settled and live and live[0].score <= ended[-1].score:
                     live = []
                 # With log-probabilities each text is read once more in the end, so nothing is
                 # certain before.
@@ -202,15 +207,18 @@ class SuperposedSearch:
         ]
         going = list[SuperposedText]()
         over = list[SuperposedText]()
+        ending_ranks = 2 * self.width if self.late else self.width
         for rank, (total, m, x) in enumerate(sorted(options, key=lambda option: -option[0])):
-            if len(going) == self.width:
+            # Texts that go on are full; late, further ends are still looked for.
+            if len(going) == self.width and (not self.late or rank >= ending_ranks):
                 break
             after = SuperposedText(m.text.fork(), total)
             after.text.write_tokens((x,))
             if after.text.finish_reason is None:
-                going.append(after)
-            # An end counts only among the best options, as many as there are texts.
-            elif rank < self.width:
+                if len(going) < self.width:
+                    going.append(after)
+            # An end counts only among the best options.
+            elif rank < ending_ranks:
                 over.append(after)
         return going, over
 

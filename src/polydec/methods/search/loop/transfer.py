@@ -47,14 +47,16 @@ class TransferQSearch:
         weight: Weight of the value, at least 0: one over the strength of the pull to the model.
         heat: Temperature of the choice, at least 0; 0 takes the best.
         prompted: Whether the reward reads the prompt, too.
+        indirect: Strength of the pull to the model with which the baseline was aligned to another
+            reward, at least 0 (see `transferred_value`); 0: it was aligned to this one (direct
+            transfer).
+        baseline_reward: What the baseline was aligned to, where `indirect` is above 0.
 
     Exact: approximate. It tends to the law p(v) exp(weight Q(v)), with Q by draws, among the
     likeliest tokens.
     Reduces to: greedy decoding at width 1 and at weight 0; ARGS at length 0. Raises RequestError
     for values out of range.
-    Source: Chakraborty et al., "Transfer Q*: principled decoding for LLM alignment" (2024), its
-    direct transfer; the reward of a baseline that was aligned to another one (indirect transfer) is
-    not built.
+    Source: Chakraborty et al., "Transfer Q*: principled decoding for LLM alignment" (2024).
     """
 
     target: Target
@@ -67,6 +69,8 @@ class TransferQSearch:
     weight: float = 1.0
     heat: float = 0.0
     prompted: bool = False
+    indirect: float = 0.0
+    baseline_reward: Callable[[str], float] | None = None
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
@@ -79,9 +83,18 @@ class TransferQSearch:
         ):
             if not least <= value <= most:
                 raise RequestError(f"{name} is {value}: it must lie in {least} to {most}")
-        for name, value in (("weight", self.weight), ("heat", self.heat)):
+        for name, value in (
+            ("weight", self.weight),
+            ("heat", self.heat),
+            ("indirect", self.indirect),
+        ):
             if not 0 <= value < math.inf:
                 raise RequestError(f"{name} is {value}: it must be at least 0")
+        if bool(self.indirect) != (self.baseline_reward is not None):
+            raise RequestError(
+                f"indirect is {self.indirect}, and a second reward is "
+                f"{'not ' if self.baseline_reward is None else ''}given: it goes with a baseline that was aligned to one"
+            )
 
     @property
     def vocab(self) -> TokenVocabulary:
@@ -157,6 +170,35 @@ class CandidateContinuation:
     text: AnswerText
     rng: Rng
     node: int = -1
+
+
+def transferred_value(worth: Sequence[tuple[float, float]], indirect: float) -> float:
+    """What continuations of a candidate say of its value.
+
+    Args:
+        worth: Of each continuation its reward, and by how much that is above the reward which the
+            baseline was aligned to.
+        indirect: Strength of the pull to the model with which it was aligned to that; 0: there is
+            no other reward.
+
+    Returns:
+        The mean reward; with `indirect` a mean in which a continuation weighs exp(difference /
+        indirect): it is drawn from a policy of another reward, and stands for one of this one. One
+        continuation alone has nothing to be weighed against, and its reward is multiplied by that
+        weight, as the paper's research code does.
+
+    Source: Chakraborty et al., "Transfer Q*: principled decoding for LLM alignment" (2024),
+    indirect transfer; that weights are normalised over several continuations is ours.
+    """
+    if not indirect:
+        return sum(reward for reward, _ in worth) / len(worth)
+    if len(worth) == 1:
+        reward, above = worth[0]
+        # A huge difference would overflow; beyond e^700 any reward rules.
+        return math.exp(min(above / indirect, 700.0)) * reward
+    top = max(above for _, above in worth)
+    weights = [math.exp((above - top) / indirect) for _, above in worth]
+    return sum(w * reward for w, (reward, _) in zip(weights, worth, strict=True)) / sum(weights)
 
 
 class _TransferQRun:
@@ -247,13 +289,17 @@ class _TransferQRun:
         # Without looks ahead the reward reads the candidates as they stand.
         if self._ahead is not None:
             texts = await self._continued(self._ahead, tokens, texts)
-        total = [0.0] * len(tokens)
+        worth = [list[tuple[float, float]]() for _ in tokens]
         for t in texts:
-            total[t.of] += plan.reward(self._before + t.text.text) / plan.tries
-            # Tries are thrown away: only their mean reward is wanted.
+            whole = self._before + t.text.text
+            reward = plan.reward(whole)
+            other = reward if plan.baseline_reward is None else plan.baseline_reward(whole)
+            worth[t.of].append((reward, reward - other))
+            # Tries are thrown away: only what they are worth is wanted.
             t.text.send_prune()
-        self._spent = self._spent.plus_stats(SearchStats(judged=len(texts)))
-        return total
+        judges = 1 if plan.baseline_reward is None else 2
+        self._spent = self._spent.plus_stats(SearchStats(judged=judges * len(texts)))
+        return [transferred_value(pairs, plan.indirect) for pairs in worth]
 
     async def _only(self, tokens: Sequence[int]) -> None:
         """Grow the continuations' tree although nothing is compared."""

@@ -9,7 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
-from polydec.methods.registry.published_presets import PublishedPreset
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.search.recipes._options import AnswerMark, TextCount
 
 CARD = Card(
@@ -30,7 +30,14 @@ CARD = Card(
     published="about 20 points more accuracy than greedy decoding, counted at several granularities",
 )
 PUBLISHED = PublishedPreset(
-    refused="the prompt of its aggregator, how many answers it draws and how hot could not be read"
+    {
+        "ask": PublishedValue(
+            "\\nSeveral answers were given:\\n{answers}\\nThe most specific answer that all of them agree with, or "
+            '"I don\'t know" if they have nothing in common:',
+            "a language model says what the answers agree in; ours are rules, as small models cannot be asked",
+        )
+    },
+    unknown="the wording of its prompt, how many answers it draws and how hot could not be read, and are ours",
 )
 
 
@@ -53,6 +60,10 @@ def build(
         ValueNote("\\n: a line break; {answers}: the answers, a line each; none: rules speak"),
         "what the model itself is asked to say what they agree in",
     ] = "",
+    years: Annotated[
+        bool | None,
+        "whether bare numbers from 1000 to 2999 may be years; none: where the prompt asks when something was",
+    ] = None,
 ) -> Decoder:
     from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.common_statement import AnswerAgreement, parse_name_hierarchy
@@ -71,4 +82,5 @@ def build(
         unknown,
         asked,
         kit.context,
+        years,
     )

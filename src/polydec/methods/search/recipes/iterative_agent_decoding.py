@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="iterative-agent-decoding",
@@ -28,6 +29,24 @@ CARD = Card(
     arxiv="2504.01931",
     published="3 to 6 points over best of n on Sketch2Code and Text2SQL, 8 to 10 on WebShop, at the same "
     "number of calls",
+)
+
+PUBLISHED = PublishedPreset(
+    {
+        "feedback": PublishedValue(
+            "\\nThis answer scores {score}. A better answer:\\n",
+            "the best answer is shown with what the verifier says of it; ours is shown without a word",
+        ),
+        "contrast": PublishedValue(
+            "\\nThis answer scores {score}. An answer that scores more:\\n",
+            "the worst answer is shown beside the best one; ours is not shown",
+        ),
+        "critique": PublishedValue(
+            "\\nWhat is wrong with this answer:",
+            "a critique in words is shown as well; ours asks for none",
+        ),
+    },
+    unknown="the wording of its prompts, the number of rounds and of answers in a round could not be read, and are ours",
 )
 
 

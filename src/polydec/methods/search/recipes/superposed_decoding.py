@@ -9,7 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import STATES, Kit
-from polydec.methods.registry.published_presets import PublishedPreset
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="superposed-decoding",
@@ -29,7 +29,21 @@ CARD = Card(
     published="at least 2.44 times faster than three and more separate texts (Llama-2-7B)",
 )
 PUBLISHED = PublishedPreset(
-    refused="its tables hold every continuation as it was counted, and ours hold the likeliest ones, discounted"
+    {
+        "interpolated": PublishedValue(
+            True,
+            "contexts of 1 to 5 tokens are added up with fixed weights; ours takes the longest",
+        ),
+        "as_counted": PublishedValue(
+            True,
+            "every continuation counts as often as it was seen; our usual table holds the likeliest ones, discounted",
+        ),
+        "late": PublishedValue(
+            True,
+            "ends are looked for among 2 x width pairs, up to the last token; ours stops sooner",
+        ),
+    },
+    unknown="its tables were counted in 100,000 documents or more, of RedPajama, and yours are what you count",
 )
 
 
@@ -52,14 +66,24 @@ def build(
         bool,
         "the table's contexts of 1 to 5 tokens are added up and unknown tokens dropped, as published; else the longest counts",
     ] = False,
+    as_counted: Annotated[
+        bool,
+        "take a table of every continuation as it was counted (--with DIR of `polydec train ngrams --order 5 "
+        "--as-counted`), as published",
+    ] = False,
+    late: Annotated[
+        bool,
+        "a text may end among the best 2 x width pairs, and the search goes on to the last token, as published",
+    ] = False,
 ) -> Decoder:
     from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.superposed import LEVELS, SuperposedSearch
+    from polydec.models.learned.kinds.ngram_counts import NgramCounts
     from polydec.models.learned.kinds.ngrams import NGrams
 
     # Without a table the law alone tells the texts apart.
-    table = kit.find_artefact(NGrams)
+    table = kit.needed_artefact(NgramCounts) if as_counted else kit.find_artefact(NGrams)
     levels = LEVELS if interpolated else ()
     return SuperposedSearch(
-        drop_greedy_rule(kit.target), width, temperature, kept, alpha, table, levels
+        drop_greedy_rule(kit.target), width, temperature, kept, alpha, table, levels, late
     )

@@ -58,6 +58,12 @@ def build(
     prompted: Annotated[
         bool, "the reward reads the prompt's text and the answer behind it, else the answer alone"
     ] = False,
+    indirect: Annotated[
+        float,
+        AtLeast(0),
+        ValueNote("0: direct transfer; research code: 2"),
+        "the draft model was aligned, with this pull to its origin, to the second reward of --with",
+    ] = 0.0,
 ) -> Decoder:
     from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.transfer import TransferQSearch
@@ -66,10 +72,11 @@ def build(
     # Continuations follow the request's rules, greedy at temperature 0; candidates are compared
     # under the law before the greedy rule.
     baseline = kit.target if own else kit.drafting
-    reward = kit.needed_artefact(TextReward).judge
+    reward = kit.needed_artefact(TextReward)
+    other = kit.needed_artefact(TextReward, lambda x: x is not reward).judge if indirect else None
     return TransferQSearch(
         drop_greedy_rule(kit.target),
-        reward,
+        reward.judge,
         baseline,
         own,
         candidates,
@@ -78,4 +85,6 @@ def build(
         weight,
         heat,
         prompted,
+        indirect,
+        other,
     )

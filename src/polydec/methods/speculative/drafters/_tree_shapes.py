@@ -12,6 +12,18 @@ from polydec.base.errors import RequestError
 Path = tuple[int, ...]
 Template = tuple[tuple[int, int], ...]
 """Of each node below the root (its parent's index, its rank), breadth first."""
+MOST_NODES = 1024
+USUAL_SHAPE = (3, 2, 1, 1, 1, 1, 0, 1)
+"""Set by hand: as many nodes as pay on a CPU."""
+PUBLISHED_NODES = 80
+RECORDED_PLACES = (
+    "0 00 000 1 0000 2 00000 3 01 10 000000 0000000 02 00000000 001 4 5 002 010 100 03 04 20 "
+    "0001 6 7 003 000000000 0100 1000 101 11 0002 000001 05 8 30 00001 020 01000 102 000010 "
+    "0010 004 005 0020 0003 0004 0005 10000 0000010 06 07 12 200 21 00010 00100 00002 00020 "
+    "010000 50 13 14 0000001 08 006 007 9 011 110 1010 22 300 40 00200 040 100000 0000100 050"
+)
+"""Ranks of the most accepted places, top down, the most accepted first; counted by `polydec train
+draft-tree` for `zoo:smollm2` (lab/reports/claims.md)."""
 
 
 def tree_template(paths: Sequence[Path]) -> Template:
@@ -36,7 +48,7 @@ def of_counts(shape: Sequence[int]) -> Template:
 
     Raises:
         RequestError: A count is not 0 to 64, there are counts of nodes that do not exist, or no
-            node or more than 256.
+            node or more than 1024.
     """
     out: list[tuple[int, int]] = []
     for i, n in enumerate(shape):
@@ -48,8 +60,8 @@ def of_counts(shape: Sequence[int]) -> Template:
                 "breadth first, such as 3,2,1"
             )
         out += [(i, rank) for rank in range(n)]
-    if not 1 <= len(out) <= 256:
-        raise RequestError(f"shape has {len(out)} nodes: it must have 1 to 256")
+    if not 1 <= len(out) <= MOST_NODES:
+        raise RequestError(f"shape has {len(out)} nodes: it must have 1 to {MOST_NODES}")
     return tuple(out)
 
 
@@ -63,6 +75,29 @@ def template_child_counts(paths: Sequence[Path]) -> tuple[int, ...]:
     while out and not out[-1]:
         out.pop()
     return tuple(out)
+
+
+def low_rank_paths(nodes: int) -> tuple[Path, ...]:
+    """The index paths of the lowest ranks and fewest levels.
+
+    A path costs 1 for each level and 1 for each rank on it, so a tree to begin with holds deep paths
+    of first children and wide ones near the root.
+
+    Args:
+        nodes: How many paths.
+
+    Returns:
+        The cheapest paths, breadth first; every beginning of one and the lower ranks of its parents
+        are among them.
+    """
+    chosen: list[Path] = []
+    shells: list[list[Path]] = [[()]]
+    while len(chosen) < nodes:
+        # What costs c ends with rank r behind a path that costs c - 1 - r.
+        cost = len(shells)
+        shells.append([(*path, r) for r in range(cost) for path in shells[cost - 1 - r]])
+        chosen += sorted(shells[-1], key=lambda path: (len(path), path))
+    return tuple(sorted(chosen[:nodes], key=lambda path: (len(path), path)))
 
 
 def most_accepted_paths(accepted: Mapping[Path, int], nodes: int) -> tuple[Path, ...]:
@@ -79,7 +114,7 @@ def most_accepted_paths(accepted: Mapping[Path, int], nodes: int) -> tuple[Path,
         The paths, breadth first.
     """
     chosen: set[Path] = set()
-    for path in sorted(accepted, key=lambda path: (-accepted[path], len(path), path)):
+    for path in sorted(accepted, key=lambda path: (-accepted[path], len(path) + sum(path), path)):
         # All beginnings of the path, and for each of them the siblings of lower rank: a template
         # with these can be written as child counts.
         need = {path[:i] for i in range(1, len(path) + 1)}
@@ -88,3 +123,40 @@ def most_accepted_paths(accepted: Mapping[Path, int], nodes: int) -> tuple[Path,
         if len(chosen | need) <= nodes:
             chosen |= need
     return tuple(sorted(chosen, key=lambda path: (len(path), path)))
+
+
+def recorded_places() -> dict[Path, int]:
+    """RECORDED_PLACES as counts: their order is known and their counts are not, so the first has the
+    largest."""
+    places = [tuple(map(int, place)) for place in RECORDED_PLACES.split()]
+    return {place: len(places) - i for i, place in enumerate(places)}
+
+
+def chosen_tree_shape(
+    shape: tuple[int, ...] | None, nodes: int | None, accepted: Mapping[Path, int] | None
+) -> tuple[int, ...]:
+    """Which tree a user asked for.
+
+    Args:
+        shape: Child counts that the user gave. None: none.
+        nodes: How many of the most accepted places. None: none was said.
+        accepted: How often each place was accepted, counted by the user. None: not counted.
+
+    Returns:
+        The given shape; else that of the most accepted places, where they were counted or a number
+        of them was given (of those that travel along then); else USUAL_SHAPE.
+
+    Raises:
+        RequestError: Both a shape and a number of places were given.
+    """
+    if shape is not None and nodes is not None:
+        raise RequestError(
+            f"shape is {','.join(map(str, shape))}, and counted is {nodes}: each says what the tree is, so leave one "
+            "of them out"
+        )
+    if shape is not None:
+        return shape
+    if accepted is None and nodes is None:
+        return USUAL_SHAPE
+    counts = recorded_places() if accepted is None else accepted
+    return template_child_counts(most_accepted_paths(counts, nodes or PUBLISHED_NODES))

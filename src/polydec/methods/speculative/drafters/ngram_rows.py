@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -97,6 +98,12 @@ class NgramRowsDrafter:
     def template(self) -> Template:
         return of_counts(self.shape)
 
+    @cached_property
+    def child_counts(self) -> tuple[int, ...]:
+        """Children of the root and of each node of the template, breadth first."""
+        count = Counter(above for above, _ in self.template)
+        return tuple(count[i] for i in range(len(self.template) + 1))
+
     def open_guess(self, prompt: Sequence[int], session: Session) -> NgramRowsGuess:
         """Begin a sequence.
 
@@ -157,13 +164,8 @@ class NgramRowsGuess(DraftGuess):
         tree = TreeBuilder(root)
         place = list[int | None]([0])
         context = [tuple(self.text[-self.config.longest :])]
-        # Children of each node of the template, breadth first.
-        counts = [
-            sum(above == i for above, _ in self.config.template)
-            for i in range(len(self.config.template) + 1)
-        ]
         # A parent that is missing leaves its whole branch out.
-        for at, count in enumerate(counts):
+        for at, count in enumerate(self.config.child_counts):
             node = place[at]
             if node is None or tree.depth[node] >= budget.depth:
                 row = None
