@@ -8,6 +8,7 @@ DPARALLEL = "lab/train/dparallel.py"
 DPARALLEL_TESTS = "tests/lab/train/test_train_diffusion.py"
 CONTEXT_TESTS = "tests/lab/train/test_train_context.py"
 REFRAG_TESTS = "tests/methods/steering/test_refrag.py"
+ANSWER_TESTS = "tests/lab/train/test_train_answers.py"
 GLANCE_TESTS = "tests/methods/speculative/drafters/test_block_filled.py"
 
 MUTANTS = [
@@ -143,5 +144,54 @@ MUTANTS = [
         "answering = HiddenThoughtAnswerer(load_directory(first.out).requires_grad_(True), spec.seed)",
         "answering = HiddenThoughtAnswerer(new_sum_network(spec), spec.seed)",
         f"{CONTEXT_TESTS}::test_what_answers_begins_as_what_thinks",
+    ),
+    Mutant(
+        "guidance for captions: train lm leaves no question out",
+        "lab/train/answers.py",
+        "    if spec.drop:\n            chosen",
+        "    if not spec:\n            chosen",
+        f"{ANSWER_TESTS}::test_a_share_of_the_questions_is_left_out",
+    ),
+    Mutant(
+        "guidance for captions: train diffusion leaves no question out",
+        "lab/train/diffusion_pairs.py",
+        "if spec.causal and spec.drop:",
+        "if spec.causal and not spec:",
+        f"{ANSWER_TESTS}::test_a_causal_model_of_the_same_pairs_reads_an_empty_question",
+    ),
+    Mutant(
+        "meap: the second copy is learned whole",
+        "lab/train/objectives/meap_answers.py",
+        "labels = np.full(len(tokens), IGNORED)",
+        "labels = np.array(row.labels)",
+        f"{ANSWER_TESTS}::test_the_second_copy_asks_for_exactly_what_it_masks",
+    ),
+    Mutant(
+        "meap: the second copy has no holes",
+        "lab/train/objectives/meap_answers.py",
+        "    tokens[at] = mask\n",
+        "",
+        f"{ANSWER_TESTS}::test_the_second_copy_asks_for_exactly_what_it_masks",
+    ),
+    Mutant(
+        "tokenunify: a masked step sees the left side alone",
+        "lab/train/objectives/token_unify.py",
+        "rows_of(labels), see_TT)",
+        "rows_of(labels), see_TT.tril())",
+        "tests/lab/train/test_train_objectives.py::test_masked_steps_learn_only_masks_behind_their_own_mark",
+    ),
+    Mutant(
+        "cm3: what fills a gap is not seen by the next one",
+        "request/gap_decoder.py",
+        "prompt += (*written, self.marks.filled)",
+        "prompt += (self.marks.filled,)",
+        "tests/request/test_gap_decoder.py::test_gaps_are_filled_in_order_behind_what_is_filled",
+    ),
+    Mutant(
+        "distillspec: a draft to begin with is not read",
+        "lab/train/draft.py",
+        "student.load_state_dict({k: begun.weights[k].float() for k in student.state_dict()})",
+        "pass",
+        "tests/lab/train/test_train_adapters.py::test_a_draft_goes_on_from_what_it_was",
     ),
 ]

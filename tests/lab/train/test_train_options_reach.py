@@ -24,6 +24,7 @@ COMMANDS = {command.name: command for command in training_commands()}
 TINY = LlamaShape(320, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64)
 TASKS = {"tasks": ("copy",), "steps": 2, "rows": 2, "width": 32, "layers": 1}
 OWN_TEXT = {"target": "zoo:tiny", "text": "samples", "steps": 2, "rows": 2}
+TUNED = {"target": "zoo:tiny-draft", "text": "samples", "steps": 2, "rows": 2}
 SMALL: dict[str, Mapping[str, Any]] = {
     "context": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
     "deer": {**OWN_TEXT, "layers": 1, "context": 64, "refine": 2, "muon": 0.0},
@@ -31,8 +32,20 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "draft": {**OWN_TEXT, "tokens": 0, "width": 32},
     "hyperfit": {"target": "zoo:tiny-draft", "data": "prose", "length": 8, "texts": 8, "rows": 2},
     "insertion": {**TASKS, "context": 48},
+    "lexical-units": {**TUNED, "ahead": 1},
     "lm": {"data": "prose", "steps": 2, "shape": TINY},
     "reasoner": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
+    "seq2seq": {
+        "data": "exchanges",
+        "steps": 2,
+        "tokens": 64,
+        "encoder": 1,
+        "decoder": 1,
+        "width": 32,
+        "vocab": 270,
+        "parts": (1, 1),
+    },
+    "skipping": {**TUNED, "target": "zoo:tiny"},
     "steps": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
     "words": {"data": "prose", "steps": 2, "rows": 2, "layers": 1, "width": 64},
 }
@@ -50,6 +63,7 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("draft", "width"): ((64,), {}),
     ("insertion", "context"): ((64,), {}),
     ("insertion", "tasks"): ((("slots",),), {}),
+    ("lexical-units", "alpha"): ((0.0,), {}),
     ("lm", "drop"): ((1.0,), {"data": None, "pairs": "exchanges"}),
     ("lm", "early_exit"): ((1.0,), {"shape": replace(TINY, layers=4)}),
     ("lm", "mask"): ((0.5,), {"objective": "meap"}),
@@ -62,6 +76,11 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("lm", "stages"): ((True,), {"objective": "tokenunify", "mixture": (0.5, 0.5, 0.0)}),
     ("lm", "train_mb"): (((0.004, 8.0, 6.0),), {}),
     ("reasoner", "kinds"): ((("make",),), {}),
+    ("seq2seq", "longest"): ((4, 5, 6, 7, 9, 10), {}),
+    ("seq2seq", "tokens"): ((640,), {}),
+    ("seq2seq", "vocab"): ((280,), {}),
+    ("skipping", "even"): ((False,), {"speed": 1.2}),
+    ("skipping", "speed"): ((3.0,), {}),
     ("steps", "budgets"): ((("none",),), {}),
     ("steps", "longest"): ((48,), {}),
     ("words", "train_mb"): ((0.004,), {}),
