@@ -60,6 +60,7 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("reasoner", "kinds"): ((("make",),), {}),
     ("steps", "budgets"): ((("none",),), {}),
     ("steps", "longest"): ((48,), {}),
+    ("words", "chained"): ((True,), {"kind": "byte2word"}),
     ("words", "train_mb"): ((0.004,), {}),
     ("words", "vocab"): ((280,), {"kind": "tokens"}),
 }
