@@ -1,6 +1,6 @@
 """Byte2Word beside a table of token embeddings at equal text: bits a byte, slips, and what the embeddings weigh.
 
-    python -m benchmarks.studies.byte2word --out DIR --csv lab/reports/byte2word.csv [--data DIR] [--steps 250] [--seeds 0 1 2]
+    python benchmarks/byte2word.py --out DIR --csv lab/reports/byte2word.csv [--data DIR] [--steps 250] [--seeds 0 1 2]
 
 Three seeds of each kind. Rows of a kind hold about 256 bytes of text: 85 tokens, or 134 pieces with the end marks of words.
 bits: held-out bits a byte; slips: the same where a tenth of the letters is replaced; cost: what slips cost, in bits; share:
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.csv_rows import merge_csv
+from csv_rows import merge_csv
 
 from polydec.lab.train.specs.words import WordsSpec
 from polydec.lab.train.words import train_words
