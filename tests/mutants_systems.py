@@ -10,8 +10,98 @@ CONTEXT_TESTS = "tests/lab/train/test_train_context.py"
 REFRAG_TESTS = "tests/methods/steering/test_refrag.py"
 ANSWER_TESTS = "tests/lab/train/test_train_answers.py"
 GLANCE_TESTS = "tests/methods/speculative/drafters/test_block_filled.py"
+PLANNER = "models/learned/kinds/plan_extractor.py"
+PLAN_GUIDED = "methods/search/loop/plan_guided.py"
+PLAN_GUIDED_TESTS = "tests/methods/search/test_plan_guided.py"
+TRAIN_PLANS_TESTS = "tests/lab/train/test_train_plans.py"
+BYTE_WORDS = "models/nets/byte_words.py"
+BYTE_WORDS_TESTS = "tests/lab/train/test_byte2word.py"
 
 MUTANTS = [
+    Mutant(
+        "plan-guided: a clause stands in a plan twice",
+        PLANNER,
+        "logits_BN.scatter(1, plan_BP + FIRST, -math.inf)",
+        "logits_BN.clone()",
+        f"{PLAN_GUIDED_TESTS}::test_plans_are_the_likeliest_ones_by_enumeration",
+    ),
+    Mutant(
+        "plan-guided: plans of the same clauses are written twice",
+        PLANNER,
+        "best.setdefault(frozenset(plan.clauses), plan)",
+        "best.setdefault(frozenset(enumerate(plan.clauses)), plan)",
+        f"{PLAN_GUIDED_TESTS}::test_plans_are_the_likeliest_ones_by_enumeration",
+    ),
+    Mutant(
+        "plan-guided: all clauses are marked",
+        PLAN_GUIDED,
+        "mark_clauses(source, spans, plan.clauses, self.extractor.marks)",
+        "mark_clauses(source, spans, range(len(spans)), self.extractor.marks)",
+        f"{PLAN_GUIDED_TESTS}::test_every_text_is_the_beam_search_of_its_own_marks",
+    ),
+    Mutant(
+        "plan-guided: the first plan always wins",
+        PLAN_GUIDED,
+        "sorted(texts, key=lambda text: -(text.score or 0.0))",
+        "list(texts)",
+        f"{PLAN_GUIDED_TESTS}::test_the_model_judges_texts_by_the_source_without_marks",
+    ),
+    Mutant(
+        "plan-guided: wrong marks are not unlearned",
+        "lab/train/plan_likelihood.py",
+        "loss = loss - (1 - chance_N).clamp(min=1e-5).log().mean()",
+        "loss = loss + 0 * chance_N.mean()",
+        f"{TRAIN_PLANS_TESTS}::test_the_loss_of_marks_is_likelihood_twice_and_unlikelihood_of_wrong_ones",
+    ),
+    Mutant(
+        "plan-guided: no salience is learned",
+        "lab/train/plan_extractor.py",
+        "nats + salience * apart",
+        "nats + 0 * apart",
+        f"{TRAIN_PLANS_TESTS}::test_what_points_learns_plans_and_salience_whatever_stands_beside_a_pair",
+    ),
+    Mutant(
+        "plan-guided: an oracle plan only grows",
+        "lab/train/oracle_plans.py",
+        "max((list(nearest), grown), key=plan_score)",
+        "grown",
+        f"{TRAIN_PLANS_TESTS}::test_an_oracle_plan_is_the_better_of_two",
+    ),
+    Mutant(
+        "byte2word: bytes have no places",
+        BYTE_WORDS,
+        ' + w["places"][: row_QS.shape[1]]',
+        "",
+        f"{BYTE_WORDS_TESTS}::test_places_of_bytes_count",
+    ),
+    Mutant(
+        "byte2word: a mean of the bytes in place of attention",
+        BYTE_WORDS,
+        'torch.einsum("nd,qsnd->qns", w["query"], key_QSND)',
+        '0 * torch.einsum("nd,qsnd->qns", w["query"], key_QSND)',
+        f"{BYTE_WORDS_TESTS}::test_a_vector_is_the_attention_of_each_learned_query",
+    ),
+    Mutant(
+        "byte2word: what fills a word up is read",
+        BYTE_WORDS,
+        "row_QS[:, None] < 0",
+        "row_QS[:, None] < -9",
+        f"{BYTE_WORDS_TESTS}::test_what_fills_a_word_up_is_not_read",
+    ),
+    Mutant(
+        "byte2word: all pieces of a word have one law",
+        BYTE_WORDS,
+        'state_RH + w["steps"][place_R]',
+        'state_RH + w["steps"][0]',
+        f"{BYTE_WORDS_TESTS}::test_pieces_of_a_word_are_independent_given_its_state",
+    ),
+    Mutant(
+        "byte2word: a chained piece does not see the one before it",
+        BYTE_WORDS,
+        "    if c.chained:\n        seen_RH",
+        "    if False:\n        seen_RH",
+        f"{BYTE_WORDS_TESTS}::test_pieces_of_a_word_are_independent_given_its_state",
+    ),
     Mutant(
         "superposed: the leader's embedding alone is fed",
         SUPERPOSED,

@@ -31,6 +31,8 @@ from made import (
     told,
 )
 
+from polydec.lab.bench.intervals import student_interval
+
 BEGIN, END = "<!-- results: made by lab/reports/results.py -->", "<!-- end -->"
 
 # ---- where they come from ----
@@ -152,6 +154,12 @@ CLASSIFY = Run(
     "python benchmarks/classify.py lab/reports/classify.csv",
     "any: counts, no times",
     "2223a571",
+)
+BYTE2WORD = Run(
+    "lab/reports/byte2word.csv",
+    "python benchmarks/byte2word.py --steps 150 --out DIR --csv lab/reports/byte2word.csv",
+    "any: counts, no times",
+    "9aba97c8",
 )
 IN_A_ROW = Run(
     "lab/reports/edits-in-a-row.csv",
@@ -495,6 +503,23 @@ WAYS_TO_SORT = {
 def classify_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     row = pick(CLASSIFY, way=WAYS_TO_SORT[cells[0]])
     return row and [row[name] for name in ("accuracy", "least", "most", "deviation")]
+
+
+def of_three_seeds(rows: Sequence[Row], name: str) -> list[str]:
+    """The mean of a column over three seeds, and its interval."""
+    values = column(rows, name)
+    assert len(values) == 3, (name, len(values))
+    return [str(fmean(values)), *map(str, student_interval(values))]
+
+
+def byte2word_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A kind of `train words` that reads tokens, or words of bytes."""
+    rows = [r for r in BYTE2WORD.rows if r["kind"] == cells[0].replace("`", "")]
+    if not rows:
+        return None
+    counts = [rows[0][name] for name in ("weights", "embeddings")]
+    figures = [of_three_seeds(rows, name) for name in ("bits", "slips", "cost")]
+    return [*counts, *(x for three in figures for x in three)]
 
 
 CANVASES = {
@@ -856,6 +881,12 @@ TABLES = (
         "| | accuracy | of the worst and the best prompt or set | deviation over them |",
         CLASSIFY,
         classify_row,
+    ),
+    Table(
+        "lab/reports/words-measured.md",
+        "| kind | weights | of its embeddings | bits a byte | with slips | cost |",
+        BYTE2WORD,
+        byte2word_row,
     ),
     Table(
         "docs/diffusion.md",

@@ -14,10 +14,11 @@ SEARCHES = [
     name
     for name, m in registry.recipe_modules().items()
     if m.CARD.kind == "search"
-    and name not in ("exact-extract", "exact-mode", "generative-fusion-decoding")
+    and name not in ("exact-extract", "exact-mode", "generative-fusion-decoding", "plan-guided")
 ]
 """exact-extract answers with spans of its prompt, exact-mode ranks by whole log-probabilities, generative-fusion-decoding reads
-a second model: test_likeliest.py, test_exact_mode.py and test_fused_beam.py of tests/methods/search check them."""
+a second model, plan-guided what plans: tests/methods/search checks them, in test_likeliest.py, test_exact_mode.py,
+test_fused_beam.py and test_plan_guided.py."""
 
 
 @pytest.mark.parametrize("name", SEARCHES)

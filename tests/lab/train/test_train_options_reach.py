@@ -83,6 +83,7 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("skipping", "speed"): ((3.0,), {}),
     ("steps", "budgets"): ((("none",),), {}),
     ("steps", "longest"): ((48,), {}),
+    ("words", "chained"): ((True,), {"kind": "byte2word"}),
     ("words", "train_mb"): ((0.004,), {}),
     ("words", "vocab"): ((280,), {"kind": "tokens"}),
 }

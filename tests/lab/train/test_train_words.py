@@ -28,7 +28,7 @@ from polydec.lab.train.words import train_words
 from polydec.models.formats import word_config
 from polydec.models.formats.word_config import WordConfig
 from polydec.models.nets.query import NetworkQuery
-from polydec.models.nets.words import WordNetwork, word_tensor_shapes
+from polydec.models.nets.words import pooled_word_network, word_tensor_shapes
 from polydec.models.sessions.lm import CausalLaw
 
 SMALL = WordConfig(8, 0, (1, 2), 32, 2, 32, 2, 3, context=64)
@@ -50,7 +50,7 @@ def spoken(seed=0, config=SMALL):
 
 
 def served(network):
-    return WordNetwork(network.c, network.state_dict())
+    return pooled_word_network(network.c, network.state_dict())
 
 
 def row(network, tokens):
@@ -134,7 +134,9 @@ def test_a_byte_changes_its_own_word_alone():
 
 
 def test_words_end_with_what_parts_them_or_at_their_length():
-    word, offset = spoken().word_places(torch.tensor([[0, 3, 4, 1, 1, 3, 3, 3, 3, 2]]))
+    word, offset = word_pooled.word_places(
+        torch.tensor([[0, 3, 4, 1, 1, 3, 3, 3, 3, 2]]), SMALL.ends, SMALL.longest
+    )
     assert word.tolist() == [[0, 0, 0, 1, 2, 2, 2, 3, 3, 4]]
     assert offset.tolist() == [[0, 1, 2, 0, 0, 1, 2, 0, 1, 0]]
 
@@ -389,7 +391,7 @@ def test_weights_of_another_shape_are_refused():
     weights = dict(spoken().state_dict())
     weights["up.weight"] = weights["up.weight"][:4]
     with pytest.raises(FileError, match=r"up.weight has shape \(4, 32\)"):
-        WordNetwork(SMALL, weights)
+        pooled_word_network(SMALL, weights)
     assert set(weights) == set(word_tensor_shapes(SMALL))
 
 

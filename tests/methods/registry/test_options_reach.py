@@ -79,6 +79,7 @@ OF_METHOD: dict[str, Mapping[str, Any]] = {
     "step-beam": STEPS,
     "stoc-tot": {"longest": 4},
     "multi-view-multi-path": {"answers": "a|b"},
+    "plan-guided": {"plans": 4, "shortest": 1},
 }
 """Options with which a method does on a toy what it is there for."""
 
@@ -166,6 +167,11 @@ CASES: dict[tuple[str, str], Case] = {
     ("multi-view-multi-path", "answers"): case("a|c", toy=replace(SAMPLED, seed=2, most=32)),
     ("multi-view-multi-path", "caption"): case(2, 0, views="a"),
     ("multi-view-multi-path", "shared"): case(toy=replace(SAMPLED, seed=2), most=4),
+    ("plan-guided", "early"): case(True, toy=Toy(ends=True, most=24)),
+    ("plan-guided", "judge_penalty"): case(own=True),
+    ("plan-guided", "length_penalty"): case(-4.0, 4.0, toy=Toy(ends=True, most=24)),
+    ("plan-guided", "longest"): case(1),
+    ("plan-guided", "plan_penalty"): case(weight=0.0),
     ("ppd", "by_state"): case(rows=6, nodes=4),
     ("scylla", "widths"): case("1:8,4:4"),
     ("scylla", "nodes"): case(4, toy=Toy(costs=PassCosts((1.0, 1.01, 1.02, 1.03)))),

@@ -17,9 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from polydec.base.errors import PolydecError
 from polydec.lab.fuzz.fuzz_files import _write_directory, _write_gguf, _write_other
 from polydec.lab.testing.toy import toy_law
+from polydec.models.formats.byte_word_config import ByteWordConfig
 from polydec.models.formats.tensor_files import load_torch_file, open_weights
 from polydec.models.formats.word_config import WordConfig
 from polydec.models.learned import artefacts
+from polydec.models.nets.byte_words import byte_word_tensor_shapes
 from polydec.models.nets.words import word_tensor_shapes
 from polydec.models.sessions import checkpoint
 
@@ -130,6 +132,16 @@ def _words(at):
     )
 
 
+def _byte_words(at):
+    at.mkdir()
+    config = ByteWordConfig(60, 0, (1, 2), 32, 1, 8, 2, 260, 3, context=64)
+    (at / "config.json").write_text(json.dumps(config.to_json(eos=1)))
+    tensors = {n: torch.ones(s) * 0.1 for n, s in byte_word_tensor_shapes(config).items()}
+    save_file(
+        {**tensors, "pieces": torch.zeros(60, 3, dtype=torch.int16)}, at / "model.safetensors"
+    )
+
+
 def _masked(at):
     _write_directory(at)
     config = json.loads((at / "config.json").read_text())
@@ -143,6 +155,7 @@ def _family(name):
 
 MODELS = {
     "word-pooled": _words,
+    "byte2word": _byte_words,
     "masked": _masked,
     "llama": lambda at: _write_directory(at) and None,
     **{name: _family(name) for name in ("phi4-mini", "gpt-oss", "qwen3-moe", "gemma3")},

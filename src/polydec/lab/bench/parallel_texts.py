@@ -9,12 +9,12 @@ meaning is kept. So the tasks have names of their own: their scores are not the 
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from collections.abc import Sequence
 from math import exp, log
 
 from polydec.lab.bench.problem import BenchProblem
+from polydec.lab.train.rouge import lower_case_words
 
 THEMES = {
     "kitchen": ("oven", "spoon", "bread", "butter", "kettle", "plate", "recipe", "sugar"),
@@ -152,11 +152,6 @@ def agreement_problem(seed: int, number: int) -> BenchProblem:
         is_right,
         lambda answer: is_right(answer) if answer.strip().count(".") == 1 else 0.0,
     )
-
-
-def lower_case_words(text: str) -> list[str]:
-    """The words of a text in lower case, without punctuation."""
-    return re.findall(r"[a-z0-9]+", text.lower())
 
 
 def bleu_score(written: Sequence[str], meant: Sequence[str], most: int = 4) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,24 @@ from polydec.lab.train import pairs
 from polydec.lab.train.data import BEGIN, END, held_out
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.oracle_plans import (
+    CLAUSE_MARKS,
+    PlannedPair,
+    clause_mark_ids,
+    plan_of_pair,
+)
 from polydec.lab.train.pairs import EncodedPairs, TextPair
+from polydec.lab.train.plan_likelihood import plan_likelihood_loss
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.seq2seq import HEAD, Seq2SeqSpec
 from polydec.lab.train.t5 import TrainableT5, pad_id_rows, published_t5_tensors
-from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
+from polydec.lab.train.tokens import (
+    byte_level_pieces,
+    mark_id,
+    tokenizer_files,
+    train_tokenizer,
+    with_marks,
+)
 from polydec.models.formats.seq2seq import T5Shape, read_seq2seq_config
 from polydec.models.sessions.sources import find_checkpoint
 
@@ -63,6 +77,25 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
     fast = is_bf16_run(out / STATE)
     # Pairs of similar lengths are learned together, so that little is padding.
     steps = pairs.BucketBatchSampler(examples.lengths, spec.tokens, *spec.parts, spec.seed)
+
+    # What the marks of plans need; looked up only where they are learned.
+    marks = clause_mark_ids(tokenizer) if spec.plans else (0, 0)
+    pieces = byte_level_pieces(tokenizer) if spec.plans else []
+
+    @cache
+    def planned_pair(i: int) -> PlannedPair:
+        """A learned pair with its plan, found once. i: its number."""
+        return plan_of_pair(examples.learned[i], pieces, tokenizer.decode)
+
+    def marked_loss(step: int) -> tuple[Tensor, int]:
+        """The loss of a step that learns to write what is marked."""
+        return plan_likelihood_loss(
+            lambda rows: score_pairs(network, rows, begin, fast),
+            [planned_pair(i) for i in steps.indices_of_step(step)],
+            marks,
+            spec.smooth,
+            np.random.default_rng([spec.seed, 5, step]),
+        )
 
     def step_loss(step: int) -> tuple[Tensor, int]:
         chosen = [examples.learned[i] for i in steps.indices_of_step(step)]
@@ -111,13 +144,15 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
             )
 
     schedule = TrainingSchedule(spec.steps, spec.rate, warmup=spec.warmup, muon=spec.muon)
-    same = run_identity(spec, "drop", bf16=fast, pairs=examples.digest)
+    same = run_identity(spec, "drop", "plans", bf16=fast, pairs=examples.digest)
     # An option that is off has no part in the identity.
     if spec.drop:
         same["drop"] = spec.drop
+    if spec.plans:
+        same["plans"] = True
     return TrainingRun(
         network,
-        step_loss,
+        marked_loss if spec.plans else step_loss,
         schedule,
         same,
         save_checkpoint_at,
@@ -161,7 +196,10 @@ def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Token
     else:
         # Held-out texts have no part in the vocabulary either.
         learned = [p for p in texts if not held_out(p.source)][:TEXTS]
-        tokenizer = train_tokenizer((t for p in learned for t in (p.source, p.target)), spec.vocab)
+        sides = (t for p in learned for t in (p.source, p.target))
+        tokenizer = train_tokenizer(sides, spec.vocab, CLAUSE_MARKS if spec.plans else ())
+    if spec.plans:
+        tokenizer = with_marks(tokenizer, CLAUSE_MARKS)
     end = mark_id(tokenizer, END)
     # Sources have no BEGIN, as in T5; both sides end with END.
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -9,6 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
+from polydec.models.text.tokenizer import byte_alphabet
 
 CHAT = (
     "{{ '"
@@ -90,6 +91,17 @@ def mark_id(tokenizer: Tokenizer, mark: str) -> int:
             f"tokenizer has no token {mark}: one that was trained here, or beside a model of the zoo, has it"
         )
     return token
+
+
+def byte_level_pieces(tokenizer: Tokenizer) -> list[bytes | None]:
+    """The bytes of each token of a byte-level tokenizer; None for marks."""
+    alphabet = byte_alphabet()
+    marks = tokenizer.get_added_tokens_decoder()
+    out: list[bytes | None] = [None] * tokenizer.get_vocab_size()
+    for name, i in tokenizer.get_vocab().items():
+        if i not in marks:
+            out[i] = bytes(alphabet[x] for x in name)
+    return out
 
 
 def with_marks(tokenizer: Tokenizer, marks: Sequence[str]) -> Tokenizer:

@@ -130,7 +130,8 @@ def _course(spec: WordsSpec) -> TrainingRun:
         network,
         step_loss,
         TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)),
-        run_identity(spec, bf16=bf16),
+        # An option that is off has no part in the identity.
+        run_identity(spec, *(() if spec.chained else ("chained",)), bf16=bf16),
         lambda out, result: kind.save(out, network, tokenizer, spec),
         measure_result,
         deep=layer_matrices(network),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -15,12 +15,14 @@ from polydec.base.errors import FileError, PolydecError, RequestError
 from polydec.base.options import convert_annotated_value
 from polydec.core.types import TokenVocabulary
 from polydec.models import native as cpu
-from polydec.models.formats import edge, seq2seq, word_config
+from polydec.models.formats import byte_word_config, edge, seq2seq, word_config
 from polydec.models.formats.adapters import LoraMergedWeights
 from polydec.models.formats.architectures import FAMILIES
+from polydec.models.nets.byte_words import ByteWordCodec, byte_word_network
 from polydec.models.nets.seq2seq import build as build_seq2seq
 from polydec.models.nets.transformer import LlamaTransformer
-from polydec.models.nets.words import WordNetwork
+from polydec.models.nets.word_backbone import WordBackboneNetwork
+from polydec.models.nets.words import PooledWordCodec, pooled_word_network
 from polydec.models.sessions import denoiser, inserter
 from polydec.models.sessions.denoiser import MaskedDenoiser
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
@@ -330,7 +332,7 @@ def _network(
     if seq2seq.is_seq2seq(source.config):
         config = seq2seq.read_seq2seq_config(source.config, source.generation)
         return build_seq2seq(config, source.weights, dtype=kind, device=device), why
-    if source.config.get("model_type") == word_config.MODEL_TYPE:
+    if source.config.get("model_type") in _WORD_NETWORKS:
         return _words(source, dtype, device), why
     if llama:
         return LlamaTransformer.build(source.config, source.weights, dtype=kind, device=device), why
@@ -344,11 +346,28 @@ def _network(
     return hf.load_hf_network(source.path, weights=source.weights, dtype=kind, device=device), why
 
 
-def _words(source: CheckpointFiles, dtype: str, device: str) -> WordNetwork:
+def _words(source: CheckpointFiles, dtype: str, device: str) -> WordBackboneNetwork:
     """A model whose backbone reads words. Raises RequestError where it is to compute with anything
     else than float32 here."""
+    called, build = _WORD_NETWORKS[source.config["model_type"]]
     if dtype not in ("auto", "torch", "float32") or device != "cpu":
         raise RequestError(
-            f"dtype is {dtype!r} and device {device!r}: a word-pooled model computes in float32 on 'cpu'"
+            f"dtype is {dtype!r} and device {device!r}: a {called} model computes in float32 on 'cpu'"
         )
-    return WordNetwork(word_config.read_word_config(source.config), source.weights)
+    return build(source.config, source.weights)
+
+
+def _pooled_words(config: Mapping[str, Any], weights: Mapping[str, Any]) -> WordBackboneNetwork:
+    return pooled_word_network(word_config.read_word_config(config), weights)
+
+
+def _byte_words(config: Mapping[str, Any], weights: Mapping[str, Any]) -> WordBackboneNetwork:
+    return byte_word_network(byte_word_config.read_byte_word_config(config), weights)
+
+
+_WORD_NETWORKS = {
+    word_config.MODEL_TYPE: (PooledWordCodec.called, _pooled_words),
+    byte_word_config.MODEL_TYPE: (ByteWordCodec.called, _byte_words),
+}
+"""Networks whose backbone reads words, by the config's model type: what such a model is called, and what
+builds it."""

@@ -32,6 +32,8 @@ class Seq2SeqSpec:
         inner: Units of the MLPs; 0: four times the width.
         parts: Buckets by the source's length, and of each by the target's.
         smooth: Share of a label that goes to all tokens alike.
+        plans: Sources are learned without marks, with marks around the clauses that the text says, and
+            unlearned with marks around others.
         drop: A source that is left out is an empty text, as an empty negative prompt is.
     """
 
@@ -54,6 +56,9 @@ class Seq2SeqSpec:
         InRange(0, 1),
         "share of the sources that are left out, so that guidance knows the law without one (0: none)",
     ] = 0.0
+    plans: Annotated[
+        bool, "learn to write what is marked in the source, for plan-guided (docs/sources.md)"
+    ] = False
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     parts: Annotated[tuple[int, int], NoFlag(), "buckets by both lengths"] = (8, 3)
@@ -67,6 +72,10 @@ class Seq2SeqSpec:
         # All heads have one size.
         if self.width % HEAD:
             raise RequestError(f"width is {self.width}: it must be a multiple of {HEAD}")
+        if self.plans and self.drop:
+            raise RequestError(
+                f"drop is {self.drop} and plans is true: a source that is left out has no clauses; leave one of them out"
+            )
         if min(self.parts) < 1:
             raise RequestError(f"parts is {self.parts}: both must be at least 1")
 

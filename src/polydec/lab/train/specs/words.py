@@ -24,7 +24,7 @@ from polydec.lab.train.specs.fields import (
 CONTEXT = 1024
 """Bytes of a text that the models read."""
 
-UNITS = ("bytes", "lexinvariant", "word-pooled", "hat", "tokens")
+UNITS = ("bytes", "lexinvariant", "word-pooled", "hat", "byte2word", "tokens")
 """Kinds of models; `lab/train/word_kinds/word_kind_names.py` has them."""
 
 
@@ -38,8 +38,10 @@ class WordsSpec:
         width: Width of the network; of word-pooled and hat that of the backbone, whose encoder and
             decoder are half or a quarter as wide.
         layers: Layers of the network, or of the backbone.
+        longest: Of byte2word the bytes that are read of a word, and the pieces at which it ends at the
+            latest.
         length: Length of a row in what the kind reads: bytes, for hat with an end mark a word, or
-            tokens.
+            tokens; for byte2word pieces with an end mark a word.
     """
 
     out: Resumed
@@ -51,8 +53,15 @@ class WordsSpec:
     width: Annotated[int, InRange(64, 4096), "of the network, a multiple of 64"] = 128
     layers: Layers = 4
     slots: Annotated[int, InRange(1, 16), "vectors of a word (word-pooled)"] = 4
-    longest: Annotated[int, InRange(2, 64), "bytes of a word at most (word-pooled, hat)"] = 12
-    vocab: Annotated[int, InRange(260, 65536), "tokens of the vocabulary (tokens)"] = 1024
+    longest: Annotated[
+        int, InRange(2, 64), "bytes of a word at most (word-pooled, hat, byte2word)"
+    ] = 12
+    chained: Annotated[
+        bool, "a piece of a word sees the one before it, not its state alone (byte2word)"
+    ] = False
+    vocab: Annotated[int, InRange(260, 65536), "tokens of the vocabulary (tokens, byte2word)"] = (
+        1024
+    )
     train_mb: Annotated[float, GreaterThan(0), "megabytes of each kind of text to train on"] = 4.0
     held_kb: Annotated[float, GreaterThan(0), NoFlag(), "kilobytes of held-out text"] = 60.0
     texts: Annotated[tuple[str, ...], NoFlag(), "kinds of text"] = TEXTS[:1]

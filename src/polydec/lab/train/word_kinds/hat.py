@@ -42,11 +42,22 @@ def build_hat_tokenizer(spec: WordsSpec, texts: Sequence[str]) -> Tokenizer:
     Returns:
         The tokenizer.
     """
-    out = train_tokenizer([], 256 + len(SPECIAL) + 1, (WORD,))
+    return with_word_marks(train_tokenizer([], 256 + len(SPECIAL) + 1, (WORD,)))
+
+
+def with_word_marks(tokenizer: Tokenizer) -> Tokenizer:
+    """Let a tokenizer put its end mark wherever white space follows something else.
+
+    Args:
+        tokenizer: One that has the mark; changed in place.
+
+    Returns:
+        The same tokenizer.
+    """
     # The normaliser inserts the mark as text, so it must be matched in normalised text.
-    out.add_special_tokens([AddedToken(WORD, special=True, normalized=True)])
-    out.normalizer = normalizers.Replace(Regex(SPLIT), WORD)
-    return out
+    tokenizer.add_special_tokens([AddedToken(WORD, special=True, normalized=True)])
+    tokenizer.normalizer = normalizers.Replace(Regex(SPLIT), WORD)
+    return tokenizer
 
 
 def hat_word_ends(tokens: Tokenizer) -> frozenset[int]:

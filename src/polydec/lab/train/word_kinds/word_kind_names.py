@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from polydec.lab.train.word_kinds import hat, lexinvariant, plain_bytes, tokens, word_pooled
+from polydec.lab.train.word_kinds import (
+    byte2word,
+    hat,
+    lexinvariant,
+    plain_bytes,
+    tokens,
+    word_pooled,
+)
 from polydec.lab.train.word_kinds.protocols import WordModelKind
 
 KINDS: Mapping[str, WordModelKind] = {
@@ -12,5 +19,6 @@ KINDS: Mapping[str, WordModelKind] = {
     "lexinvariant": lexinvariant.KIND,
     "word-pooled": word_pooled.KIND,
     "hat": hat.KIND,
+    "byte2word": byte2word.KIND,
     "tokens": tokens.KIND,
 }

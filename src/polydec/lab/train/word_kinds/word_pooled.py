@@ -68,7 +68,7 @@ class WordPooled(nn.Module):
         """Logits of what follows each token, the first of which is BEGIN, shape ``[B, T, V]``."""
         c = self.c
         B = len(token_BT)
-        word_BT, offset_BT = self.word_places(token_BT)
+        word_BT, offset_BT = word_places(token_BT, c.ends, c.longest)
         W = int(word_BT.max()) + 1
         L = c.longest
         n = c.slots
@@ -94,18 +94,6 @@ class WordPooled(nn.Module):
         # The vector before byte `offset` of a word predicts it.
         out_BTE = x_QSE[number_BW.gather(1, word_BT), n - 1 + offset_BT]
         return F.linear(self.last(out_BTE), self.embed_tokens.weight)
-
-    def word_places(self, token_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """For what follows each token: the number of its word, and its place in the word."""
-        word = torch.zeros_like(token_BT)
-        offset = torch.zeros_like(token_BT)
-        ends_BT = torch.isin(token_BT, torch.tensor(self.c.ends))
-        # A word ends after an end byte, or when it is as long as a word may be.
-        for t in range(1, token_BT.shape[1]):
-            over = ends_BT[:, t] | (offset[:, t - 1] + 1 >= self.c.longest)
-            word[:, t] = word[:, t - 1] + over
-            offset[:, t] = torch.where(over, 0, offset[:, t - 1] + 1)
-        return word, offset
 
     def byte_embeddings(self, byte_QL: Tensor) -> Tensor:
         """Embeddings of bytes; those of filled-up places are never seen."""
@@ -134,6 +122,28 @@ class WordPooled(nn.Module):
         for layer in self.layers:
             x_BPH = layer(x_BPH, cos_PD, sin_PD)
         return self.norm(x_BPH).unflatten(1, (W, n))
+
+
+def word_places(token_BT: Tensor, ends: Sequence[int], longest: int) -> tuple[Tensor, Tensor]:
+    """For what follows each token: the number of its word, and its place in the word.
+
+    Args:
+        token_BT: Token ids, the first of a row before its first word.
+        ends: Tokens that end a word.
+        longest: Tokens of a word, which ends there at the latest.
+
+    Returns:
+        Two tensors of the shape of `token_BT`.
+    """
+    word = torch.zeros_like(token_BT)
+    offset = torch.zeros_like(token_BT)
+    ends_BT = torch.isin(token_BT, torch.tensor(ends))
+    # A word ends after an end, or when it is as long as a word may be.
+    for t in range(1, token_BT.shape[1]):
+        over = ends_BT[:, t] | (offset[:, t - 1] + 1 >= longest)
+        word[:, t] = word[:, t - 1] + over
+        offset[:, t] = torch.where(over, 0, offset[:, t - 1] + 1)
+    return word, offset
 
 
 def word_layer_shapes(c: WordConfig) -> tuple[LlamaShape, LlamaShape]:
@@ -197,7 +207,20 @@ def save_word_pooled_network(
         tokenizer: Its tokenizer.
         spec: Options; not used.
     """
-    config = network.c.to_json(eos=mark_id(tokenizer, END))
+    save_word_directory(out, network, tokenizer, network.c.to_json(eos=mark_id(tokenizer, END)))
+
+
+def save_word_directory(
+    out: Path, network: nn.Module, tokenizer: Tokenizer, config: Mapping[str, Any]
+) -> None:
+    """Write weights, tokenizer and config, each file at once.
+
+    Args:
+        out: Directory to write.
+        network: The trained network.
+        tokenizer: Its tokenizer.
+        config: Content of config.json.
+    """
     out.mkdir(parents=True, exist_ok=True)
     weights = {k: v.detach().contiguous() for k, v in network.state_dict().items()}
     replace_file_atomically(
@@ -228,7 +251,8 @@ def backbone_position_figures(
         `backbone_positions_a_byte`.
     """
     rows = [ids[: length + 1] for ids in texts if len(ids) > 64][:32]
-    words = sum(int(network.word_places(torch.tensor([ids]))[0].max()) for ids in rows)
+    c = network.c
+    words = sum(int(word_places(torch.tensor([ids]), c.ends, c.longest)[0].max()) for ids in rows)
     count = sum(len(ids) - 1 for ids in rows)
     return {"backbone_positions_a_byte": network.c.slots * words / max(1, count)}
 

@@ -44,12 +44,7 @@ class NBestAnswers:
         Called after every pass with all of these texts.
         """
         sure = len(common_prefix_tokens(texts))
-        # A text that is no longer among them lost: a trace shows it pruned.
-        stay = {id(text) for text in texts}
-        for text in self._live:
-            if id(text) not in stay:
-                text.send_prune()
-        self._live = texts
+        self._live = prune_lost_texts(self._live, texts)
         for answer in self._answers:
             if sure > len(answer.tokens):
                 answer.follow_text(texts[0], sure)
@@ -82,3 +77,22 @@ class NBestAnswers:
             # sum.
             mine = replace(mine, scored=0, ended=0, written=0, judged=0)
         return out
+
+
+def prune_lost_texts(
+    before: Sequence[AnswerText], texts: Sequence[AnswerText]
+) -> Sequence[AnswerText]:
+    """Show in a trace that texts which are no longer among those that may win are pruned.
+
+    Args:
+        before: Texts that might win before a pass.
+        texts: Those that may win after it.
+
+    Returns:
+        The latter.
+    """
+    stay = {id(text) for text in texts}
+    for text in before:
+        if id(text) not in stay:
+            text.send_prune()
+    return texts

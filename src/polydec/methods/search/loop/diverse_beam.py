@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
@@ -108,6 +108,25 @@ class DiverseBeamSearch:
             RequestError: More answers are asked for than there are beams; nothing was fed yet.
         """
         best = NBestAnswers(into, self.width)
+        ended, stats = await self.search_texts(request, into, best.write_certain_text)
+        return best.answers_of([b.text for b in ended], replace(stats, ended=len(ended)))
+
+    async def search_texts(
+        self,
+        request: Request,
+        into: Transcript,
+        follow: Callable[[Sequence[AnswerText]], None] = lambda texts: None,
+    ) -> tuple[list[BeamHypothesis], SearchStats]:
+        """Search, and write no answer.
+
+        Args:
+            request: What is asked.
+            into: Record of the request, which gets the texts that are tried.
+            follow: Called after every pass with all texts that may still win.
+
+        Returns:
+            Texts that ended, the best first, at least one, and what the search took.
+        """
         stats = SearchStats()
         tree = await BranchTree.open_tree(self.target, request.prompt, base=request.base_detail)
         try:
@@ -126,11 +145,11 @@ class DiverseBeamSearch:
                     chosen.update(tokens)
                 stats = stats.plus_stats(SearchStats(1, scored=len(fed), written=chosen.total()))
                 groups = _placed(grown, tree)
-                best.write_certain_text([b.text for g in groups for b in (*g.live, *g.ended)])
+                follow([b.text for g in groups for b in (*g.live, *g.ended)])
         finally:
             tree.close()
         ended = sorted((b for g in groups for b in g.ended), key=self._score, reverse=True)
-        return best.answers_of([b.text for b in ended], replace(stats, ended=len(ended)))
+        return ended, stats
 
     def _step(
         self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int], request: Request
