@@ -5,6 +5,10 @@ from mutant import Mutant
 REFRAG = "tests/methods/steering/test_refrag.py::"
 CACHE = "tests/laws/targets/test_augmentation.py::"
 TRAINED = "lab/train/contexts/refrag.py"
+ARC = "tests/methods/steering/test_arc_encoder.py::"
+POOLS = "models/learned/kinds/arc_encoder.py"
+POOLED = "laws/targets/pooled_passages.py"
+POOLING = "lab/train/contexts/arc_encoder.py"
 AUGMENTED = "lab/train/contexts/cache_augmentation.py"
 
 MUTANTS = [
@@ -112,5 +116,103 @@ MUTANTS = [
         "model.requires_grad_(False)",
         "model.requires_grad_(True)",
         CACHE + "test_gradients_reach_the_coprocessor_alone",
+    ),
+    Mutant(
+        "arc-encoder: the last group may be tiny",
+        POOLS,
+        "torch.arange(length) * -(-length // factor) // length",
+        "torch.arange(length) // factor",
+        ARC + "test_groups_are_balanced_and_lie_side_by_side",
+    ),
+    Mutant(
+        "arc-encoder: tokens see what stands before them alone",
+        POOLS,
+        "none, torch.ones(1, N, N, dtype=torch.bool)",
+        "none, torch.ones(1, N, N, dtype=torch.bool).tril()",
+        ARC + "test_pooling_is_that_of_the_paper",
+    ),
+    Mutant(
+        "arc-encoder: keys and values are pooled, too",
+        POOLS,
+        "mean_GN @ x, x, (asks, turn), none, see)",
+        "mean_GN @ x, mean_GN @ x, (asks, asks), none, see[..., :G])",
+        ARC + "test_pooling_is_that_of_the_paper",
+    ),
+    Mutant(
+        "arc-encoder: the first of a group asks, not the mean",
+        POOLS,
+        "mean_GN = mean_GN / mean_GN.sum(1, keepdim=True)",
+        "mean_GN = mean_GN * (mean_GN.cumsum(1) == 1)",
+        ARC + "test_pooling_is_that_of_the_paper",
+    ),
+    Mutant(
+        "arc-encoder: nothing stands behind a passage",
+        POOLS,
+        "torch.cat([*parts, behind])",
+        "torch.cat(parts)",
+        ARC + "test_one_token_a_vector_without_layers_is_the_embedding",
+    ),
+    Mutant(
+        "arc-encoder: a long passage is read in one part",
+        POOLS,
+        "chunk = self.sizes.chunk",
+        "chunk = 1 << 16",
+        ARC + "test_lengths_are_the_card_s_and_short_passages_stay",
+    ),
+    Mutant(
+        "arc-encoder: passages become longer",
+        POOLED,
+        "if passage and -(-len(ids) // each) + 1 < len(ids):",
+        "if passage:",
+        ARC + "test_lengths_are_the_card_s_and_short_passages_stay",
+    ),
+    Mutant(
+        "arc-encoder: nothing is written once more in training",
+        POOLING,
+        "chance) < spec.rewriting)",
+        "chance) < 0.0)",
+        ARC + "test_the_two_tasks_of_pretraining",
+    ),
+    Mutant(
+        "arc-encoder: no words in front in training",
+        POOLING,
+        "torch.randint(0, FRONT + 1, (), generator=chance)",
+        "torch.randint(0, 1, (), generator=chance)",
+        ARC + "test_the_two_tasks_of_pretraining",
+    ),
+    Mutant(
+        "arc-encoder: all answers are learned in tuning",
+        POOLING,
+        "[0][:, -1].mean()",
+        "[0].mean()",
+        ARC + "test_tuning_learns_the_last_answer_alone",
+    ),
+    Mutant(
+        "arc-encoder: a decoder is trained",
+        POOLING,
+        "d.requires_grad_(False) for d",
+        "d.requires_grad_(True) for d",
+        ARC + "test_gradients_reach_encoder_projector_and_learned_vectors_alone",
+    ),
+    Mutant(
+        "arc-encoder: one decoder is drawn at all steps",
+        POOLING,
+        "torch.randint(0, spec.decoders, (), generator=dice)",
+        "torch.randint(0, 1, (), generator=dice)",
+        ARC + "test_gradients_reach_encoder_projector_and_learned_vectors_alone",
+    ),
+    Mutant(
+        "arc-encoder: the encoder begins at random",
+        POOLING,
+        "own[n].detach().clone() for n",
+        "torch.randn_like(own[n]) for n",
+        ARC + "test_the_encoder_begins_as_the_first_decoder_s_first_layers",
+    ),
+    Mutant(
+        "arc-encoder: a shared encoder is trained on",
+        POOLING,
+        "network.encoder.requires_grad_(False)",
+        "network.encoder.requires_grad_(True)",
+        ARC + "test_another_decoder_takes_the_encoder_as_it_is",
     ),
 ]

@@ -2,6 +2,7 @@
 
     python -m benchmarks.studies.passages refrag OUT       # chunk vectors, a policy, a curriculum
     python -m benchmarks.studies.passages augmentation OUT --steps 400    # a coprocessor over the cache
+    python -m benchmarks.studies.passages arc OUT --steps 2500    # pooled passages, a frozen decoder
 
 One decoder on words, three seeds of everything that is trained for it. Answers are decoded by the
 engine (greedy), one question about each of 300 pages that are held out. Prints JSON lines, a summary
@@ -114,6 +115,40 @@ def of_refrag(out: Path, steps: int, seeds: int) -> None:
     summary(cells)
 
 
+def of_arc(out: Path, steps: int, seeds: int) -> None:
+    at, cells = words(out, steps), dict[str, list[float]]()
+    reader = load(at, draft=None)
+    for name, asked in (("words", questions()), ("no page", questions(False))):
+        print(json.dumps({"what": name, **answered(reader, asked)}))
+    ways: Mapping[str, Mapping[str, Any]] = {
+        "factor 2": {"factor": 2},
+        "factor 3": {"factor": 3},
+        "factor 2, nothing rewritten": {"factor": 2, "rewriting": 0.0},
+        "factor 2, all rewritten": {"factor": 2, "rewriting": 1.0},
+    }
+    for seed in range(seeds):
+        for name, options in ways.items():
+            spec = ContextSpec(
+                str(out / f"{name}-{seed}".replace(" ", "-")),
+                kind="arc-encoder",
+                steps=steps,
+                seed=seed,
+                target=at,
+                bottleneck=64,
+                cut=0,
+                **{**SHAPE, **options},
+            )
+            told = train_context(spec)
+            lm = load(spec.out, draft=None, trained=[f"{spec.out}/arc"])
+            cell = answered(lm, questions(), steer="arc-encoder")
+            keep(cells, name, cell["right"])
+            keep(cells, f"{name}, rewritten", told["rewritten"][0])
+            print(
+                json.dumps({"seed": seed, "what": name, **cell, "seconds trained": told["seconds"]})
+            )
+    summary(cells)
+
+
 def of_augmentation(out: Path, steps: int, seeds: int) -> None:
     at = ContextSpec(str(out / "sums"), kind=AUGMENTED, steps=1000, hops=2, **SHAPE)
     cells = dict[str, list[float]]()
@@ -160,6 +195,7 @@ def summary(cells: Mapping[str, list[float]]) -> None:
 STUDIES: Mapping[str, Callable[[Path, int, int], None]] = {
     "refrag": of_refrag,
     "augmentation": of_augmentation,
+    "arc": of_arc,
 }
 
 

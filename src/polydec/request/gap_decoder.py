@@ -68,6 +68,7 @@ class GapFillingDecoder:
         # The end behind an answer closes it, and is no part of the text that a gap stands in.
         closing = tuple(x for x in parts[-1][-1:] if x in text.ends)
         parts[-1] = parts[-1][: len(parts[-1]) - len(closing)]
+        # The model reads all of the answer before it fills the first gap.
         prompt = (*request.prompt, *parts[0])
         for mark, part in zip(self.marks.gaps, parts[1:], strict=False):
             prompt += (mark, *part)
@@ -77,14 +78,17 @@ class GapFillingDecoder:
             # A stop string may have ended the answer: nothing behind it is shown.
             if text.finish_reason is not None and counted:
                 break
+            # Behind the answer each gap's mark asks for what fills it.
             prompt += (self.marks.gaps[gap],)
             asked = self._gap_request(request, prompt, size)
+            # A stream of its own: what one gap draws does not depend on how long another became.
             stream = rng.child_stream("gap", gap)
             (made,) = await self.decoder.write_choices(
                 asked,
                 lambda choice, stream=stream: stream,
                 Transcript(asked, self.vocab.eos),
             )
+            # The end of a gap is the model's own sign, and no part of the text.
             written = tuple(x for x in made.token_ids if x != self.marks.filled)
             prompt += (*written, self.marks.filled)
             counted.append(made.stats)
@@ -98,9 +102,11 @@ class GapFillingDecoder:
             request,
             prompt=prompt,
             max_tokens=size,
+            # The gap ends with its own mark, or where its room ends.
             stop_ids=request.stop_ids | {self.marks.filled},
             choice=0,
             n=1,
+            # Nobody is shown a gap before the text in front of it stands.
             writer=SilentWriter,
             given=(),
             guard=self.guard,
@@ -111,5 +117,6 @@ class GapFillingDecoder:
 
 def _write(text: AnswerText, tokens: Sequence[int]) -> None:
     """Write these tokens, if the answer has not ended."""
+    # A stop string may lie across what is given and what was filled.
     if tokens and text.finish_reason is None:
         text.write_tokens(tokens)

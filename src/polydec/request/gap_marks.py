@@ -34,9 +34,11 @@ class GapMarks:
 def find_gap_marks(text: Tokenizer) -> GapMarks | None:
     """The marks of a tokenizer; None where the model was not trained to fill gaps of a text that it
     continues."""
+    # Marks are special tokens, which no text of a user can spell.
     added = text.tokenizer.get_added_tokens_decoder()
     ids = {token.content: token_id for token_id, token in added.items()}
     gaps = list[int]()
+    # They are numbered from 0 without a hole.
     while (mark := ids.get(GAP.format(len(gaps)))) is not None:
         gaps.append(mark)
     if FILLED not in ids or not gaps:
@@ -48,6 +50,7 @@ def split_at_gaps(
     given: Sequence[int | None],
 ) -> tuple[list[tuple[int, ...]], list[int]]:
     """The parts of an answer around its gaps, one more than there are gaps, and the gaps' sizes."""
+    # A text that begins with a gap has an empty part before it.
     parts: list[tuple[int, ...]] = [()]
     sizes = list[int]()
     for is_gap, run in groupby(given, lambda x: x is None):

@@ -86,6 +86,12 @@ ELSEWHERE = {
     ("context", "latents"): "its kind trains a model first: test_augmentation.py",
     ("context", "encoder"): "its kind trains a model first: test_refrag.py",
     ("context", "at_once"): "its kind trains a model first: test_refrag.py",
+    ("context", "factor"): "its kind trains a model first: test_arc_encoder.py",
+    ("context", "cut"): "its kind trains a model first: test_arc_encoder.py",
+    ("context", "bottleneck"): "its kind trains a model first: test_arc_encoder.py",
+    ("context", "rewriting"): "its kind trains a model first: test_arc_encoder.py",
+    ("context", "decoders"): "its kind trains a model first: test_arc_encoder.py",
+    ("context", "shared"): "its kind trains a model first: test_arc_encoder.py",
     ("deer", "temperature"): "read where the target writes the text: test_train_target.py",
     ("diffusion", "long"): "rows of tasks that go on take seconds: test_train_diffusion.py",
     **{

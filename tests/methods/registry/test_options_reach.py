@@ -285,6 +285,8 @@ PASSAGES = Toy(prompt=(5, 1, 0, 3, 4, 5, 6, 0, 3, 4, 5, 6, 2, 6, 1, 3, 4, 5, 0, 
 """Two passages of several chunks between the marks 1 and 2."""
 
 STEER_CASES: dict[tuple[str, str], Case] = {
+    ("arc-encoder", "factor"): case(3, 4, toy=PASSAGES),
+    ("arc-encoder", "task"): case(toy=replace(MIXED, prompt=(1, 3, 4, 5, 6, 2))),
     ("cache-augmentation", "latents"): case(1, toy=replace(MIXED, most=6), latents=3),
     ("refrag", "by"): case(toy=PASSAGES, expand=0.5),
     ("refrag", "expand"): case(0.9, toy=PASSAGES),

@@ -208,7 +208,15 @@ def adapted(model, tmp_path_factory):
     return str(path)
 
 
-READ_STATES_ALONE = {"judge", "router", "prm", "stop-head", "thought", "chunk-encoder"}
+READ_STATES_ALONE = {
+    "judge",
+    "router",
+    "prm",
+    "stop-head",
+    "thought",
+    "chunk-encoder",
+    "arc-encoder",
+}
 """These ask nothing of a model but its states."""
 
 
@@ -233,7 +241,11 @@ TAKEN = [
     for module in MODULES.values()
     if module.KIND.name in READ_STATES_ALONE
     and module.KIND.name
-    not in ("thought", "chunk-encoder")  # for steering: see tests/laws/targets/test_thinking.py
+    not in (
+        "thought",
+        "chunk-encoder",
+        "arc-encoder",
+    )  # for steering: see tests/laws/targets/test_thinking.py
 ]
 
 

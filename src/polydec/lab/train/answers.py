@@ -50,8 +50,10 @@ def answer_run(spec: LMSpec) -> TrainingRun:
     # Held-out texts have no part in the vocabulary either.
     said = [t for p in texts if not held_out(p.source) for t in (p.source, p.target)]
     student, tokenizer = begin_student(spec, out, said, objective.special_marks)
+    # Objectives name their marks; the tokenizer knows their numbers.
     ids = {mark: mark_id(tokenizer, mark) for mark in (BEGIN, END, *objective.special_marks)}
     examples = pairs.encode_chat_pairs(texts, tokenizer, student.s.context)
+    # The empty question is what an empty negative prompt becomes at decoding.
     empty = pairs.empty_question(tokenizer)
     fast = is_bf16_run(out / STATE, spec.bf16)
     schedule = lm_schedule(spec)
@@ -60,6 +62,7 @@ def answer_run(spec: LMSpec) -> TrainingRun:
 
     def step_loss(step: int) -> tuple[Tensor, int]:
         dice = np.random.default_rng([spec.seed, step])
+        # A step's rows follow from its number alone, so that a run can go on where it stopped.
         chosen = [examples.learned[i] for i in steps.indices_of_step(step)]
         if spec.drop:
             chosen = pairs.drop_sources(chosen, spec.drop, empty, dice)
@@ -70,6 +73,7 @@ def answer_run(spec: LMSpec) -> TrainingRun:
 
     def measure_result() -> Mapping[str, Any]:
         unseen = examples.unseen[:JUDGED]
+        # How much an answer depends on its question shows where the question is left out.
         alone = [(empty, answer) for _, answer in unseen]
         return {
             "parameters": sum(p.numel() for p in student.parameters()),
@@ -124,6 +128,7 @@ def answer_token_nats(
     """
     if not chosen:
         return None
+    # The rows of plain answers draw nothing.
     nothing = np.random.default_rng(0)
     losses = [
         float(mean_row_loss(student, AnswerTokens().learned_rows(*pair, {}, nothing)))

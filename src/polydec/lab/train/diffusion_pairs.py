@@ -35,6 +35,7 @@ class DiffusionPairRows:
         assert spec.pairs is not None
         self._spec = spec
         self._end = mark_id(tokenizer, END)
+        # What a causal model reads where its question is dropped.
         self._empty = pairs.empty_question(tokenizer)
         self._learned = pairs.encode_chat_pairs(
             read_learned_pairs(spec.pairs), tokenizer, spec.length
@@ -59,6 +60,7 @@ class DiffusionPairRows:
         # No shorter than the longest pair, so that each is seen whole and equally often.
         longest = max(len(asked) + len(answer) for asked, answer in chosen)
         length = int(dice.integers(max(spec.shortest, longest), spec.length + 1))
+        # The end is repeated up to the length, as a canvas is filled.
         filled = [
             [*asked, *answer, *[self._end] * (length - len(asked) - len(answer))]
             for asked, answer in chosen
@@ -70,6 +72,7 @@ class DiffusionPairRows:
     def _round_pair(self, i: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Pair i of an endless sequence of shuffled rounds."""
         learned = self._learned.learned
+        # Each round has an order of its own.
         turn, at = divmod(i, len(learned))
         order = np.random.default_rng([self._spec.seed, 4, turn]).permutation(len(learned))
         return learned[order[at]]

@@ -90,6 +90,7 @@ def require_known_marks(spec: LMSpec, out: Path, marks: Sequence[str]) -> None:
         out: Directory of the run.
         marks: Special tokens of the objective.
     """
+    # No marks are asked for here: the tokenizer stays as it was saved.
     known = find_tokenizer(spec, out, (), 0)
     if lacking := [mark for mark in marks if known.token_to_id(mark) is None]:
         raise RequestError(
@@ -191,6 +192,7 @@ def load_directory(name: str) -> TrainableLlama:
     try:
         config = edge.read_json(path / "config.json")
         family = family_of_config(config)
+        # Weights that were saved in 8 bits are read back as numbers.
         network = net.from_weights(
             config,
             rows8.dequantise_rows(load_file(str(path / "model.safetensors"))),

@@ -362,6 +362,83 @@ class ChunkEncoderFields(StrictFields):
         return self
 
 
+class ArcEncoderFields(StrictFields):
+    """config.json of an encoder that pools passages.
+
+    Attributes:
+        chunk: Tokens that are encoded together, at most.
+        factor: Tokens for each vector, as it was trained.
+        bottleneck: Size between the two maps of the projector.
+        target: Size of what is made.
+        opening: The mark before a passage.
+        closing: The mark after it.
+    """
+
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    chunk: Annotated[int, Field(ge=1, le=1 << 16)]
+    factor: Annotated[int, Field(ge=1, le=64)]
+    width: Annotated[int, Field(ge=2, le=1 << 16)]
+    layers: Annotated[int, Field(ge=1, le=1024)]
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    inner: Annotated[int, Field(ge=1, le=1 << 18)]
+    theta: Annotated[float, Field(gt=0.0, le=1e12)]
+    eps: Annotated[float, Field(gt=0.0, le=1.0)]
+    bottleneck: Annotated[int, Field(ge=1, le=1 << 16)]
+    target: Annotated[int, Field(ge=1, le=1 << 20)]
+    opening: Annotated[int, Field(ge=0, le=1 << 31)]
+    closing: Annotated[int, Field(ge=0, le=1 << 31)]
+
+    @model_validator(mode="after")
+    def _divides(self) -> ArcEncoderFields:
+        require_llama_heads(self.width, self.heads, self.kv_heads)
+        return self
+
+
+def require_llama_heads(width: int, heads: int, kv_heads: int) -> None:
+    """Check that heads of layers fit their width.
+
+    Args:
+        width: Of the states.
+        heads: Of queries.
+        kv_heads: Of keys.
+
+    Raises:
+        FileError: They do not.
+    """
+    if width % (2 * heads) or heads % kv_heads:
+        raise FileError(
+            f"width is {width}, heads {heads} and kv_heads {kv_heads}: width must be an even multiple of "
+            "heads, and heads a multiple of kv_heads"
+        )
+
+
+class HypernetworkFields(StrictFields):
+    """config.json of a hypernetwork.
+
+    Attributes:
+        longest: Tokens that become one, at most.
+        target: Size of what is made.
+    """
+
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    longest: Annotated[int, Field(ge=1, le=256)]
+    width: Annotated[int, Field(ge=1, le=1 << 16)]
+    layers: Annotated[int, Field(ge=0, le=256)]
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    target: Annotated[int, Field(ge=1, le=1 << 20)]
+
+    @model_validator(mode="after")
+    def _divides(self) -> HypernetworkFields:
+        if self.width % self.heads:
+            raise FileError(
+                f"width is {self.width} and heads {self.heads}: heads must divide width"
+            )
+        return self
+
+
 class CoprocessorFields(StrictFields):
     """config.json of a coprocessor. count: vectors that it makes."""
 
@@ -376,11 +453,7 @@ class CoprocessorFields(StrictFields):
 
     @model_validator(mode="after")
     def _divides(self) -> CoprocessorFields:
-        if self.width % (2 * self.heads) or self.heads % self.kv_heads:
-            raise FileError(
-                f"width is {self.width}, heads {self.heads} and kv_heads {self.kv_heads}: width must be an even multiple of "
-                "heads, and heads a multiple of kv_heads"
-            )
+        require_llama_heads(self.width, self.heads, self.kv_heads)
         return self
 
 

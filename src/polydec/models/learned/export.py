@@ -39,6 +39,7 @@ WHY: Mapping[str, str] = MappingProxyType(
         "stop-head": "neither has a stop head",
         "thought": "neither feeds a vector of its own making in the place of a token",
         "chunk-encoder": "neither makes vectors of passages by itself",
+        "arc-encoder": "neither makes vectors of passages by itself",
         "coprocessor": "neither lets a second network read its cache",
         "judge": "neither has a judge",
         "prm": "neither reads a reward of steps",

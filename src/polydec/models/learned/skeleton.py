@@ -13,6 +13,9 @@ from torch.nn import functional as F
 Past = Sequence[tuple[Tensor, Tensor]]
 """Of each layer keys, turned to their positions, and values [B, kv heads, P, D]."""
 
+Rotations = tuple[Tensor, Tensor]
+"""Cosines and sines of positions [B, 1, T, D]."""
+
 
 @dataclass(frozen=True)
 class LlamaLayers:
@@ -67,38 +70,74 @@ class LlamaLayers:
             What leaves the final norm, shape ``[B, T, H]``, and of each layer the keys and values
             of the inputs alone.
         """
+        turn = self.rotation_tables(position_BT)
+        own = list[tuple[Tensor, Tensor]]()
+        for i in range(self.layers):
+            x_BTH, noted = self.run_layer(t, i, x_BTH, x_BTH, (turn, turn), past[i], see_BTS)
+            own.append(noted)
+        return self._normed(x_BTH, t["norm.weight"]), own
+
+    def rotation_tables(self, position_BT: Tensor) -> Rotations:
+        """The cosines and sines that turn queries and keys at some positions."""
         # Angles in double: at far positions fp32 would lose the small differences between them.
         inverse = self.theta ** (-torch.arange(0, self.head, 2).double() / self.head)
         angle_B1TD = (position_BT[..., None].double() * inverse).repeat(1, 1, 2)[:, None]
-        cos = angle_B1TD.cos().float()
-        sin = angle_B1TD.sin().float()
+        return angle_B1TD.cos().float(), angle_B1TD.sin().float()
+
+    def run_layer(
+        self,
+        t: Mapping[str, Tensor],
+        index: int,
+        x_BTH: Tensor,
+        read_BSH: Tensor,
+        turns: tuple[Rotations, Rotations],
+        past: tuple[Tensor, Tensor],
+        see_BTS: Tensor,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Run one layer, whose keys and values may be of other inputs than its queries.
+
+        Args:
+            t: The tensors of `shapes`, by name.
+            index: Number of the layer.
+            x_BTH: The residual stream, which asks, shape ``[B, T, H]``.
+            read_BSH: What keys and values are made of, shape ``[B, S, H]``; the same tensor as
+                `x_BTH` in a plain layer.
+            turns: What turns the queries, and what turns the keys.
+            past: Keys and values that stand before these, P entries each.
+            see_BTS: Whom each input sees, shape ``[B, T, P + S]``, bool.
+
+        Returns:
+            The residual stream behind the layer, and the keys and values of `read_BSH`.
+        """
+        at = f"layers.{index}."
         # So many heads of queries share one head of keys.
         groups = self.heads // self.kv_heads
-        own = list[tuple[Tensor, Tensor]]()
-        for i in range(self.layers):
-            at = f"layers.{i}."
-            h = self._normed(x_BTH, t[f"{at}input_layernorm.weight"])
-            q, k, v = (
-                F.linear(h, t[f"{at}self_attn.{name}_proj.weight"])
-                .unflatten(-1, (-1, self.head))
-                .transpose(1, 2)
-                for name in "qkv"
-            )
-            q = _turned(q, cos, sin)
-            k = _turned(k, cos, sin)
-            # Noted before they are repeated for the groups, as caches hold them.
-            own.append((k, v))
-            # The past stands first, as the columns of the mask do.
-            k, v = (
-                torch.cat([old, new], dim=2).repeat_interleave(groups, dim=1)
-                for old, new in zip(past[i], (k, v), strict=True)
-            )
-            y = F.scaled_dot_product_attention(q, k, v, see_BTS[:, None]).transpose(1, 2).flatten(2)
-            x_BTH = x_BTH + F.linear(y, t[f"{at}self_attn.o_proj.weight"])
-            h = self._normed(x_BTH, t[f"{at}post_attention_layernorm.weight"])
-            gate, up = (F.linear(h, t[f"{at}mlp.{x}_proj.weight"]) for x in ("gate", "up"))
-            x_BTH = x_BTH + F.linear(F.silu(gate) * up, t[f"{at}mlp.down_proj.weight"])
-        return self._normed(x_BTH, t["norm.weight"]), own
+        weight = t[f"{at}input_layernorm.weight"]
+        h = self._normed(x_BTH, weight)
+        if read_BSH is x_BTH:
+            read = h
+        else:
+            read = self._normed(read_BSH, weight)
+        q, k, v = (
+            F.linear(given, t[f"{at}self_attn.{name}_proj.weight"])
+            .unflatten(-1, (-1, self.head))
+            .transpose(1, 2)
+            for name, given in (("q", h), ("k", read), ("v", read))
+        )
+        q = _turned(q, *turns[0])
+        k = _turned(k, *turns[1])
+        # Noted before they are repeated for the groups, as caches hold them.
+        noted = (k, v)
+        # The past stands first, as the columns of the mask do.
+        k, v = (
+            torch.cat([old, new], dim=2).repeat_interleave(groups, dim=1)
+            for old, new in zip(past, noted, strict=True)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, see_BTS[:, None]).transpose(1, 2).flatten(2)
+        x_BTH = x_BTH + F.linear(y, t[f"{at}self_attn.o_proj.weight"])
+        h = self._normed(x_BTH, t[f"{at}post_attention_layernorm.weight"])
+        gate, up = (F.linear(h, t[f"{at}mlp.{x}_proj.weight"]) for x in ("gate", "up"))
+        return x_BTH + F.linear(F.silu(gate) * up, t[f"{at}mlp.down_proj.weight"]), noted
 
     def empty_past(self, rows: int) -> list[tuple[Tensor, Tensor]]:
         """The past of texts that begin."""

@@ -831,6 +831,7 @@ class CpuStep:
     def profile_seconds(self) -> dict[str, float]:
         """Seconds since the last call, of the first thread: linear layers, attention, the rest, the
         head."""
+        # The library keeps the clocks of the first thread alone.
         t = (C.c_double * 4)()
         self._lib.step_profile(self._model, t)
         return dict(zip(("linear", "attention", "rest", "head"), t))

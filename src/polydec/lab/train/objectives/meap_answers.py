@@ -58,9 +58,11 @@ class MeapAnswers:
         Returns:
             One row or two.
         """
+        # The pair itself is learned as without masks.
         rows = AnswerTokens().learned_rows(asked, answer, ids, rng)
         size = len(answer) - 1  # the end is neither masked nor counted
         if self.share and size > self.least:
+            # At least one token, or the copy would teach nothing.
             count = max(1, int(self.share * size))
             at = len(asked) + rng.choice(size, count, replace=False)
             rows.append(masked_copy(rows[0], at, ids[MASK]))
@@ -82,5 +84,6 @@ def masked_copy(row: LearnedRow, at: np.ndarray, mask: int) -> LearnedRow:
     labels = np.full(len(tokens), IGNORED)
     # A token is predicted by the state before it, as in the row itself.
     labels[at - 1] = tokens[at]
+    # Labels are taken first: the mask overwrites what they are read from.
     tokens[at] = mask
     return LearnedRow(tuple(tokens.tolist()), tuple(labels.tolist()))

@@ -64,6 +64,7 @@ class OffsetPredictor(nn.Module):
         Returns:
             Shape ``[..., H]``.
         """
+        # The state comes before the final norm, so its size says nothing.
         x = rms_normalised(state)
         x = x + silu(linear(x, self.weight, self.bias[offset - 2]))
         return x + silu(linear(x, self.deep, self.deep_bias[offset - 2]))
@@ -175,6 +176,7 @@ class TokenUnify:
     ) -> Tensor:
         inputs = list[np.ndarray]()
         labels = list[np.ndarray]()
+        # The last token has no successor and is left out in all three.
         for row_T in batch_BT[:, :-1].numpy():
             # Each row has a share of its own.
             hide_T = (rng.random(len(row_T)) < rng.uniform(0.1, 0.5)) & (row_T != ids[END])

@@ -19,7 +19,7 @@ from polydec.lab.train.specs.fields import (
     Width,
 )
 
-KINDS = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation")
+KINDS = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation", "arc-encoder")
 """What can be trained: the files of train/contexts."""
 
 
@@ -45,7 +45,7 @@ class ContextSpec:
     ] = "latent"
     target: Annotated[
         str | None,
-        "a model that reads words, of an earlier run (refrag, cache-augmentation; default: one is trained)",
+        "a model that reads words, of an earlier run (refrag, cache-augmentation, arc-encoder; default: one is trained)",
     ] = None
     steps: Steps = 1600
     rows: Annotated[int, AtLeast(1), "questions a step"] = 32
@@ -62,6 +62,23 @@ class ContextSpec:
     at_once: Annotated[bool, "all chunks from the first step on, without a curriculum (refrag)"] = (
         False
     )
+    factor: Annotated[int, InRange(1, 64), "tokens for each vector (arc-encoder)"] = 2
+    cut: Annotated[
+        int,
+        InRange(0, 64),
+        "last layers that the encoder leaves out of the decoder's (arc-encoder)",
+    ] = 1
+    bottleneck: Annotated[
+        int, InRange(1, 4096), "width between the two maps of the projector (arc-encoder)"
+    ] = 48
+    rewriting: Annotated[
+        float, InRange(0, 1), "share of steps that write the passage once more (arc-encoder)"
+    ] = 0.2
+    decoders: Annotated[int, InRange(1, 4), "decoders that share an encoder (arc-encoder)"] = 1
+    shared: Annotated[
+        str | None,
+        "an encoder of an earlier run (its folder arc), of which the projector alone is trained anew (arc-encoder)",
+    ] = None
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     seed: Seed = 0
