@@ -20,66 +20,72 @@ import csv
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from math import exp
 from pathlib import Path
 from typing import Any
 
 import torch
 from native_tables import between
-from presses import read, shown, text
+from presses import text
 
 import polydec
 from polydec import Ask, Sampling
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest
+from polydec.lab.bench.cache_cost import (
+    NO_PRESS,
+    CachePressSetting,
+    measure_cache_costs,
+    parse_press_setting,
+)
 from polydec.methods.registry import press
 from polydec.models.nets.query import NetworkQuery
 
 CONTEXTS = (1000, 2000, 4000, 8000)
 TIMED = (2000, 4000)
 """Contexts with --times."""
-ROWS, TOKENS, TURNS = 64, 48, 21
+TOKENS, TURNS = 48, 21
 SHOWN = ("2000", "8000")
 """Contexts of the page's table."""
 COLUMNS = (
     "set", "press", "context", "bytes", "perplexity", "kl", "same", "row", "rows", "plain", "auto",
 )  # fmt: skip
-WAYS: tuple[dict[str, Any] | None, ...] = (
-    None,
-    {"bits": 8},
-    {"bits": 8, "group": 64},
-    {"bits": 4},
-    {"bits": 4, "group": 0},
+WAYS = (
+    NO_PRESS,
+    *map(
+        parse_press_setting,
+        (
+            "quantised:bits=8",
+            "quantised:bits=8:group=64",
+            "quantised:bits=4",
+            "quantised:bits=4:group=0",
+            "hadamard:bits=4",
+        ),
+    ),
 )
-"""Options of `quantised`; None: the cache as it is."""
 
 
-def name(way: Mapping[str, Any] | None) -> str:
-    return "none" if way is None else shown(way)
+def name(way: CachePressSetting) -> str:
+    """How the file calls it: `quantised` is not named."""
+    return way.setting_label.removeprefix("quantised ")
 
 
-def law_of(lm: Any, way: Mapping[str, Any] | None) -> Any:
+def law_of(lm: Any, way: CachePressSetting) -> Any:
     law = lm.checkpoint.lm
-    return law if way is None else law.pressed_law(press.build("quantised", way)[0])
+    return law if way is NO_PRESS else law.pressed_law(press.build(way.name, way.options)[0])
 
 
 def laws(lm: Any, ids: tuple[int, ...]) -> dict[tuple[str, int], list[str]]:
-    config = lm.network.config
-    entry = 2 * 4 * config.layers * config.kv_heads * config.head
-    seen, out = {}, dict[tuple[str, int], list[str]]()
-    for way in WAYS:
-        seen[name(way)] = read(law_of(lm, way), ids, CONTEXTS, ROWS, lambda _: 0.0)
-        for context in CONTEXTS:
-            (base, p, *_), (nats, q, size, _) = seen["none"][context], seen[name(way)][context]
-            kl = float((p.exp() * (p - q)).nan_to_num(0.0).sum(-1).mean())
-            same = float((p.argmax(-1) == q.argmax(-1)).float().mean())
-            out[name(way), context] = [
-                f"{size / (entry * context):.3f}",
-                f"{exp(nats - base):.4f}",
-                f"{kl:.1e}",
-                f"{same:.3f}",
+    out = dict[tuple[str, int], list[str]]()
+    for costs in measure_cache_costs(lm, ids, WAYS[1:], CONTEXTS):
+        for cost in costs:
+            ratio = 1.0 if cost.setting is NO_PRESS else cost.perplexity
+            out[name(cost.setting), cost.length] = [
+                f"{cost.share:.3f}",
+                f"{ratio:.4f}",
+                f"{cost.kl:.1e}",
+                f"{cost.same:.3f}",
             ]
-        print(name(way), [out[name(way), c] for c in CONTEXTS], flush=True)
+        print(name(costs[0].setting), [out[name(c.setting), c.length] for c in costs], flush=True)
     return out
 
 
@@ -89,7 +95,7 @@ def attention(
     """CPU milliseconds of attention of so many rows."""
     network, out = lm.network, dict[tuple[str, int], float]()
     for context in contexts:
-        queries = {("none", 16): asked(network, filled(law_of(lm, None), ids[:17]), rows)}
+        queries = {("none", 16): asked(network, filled(law_of(lm, NO_PRESS), ids[:17]), rows)}
         for way in WAYS:
             law = law_of(lm, way)
             queries[name(way), context] = asked(network, filled(law, ids[: context + 1]), rows)
@@ -134,7 +140,7 @@ def speed(
     out = dict[tuple[str, int], float]()
     for context in contexts:
         for way in WAYS:
-            more = {} if way is None else {"cache": "quantised", "cache_options": way}
+            more = {} if way is NO_PRESS else {"cache": way.name, "cache_options": way.options}
 
             def answer(length: int, context: int = context, more: Any = more) -> Any:
                 ask = Ask(

@@ -42,6 +42,7 @@ ZEN5 = "two cores of an AMD EPYC (Zen 5)"
 CORE4 = "a core of an AMD EPYC (Zen 4)"
 CORE = "a core of an AMD EPYC (Zen 5)"
 XEON = "two cores of an Intel Xeon (Sapphire Rapids or later, AVX-512 VNNI, BF16, FP16 and AMX), under load"
+COUNTED = "any: counts and distances, no times"
 HEADLINE = Run(
     "lab/reports/headline.csv",
     "python benchmarks/speculation.py --each 2 --methods auto (each row has its own)",
@@ -139,9 +140,28 @@ CANVAS_CONSTRAINTS = Run(
 )
 PRESSES = Run(
     "lab/reports/presses.csv",
-    "python benchmarks/presses.py lab/reports/presses.csv",
-    "any: counts and distances, no times",
-    "8f9cdd3c",
+    "python benchmarks/presses.py lab/reports/presses.csv --lengths 1000 2000",
+    COUNTED,
+    "84c9818e",
+)
+PRESSES_TEXTS = Run(
+    "lab/reports/presses-texts.csv",
+    "python benchmarks/presses.py lab/reports/presses-texts.csv --texts books python stories --dtype auto "
+    "--lengths 1000 2000 4000 --presses (five of 4 bits)",
+    COUNTED,
+    "84c9818e",
+)
+PRESSES_LONG = Run(
+    "lab/reports/presses-long.csv",
+    "python benchmarks/presses.py lab/reports/presses-long.csv --dtype auto --lengths 8000 --presses hadamard:bits=4:group=32",
+    COUNTED,
+    "84c9818e",
+)
+PRESSES_LLAMA_CPP = Run(
+    "lab/reports/presses-llama-cpp.csv",
+    "python benchmarks/presses_llama_cpp.py lab/reports/presses-llama-cpp.csv",
+    COUNTED,
+    "84c9818e",
 )
 PRESSES_STEP = Run(
     "lab/reports/presses-step.csv",
@@ -467,16 +487,30 @@ def canvas_constraint_row(place: Place, cells: Sequence[str]) -> Sequence[str] |
 
 
 def press_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A press at 1,000 and at 2,000 tokens."""
+    return pressed_cells(PRESSES, cells[0], ("1000", "2000"))
+
+
+def pressed_cells(run: Run, cell: str, lengths: Sequence[str]) -> list[str] | None:
+    name, _, options = cell.partition(" ")
+    found = [pick(run, press=name, options=options, length=length) for length in lengths]
+    names = ("bits", "share", "perplexity", "kl", "same")
+    return [row[name] for name in names for row in found if row] or None
+
+
+def text_press_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A press on three texts: its perplexity at each length, and the mean of KL."""
     name, _, options = cells[0].partition(" ")
-    rows = [pick(PRESSES, press=name, options=options, context=c) for c in ("1000", "2000")]
-    if not all(rows):
-        return None
-    if name == "none":
-        return None
-    out = list[str]()
-    for figure in ("bits", "bytes", "perplexity", "kl", "same"):
-        out += [row[figure] for row in rows if row]
-    return out
+    rows = [r for r in PRESSES_TEXTS.rows if (r["press"], r["options"]) == (name, options)]
+    ordered = [r for text in ("stories", "books", "python") for r in rows if r["text"] == text]
+    return [rows[0]["bits"], *(r["perplexity"] for r in ordered), told(fmean(column(rows, "kl")))]
+
+
+def llama_cpp_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A cache of llama.cpp at 1,000 and at 2,000 tokens."""
+    rows = [pick(PRESSES_LLAMA_CPP, cache=cells[0], length=n) for n in ("1000", "2000")]
+    names = ("bits", "share", "perplexity", "kl", "same")
+    return [row[name] for name in names for row in rows if row] or None
 
 
 def step_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
@@ -866,9 +900,21 @@ TABLES = (
     ),
     Table(
         "lab/reports/caches-measured.md",
-        "| press | bits | bytes | perplexity | KL | same |",
+        "| press | bits | of float32 | perplexity | KL | same |",
         PRESSES,
         press_row,
+    ),
+    Table(
+        "lab/reports/caches-measured.md",
+        "| press | bits | stories | books | python | KL, mean |",
+        PRESSES_TEXTS,
+        text_press_row,
+    ),
+    Table(
+        "lab/reports/caches-measured.md",
+        "| llama.cpp's cache | bits | of float32 | perplexity | KL | same |",
+        PRESSES_LLAMA_CPP,
+        llama_cpp_row,
     ),
     Table(
         "lab/reports/caches-measured.md",
@@ -1018,6 +1064,24 @@ def in_a_row() -> list[str]:
     return [told(x) for x in (*parts, times)]
 
 
+def hadamard_at_length() -> list[str]:
+    """What `hadamard` costs at 8,000 tokens."""
+    row = pick(PRESSES_LONG, press="hadamard", length="8000")
+    return [row[name] for name in ("share", "perplexity", "kl", "same")] if row else []
+
+
+def hadamard_beside_quantised() -> list[str]:
+    """Mean and greatest perplexity, bits and KL of both in 4 bits, over three texts at three lengths."""
+    found = dict[str, list[str]]()
+    for press, options in (("hadamard", "bits=4 group=32"), ("quantised", "bits=4")):
+        rows = [r for r in PRESSES_TEXTS.rows if (r["press"], r["options"]) == (press, options)]
+        grown = column(rows, "perplexity")
+        found[press] = [*map(told, (fmean(grown), max(grown), fmean(column(rows, "kl"))))]
+        found[press].append(rows[0]["bits"])
+    mine, other = found["hadamard"], found["quantised"]
+    return [mine[0], mine[1], mine[3], other[3], other[0], other[1], other[2], mine[2]]
+
+
 def behind_long_prompts() -> list[str]:
     """LongSpec's tokens a pass behind 960 tokens over those behind 32, greedy, with the interval of two independent ones."""
     short, long = (
@@ -1124,6 +1188,20 @@ def early() -> list[str]:
 
 
 SENTENCES = (
+    Sentence(
+        "lab/reports/caches-measured.md",
+        "`hadamard` takes {} of float32's bytes, the exact tail and room to grow counted in, at a perplexity of {}, a KL of {} "
+        "and the same likeliest token in {} of the places",
+        PRESSES_LONG,
+        hadamard_at_length,
+    ),
+    Sentence(
+        "lab/reports/caches-measured.md",
+        "Its perplexity is {} on average and {} at most, below 1.01 in all nine, with {} bits a number; `quantised` takes {} "
+        "for the same distance ({}, at most {}, KL {} where `hadamard` has {})",
+        PRESSES_TEXTS,
+        hadamard_beside_quantised,
+    ),
     Sentence(
         "lab/reports/trained-measured.md",
         "over behind 32, {} [{}, {}] times as many a pass",
