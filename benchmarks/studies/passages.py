@@ -124,7 +124,6 @@ def of_arc(out: Path, steps: int, seeds: int) -> None:
         "factor 2": {"factor": 2},
         "factor 3": {"factor": 3},
         "factor 2, nothing rewritten": {"factor": 2, "rewriting": 0.0},
-        "factor 2, all rewritten": {"factor": 2, "rewriting": 1.0},
     }
     for seed in range(seeds):
         for name, options in ways.items():

@@ -216,6 +216,7 @@ READ_STATES_ALONE = {
     "thought",
     "chunk-encoder",
     "arc-encoder",
+    "hypernetwork",
 }
 """These ask nothing of a model but its states."""
 
@@ -245,6 +246,7 @@ TAKEN = [
         "thought",
         "chunk-encoder",
         "arc-encoder",
+        "hypernetwork",
     )  # for steering: see tests/laws/targets/test_thinking.py
 ]
 
