@@ -71,12 +71,13 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--target", default="zoo:tiny")
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--boundaries", default="word,sentence")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    for boundary in ("word", "sentence"):
+    for boundary in given.boundaries.split(","):
         seen = list[list[dict[str, float]]]()
-        for seed in range(given.seeds):
+        for seed in map(int, given.seeds.split(",")):
             spec = HypernetworkSpec(
                 str(given.out / f"{boundary}-{seed}"),
                 target=given.target,
