@@ -227,13 +227,6 @@ MUTANTS = [
         MERGED + "test_the_most_frequent_pair_is_merged_as_if_counted_anew",
     ),
     Mutant(
-        "merged tokens: of equal pairs the last one is merged",
-        MERGES,
-        "heap = [(-len(at), min(at), pair)",
-        "heap = [(-len(at), -min(at), pair)",
-        MERGED + "test_the_most_frequent_pair_is_merged_as_if_counted_anew",
-    ),
-    Mutant(
         "merged tokens: merges overlap",
         MERGES,
         "if i not in places:",
