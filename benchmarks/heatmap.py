@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-from tables import Overview, Ratio
+from speculation_tables import Overview, Ratio
 
 ROW, COLUMN, LABEL, HEAD, FOOT = 18, 104, 196, 62, 54
 FASTER, SLOWER = (33, 102, 172), (178, 24, 43)

@@ -1,6 +1,6 @@
 """Moves the long tables of a page to CSV files beside it and leaves short ones.
 
-Run `python benchmarks/short_tables.py lab/reports/PAGE.md`. It takes the tables as benchmarks/tables.py writes them
+Run `python benchmarks/short_tables.py lab/reports/PAGE.md`. It takes the tables as benchmarks/speculation_tables.py writes them
 and changes no number. Short tables stay as they are, so new long ones can be pasted into the page
 and the command run again: their rows are added to the files.
 """

@@ -44,7 +44,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import engines
 import heatmap
 import replay
-import tables
+import speculation_tables as tables
 
 SAMPLINGS: Mapping[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},

@@ -111,9 +111,9 @@ MUTANTS = [
     ),
     Mutant(
         "cm3: any end mark ends a gap",
-        "request/gaps.py",
-        "others = model.checkpoint.lm.vocab.eos - {filled}",
-        "others = model.checkpoint.lm.vocab.eos - model.checkpoint.lm.vocab.eos",
+        "request/families.py",
+        "others = {*(checked.vocab.eos - {marks.filled}), *marks.gaps}",
+        "others = {*marks.gaps}",
         "tests/lab/train/test_train_objectives.py::test_only_its_own_mark_ends_a_gap",
     ),
     Mutant(

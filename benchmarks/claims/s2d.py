@@ -33,7 +33,8 @@ from polydec.lab.testing.kits import build
 from polydec.lab.train.data import KINDS, split_documents
 from polydec.lab.train.evaluate import bits_per_byte
 from polydec.lab.train.exits import copy_with_layers
-from polydec.lab.train.lm import LMSpec, encode_corpus, find_tokenizer, load_directory
+from polydec.lab.train.lm import LMSpec, encode_corpus
+from polydec.lab.train.lm_student import find_tokenizer, load_directory
 from polydec.lab.train.sorted import SortedSpec, exits_of, train_sorted
 from polydec.models.sessions.lm import CausalLaw as Law
 

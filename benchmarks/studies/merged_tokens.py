@@ -21,7 +21,7 @@ from polydec.lab.train import hypernetwork
 from polydec.lab.train.data import BEGIN
 from polydec.lab.train.hyperfit import texts_of_length
 from polydec.lab.train.hypernetwork import SHARES, HypernetworkModel, merged_half_nats
-from polydec.lab.train.lm import find_tokenizer, load_directory
+from polydec.lab.train.lm_student import find_tokenizer, load_directory
 from polydec.lab.train.specs.hypernetwork import HypernetworkSpec
 from polydec.lab.train.specs.lm import LMSpec
 from polydec.lab.train.tokens import mark_id

@@ -20,7 +20,8 @@ from tokenizers import Tokenizer
 from torch.nn import functional as F
 
 from polydec.lab.train.hyperfit import train_hyperfit
-from polydec.lab.train.lm import load_directory, train_lm
+from polydec.lab.train.lm import train_lm
+from polydec.lab.train.lm_student import load_directory
 from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.objectives.cm3 import FILLED, GAPS
 from polydec.lab.train.schedule import TrainingSchedule

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import exp, hypot, log
+from random import Random
 from statistics import fmean, median
 
 from made import (
@@ -127,6 +129,12 @@ SCALING = Run(
     "b3d866f9",
 )
 SEARCH = Run("lab/reports/search.csv", "python benchmarks/search.py --seed 78", CORE, "5e2aabb2")
+CANVAS_CONSTRAINTS = Run(
+    "lab/reports/canvas-constraints.csv",
+    "python benchmarks/canvas_constraints.py",
+    f"{CORE}, under load",
+    "a6ca7a55",
+)
 PRESSES = Run(
     "lab/reports/presses.csv",
     "python benchmarks/presses.py lab/reports/presses.csv",
@@ -439,6 +447,17 @@ def search_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     return FIGURE.findall(" | ".join(row[n] for n in names))
 
 
+def canvas_constraint_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A way to fill and a form of answer, with the constraint and without."""
+    method, _, form = cells[0].rpartition(": ")
+    both = [
+        pick(CANVAS_CONSTRAINTS, method=method, form=form, constraint=which)
+        for which in ("with", "without")
+    ]
+    names = ("valid", "passes", "right", "ms")
+    return [row[name] for name in names for row in both if row] or None
+
+
 def press_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     name, _, options = cells[0].partition(" ")
     rows = [pick(PRESSES, press=name, options=options, context=c) for c in ("1000", "2000")]
@@ -719,6 +738,13 @@ STEP = "| file | set | context | arithmetic | 1 | 2 | 4 | 8 | 16 | prompt of 512
 
 TABLES = (
     Table(
+        "lab/reports/constraints-measured.md",
+        "| method, form | valid: with it, without | passes: with it, without | right: with it, without "
+        "| ms: with it, without |",
+        CANVAS_CONSTRAINTS,
+        canvas_constraint_row,
+    ),
+    Table(
         "lab/reports/replay-measured.md",
         "| setting | pass for pass | tokens a pass: live, error | tokens a second: live, error |",
         REPLAY,
@@ -961,6 +987,55 @@ def in_a_row() -> list[str]:
     return [told(x) for x in (*parts, times)]
 
 
+def behind_long_prompts() -> list[str]:
+    """LongSpec's tokens a pass behind 960 tokens over those behind 32, greedy, with the interval of two independent ones."""
+    short, long = (
+        pick(CONTEXT, trained="longspec", method="longspec", law="greedy", prompt=prompt)
+        for prompt in ("32", "960")
+    )
+    if short is None or long is None:
+        return []
+    # The logarithm of a ratio: its variance is the sum of both, each read off its interval.
+    widths = [log(float(row["high"]) / float(row["low"])) / 2 for row in (short, long)]
+    ratio = float(long["tokens a pass"]) / float(short["tokens a pass"])
+    return [told(ratio * exp(sign * hypot(*widths))) for sign in (0, -1, 1)]
+
+
+def explained() -> list[str]:
+    """R² of the greedy law of accepted tokens, with an interval by drawing trainings; its form is that of all of them."""
+    import numpy as np
+
+    from polydec.lab.bench.scaling import ScalingPoint, fit_scaling_law
+
+    points = [
+        ScalingPoint(int(r["tokens"]), int(r["layers"]), float(r["accepted"]))
+        for r in SCALING.rows
+        if r["law"] == "greedy"
+    ]
+    law = fit_scaling_law(points)
+    generator = Random(0)
+    drawn = list[float]()
+    while len(drawn) < 1000:
+        some = generator.choices(points, k=len(points))
+        # A law over tokens and layers needs more than one of each.
+        if len({p.capacity for p in some}) > 1 and len({p.tokens for p in some}) > 2:
+            terms = np.array([law.terms(p) for p in some])
+            accepted = np.array([p.accepted for p in some])
+            off = accepted - terms @ np.linalg.lstsq(terms, accepted)[0]
+            drawn.append(1 - float(off.var() / accepted.var()))
+    drawn.sort()
+    return [told(x) for x in (law.explained, drawn[25], drawn[974])]
+
+
+def saved_on_varied_answers() -> list[str]:
+    rows = [
+        pick(DIFFUSION["varied"], policy=policy, task="all")
+        for policy in ("threshold 0.9", "credit 0.95", "local 0.99")
+    ]
+    names = ("passes_saved", "saved_low", "saved_high")
+    return [row[name] for row in rows if row for name in names]
+
+
 def packed() -> list[str]:
     """Of float32's: attention of one row and of eight at 2,000 tokens in 8 bits, and `auto`'s speed at 4,000."""
     bits, none = (
@@ -1018,6 +1093,19 @@ def early() -> list[str]:
 
 
 SENTENCES = (
+    Sentence(
+        "lab/reports/trained-measured.md",
+        "over behind 32, {} [{}, {}] times as many a pass",
+        CONTEXT,
+        behind_long_prompts,
+    ),
+    Sentence("lab/reports/scaling.md", "is not reached**, {} [{}, {}] greedy", SCALING, explained),
+    Sentence(
+        "lab/reports/diffusion-measured.md",
+        "threshold 0.9 {} x [{}, {}], CreditDecoding {} x [{}, {}], LocalLeap {} x [{}, {}]",
+        DIFFUSION["varied"],
+        saved_on_varied_answers,
+    ),
     Sentence("README.md", "where they lose: [{} to {} of plain]", TRAINED, travelling_speed),
     Sentence(
         "docs/training.md",

@@ -1,4 +1,5 @@
-"""The site's search leads who asks for a thing to the page that answers, not to a module that has the word in a title.
+"""The site builds without a warning, and its search leads who asks for a thing to the page that answers it, not to a module
+that has the word in a title.
 
 The index is the one that MkDocs writes; it is asked as the site's own search asks it: words are beginnings of words, a
 hit in a title weighs a thousand times one in a text, a page weighs what it says, and hits are grouped by page."""
@@ -110,14 +111,15 @@ def words(text):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    pytest.importorskip("material", reason="MkDocs is not installed: polydec[docs]")
+    """The site, built once. Not quietly: MkDocs counts no warning then."""
+    pytest.importorskip("material", reason="MkDocs Material is not installed: polydec[docs]")
     at = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(at)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(at)],
         **{"cwd": PROJECT_ROOT, "capture_output": True, "text": True},
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
     return at
 
 
@@ -152,6 +154,12 @@ def test_a_module_that_weighed_as_much_as_a_guide_would_come_first(index):
         [{**d, "boost": 1} for d in index.docs.values() if "questions" not in d["location"]]
     )
     assert alike.found("install")[0][0].startswith("reference/")
+
+
+def test_a_page_loads_nothing_from_elsewhere(site):
+    assert (site / "methods" / "auto.html").exists()
+    outside = r"""<(?:script[^>]*src|link[^>]*rel="stylesheet"[^>]*href)="?https?:"""
+    assert not re.search(outside, (site / "index.html").read_text("utf-8"))
 
 
 def test_from_every_page_of_a_method_a_link_leads_back(site):

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from collections import Counter
 from dataclasses import is_dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import polydec
 from polydec.core.types import Exactness
 from polydec.methods.registry import press, registry, steer
-from project_paths import TESTS_FOLDER
+from project_paths import PROJECT_ROOT, TESTS_FOLDER
 
 ROOT = Path(polydec.__file__).parent
 FILES = sorted(p for p in ROOT.rglob("*.py") if "__pycache__" not in p.parts)
@@ -116,6 +117,16 @@ def test_tests_stand_where_the_room_that_they_test_does():
         assert folder == Path("project") or any((ROOT / folder).glob("*.py")), (
             f"tests/{path}: src/polydec has no room {folder}"
         )
+
+
+def test_scripts_that_tests_import_have_one_name_each():
+    # benchmarks, docs and the tests' folders stand in one path: of two files with one name, the second is never found.
+    shared = [PROJECT_ROOT / "benchmarks", PROJECT_ROOT / "docs"]
+    shared += [path for path in TESTS_FOLDER.rglob("*") if path.is_dir()]
+    counted = Counter(path.stem for folder in shared for path in folder.glob("*.py"))
+    del counted["__init__"], counted["conftest"]
+    assert len(counted) > 300
+    assert [name for name, count in counted.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

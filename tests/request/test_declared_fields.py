@@ -29,7 +29,6 @@ NO_FLAG = {
     "template": "structured: for programs and over HTTP",
 }
 NOT_OVER_HTTP = {
-    "infill": "OpenAI's requests have no place for it",
     "logits_processor": "a function of the client's program cannot run in the server",
     "stop_when": "a function of the client's program cannot run in the server",
     "raw": "/v1/completions is raw, a chat is not",
@@ -112,6 +111,7 @@ def test_every_field_is_taken_and_described_over_http(path):
     for name, option in sampling_fields().items():
         assert told[name]["description"] == option.json_schema()["description"], name
     beside = {"max_tokens", "logprobs", "prompt_logprobs", "tools", "template", "best_of", "echo"}
+    beside |= {"infill"}  # of /v1/completions alone
     beside |= {"reasoning_format", "reasoning_budget", "prompt_ending"}  # by other engines' names
     assert set(ASKED.values()) | beside | NOT_OVER_HTTP.keys() == fields.ask_options().keys()
 

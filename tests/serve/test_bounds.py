@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 
 import house
+import httpx
 
 from polydec.base.options import Option
 from polydec.base.subprocess_worker import SubprocessWorker
@@ -24,9 +25,11 @@ from polydec.laws.constraints import guidance
 from polydec.laws.constraints.span_of import SpanOf
 from polydec.models.text.tokenizer import Tokenizer
 from polydec.serve import arrival, connection, constrained, memory
+from polydec.serve.app import create_app
 from polydec.serve.errors import RefusalError
 from polydec.serve.metrics import ServerMetrics
 from polydec.serve.models import ServedModels
+from polydec.serve.run import uvicorn_config
 from polydec.serve.settings import RequestLimits
 from polydec.serve.shapes import CompletionsShape
 
@@ -278,6 +281,12 @@ def test_who_may_not_come_in_gets_the_answer_too(server):
     head = HEAD.replace(b"localhost", b"example.org")
     out = raw(server, head % 8_000_000 + b"\r\n" + b"x" * 8_000_000)
     assert out.startswith(b"HTTP/1.1 403") and b"wrong_host" in out
+
+
+def test_an_idle_connection_is_closed_by_its_client_first(lm):
+    # Where the server closes it, the request that is just being sent is reset.
+    settings = uvicorn_config(create_app({"tiny": lambda: lm}), 0.2)
+    assert settings.timeout_keep_alive >= 2 * httpx.Limits().keepalive_expiry
 
 
 @pytest.mark.parametrize("begun", [b"", b'{"prompt": "The'])

@@ -12,6 +12,7 @@ pytest.importorskip("httpx", reason="polydec[serve] is not installed")
 import httpx
 from house import served
 
+from polydec.serve.clients import ClientIdentity, from_header
 from polydec.serve.quotas import ApiKey, KeyQuota
 from polydec.serve.replica_front import ReplicaFleet, count_asked_answers, create_front
 from polydec.serve.request_log import REQUEST_ID, RequestLog
@@ -171,3 +172,19 @@ def test_quotas_hold_for_the_sum_of_the_replicas(lm):
 )
 def test_answers_are_counted_as_replicas_do(path, fields, count):
     assert count_asked_answers(path, fields) == count
+
+
+def test_a_front_without_keys_hands_requests_on(lm):
+    # Nobody has a credential then, and half of what the front says of its client is empty.
+    with front_of_two(lm) as (url, _), httpx.Client(base_url=url, timeout=60) as anyone:
+        for _ in range(2):
+            answer = anyone.post("/v1/completions", json={"prompt": [5, 6, 7], "max_tokens": 2})
+            assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("credential", ["", "key-0"])
+@pytest.mark.parametrize("address", ["", "127.0.0.1", "2001:db8::"])
+def test_a_replica_reads_who_asked(credential, address):
+    asked = ClientIdentity(credential, address)
+    text = asked.to_header()
+    assert from_header(text) == asked and text == text.strip()

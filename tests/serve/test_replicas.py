@@ -101,7 +101,7 @@ def replicas(process):
     return [
         p
         for p in psutil.Process(process.pid).children(recursive=True)
-        if "ray::Replica" in " ".join(p.cmdline())
+        if "ray::ServerReplica" in " ".join(p.cmdline())
     ]
 
 

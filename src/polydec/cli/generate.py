@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from polydec.base.interrupts import SigtermInterrupt
 from polydec.cli import prompts
 from polydec.cli.declared_flags import expand_flag_parameters
 from polydec.cli.flags import RequestFlags, SteeringFlags
-from polydec.cli.terminal_output import print_result, terminal_text
+from polydec.cli.terminal_output import terminal_text
 from polydec.core.scheduler import RequestPass
 from polydec.core.trace import OpenedEvent, TraceEvent, ignore_event, to_json
 from polydec.models.formats.thinking_marks import Segment, ThinkingReader, ThinkingSegmentKind
@@ -99,11 +99,14 @@ def generate(
             max_tokens=flags.max_tokens,
             raw=flags.raw,
         )
-    if flags.infill is not None and fill_text_gaps(flags, lm, text, system, steering):
-        return
-    # After the checks, as it imports torch.
+    # After the checks, as they import torch.
+    from polydec.request.gap_marks import find_gap_marks
     from polydec.request.request_records import pass_events, trace_header
 
+    fields = {**flags.request_fields(lm), **steering}
+    # A model of gaps was trained on texts that run on: what stands before the answer is one.
+    if flags.infill is not None and system is None:
+        fields["raw"] = flags.raw or find_gap_marks(lm.checkpoint.text) is not None
     engine = api.Engine(lm)
 
     def on_event(event: TraceEvent) -> None:
@@ -112,7 +115,7 @@ def generate(
             json.dumps(to_json(event) | (opening if isinstance(event, OpenedEvent) else {})) + "\n"
         )
 
-    ask = api.Ask(prompt_behind_system(text, system), **flags.request_fields(lm), **steering)
+    ask = api.Ask(prompt_behind_system(text, system), **fields)
     if flags.trace is None:
         passes = None
     else:
@@ -140,47 +143,6 @@ def generate(
         print_completion_figures(answer)
     if interrupted:
         raise typer.Exit(130)
-
-
-def fill_text_gaps(
-    flags: RequestFlags,
-    lm: api.LoadedModel,
-    text: str,
-    system: str | None,
-    steering: Mapping[str, Any],
-) -> bool:
-    """Fill the gaps of --infill by a model that continues texts, and write the answer.
-
-    Args:
-        flags: The request.
-        lm: The model.
-        text: What stands before the answer.
-        system: Message of the system; None: there is none.
-        steering: Fields that bend the model's law.
-
-    Returns:
-        Whether the model is one that was trained to (`polydec train lm --objective cm3`). Others
-        fill gaps of a canvas, or refuse them.
-
-    Raises:
-        RequestError: An option is given that belongs to one request, where each gap is one.
-    """
-    from polydec.request.gaps import fill_gaps, has_gap_marks
-
-    if flags.infill is None or not has_gap_marks(lm):
-        return False
-    fields = {**flags.request_fields(lm), **steering}
-    given = {"n": fields["n"] > 1, "trace": flags.trace is not None, "system": system is not None}
-    for name, is_given in given.items():
-        if is_given:
-            raise RequestError(
-                f"{name} is given beside infill: this model fills each gap by a request of its own, so leave it out"
-            )
-    own = {"n", "infill", "raw", "max_tokens", "prompt"}
-    left = {name: value for name, value in fields.items() if name not in own}
-    filled = fill_gaps(lm, flags.infill, before=text, **left)
-    print_result(json.dumps({"text": filled}) if flags.json_ else terminal_text(filled))
-    return True
 
 
 def read_prompt_text(prompt: str | None, file: Path | None) -> str:

@@ -147,7 +147,7 @@ class Request:
         n: How many answers, at least 1. Default 1.
         guard: Ends a text that breaks its rules with an error. None: there are no such rules.
         given: What is known of the answer, by position, None for a gap; `max_tokens` entries, or
-            empty where nothing is known. Only canvases can have some.
+            empty where nothing is known. What fills canvases reads it, and what fills gaps one by one.
         prompt_logprobs: The same as `logprobs`, of the prompt's tokens. None: nothing of them.
         rules: Functions that are asked about each token that is written. None: there are none.
     """

@@ -27,6 +27,8 @@ from polydec.request.answer_functions import answer_functions, check_functions
 from polydec.request.answer_language import answer_language, constraint_of_request
 from polydec.request.families import request_family
 from polydec.request.fields import Ask, convert_ask
+from polydec.request.gap_decoder import GapFillingDecoder
+from polydec.request.gap_marks import split_at_gaps
 from polydec.request.loaded import LoadedModel
 from polydec.request.own_prompt import draft_with_own_prompt
 from polydec.request.prompt_encoder import form_of_prompt
@@ -153,7 +155,7 @@ def encode_prompts(checked: CheckedRequest, room: int | None = None) -> EncodedR
     return replace(
         encoded,
         steering=encode_second_prompt(encoded, room),
-        infill=_encode_infill(checked),
+        infill=_encode_infill(encoded),
         gap_patterns=checked.model.encoder.find_gap_patterns(checked.ask.infill),
     )
 
@@ -291,11 +293,16 @@ def choose_method(
         whole_prompt=reuse is None or not reuse.edited,
     )
     decoder = registry.build_recipe(checked.recipe, kit, checked.options)
+    request = bent.request
+    # Around any method: each gap is a run of it. Rules speak of what is written, not of what is given.
+    if bent.encoded.gap_marks is not None:
+        decoder = GapFillingDecoder(decoder, bent.encoded.gap_marks, request.guard)
+        request = replace(request, guard=None)
     # Around any method: the prompt's laws are read before it begins.
-    if bent.request.prompt_logprobs is not None:
-        decoder = PromptLogprobs(decoder, bent.bare_law, bent.request.prompt_logprobs)
+    if request.prompt_logprobs is not None:
+        decoder = PromptLogprobs(decoder, bent.bare_law, request.prompt_logprobs)
     return RequestPlan(
-        bent.encoded, bent.request, decoder, bent.ending, bent.thinking, reuse, tuple(read)
+        bent.encoded, request, decoder, bent.ending, bent.thinking, reuse, tuple(read)
     )
 
 
@@ -367,11 +374,20 @@ def _check_reuse(checked: CheckedRequest) -> None:
             raise RequestError(f"reuse is {ask.reuse!r}: {why}; leave one of them out")
 
 
-def _encode_infill(checked: CheckedRequest) -> tuple[int | None, ...]:
-    """The ids of an answer with gaps; an end-of-text token behind it tells the model where it ends."""
+def _encode_infill(encoded: EncodedRequest) -> tuple[int | None, ...]:
+    """The ids of an answer with gaps; an end-of-text token behind it tells the model where it ends.
+    Raises RequestError where it has more tokens than the context, or more gaps than a model that
+    continues texts has marks for."""
+    checked = encoded.checked
     if checked.ask.infill is None:
         return ()
-    answer = checked.model.encoder.encode_infill(checked.ask.infill)
+    model = encoded.model
+    answer = model.encoder.encode_infill(checked.ask.infill, model.checkpoint.lm.context)
+    marks = encoded.gap_marks
+    if marks is not None and len(sizes := split_at_gaps(answer)[1]) > len(marks.gaps):
+        raise RequestError(
+            f"infill has {len(sizes)} gaps, and {model.name} has marks for {len(marks.gaps)}: leave some out"
+        )
     # A model may have several; the lowest id is taken so that runs agree.
     end = min(checked.eos, default=None)
     if end is None:

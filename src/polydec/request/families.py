@@ -29,6 +29,7 @@ from polydec.models.sessions.checkpoint import (
     resolve_deferred_bundle,
 )
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
+from polydec.request.gap_marks import GapMarks, find_gap_marks
 from polydec.request.room import count_context_tokens
 from polydec.request.stages import (
     BentRequest,
@@ -55,7 +56,7 @@ class AutoregressiveFamily:
 
     def check_request(self, checked: CheckedRequest) -> None:
         _check_no_source(checked)
-        _check_no_infill(checked)
+        _check_gaps(checked)
         if checked.form.vectors and checked.model.checkpoint.unit != "token":
             raise RequestError(
                 "prompt holds vectors, and units is bytes: a vector stands where tokens would, so leave units out"
@@ -77,6 +78,10 @@ class AutoregressiveFamily:
         model = checked.model
         ask = checked.ask
         ids = model.encoder.encode_request(ask, room)
+        if ask.infill is not None:
+            marks = find_gap_marks(model.checkpoint.text)
+            assert marks is not None, "checked with the request"
+            return EncodedRequest(_end_by(checked, marks), model, ids, gap_marks=marks)
         vectors = None
         if checked.form.vectors:
             # One token's embedding tells how many numbers the network reads at a place.
@@ -258,12 +263,52 @@ def _check_no_source(checked: CheckedRequest) -> None:
         )
 
 
+def _check_gaps(checked: CheckedRequest) -> None:
+    """Raise RequestError where an answer has gaps that a model which continues texts cannot fill."""
+    ask = checked.ask
+    if ask.infill is None:
+        return
+    marks = find_gap_marks(checked.model.checkpoint.text)
+    if marks is None:
+        _check_no_infill(checked)
+        return
+    if checked.model.encoder.find_gap_patterns(ask.infill):
+        raise RequestError(
+            "infill has a gap with a pattern: this model fills gaps of unknown length, so give a constraint for all of "
+            "them, or take a masked-diffusion model"
+        )
+    # Each entry is a field, and whether it belongs to one text that is written from left to right.
+    given = {
+        "units": ask.units != "tokens",
+        "ignore_eos": ask.ignore_eos,
+        "finish": ask.finish,
+        "logprobs": ask.logprobs is not None,
+        "best_of": ask.best_of is not None,
+        "reuse": ask.reuse is not None,
+        "a vector in the prompt": checked.form.vectors,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise RequestError(
+                f"{name} is given beside infill: this model fills each gap behind a text of its own, so leave it out"
+            )
+
+
+def _end_by(checked: CheckedRequest, marks: GapMarks) -> CheckedRequest:
+    """The request with a sampling that ends a gap by its own mark and nothing else, and writes no
+    other mark."""
+    others = {*(checked.vocab.eos - {marks.filled}), *marks.gaps}
+    sampling = checked.sampling
+    banned = (*sampling.bad_token_ids, *sorted(others - {*sampling.bad_token_ids}))
+    return replace(checked, sampling=replace(sampling, bad_token_ids=banned))
+
+
 def _check_no_infill(checked: CheckedRequest) -> None:
     """Raise RequestError where an answer has gaps, which a model that continues texts cannot fill."""
     if checked.ask.infill is not None:
         raise RequestError(
-            "infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion (one of "
-            "`polydec train lm --objective cm3` does so on the command line, and by fill_gaps)"
+            "infill is given: only a masked-diffusion or an insertion model fills gaps, such as zoo:diffusion, and one of "
+            "`polydec train lm --objective cm3`"
         )
 
 

@@ -199,7 +199,7 @@ class Ask:
         str | Sequence[int | None] | None,
         ParseAs(object),
         "the answer with gaps, [[3]] for three tokens and [[3:[a-z]+]] for three that match an expression "
-        "(masked-diffusion models; of insertion models [[3]] for up to three)",
+        "(masked-diffusion models; of insertion models, and of `train lm --objective cm3`, [[3]] for up to three)",
     ] = None
     order: Annotated[
         str, OneOf(*ENGINES), "the engine whose order of sampling rules is followed"

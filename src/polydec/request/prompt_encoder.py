@@ -282,25 +282,33 @@ class PromptEncoder:
         # The last id is the root of the answer, which the first pass feeds by itself.
         return VectorPrompt(ids, tuple(instead), tuple(rows[:-1]))
 
-    def encode_infill(self, answer: str | Sequence[int | None]) -> tuple[int | None, ...]:
+    def encode_infill(
+        self, answer: str | Sequence[int | None], most: int
+    ) -> tuple[int | None, ...]:
         """Token ids of an answer with gaps.
 
         Args:
             answer: A text in which `[[3]]` stands for three tokens, and `[[3:[a-z]+]]` for three whose
                 text matches an expression; or ids with None for each gap.
+            most: Tokens of it, at most.
 
         Returns:
             The ids, None for each gap.
 
         Raises:
-            RequestError: There is no gap in it, or an id lies outside the vocabulary.
+            RequestError: There is no gap in it, or more than `most` tokens, or an id lies outside the
+                vocabulary.
         """
         out = list[int | None]()
         if isinstance(answer, str):
-            for count, part, _ in self._parts_of_infill(answer):
+            parts = self._parts_of_infill(answer)
+            # Counted before any gap is laid out: a short text may ask for a thousand millions.
+            _check_size(sum(count + len(part) for count, part, _ in parts), most)
+            for count, part, _ in parts:
                 out += (None,) * count
                 out += part
         else:
+            _check_size(len(answer), most)
             for at, x in enumerate(answer):
                 # True is an int in Python, and no token id.
                 if x is not None and (type(x) is not int or not 0 <= x < self.size):
@@ -332,8 +340,12 @@ class PromptEncoder:
     def _parts_of_infill(self, answer: str) -> list[tuple[int, tuple[int, ...], str | None]]:
         """Of a text the tokens of each gap (0 in front of its first text), the ids of what stands
         behind it, and its pattern."""
+        # Behind the last brackets there is no gap: with these cut off every search for an end finds one.
+        head, brackets, tail = answer.rpartition("]]")
         # Every third part is text; between two stand the number within brackets and its pattern.
-        counts = ["0", *(parts := _GAPS.split(answer))[1::3]]
+        parts = _GAPS.split(head + brackets)
+        parts[-1] += tail
+        counts = ["0", *parts[1::3]]
         patterns = [None, *parts[2::3]]
         ids = [self.text.encode(text, special=False) if text else () for text in parts[::3]]
         return [(int(n), x, p) for n, x, p in zip(counts, ids, patterns, strict=True)]
@@ -407,3 +419,9 @@ def _checked_message(at: int, message: Any) -> dict[str, Any]:
                 f"message {at} has no {key} that is text: it must have a role and a content"
             )
     return dict(message)
+
+
+def _check_size(size: int, most: int) -> None:
+    """Raise RequestError where an answer with gaps has more tokens than there is room for."""
+    if size > most:
+        raise RequestError(f"infill has {size} tokens, gaps included: there is room for {most}")

@@ -67,6 +67,12 @@ def answer_length(encoded: EncodedRequest) -> int:
     asked = len(encoded.infill) or encoded.ask.max_tokens
     if asked is None:
         return min(LENGTH, most)
+    marks = encoded.gap_marks
+    if marks is not None and (takes := marks.context_tokens(encoded.infill)) > most:
+        raise RequestError(
+            f"infill takes {takes} tokens with the marks of its gaps: the prompt has {_text_length(encoded.model, ids)} "
+            f"and {why}, so it can take at most {most}"
+        )
     if asked > most:
         raise RequestError(
             f"max_tokens is {asked}: the prompt has {_text_length(encoded.model, ids)} and {why}, so it can be at most {most}"

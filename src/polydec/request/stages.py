@@ -22,6 +22,7 @@ from polydec.methods.registry.family import DecodingFamily
 from polydec.methods.registry.kit import ModelArtefact
 from polydec.models.sessions.reuse import CacheReuse
 from polydec.request.fields import Ask, Prompt
+from polydec.request.gap_marks import GapMarks
 from polydec.request.loaded import LoadedModel
 from polydec.request.prompt_encoder import PromptForm, VectorPrompt
 from polydec.request.thinking import ThinkingSettings
@@ -133,6 +134,8 @@ class EncodedRequest:
         infill: The answer with gaps, None for each of them. Empty: nothing of it is known.
         gap_patterns: Of each of its gaps that has a pattern the first position in the answer, the
             one behind its last, and the pattern.
+        gap_marks: By which a model that continues texts fills gaps; None where there are no gaps,
+            or the model fills a canvas.
     """
 
     checked: CheckedRequest
@@ -143,6 +146,7 @@ class EncodedRequest:
     steering: SteeringSettings | None = None
     infill: tuple[int | None, ...] = ()
     gap_patterns: tuple[tuple[int, int, str], ...] = ()
+    gap_marks: GapMarks | None = None
 
     @property
     def ask(self) -> Ask:

@@ -49,7 +49,8 @@ class ClientIdentity:
 
     def to_header(self) -> str:
         """For a replica."""
-        return f"{self.credential} {self.address}"
+        # Either may be empty, and the value of a header neither begins nor ends with a space.
+        return f"{self.credential},{self.address}"
 
 
 def client_of(scope: Scope) -> ClientIdentity:
@@ -69,7 +70,7 @@ def attach_client(scope: Scope, client: ClientIdentity) -> None:
 
 def from_header(text: str) -> ClientIdentity:
     """What `to_header` wrote."""
-    credential, _, address = text.partition(" ")
+    credential, _, address = text.partition(",")
     return ClientIdentity(credential, address)
 
 

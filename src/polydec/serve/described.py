@@ -127,6 +127,7 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "max_tokens": _asked("max_tokens", "0 only with echo", minimum=0, default=USUAL),
                 "echo": _of("boolean", "the prompt in front of the answer"),
                 "best_of": _asked("best_of", "not with stream"),
+                "infill": _asked("infill", "without patterns, and without max_tokens"),
                 "logprobs": _BESIDE,
                 "stream_options": _STREAM,
                 "prompt_logprobs": _PROMPTED,

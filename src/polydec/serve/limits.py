@@ -58,6 +58,15 @@ def _within(
             raise RequestError(
                 f"{name} has {len(text)} tokens: this server takes at most {limits.prompt}"
             )
+    # What is given of an answer says how long it is.
+    if encoded.infill:
+        if len(encoded.infill) > limits.output:
+            raise RequestError(
+                f"infill has {len(encoded.infill)} tokens, gaps and its end included: this server writes at most "
+                f"{limits.output}"
+            )
+        encoded = encoded.with_max_tokens(len(encoded.infill))
+        ask = encoded.ask
     listed += ask.n * len(encoded.ids) * _each(ask.prompt_logprobs)
     each = ask.n * _each(ask.logprobs)  # for each token of the answers
     if ask.max_tokens is None:

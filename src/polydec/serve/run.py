@@ -22,6 +22,10 @@ from polydec.serve.memory import one_arena
 from polydec.serve.models import ServedModels
 from polydec.serve.quotas import ApiKey
 
+IDLE_SECONDS = 15
+"""Seconds that a connection may stay open between two requests. Clients on httpx, OpenAI's among them, drop theirs after 5: a
+server that closes at the same moment resets the request that is just being sent."""
+
 
 class DrainingServer(uvicorn.Server):
     """A server that ends after a drain: what is under way may end, and what could not is counted in
@@ -169,6 +173,7 @@ def uvicorn_config(
         log_level=log_level,
         access_log=access_log,
         timeout_graceful_shutdown=int(drain) + 5,
+        timeout_keep_alive=IDLE_SECONDS,
         server_header=False,
     )
 

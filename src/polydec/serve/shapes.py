@@ -38,6 +38,9 @@ USUAL = 16
 MOST_PROMPTS = 1024
 """Prompts of one request to /v1/completions."""
 
+CHARACTERS = 32
+"""Characters of a token, at most, where the length of a text is bounded before it is encoded."""
+
 
 THOUGHTS = ("reasoning_content", "reasoning")
 """What engines call what was thought, in a message of the assistant."""
@@ -418,6 +421,7 @@ class CompletionsShape:
             **read_ask_fields(body, model, method, seed),
             "constraint": read_request_constraint(body, model),
         }
+        fields["infill"] = read_infill(body, model)
         # What is only for chats would be dropped without a word.
         no_template(body)
         fields["reasoning_budget"] = read_budget(body)
@@ -617,6 +621,49 @@ def by_id(text: Tokenizer, notes: Sequence[PromptLogprob], k: int) -> LazyRows:
         }
 
     return LazyRows(table_row, notes)
+
+
+def read_infill(body: RequestBody, model: LoadedModel) -> Any:
+    """Read an answer with gaps, our own field.
+
+    Args:
+        body: Body of the request, from which the field is taken.
+        model: The model that is to answer.
+
+    Returns:
+        A text, or ids and nulls; None where it was not given. What else it holds is looked at with
+        the request.
+
+    Raises:
+        RefusalError: It is neither, too long, has a pattern, or stands beside max_tokens, which it
+            says itself.
+    """
+    infill = body.take_field("infill")
+    if infill is None:
+        return None
+    if not isinstance(infill, (str, list)):
+        raise RefusalError(
+            f"infill is {short_repr(infill)}: it must be a text with gaps such as [[3]], or token ids and nulls",
+            param="infill",
+        )
+    # Before it is encoded: no text of so many tokens is longer than this.
+    if body.limits is not None and len(infill) > (most := CHARACTERS * body.limits.output):
+        raise RefusalError(
+            f"infill has {len(infill)} characters or entries: this server takes at most {most}",
+            param="infill",
+        )
+    # Each would be compiled, which only fields of constraints may ask for.
+    if model.encoder.find_gap_patterns(infill):
+        raise RefusalError(
+            "infill has a gap with a pattern: over HTTP gaps have none, so give a constraint for the whole answer",
+            param="infill",
+        )
+    if body.peek_field("max_tokens") is not None:
+        raise RefusalError(
+            "max_tokens is given beside infill: gaps say how long the answer is, so leave it out",
+            param="max_tokens",
+        )
+    return infill
 
 
 def read_prompts(prompt: Any, limits: RequestLimits | None = None) -> list[Any]:

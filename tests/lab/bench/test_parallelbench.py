@@ -87,7 +87,7 @@ def test_puzzles_are_judged():
         wrong = [[y if y != "1" else "2" for y in r] for r in answers[0]]
         assert not puzzle.right("\n".join(",".join(r) for r in wrong))
         for level, themes in (("easy", 1), ("medium", 2), ("hard", 4)):
-            words = texts.words_to_sentence(level, 0, i)
+            words = texts.given_words_problem(level, 0, i)
             asked = words.question.rpartition(": ")[2].strip(".")
             assert (
                 words.strict(f"A {asked}.")
@@ -103,10 +103,10 @@ def test_puzzles_are_judged():
             )
 
 
-def test_a_paraphrase_keeps_what_is_meant_and_not_the_words():
+def test_other_words_keep_what_is_meant():
     """A copy is worth nothing, nor is another sentence; the same in other words is worth more than half."""
     for number in range(12):
-        task = texts.paraphrase_problem(0, number)
+        task = texts.synonyms_problem(0, number)
         source = task.question.rpartition("\n")[2]
         words = texts.lower_case_words(source)
         other = source.rstrip(".").lower()
@@ -121,9 +121,17 @@ def test_a_paraphrase_keeps_what_is_meant_and_not_the_words():
         assert task.right(half) < 0.7
 
 
-def test_a_summary_tells_who_what_where_and_when():
+def test_tasks_of_ours_do_not_bear_the_papers_names():
+    """Twelve tasks are ParallelBench's, and five stand in the place of those that its judges score."""
+    tasks = list(dict.fromkeys(p.task for p in pb.suite_problems("parallelbench", 1)))
+    assert tasks[:10] == list(pb.LISTS) and tasks[15:] == ["latin_square", "sudoku"]
+    ours = [f"given_words_{level}" for level in ("easy", "medium", "hard")]
+    assert tasks[10:15] == [*ours, "template_synonyms", "template_agreement"]
+
+
+def test_an_agreement_tells_who_what_where_and_when():
     for number in range(12):
-        task = texts.summary_problem(0, number)
+        task = texts.agreement_problem(0, number)
         talk = task.question.rpartition("\n\n")[2]
         a, b = (talk.splitlines()[i].partition(":")[0] for i in (0, 1))
         thing, day, place = (

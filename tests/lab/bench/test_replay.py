@@ -10,7 +10,7 @@ import heatmap
 import pytest
 import replay
 import speculation
-import tables
+import speculation_tables as tables
 
 from polydec.core.types import ScoreRequest
 from polydec.request.profile import PassProfile

@@ -16,6 +16,7 @@ from polydec.lab.bench.cache_cost import (
     COMPARED,
     NO_PRESS,
     SKIPPED,
+    PressedTextReader,
     measure_cache_costs,
     parse_press_setting,
     usable_settings,
@@ -149,6 +150,39 @@ def test_the_command_writes_what_it_shows(lm, text_file, tmp_path, polydec_comma
     code, shown, _ = polydec_command(*asked, *named[:2], "--auto", "--json", "--out", str(whole))
     assert not code and json.loads(shown) == json.loads(whole.read_text())
     assert all(r["plain"] > 0 and r["auto"] > 0 for r in json.loads(shown)["rows"])
+
+
+@pytest.mark.parametrize("stop_at", ["none", "h2o block=16", "quantised block=16"])
+def test_a_run_that_is_stopped_keeps_what_is_done(
+    lm, text_file, tmp_path, polydec_command, monkeypatch, stop_at
+):
+    """Whoever waits for hours sees each press that is done, and finds it in the file."""
+    real = PressedTextReader.read_text
+
+    def read_text(self, *args):
+        if self.setting.setting_label == stop_at:
+            raise KeyboardInterrupt
+        return real(self, *args)
+
+    monkeypatch.setattr(PressedTextReader, "read_text", read_text)
+    out = tmp_path / "costs.csv"
+    code, shown, err = polydec_command(
+        *("cache-cost", lm.name, text_file, "--dtype", "float32", "--lengths", "40", "--no-speed"),
+        *("--press", "h2o:block=16", "--press", "quantised:block=16", "--out", out),
+    )
+    presses = ["none", "h2o", "quantised"]
+    done = presses[: presses.index(stop_at.split()[0])]
+    assert code == 130 and not shown
+    assert [line for line in err.splitlines() if " of 3: " in line] == [
+        f"{i + 1} of 3: {name}{' block=16' if name != 'none' else ''}"
+        for i, name in enumerate(done)
+    ]
+    if done:
+        with out.open(encoding="utf-8", newline="") as file:
+            assert [row["press"] for row in csv.DictReader(file)] == done
+        assert f"holds the figures of {done[0]}" in err
+    else:
+        assert not out.exists() and "no press was done" in err
 
 
 def test_rows_of_a_file_are_one_text(lm, text_file, tmp_path, polydec_command):

@@ -10,7 +10,7 @@ import torch
 from polydec import api
 from polydec.lab.train import problems, selfplay
 from polydec.lab.train.data import held_out
-from polydec.lab.train.lm import load_directory
+from polydec.lab.train.lm_student import load_directory
 from polydec.lab.train.probe import train_probe
 from polydec.lab.train.probes.prm import PrmSpec, label_solution_steps
 from polydec.lab.train.problems import (

@@ -156,7 +156,8 @@ def test_what_cannot_be_honoured_is_said(trained, engine):
     refused("sampling rule min_tokens", sampling=engine.model.sampling_with(min_tokens=2))
     refused("prompt_logprobs is 2: an insertion model", prompt_logprobs=2)
     refused(
-        "constraint needs a text that is written from left to right, and an insertion model",
+        "constraint needs a text that is written from left to right, or a canvas whose length is known, and an "
+        "insertion model writes in any order",
         constraint=Regex("[0-9]+"),
     )
     refused(

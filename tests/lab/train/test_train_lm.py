@@ -311,7 +311,7 @@ def test_directory_loads_in_transformers_and_here(root, tmp_path):
     assert result["curve"][-1][1] < result["curve"][0][1]
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     ids = AutoTokenizer.from_pretrained(tmp_path)("the old cat")["input_ids"]
-    from polydec.lab.train.lm import load_directory
+    from polydec.lab.train.lm_student import load_directory
 
     ours = load_directory(str(tmp_path))(torch.tensor([ids]))
     with torch.no_grad():

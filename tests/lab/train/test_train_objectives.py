@@ -12,7 +12,8 @@ import torch
 from polydec import generate, load
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import BEGIN, END
-from polydec.lab.train.lm import LMSpec, lm_step_loss, load_directory, train_lm
+from polydec.lab.train.lm import LMSpec, lm_step_loss, train_lm
+from polydec.lab.train.lm_student import load_directory
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.objectives import cm3, meap, token_unify
 from polydec.lab.train.objectives.cm3 import FILLED, GAPS, CausalMasking
@@ -184,11 +185,33 @@ def test_masked_steps_learn_only_masks_behind_their_own_mark(monkeypatch):
     objective.batch_loss(
         objective.trained_network(TrainableLlama(SHAPE)), batch(6), IDS, np.random.default_rng(1)
     )
-    _, inputs_BT, labels_BT = seen[0]
+    _, inputs_BT, labels_BT, see_TT = seen[0]
+    assert see_TT.shape == (40, 40) and see_TT.all()  # what stands behind a mask is seen, too
     learned = labels_BT != IGNORED
     assert (inputs_BT[:, 0] == IDS[MODE]).all() and learned.any(1).all()
     assert torch.equal(inputs_BT == IDS[MASK], learned)
     assert torch.equal(labels_BT[learned], batch(6)[:, :-1][learned])
+
+
+def test_stages_follow_one_another_for_their_shares(monkeypatch):
+    seen = []
+    for i, name in enumerate(("_masked", "_next", "_later")):
+        monkeypatch.setattr(TokenUnify, name, lambda *_, i=i: seen.append(i) or torch.zeros(()))
+    monkeypatch.setattr(
+        TokenUnify, "_kinds", (TokenUnify._masked, TokenUnify._next, TokenUnify._later)
+    )
+    for shares, wanted in (
+        ((0.3, 0.4, 0.3), [0] * 3 + [1] * 4 + [2] * 3),
+        ((0.5, 0, 0.5), [0] * 5 + [2] * 5),
+    ):
+        objective = TokenUnify(shares, staged=True)
+        network = objective.trained_network(TrainableLlama(SHAPE))
+        seen.clear()
+        for step in range(10):
+            objective.batch_loss(
+                network, batch(0), IDS, np.random.default_rng(0), (step + 0.5) / 10
+            )
+        assert seen == wanted
 
 
 @pytest.mark.parametrize(
@@ -297,11 +320,13 @@ def test_gaps_are_filled_by_the_engine_in_the_order_of_training(trained, polydec
     assert "the" + wanted == greedy(network, words, ids, ("the sea is", " . the", ""), [7, 3])
     flags = ("--model", root / "gaps", "--dtype", "torch", "--temperature", "0", "--infill")
     told = polydec_command("generate", "the", *flags, asked, "--method", "prompt-lookup", "--json")
-    assert json.loads(told.out) == {"text": wanted}, told.err
+    assert json.loads(told.out)["text"] == wanted, told.err
     assert polydec_command("generate", "the", *flags, asked).out.rstrip("\n") == wanted.rstrip("\n")
     assert polydec_command("generate", "[[2]] the", *flags, asked).code == 0
     told = polydec_command("generate", "the", *flags, asked, "--n", "2")
-    assert told.code == 2 and "n is given beside infill" in told.err
+    assert told.code == 0, told.err
+    told = polydec_command("generate", "the", *flags, asked, "--units", "bytes")
+    assert told.code == 2 and "units is given beside infill" in told.err
 
 
 def test_only_its_own_mark_ends_a_gap(trained):
@@ -324,11 +349,11 @@ def test_what_has_no_gap_or_no_marks_is_refused(trained):
     root, make = trained
     make("cm3", "refused")
     model = load(str(root / "refused"))
-    with pytest.raises(RequestError, match="text has 0 gaps"):
+    with pytest.raises(RequestError, match="infill has no gap"):
         fill_gaps(model, "the sea is here")
-    with pytest.raises(RequestError, match=r"text has 9 gaps, and .* marks for 8"):
+    with pytest.raises(RequestError, match=r"infill has 9 gaps, and .* marks for 8"):
         fill_gaps(model, "[[1]] " * 9)
-    with pytest.raises(RequestError, match="has marks for 0"):
+    with pytest.raises(RequestError, match="only a masked-diffusion or an insertion model"):
         fill_gaps(load("zoo:tiny"), "the [[2]] sea")
 
 
@@ -350,6 +375,29 @@ def test_offsets_are_draft_heads_for_medusa(trained):
         passes["plain"] += plain.metrics["target_passes"]
         passes["medusa"] += drafted.metrics["target_passes"]
     assert passes["medusa"] < passes["plain"]
+
+
+def test_the_masked_mode_is_a_model_that_fills_canvases(trained):
+    """Behind MODE, what stands behind a gap seen: the token that it writes is the one that a masked step learns there."""
+    root, make = trained
+    make("tokenunify", "canvas", schedule=TrainingSchedule(12, 1e-2, muon=0.02, save_every=50))
+    model, network = load(str(root / "canvas" / "masked")), load_directory(str(root / "canvas"))
+    text = model.checkpoint.text
+    mode, mask, end = (text.encode(mark, special=False)[0] for mark in (MODE, MASK, END))
+    written = set()
+    for word in ("apple", "sea", "leaf", "snow"):
+        before, behind = (text.encode(x, special=False) for x in ("the", f" {word} is here ."))
+        told = generate(model, "white snow", infill=f"the[[1]] {word} is here .", raw=True)
+        asked = text.encode("white snow", special=False)
+        row = torch.tensor([[mode, *asked, *before, mask, *behind, end]])
+        at = row[0].tolist().index(mask)
+        logits_V = network(row, None, torch.ones(row.shape[1], row.shape[1], dtype=torch.bool))[
+            0, at
+        ]
+        logits_V[[mode, mask]] = -torch.inf
+        assert told.choices[0].token_ids[len(before)] == int(logits_V.argmax())
+        written.add(round(float(logits_V.max()), 3))
+    assert len(written) == 4  # each continuation has a law of its own
 
 
 def test_a_run_goes_on_where_it_was_and_knows_its_objective(trained):

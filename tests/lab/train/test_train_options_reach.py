@@ -53,19 +53,23 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("deer", "layers"): ((2,), {}),
     ("diffusion", "anneal"): ((2,), {"start": "zoo:tiny-draft"}),
     ("diffusion", "tasks"): ((("slots",),), {}),
+    ("diffusion", "vocab"): ((261,), {}),
     ("draft", "beta"): ((0.1,), {"divergence": "jsd"}),
     ("draft", "divergence"): (("rkl",), {}),
     ("draft", "own"): ((1.0,), {}),
     ("draft", "width"): ((64,), {}),
     ("insertion", "context"): ((64,), {}),
     ("insertion", "tasks"): ((("slots",),), {}),
+    ("lm", "drop"): ((1.0,), {"data": None, "pairs": "exchanges"}),
     ("lm", "early_exit"): ((1.0,), {"shape": replace(TINY, layers=4)}),
     ("lm", "mask"): ((0.5,), {"objective": "meap"}),
     ("lm", "mixture"): (
         ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)),
         {"objective": "tokenunify"},
     ),
+    ("lm", "second"): ((0,), {"data": None, "pairs": "exchanges", "objective": "meap"}),
     ("lm", "spans"): ((5.0,), {"objective": "cm3"}),
+    ("lm", "stages"): ((True,), {"objective": "tokenunify", "mixture": (0.5, 0.5, 0.0)}),
     ("lm", "train_mb"): (((0.004, 8.0, 6.0),), {}),
     ("reasoner", "kinds"): ((("make",),), {}),
     ("steps", "budgets"): ((("none",),), {}),
@@ -80,6 +84,7 @@ ELSEWHERE = {
     "save_every": "how often a state is saved: test_train_stopped.py",
     "target": "another model: the tests of each command train for several",
     "data": "a text: test_train_target.py and others read several",
+    "pairs": "questions and answers of one's own: test_train_answers.py",
     "text": "a file of samples, which the target writes where there is none: test_train_target.py",
     "each": "read where the target writes the text, which takes long: test_train_target.py",
     "max_tokens": "read where the target writes the text, which takes long: test_train_target.py",
@@ -99,6 +104,10 @@ ELSEWHERE = {
     ("context", "shared"): "its kind trains a model first: test_arc_encoder.py",
     ("deer", "temperature"): "read where the target writes the text: test_train_target.py",
     ("diffusion", "long"): "rows of tasks that go on take seconds: test_train_diffusion.py",
+    **{
+        (name, "lora"): "adapters of a model that another training wrote: test_train_adapters.py"
+        for name in ("diffusion", "draft", "insertion", "lm")
+    },
     ("diffusion", "int8"): "how weights are saved: test_train_diffusion.py",
     ("draft", "tasks"): "kinds of prompts stand in data sets: test_train_draft.py",
     (
@@ -132,7 +141,12 @@ def files(tmp_path_factory):
         for d in ("cold", "warm", "late")
     )
     (folder / "own.txt").write_text(prose, "utf-8")
-    return {"samples": str(folder / "text.jsonl"), "prose": str(folder / "own.txt")}
+    exchanges = [{"question": f"{i} and {i}", "answer": f"{i + i}, of course"} for i in range(40)]
+    (folder / "pairs.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in exchanges), "utf-8"
+    )
+    names = {"samples": "text.jsonl", "prose": "own.txt", "exchanges": "pairs.jsonl"}
+    return {name: str(folder / file) for name, file in names.items()}
 
 
 def prepared(name: str, given: Mapping[str, Any], out: Path) -> Any:

@@ -6,7 +6,8 @@ import torch
 from polydec import api
 from polydec.lab.train.data import KINDS, split_documents
 from polydec.lab.train.evaluate import bits_per_byte, ngram_bits_per_byte
-from polydec.lab.train.lm import LMSpec, encode_corpus, load_directory
+from polydec.lab.train.lm import LMSpec, encode_corpus
+from polydec.lab.train.lm_student import load_directory
 from polydec.lab.train.ngram import NGram
 from polydec.lab.train.problems import KINDS as PROBLEMS
 from polydec.lab.train.problems import draw_problem, is_right_solution

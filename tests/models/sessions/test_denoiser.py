@@ -649,7 +649,7 @@ def test_infilled_text_says_its_gaps_in_brackets(lm):
         ("The fox", "infill has no gap"),
         ((1, 2), "infill has no gap"),
         ((None, 10**6), r"infill\[1\] is"),
-        ("[[5000]]", "max_tokens is 5001"),
+        ("[[5000]]", "infill has 5000 tokens, gaps included: there is room for 256"),
     ):
         with pytest.raises(ValueError, match=message):
             engine.submit("The fox", method="auto", infill=bad)

@@ -1,9 +1,9 @@
-"""ParallelBench's tasks of writing: sentences of given words, paraphrases and summaries, judged
-without another model.
+"""Five tasks of writing, of word lists and templates of ours, in the place of ParallelBench's.
 
-Source: ParallelBench (Kang et al., 2025). Sentences and conversations are made here, of slots whose
-synonyms are known, so that it can be counted what of a meaning is kept; there a language model and
-a grammar checker judge, which have no part here.
+Source: ParallelBench (Kang et al., 2025) has words to a sentence, paraphrases and summaries there,
+of published texts, judged by a language model and a grammar checker. Here sentences and
+conversations are made of slots whose synonyms are known, so that it can be counted what of a
+meaning is kept. So the tasks have names of their own: their scores are not the paper's.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DAYS = ("Monday", "Tuesday", "Thursday", "Friday", "Saturday", "Sunday")
 PLACES = ("station", "park", "library", "harbour", "museum", "school")
 
 
-def words_to_sentence(level: str, seed: int, number: int) -> BenchProblem:
+def given_words_problem(level: str, seed: int, number: int) -> BenchProblem:
     """Make a problem: one sentence that holds four given words. Whether it is grammatical is not
     judged.
 
@@ -72,7 +72,7 @@ def words_to_sentence(level: str, seed: int, number: int) -> BenchProblem:
         return all(w in words_used for w in words)
 
     return BenchProblem(
-        f"words_to_sentence_{level}",
+        f"given_words_{level}",
         f"Write one sentence with these words: {', '.join(words)}.",
         is_right,
         # As asked: the answer ends like a sentence.
@@ -80,7 +80,7 @@ def words_to_sentence(level: str, seed: int, number: int) -> BenchProblem:
     )
 
 
-def paraphrase_problem(seed: int, number: int) -> BenchProblem:
+def synonyms_problem(seed: int, number: int) -> BenchProblem:
     """Make a problem: say a sentence in other words.
 
     An answer scores the share of the six meanings that it still has, times one less its BLEU
@@ -110,14 +110,14 @@ def paraphrase_problem(seed: int, number: int) -> BenchProblem:
         )
 
     return BenchProblem(
-        "paraphrase",
+        "template_synonyms",
         f"Say this in other words. Answer with one sentence alone.\n{source}",
         is_right,
         lambda answer: is_right(answer) if answer.strip().count(".") == 1 else 0.0,
     )
 
 
-def summary_problem(seed: int, number: int) -> BenchProblem:
+def agreement_problem(seed: int, number: int) -> BenchProblem:
     """Make a problem: sum up a conversation in one sentence.
 
     An answer scores its ROUGE-L against a sentence that holds all facts.
@@ -147,7 +147,7 @@ def summary_problem(seed: int, number: int) -> BenchProblem:
         return rouge_l(lower_case_words(answer), lower_case_words(told))
 
     return BenchProblem(
-        "summary",
+        "template_agreement",
         f"Tell in one sentence what these two agree on. Answer with the sentence alone.\n\n{talk}",
         is_right,
         lambda answer: is_right(answer) if answer.strip().count(".") == 1 else 0.0,

@@ -1,8 +1,8 @@
 """Tasks that show what decoding in parallel loses: lists and small puzzles whose tokens depend on
 each other, or do not.
 
-Source: ParallelBench (Kang et al., 2025). The questions are worded here; tasks of writing stand in
-parallel_texts.py. Closed forms follow from its definitions.
+Source: ParallelBench (Kang et al., 2025). The questions are worded here; tasks of writing, which
+are ours, stand in parallel_texts.py. Closed forms follow from its definitions.
 """
 
 from __future__ import annotations
@@ -217,9 +217,9 @@ def suite_problems(suite: str, each: int, seed: int = 0) -> Iterator[BenchProble
     # The whole suite: lists, then writing, then puzzles.
     yield from (of_names(name, seed, i) for name in LISTS for i in range(each))
     for level in parallel_texts.MIXED:
-        yield from (parallel_texts.words_to_sentence(level, seed, i) for i in range(each))
-    yield from (parallel_texts.paraphrase_problem(seed, i) for i in range(each))
-    yield from (parallel_texts.summary_problem(seed, i) for i in range(each))
+        yield from (parallel_texts.given_words_problem(level, seed, i) for i in range(each))
+    yield from (parallel_texts.synonyms_problem(seed, i) for i in range(each))
+    yield from (parallel_texts.agreement_problem(seed, i) for i in range(each))
     yield from (latin_square(seed, i) for i in range(each))
     yield from (sudoku_problem(seed, i) for i in range(each))
 

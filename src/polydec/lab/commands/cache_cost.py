@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +84,8 @@ def cache_cost(
         bool, typer.Option(help="tokens a second by plain decoding (--no-speed: none)")
     ] = True,
     out: Annotated[
-        Path | None, typer.Option(help="write the figures to this file: .csv or .json")
+        Path | None,
+        typer.Option(help="write the figures to this file after each press: .csv or .json"),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="the figures as one JSON object")] = False,
 ) -> None:
@@ -100,7 +102,7 @@ def cache_cost(
         threads: Threads. Default None: as `polydec.load` chooses.
         auto: Whether the speed of method auto is measured. Default False.
         speed: Whether the speed of plain decoding is measured. Default True.
-        out: File for the figures, .csv or .json. Default None.
+        out: File for the figures, .csv or .json, written anew after each press. Default None.
         json_: Whether the figures are printed as one JSON object. Default False.
     """
     # Whatever can be refused without the model is refused before it is loaded.
@@ -129,9 +131,9 @@ def cache_cost(
     chosen = lengths_that_fit(
         wanted, len(tokens), lm.checkpoint.lm.context, WRITTEN if methods else 0, file
     )
-    kept: list[CachePressCost] = []
+    sheet = CostSheet(lm, file, list(refused), out)
     with (
-        said_when_stopped(lambda: "stopped: nothing was written, and the same command begins anew"),
+        said_when_stopped(lambda: stopped_sentence(sheet)),
         Progress(console=Console(stderr=True), transient=True) as bar,
     ):
         task = bar.add_task("reading", total=(1 + len(good)) * chosen[-1])
@@ -149,9 +151,16 @@ def cache_cost(
         for found in costs.measure_cache_costs(
             lm, tokens, good, chosen, methods=methods, written=WRITTEN, advance=advance
         ):
-            kept += found
             done += 1
-    publish_costs(lm, file, kept, list(refused), out, json_)
+            sheet.add_costs(found)
+            # A pipe or a log shows no bar, so each press says that it is done.
+            if not bar.console.is_terminal:
+                bar.console.print(
+                    f"{done} of {1 + len(good)}: {found[0].setting.setting_label}",
+                    markup=False,
+                    highlight=False,
+                )
+    publish_costs(sheet, json_)
 
 
 def parse_lengths(given: str) -> list[int]:
@@ -236,43 +245,84 @@ def lengths_that_fit(
     return list(wanted)
 
 
-def publish_costs(
-    lm: api.LoadedModel,
-    path: Path,
-    found: Sequence[CachePressCost],
-    refused: Sequence[str],
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Print the costs, and write them to a file.
+@dataclass
+class CostSheet:
+    """The figures as they come; its file holds those of every press that is done.
 
-    Args:
+    Attributes:
         lm: The loaded model.
-        path: The text's file.
-        found: The costs.
+        text: The text's file.
         refused: Presses that the model cannot read here.
         out: File for the figures; None: none.
+        costs: What was measured.
+    """
+
+    lm: api.LoadedModel
+    text: Path
+    refused: Sequence[str]
+    out: Path | None
+    costs: list[CachePressCost] = field(default_factory=list)
+
+    @property
+    def number_type(self) -> str:
+        """What the model computes in."""
+        kernel = self.lm.checkpoint.kernel
+        return self.lm.checkpoint.dtype + (f" ({kernel})" if kernel else "")
+
+    def as_record(self) -> dict[str, Any]:
+        """All of it, as it is written as JSON."""
+        return {
+            "model": self.lm.name,
+            "numbers": self.number_type,
+            "text": self.text.name,
+            "refused": list(self.refused),
+            "rows": [cost.as_record() for cost in self.costs],
+        }
+
+    def add_costs(self, found: Sequence[CachePressCost]) -> None:
+        """Take a press's figures, and write the file anew.
+
+        Args:
+            found: Its costs at each length.
+
+        Raises:
+            RequestError: The file cannot be written.
+        """
+        self.costs += found
+        if self.out is None:
+            return
+        whole = self.as_record()
+        sheet = json.dumps(whole) + "\n"
+        if self.out.suffix == ".csv":
+            rows = [{**row, "numbers": self.number_type} for row in whole["rows"]]
+            sheet = as_csv(rows).replace("\r\n", "\n")
+        files.replace_file_atomically(self.out, lambda at: Path(at).write_bytes(sheet.encode()))
+
+
+def stopped_sentence(sheet: CostSheet) -> str:
+    """What is said where a run was stopped."""
+    if sheet.out is None:
+        return "stopped: with --out FILE the figures of every press that is done are kept"
+    if not sheet.costs:
+        return "stopped: no press was done, so nothing was written"
+    labels = dict.fromkeys(cost.setting.setting_label for cost in sheet.costs)
+    return (
+        f"stopped: {str(sheet.out)!r} holds the figures of {', '.join(labels)}; "
+        "--press measures others"
+    )
+
+
+def publish_costs(sheet: CostSheet, as_json: bool) -> None:
+    """Print the costs.
+
+    Args:
+        sheet: The figures.
         as_json: Whether they are printed as JSON.
 
     Raises:
-        RequestError: Standard output, or the file, cannot be written.
+        RequestError: Standard output cannot be written.
     """
-    number_type = lm.checkpoint.dtype
-    if lm.checkpoint.kernel:
-        number_type += f" ({lm.checkpoint.kernel})"
-    rows = [cost.as_record() for cost in found]
-    whole: dict[str, Any] = {
-        "model": lm.name,
-        "numbers": number_type,
-        "text": path.name,
-        "refused": list(refused),
-        "rows": rows,
-    }
-    if out is not None:
-        sheet = json.dumps(whole) + "\n"
-        if out.suffix == ".csv":
-            sheet = as_csv([{**row, "numbers": number_type} for row in rows]).replace("\r\n", "\n")
-        files.replace_file_atomically(out, lambda at: Path(at).write_bytes(sheet.encode()))
+    whole = sheet.as_record()
     if as_json:
         print_result(json.dumps(whole))
         return
@@ -284,7 +334,7 @@ def draw_costs(console: Console, whole: dict[str, Any]) -> None:
 
     Args:
         console: Where it is drawn.
-        whole: What `publish_costs` writes as JSON.
+        whole: What `CostSheet.as_record` has.
     """
     heading = f"{whole['model']}, {whole['numbers']}, {whole['text']}"
     console.print(escape_control_characters(heading), markup=False)

@@ -125,6 +125,7 @@ def warm_up_inputs() -> list[ClientInput]:
         ("/v1/embeddings", {"input": "The old river", "encoding_format": "base64"}),
         ("/v1/completions", {**RIGHT, "units": "bytes", "covers": 8}),
         ("/v1/completions", {**RIGHT, "reuse": "edited", "reuse_key": "a"}),
+        ("/v1/completions", {"prompt": "The old river", "infill": "a[[2]]b", "max_tokens": None}),
         ("/v1/completions", {"prompt": [1, *_vectors(192, 4), 2], "max_tokens": 2}),
     ]
     out = [
@@ -161,7 +162,9 @@ def _good(r: random.Random) -> tuple[str, dict[str, Any]]:
         case 8:
             return "/v1/embeddings", _embedding(r, text)
         case 9 | 10:
-            return r.choice((_reused, _in_bytes, _with_vectors, _with_source))(r, text, more)
+            return r.choice((_reused, _in_bytes, _with_vectors, _with_source, _with_gaps))(
+                r, text, more
+            )
         case 0 | 1 | 2:
             return "/v1/completions", {"prompt": text, **more, "logprobs": r.choice((None, 2))}
         case 3 | 4:
@@ -244,6 +247,15 @@ def _with_source(r: random.Random, text: str, more: dict[str, Any]) -> Body:
     return "/v1/completions", {"prompt": r.choice(("", "a")), "source": source, **more}
 
 
+def _with_gaps(r: random.Random, text: str, more: dict[str, Any]) -> Body:
+    """An answer with gaps, whole or damaged; models that fill none say so."""
+    gaps = ("[[2]]", "[[1]] mill [[3]]", "[[999999]]" * 9, "[[2:[a-z]+]]", "[[" * 50, "[[0]]")
+    infill = r.choice((text + r.choice(gaps), [1, None, 2], [None] * 9, [], [True, None], *VALUES))
+    if r.random() < 0.7:
+        del more["max_tokens"]
+    return "/v1/completions", {"prompt": text, **more, "infill": infill}
+
+
 def _fields(r: random.Random) -> ClientInput:
     """Fields of wrong types, out of range, unknown, missing or given twice."""
     path, body = _good(r)
@@ -273,7 +285,18 @@ NAMES = (
         "polydec",
         "model",
     ),
-    *("tools", "tool_choice", "suffix", "n", "seed", "method", "steer", "steer_options", "finish"),
+    *(
+        "tools",
+        "tool_choice",
+        "suffix",
+        "infill",
+        "n",
+        "seed",
+        "method",
+        "steer",
+        "steer_options",
+        "finish",
+    ),
     *("cache", "cache_options", "reuse", "reuse_key", "source", "units", "covers", "vectors"),
     *("dimensions", "encoding_format", "pool", "layer", "template", "prepend_to", "prepend_from"),
     *("normalised", "stands_for", "user"),

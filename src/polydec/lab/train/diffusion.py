@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import ASSISTANT, BEGIN, END, USER
+from polydec.lab.train.diffusion_pairs import DiffusionPairRows, read_learned_pairs
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.lora import add_lora_adapters, save_lora_adapters
 from polydec.lab.train.network import (
     LlamaShape,
     TrainableLlama,
@@ -30,9 +32,6 @@ from polydec.lab.train.specs.diffusion import DiffusionSpec
 from polydec.lab.train.tasks import LONG, draw_task, task_variety
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
 from polydec.models.formats import edge, rows8, zoo
-
-VOCAB = 416
-"""Tokens of the tokenizer; the mask is one more."""
 
 LEAST = 1e-3
 """The smallest chance of a mask."""
@@ -72,8 +71,8 @@ def train_diffusion(spec: DiffusionSpec) -> dict[str, Any]:
 
 def _course(spec: DiffusionSpec) -> TrainingRun:
     student = start_diffusion_student(spec)
-    network, rows = student.network, DiffusionTaskRows(student.tokenizer, spec)
-
+    network = student.network
+    rows, same = rows_of_spec(spec, student.tokenizer)
     bf16 = is_bf16_run(Path(spec.out) / STATE)
 
     def step_loss(step: int) -> tuple[Tensor, int]:
@@ -84,7 +83,10 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
             return _loss(spec, student, step, token_BT, answer_BT, rng), token_BT.numel()
 
     schedule = TrainingSchedule(
-        spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)
+        spec.steps,
+        spec.rate,
+        muon=0.0 if spec.lora else spec.muon,
+        log_every=min(20, spec.steps),
     )
     if spec.causal:
         kind = {}
@@ -96,6 +98,7 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
             "polydec_shifted": spec.shifted,
             "polydec_block": spec.block,
         }
+    require_same_kind(spec, kind)
     # Matrices in 8 bits take half the space of float16.
     if spec.int8:
         dtype = torch.int8
@@ -105,10 +108,31 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
         network,
         step_loss,
         schedule,
-        run_identity(spec, bf16=bf16),
-        lambda out, result: save_diffusion_student(out, student, kind, dtype),
+        {**same, "bf16": bf16},
+        lambda out, result: save_tuned_student(out, student, spec, kind, dtype),
         lambda: {"parameters": sum(p.numel() for p in network.parameters())},
     )
+
+
+def rows_of_spec(
+    spec: DiffusionSpec, tokenizer: Tokenizer
+) -> tuple[DiffusionTaskRows | DiffusionPairRows, dict[str, Any]]:
+    """What a step reads, and what tells the run from others.
+
+    Args:
+        spec: Options.
+        tokenizer: Encodes tasks or pairs.
+
+    Returns:
+        The rows of one's own pairs where they are given, else those of tasks; and the identity, in
+        which options that are off have no part.
+    """
+    free = ["pairs"]
+    free += ["vocab"] * (spec.vocab == DiffusionSpec.vocab) + ["lora"] * (not spec.lora)
+    if spec.pairs is None:
+        return DiffusionTaskRows(tokenizer, spec), run_identity(spec, *free)
+    rows = DiffusionPairRows(tokenizer, spec)
+    return rows, run_identity(spec, *free, pairs=rows.pairs_digest)
 
 
 def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
@@ -118,8 +142,12 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
         RequestError: There is no network of the Llama skeleton at spec.start.
     """
     if spec.start is None:
-        # Merges are learned from the first 2,000 tasks.
-        tokenizer = train_tokenizer([text for i in range(2000) for text in _texts(spec, i)], VOCAB)
+        if spec.pairs is not None:
+            texts = [t for p in read_learned_pairs(spec.pairs) for t in (p.source, p.target)]
+        else:
+            # Merges are learned from the first 2,000 tasks.
+            texts = [text for i in range(2000) for text in _texts(spec, i)]
+        tokenizer = train_tokenizer(texts, spec.vocab)
         size = tokenizer.get_vocab_size()
         # One row more than the tokenizer has tokens, for the mask; heads of 32.
         shape = LlamaShape(
@@ -134,9 +162,7 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
         )
         network = TrainableLlama(shape, seed=spec.seed)
     else:
-        path = edge.at_home(
-            zoo.zoo_model_path(spec.start) if spec.start.startswith("zoo:") else spec.start
-        )
+        path = start_directory(spec.start)
         with edge.report_read_errors(f"start is {str(path)!r}: it cannot be read"):
             config = edge.read_json(path / "config.json")
             # Embedded models have matrices in 8 bits.
@@ -153,9 +179,41 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
                 .requires_grad_(True)
                 .train()
             )
+    if spec.lora:
+        add_lora_adapters(network, spec.lora, spec.seed)
     return DiffusionStudent(
         network if spec.causal else make_bidirectional(network), tokenizer, size
     )
+
+
+def require_same_kind(spec: DiffusionSpec, kind: Mapping[str, Any]) -> None:
+    """Raise RequestError where an adapter of spec.start would not be of the model that is trained.
+
+    Args:
+        spec: Options; start and lora are read.
+        kind: Fields of config.json that say how the trained model is read.
+    """
+    if not spec.lora or spec.start is None:
+        return
+    config = edge.read_json(start_directory(spec.start) / "config.json")
+    # What a config leaves out.
+    usual = {"polydec_causal": True, "polydec_shifted": False, "polydec_block": 0}
+    names = (*usual, "polydec_mask", "polydec_insertion")
+    own, theirs = (
+        {n: usual.get(n) if fields.get(n) is None else fields[n] for n in names}
+        for fields in (kind, config)
+    )
+    if own != theirs:
+        differ = [n.removeprefix("polydec_") for n in names if own[n] != theirs[n]]
+        raise RequestError(
+            f"lora is {spec.lora}: {spec.start} is another kind of model than what is trained ({', '.join(differ)}), and an "
+            "adapter changes none of that: leave it out"
+        )
+
+
+def start_directory(name: str) -> Path:
+    """The directory of a model to begin with, by its path or zoo:NAME."""
+    return edge.at_home(zoo.zoo_model_path(name) if name.startswith("zoo:") else name)
 
 
 def _with_mask(
@@ -169,6 +227,29 @@ def _with_mask(
                 [weights[name], weights[name].mean(0, keepdim=True).expand(new, -1)]
             )
     return {**config, "vocab_size": max(mask + 1, config["vocab_size"])}, weights
+
+
+def save_tuned_student(
+    out: Path,
+    student: DiffusionStudent,
+    spec: DiffusionSpec,
+    kind: dict[str, Any],
+    dtype: torch.dtype = torch.float16,
+) -> None:
+    """Save a student: an adapter of --start where adapters were trained, else a model.
+
+    Args:
+        out: Directory to write.
+        student: Network and tokenizer.
+        spec: Options; start and lora are read.
+        kind: See `save_diffusion_student`.
+        dtype: See `save_diffusion_student`.
+    """
+    if spec.lora:
+        assert spec.start is not None
+        save_lora_adapters(out, student.network, spec.start)
+        return
+    save_diffusion_student(out, student, kind, dtype)
 
 
 def save_diffusion_student(

@@ -23,7 +23,8 @@ from polydec.lab.train.acceptance import DraftAcceptance, measure_draft_acceptan
 from polydec.lab.train.divergence import acceptance_probability, divergence_by_name
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
-from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
+from polydec.lab.train.lora import adapted_weights, add_lora_adapters, save_lora_adapters
+from polydec.lab.train.network import LlamaShape, TrainableLlama, from_weights, save_directory
 from polydec.lab.train.own_text import write_text
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import SamplingMode, TrainingSample
@@ -34,6 +35,7 @@ from polydec.methods.registry.family import AUTOREGRESSIVE
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions import checkpoint, sources
 from polydec.models.sessions.lm import CausalLaw
+from polydec.models.sessions.sources import CheckpointFiles
 
 
 def train_draft(spec: DraftSpec) -> dict[str, Any]:
@@ -54,6 +56,8 @@ def _course(spec: DraftSpec) -> TrainingRun:
     out = Path(spec.out)
     source = sources.open_source(spec.target)
     require_family(AUTOREGRESSIVE, family_of_config(source.config), spec.target)
+    # A draft to begin with is opened first: what is wrong with it is said before a text is written.
+    begun = None if spec.start is None else sources.open_source(spec.start)
     shape = shape_of(spec, source.config)
     fast = is_bf16_run(out / STATE, spec.bf16)
     if spec.text:
@@ -80,17 +84,21 @@ def _course(spec: DraftSpec) -> TrainingRun:
     laws = teacher.stored_laws(
         samples, path.with_name(f"{path.stem}-{key}.jsonl"), spec.temperature
     )
-    student = build(spec, shape, teacher, samples)
+    if begun is None:
+        student = build(spec, shape, teacher, samples)
+    else:
+        student = begin_with_draft(spec, begun, teacher)
     apart = (
         range(0, len(samples), 16) if len(samples) >= 32 else range(0)
     )  # not trained on: says which weights are best
     lesson = DistillationObjective(
         spec, student, teacher, samples, laws, fast, {**source.config}, source.text.eos, apart
     )
-    schedule = TrainingSchedule(spec.steps, spec.rate, muon=spec.muon)
+    schedule = TrainingSchedule(spec.steps, spec.rate, muon=0.0 if spec.lora else spec.muon)
     # The samples belong to the run's name: other texts must not go on from its state.
+    free = [name for name in ("start", "lora") if not getattr(spec, name)]
     known_as = run_identity(
-        spec, bf16=fast, samples=selfplay.samples_fingerprint(samples), apart=len(apart)
+        spec, *free, bf16=fast, samples=selfplay.samples_fingerprint(samples), apart=len(apart)
     )
 
     def measure_result() -> dict[str, Any]:
@@ -114,7 +122,7 @@ def _course(spec: DraftSpec) -> TrainingRun:
         lesson.step_loss,
         schedule,
         known_as,
-        lambda out, result: save_draft_student(out, student, spec, source.config),
+        lambda out, result: save_trained_draft(out, student, spec, source.config, begun),
         measure_result,
         lesson.held_out_loss if apart else None,
     )
@@ -185,6 +193,41 @@ def build(
             if k in own and v.shape == own[k].shape and "lm_head" not in k
         }
         student.load_state_dict({**own, **take, "lm_head.weight": teacher.head_VH[tokens.long()]})
+    return student
+
+
+def begin_with_draft(
+    spec: DraftSpec, begun: CheckpointFiles, teacher: TeacherModel
+) -> TrainableLlama:
+    """A draft that was trained before, or another small model with the target's tokens.
+
+    Args:
+        spec: Options; start, lora, seed and context are read.
+        begun: Files of the draft.
+        teacher: The target, whose embedding table a draft of `train_draft` borrows.
+
+    Returns:
+        The draft, trainable: its adapters, or all its weights.
+
+    Raises:
+        RequestError: It has other tokens, or its tensors have another shape than its config says.
+    """
+    theirs = teacher.network.s.vocab
+    if (vocab := begun.config.get("vocab_size")) != theirs:
+        raise RequestError(
+            f"start is {spec.start!r}: it has {vocab} tokens and the target {theirs}, so it cannot draft for it"
+        )
+    if "lm_head.tokens" in begun.weights:
+        shape = LlamaShape.of_config(begun.config, spec.context)
+        table = teacher.network.model.embed_tokens.weight.bfloat16()
+        tokens = begun.weights["lm_head.tokens"]
+        student = TrainableLlama(shape, outer=table, tokens=tokens)
+        student.load_state_dict({k: begun.weights[k].float() for k in student.state_dict()})
+    else:
+        student = from_weights(begun.config, begun.weights, spec.context)
+    student.requires_grad_(True).train()
+    if spec.lora:
+        add_lora_adapters(student, spec.lora, spec.seed)
     return student
 
 
@@ -289,9 +332,11 @@ class DistillationObjective:
             log p and log q, both of shape ``[N, C]``, and p of all tokens that the draft cannot
             propose, shape ``[N]``.
         """
-        assert self.student.tokens is not None, "a draft has a head of its own"
         t = self.spec.temperature
-        head = self.teacher.head_VH[self.student.tokens.long()]
+        head = self.teacher.head_VH
+        # A draft may propose some of the tokens only.
+        if self.student.tokens is not None:
+            head = head[self.student.tokens.long()]
         with bf16_autocast(self.fast):
             logits = self.student.token_logits(output_token_states(self.student, samples)).float()
             with torch.no_grad():
@@ -318,14 +363,15 @@ class DistillationObjective:
             The prompts with the draft's answers, of 64 tokens at most.
         """
         # The trainable network has no cache; its weights are put into the one that decodes.
-        weights = {
-            # The draft as it stands now writes the texts that it learns from next.
-            **{k: v.detach() for k, v in self.student.state_dict().items()},
-            "lm_head.tokens": self.student.tokens,
-            "model.embed_tokens.weight": self.student.model.embed_tokens.weight,
-        }
+        # The draft as it stands now writes the texts that it learns from next.
+        weights = adapted_weights(self.student)
+        weights["model.embed_tokens.weight"] = self.student.model.embed_tokens.weight.detach()
+        if self.student.tokens is not None:
+            weights["lm_head.tokens"] = self.student.tokens
         network = LlamaTransformer.build(
-            self.student.s.config_content(tied=False), weights, dtype="float32"
+            self.student.s.config_content(tied=self.student.lm_head is None),
+            weights,
+            dtype="float32",
         )
         lm = CausalLaw(network, TokenVocabulary(self.student.s.vocab, self.eos))
         mode = SamplingMode(self.spec.temperature, 1.0)
@@ -425,6 +471,35 @@ def round_of(lengths: tuple[int, ...], rows: int, seed: int, turn: int) -> list[
     ):  # the last pool's remainder may give one batch too many
         batches[-2:] = [batches[-2] + batches[-1]]
     return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def save_trained_draft(
+    out: Path,
+    student: TrainableLlama,
+    spec: DraftSpec,
+    config: Mapping[str, Any],
+    begun: CheckpointFiles | None,
+) -> None:
+    """Save what was trained: an adapter, a draft that borrows from its target, or a whole model.
+
+    Args:
+        out: Directory to write.
+        student: The draft.
+        spec: Options; start and lora are read.
+        config: Fields of the target's config.json.
+        begun: Files of the draft that training began with; None: there was none.
+    """
+    if begun is not None and spec.lora:
+        assert spec.start is not None
+        save_lora_adapters(out, student, spec.start)
+    elif begun is None or "lm_head.tokens" in begun.weights:
+        save_draft_student(out, student, spec, config)
+    else:
+        # Its own tables and tokenizer stay with it.
+        own = {k: v.bfloat16() for k, v in student.state_dict().items()}
+        fields = {k: v for k, v in begun.config.items() if k != "polydec_base"}
+        fields["torch_dtype"] = "bfloat16"
+        sources.save_checkpoint(out, fields, own, begun.text, begun.generation)
 
 
 def save_draft_student(

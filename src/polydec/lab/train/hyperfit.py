@@ -16,8 +16,9 @@ from polydec.base.errors import RequestError
 from polydec.lab.train.data import BEGIN, END, KINDS, split_documents, training_data
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training, tensor_digest
 from polydec.lab.train.exits import copy_with_layers
-from polydec.lab.train.lm import find_tokenizer, load_directory
+from polydec.lab.train.lm_student import find_tokenizer, load_directory
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
+from polydec.lab.train.lora import add_lora_adapters, save_lora_adapters
 from polydec.lab.train.network import TrainableLlama, save_directory
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
@@ -63,6 +64,8 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
     )
     # A copy is trained, as the target is measured as it was.
     network = copy_with_layers(first, first.s.layers).train()
+    if spec.lora:
+        add_lora_adapters(network, spec.lora, spec.seed)
     fast = is_bf16_run(Path(spec.out) / STATE)
     each = len(learned_NT) // spec.rows
 
@@ -87,12 +90,15 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
         }
 
     def save_result(out: Path, result: Mapping[str, Any]) -> None:
-        """Save the model as a directory that `polydec.load` reads.
+        """Save the model, or its adapter, as a directory that `polydec.load` reads.
 
         Args:
             out: Directory to write.
             result: What was measured; it is not used.
         """
+        if spec.lora:
+            save_lora_adapters(out, network, spec.target)
+            return
         config = first.s.config_content(bos=begin, eos=tokenizer.token_to_id(END))
         save_directory(out, network, config, files=tokenizer_files(tokenizer, first.s.context))
 
@@ -101,7 +107,8 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
     schedule = TrainingSchedule(
         steps, spec.rate, warmup=0.0, decay=0.0, weight_decay=0.0, log_every=min(20, steps)
     )
-    same = run_identity(spec, texts=tensor_digest(learned_NT), bf16=fast)
+    free = () if spec.lora else ("lora",)
+    same = run_identity(spec, *free, texts=tensor_digest(learned_NT), bf16=fast)
     return TrainingRun(network, step_loss, schedule, same, save_result, measure_result)
 
 

@@ -17,7 +17,7 @@ from polydec.core.types import TokenVocabulary
 from polydec.lab.train.data import BEGIN
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training, tensor_digest
 from polydec.lab.train.hyperfit import texts_of_length
-from polydec.lab.train.lm import find_tokenizer, load_directory
+from polydec.lab.train.lm_student import find_tokenizer, load_directory
 from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.prefix_network import forward_with_past
 from polydec.lab.train.random_streams import generator_for

@@ -16,7 +16,8 @@ from polydec.base.errors import RequestError
 from polydec.lab.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 from polydec.lab.train.diffusion import (
     DiffusionStudent,
-    save_diffusion_student,
+    require_same_kind,
+    save_tuned_student,
     start_diffusion_student,
 )
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
@@ -97,15 +98,21 @@ def _course(spec: InsertionSpec) -> TrainingRun:
 
     # A short run still logs something.
     schedule = TrainingSchedule(
-        spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)
+        spec.steps,
+        spec.rate,
+        muon=0.0 if spec.lora else spec.muon,
+        log_every=min(20, spec.steps),
     )
     kind = {"polydec_causal": False, "polydec_insertion": student.mask}
+    begun = spec.begin_samples()
+    require_same_kind(begun, kind)
+    free = () if spec.lora else ("lora",)
     return TrainingRun(
         student.network,
         step_loss,
         schedule,
-        run_identity(spec, bf16=bf16),
-        lambda out, result: save_diffusion_student(out, student, kind),
+        run_identity(spec, *free, bf16=bf16),
+        lambda out, result: save_tuned_student(out, student, begun, kind),
         lambda: {"parameters": sum(p.numel() for p in student.network.parameters())},
     )
 

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base import edge, files
+from polydec.base import edge
 from polydec.base.errors import RequestError
-from polydec.lab.train import network as net
+from polydec.lab.train.answers import answer_run
 from polydec.lab.train.data import (
     BEGIN,
     END,
@@ -31,17 +29,13 @@ from polydec.lab.train.data import (
 )
 from polydec.lab.train.envelope import STATE, TrainingRun, run_training
 from polydec.lab.train.evaluate import bits_per_byte, ngram_bits_per_byte
-from polydec.lab.train.exits import copy_with_layers, copy_with_vocab
+from polydec.lab.train.lm_student import begin_student, lm_schedule, load_directory, save_lm_student
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
-from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
+from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.ngram import NGram
 from polydec.lab.train.objectives.objective_names import KNOWN
 from polydec.lab.train.specs.lm import PRESETS, LMSpec
-from polydec.lab.train.target import family_of_config, require_family
-from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer, with_marks
-from polydec.methods.registry.family import AUTOREGRESSIVE
-from polydec.models.formats import rows8
-from polydec.models.sessions import sources
+from polydec.lab.train.tokens import mark_id, tokenizer_files
 
 
 @dataclass(frozen=True)
@@ -62,61 +56,40 @@ class TokenCorpus:
 def train_lm(spec: LMSpec) -> dict[str, Any]:
     """Train, save a Hugging Face directory at spec.out, and measure.
 
-    See `run_training`.
+    See `run_training`; with spec.pairs see `answer_run`.
 
     Raises:
         RequestError: An option is wrong, or data is missing.
     """
+    if spec.pairs is not None:
+        return run_training("lm", spec, answer_run)
     return run_training("lm", spec, _course)
 
 
 def _course(spec: LMSpec) -> TrainingRun:
     preset = PRESETS[spec.preset]
     out = Path(spec.out)
-    schedule = spec.schedule or preset.schedule
-    if spec.steps is not None:
-        schedule = replace(schedule, steps=spec.steps)
-    if spec.start is None:
-        first = None
-    else:
-        first = load_directory(spec.start)
+    schedule = lm_schedule(spec)
     if spec.teacher is None:
         teacher = None
     else:
         teacher = load_directory(spec.teacher)
-    # Options come before the preset; a network to begin with brings its own shape.
-    shape = spec.shape or (preset.shape if first is None else first.s)
-    if spec.layers is not None:
-        shape = replace(shape, layers=spec.layers)
     objective = KNOWN[spec.objective](spec)
     parts = read_texts(spec)
     # Half of the training texts are enough to learn merges from.
-    tokenizer = find_tokenizer(
+    student, tokenizer = begin_student(
         spec,
         out,
         [t for p in parts.values() for t in p.train[: -(-len(p.train) // 2)]],
-        shape.vocab,
         objective.marks,
     )
-    # Marks of an objective are new tokens to a network that was trained without them.
-    if first is not None and objective.marks and tokenizer.get_vocab_size() > shape.vocab:
-        shape = replace(shape, vocab=tokenizer.get_vocab_size())
-        first = copy_with_vocab(first, shape.vocab)
-    if tokenizer.get_vocab_size() > shape.vocab:
-        raise RequestError(
-            f"tokenizer has {tokenizer.get_vocab_size()} tokens: the network has rows for {shape.vocab}"
-        )
+    shape = student.s
     ids = {mark: mark_id(tokenizer, mark) for mark in (BEGIN, END, *objective.marks)}
     begin = ids[BEGIN]
     end = ids[END]
     corpus = encode_corpus(tokenizer, parts)
     # From here on `spec` has only kinds with enough text.
     spec = drop_short_kinds(spec, corpus, shape.context)
-    # With more layers than `start` has, new ones begin as identities.
-    if first is None:
-        student = TrainableLlama(shape, seed=spec.seed)
-    else:
-        student = copy_with_layers(first, shape.layers, spec.seed)
     fast, network = is_bf16_run(out / STATE, spec.bf16), objective.trained_network(student)
     usual = min(preset.length, shape.context)  # tokens of a row but for the last steps
     cut = {
@@ -158,7 +131,10 @@ def _course(spec: LMSpec) -> TrainingRun:
         if objective.marks:
             rng = np.random.default_rng([spec.seed, step])
             with bf16_autocast(fast):
-                return objective.batch_loss(network, batch_BT, ids, rng), rows * length
+                return (
+                    objective.batch_loss(network, batch_BT, ids, rng, step / schedule.steps),
+                    rows * length,
+                )
         return step_loss(student, teacher, batch_BT, fast), rows * length
 
     def held_out() -> Tensor:
@@ -179,7 +155,7 @@ def _course(spec: LMSpec) -> TrainingRun:
         "teacher": spec.teacher or "",
     }
     # Options that are off have no part in the identity.
-    if first is not None or spec.depths.on:
+    if spec.start is not None or spec.depths.on:
         known_as |= {
             "start": spec.start or "",
             **asdict(spec.depths),
@@ -193,6 +169,10 @@ def _course(spec: LMSpec) -> TrainingRun:
             "spans": spec.spans,
             "mixture": list(spec.mixture),
         }
+    if spec.stages:
+        known_as["stages"] = True
+    if spec.lora:
+        known_as["lora"] = spec.lora
 
     def measure_result() -> dict[str, Any]:
         return {
@@ -209,9 +189,8 @@ def _course(spec: LMSpec) -> TrainingRun:
             out: Directory to write.
             result: What was measured.
         """
-        config = shape.config_content(bos=begin, eos=end)
         written = tokenizer_files(tokenizer, shape.context, objective.marks, objective.ends)
-        save_directory(out, student, config, files=written)
+        save_lm_student(out, student, spec, written, begin, end)
         # The objective measures on texts that were set aside.
         rows_RT = held_out_rows(corpus, begin, end, usual)
         log.update(objective.save_extras(out, network, rows_RT, result))
@@ -434,42 +413,6 @@ def pattern_of(shares: Sequence[int]) -> list[int]:
     ]
 
 
-def find_tokenizer(
-    spec: LMSpec, out: Path, texts: Sequence[str], size: int, marks: Sequence[str] = ()
-) -> Tokenizer:
-    """The tokenizer of a training: a named one, the one of an earlier start, or a new one.
-
-    Args:
-        spec: Options; `tokenizer`, `teacher` and `start` name models, in this order.
-        out: Directory of the run; a new tokenizer is written there at once.
-        texts: Texts that a new one is trained on.
-        size: Tokens of a new one, at most.
-        marks: Further special tokens. Default: none.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        RequestError: A named model has no tokenizer.json, or it cannot be read.
-    """
-    # Without a named tokenizer that of a teacher is taken: its laws are over its own tokens.
-    source = spec.tokenizer or spec.teacher or spec.start
-    path = (model_directory(source) if source else out) / "tokenizer.json"
-    if path.exists():
-        try:
-            return with_marks(Tokenizer.from_file(str(path)), marks)
-        except Exception as e:  # whatever the library meets; it has no kind of error of its own
-            raise RequestError(
-                edge.error_sentence(f"{path} is not a readable tokenizer: {e}")
-            ) from None
-    if source:
-        raise RequestError(f"tokenizer is {source!r}: there is no tokenizer.json")
-    tokenizer = train_tokenizer(texts, size, marks)
-    # A resumed run must read the same tokenizer, whatever becomes of the texts.
-    files.replace_file_atomically(path, lambda at: tokenizer.save(str(at)))
-    return tokenizer
-
-
 def encode_corpus(tokenizer: Tokenizer, parts: Mapping[str, Any]) -> TokenCorpus:
     """Encode the texts of all kinds.
 
@@ -536,51 +479,3 @@ def measure_bits_per_byte(
             k: ngram_bits_per_byte(baseline, v, corpus.held_bytes[k]) for k, v in unseen.items()
         },
     }
-
-
-WRONG = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    SafetensorError,
-    ArithmeticError,
-    LookupError,
-)
-"""What a directory that is damaged, or another one, makes its reader raise."""
-
-
-def model_directory(name: str) -> Path:
-    """The directory of a model, by its path or its name."""
-    if Path(name).is_dir():
-        return Path(name)
-    return sources.find_checkpoint(name)
-
-
-def load_directory(name: str) -> TrainableLlama:
-    """A network as `train_lm` saved it, in fp32, without gradients.
-
-    `name` is its directory, or zoo:NAME.
-
-    Raises:
-        RequestError: The directory holds no such network, or one of another family.
-    """
-    path = model_directory(name)
-    try:
-        config = edge.read_json(path / "config.json")
-        family = family_of_config(config)
-        network = net.from_weights(
-            config,
-            rows8.dequantise_rows(load_file(str(path / "model.safetensors"))),
-        )
-    # Whatever a damaged directory makes its readers raise becomes one sentence.
-    except WRONG as e:
-        raise RequestError(
-            edge.error_sentence(
-                f"model {name!r} is not a directory that `polydec train lm` wrote: {e}"
-            )
-        ) from None
-    require_family(AUTOREGRESSIVE, family, name, "model")
-    return network

@@ -56,6 +56,19 @@ def merge_lora_adapters(network: nn.Module) -> None:
     network.requires_grad_(True)
 
 
+def adapted_weights(network: nn.Module) -> dict[str, Tensor]:
+    """The weights of a network by their names, with what its adapters add; without gradients."""
+    out = dict[str, Tensor]()
+    for name, value in network.state_dict().items():
+        # A matrix with an adapter stands there as its parts, the matrix itself first.
+        part, _, rest = name.partition(".parametrizations.weight.")
+        if rest == "original":
+            out[part + ".weight"] = network.get_submodule(part).weight.detach()  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        elif not rest:
+            out[name] = value
+    return out
+
+
 def save_lora_adapters(path: Path, network: nn.Module, base: str) -> None:
     """Write the adapters of a network into a directory, as PEFT does.
 

@@ -20,7 +20,7 @@ from polydec.lab.train import facts
 from polydec.lab.train.data import BEGIN, END
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.facts import DIGITS, FactPage
-from polydec.lab.train.lm import load_directory
+from polydec.lab.train.lm_student import load_directory
 from polydec.lab.train.network import TrainableLlama, save_directory
 from polydec.lab.train.prefix_network import forward_with_past
 from polydec.lab.train.random_streams import generator_for

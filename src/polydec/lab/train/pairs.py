@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from polydec.base.edge import error_sentence, validate_record
-from polydec.base.errors import FileError
+from polydec.base.errors import FileError, RequestError
 from polydec.base.outside_records import StrictRecord
+from polydec.lab.train.data import ASSISTANT, BEGIN, END, USER, held_out
 from polydec.models.formats import text_rows
 
 NAMES = "source and target, or a question with its answer"
+PLAIN: Mapping[str, Any] = {"add_special_tokens": False}
+"""How a text is encoded that has its special tokens already."""
 
 
 class PairLineRecord(StrictRecord):
@@ -85,6 +91,96 @@ def _of_file(file: Path) -> Iterator[TextPair]:
             yield TextPair(line.source, line.target)
         elif (exchange := text_rows.parse_text_row(fields, what, "").exchange) is not None:
             yield TextPair(*exchange)
+
+
+@dataclass(frozen=True)
+class EncodedPairs:
+    """Pairs in tokens.
+
+    Attributes:
+        learned: Sources and targets to train on.
+        unseen: Sources and targets that are held out.
+    """
+
+    learned: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+    unseen: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+
+    @property
+    def lengths(self) -> list[tuple[int, int]]:
+        """Tokens of source and target of each learned pair."""
+        return [(len(source), len(target)) for source, target in self.learned]
+
+    @property
+    def digest(self) -> str:
+        """A digest that tells these pairs from others."""
+        return hashlib.sha1(repr((self.learned, self.unseen)).encode()).hexdigest()
+
+
+def encode_chat_pairs(
+    texts: Sequence[TextPair], tokenizer: Tokenizer, context: int
+) -> EncodedPairs:
+    """Encode pairs as the chat template of `train lm` writes a question and its answer.
+
+    Args:
+        texts: The pairs.
+        tokenizer: One with the special tokens of `lab/train/data.py`.
+        context: Positions of both sides together, at most; longer pairs are left out.
+
+    Returns:
+        Of each pair all that stands before the answer, and the answer with its end. Pairs whose
+        source has a `hash_bucket` of 7 to 9 are held out.
+
+    Raises:
+        RequestError: No pair can be learned.
+    """
+    asked = tokenizer.encode_batch_fast([question_text(p.source) for p in texts], **PLAIN)
+    answers = tokenizer.encode_batch_fast([p.target + END for p in texts], **PLAIN)
+    learned = list[Any]()
+    unseen = list[Any]()
+    for pair, source, target in zip(texts, asked, answers, strict=True):
+        if len(source.ids) + len(target.ids) <= context:
+            both = (tuple(source.ids), tuple(target.ids))
+            (unseen if held_out(pair.source) else learned).append(both)
+    if not learned:
+        raise RequestError(
+            f"pairs has {len(texts)} pairs: none is held in {context} positions and not held out "
+            "(of ten questions seven are learned from, by their SHA-1)"
+        )
+    return EncodedPairs(learned, unseen)
+
+
+def question_text(question: str) -> str:
+    """What stands before the answer to a question, as the chat template writes it."""
+    return BEGIN + USER + question + END + ASSISTANT
+
+
+def empty_question(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Token ids of a question without words, as an empty negative prompt is read."""
+    return tuple(tokenizer.encode(question_text(""), **PLAIN).ids)
+
+
+def drop_sources(
+    chosen: Sequence[tuple[Sequence[int], Sequence[int]]],
+    share: float,
+    empty: Sequence[int],
+    rng: np.random.Generator,
+) -> list[tuple[Sequence[int], Sequence[int]]]:
+    """Leave out the sources of some pairs, for classifier-free guidance.
+
+    Args:
+        chosen: Token ids of sources and targets.
+        share: Probability that a source is left out, 0 to 1.
+        empty: Token ids of an empty source.
+        rng: Draws which.
+
+    Returns:
+        The pairs, in order.
+    """
+    dropped_N = rng.random(len(chosen)) < share
+    return [
+        (empty if dropped else source, target)
+        for dropped, (source, target) in zip(dropped_N, chosen, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

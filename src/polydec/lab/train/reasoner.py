@@ -19,7 +19,7 @@ from polydec.lab.train import problems
 from polydec.lab.train.data import ASSISTANT, BEGIN, END, SPECIAL, USER
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.grow import grow_network
-from polydec.lab.train.lm import load_directory
+from polydec.lab.train.lm_student import load_directory
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
 from polydec.lab.train.network import (
     LlamaBackbone,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from polydec.lab.train import pairs
 from polydec.lab.train.data import BEGIN, END, held_out
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
-from polydec.lab.train.pairs import TextPair
+from polydec.lab.train.pairs import EncodedPairs, TextPair
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.seq2seq import HEAD, Seq2SeqSpec
 from polydec.lab.train.t5 import TrainableT5, pad_id_rows, published_t5_tensors
@@ -35,29 +33,6 @@ JUDGED = 512
 """Held-out pairs that are measured, at most."""
 TEXTS = 20_000
 """Pairs that a tokenizer is trained on, at most."""
-
-
-@dataclass(frozen=True)
-class EncodedPairs:
-    """Pairs in tokens, each text with its end.
-
-    Attributes:
-        learned: Sources and targets to train on.
-        unseen: Sources and targets that are held out.
-    """
-
-    learned: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
-    unseen: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
-
-    @property
-    def lengths(self) -> list[tuple[int, int]]:
-        """Tokens of source and target of each learned pair."""
-        return [(len(source), len(target)) for source, target in self.learned]
-
-    @property
-    def digest(self) -> str:
-        """A digest that tells these pairs from others."""
-        return hashlib.sha1(repr((self.learned, self.unseen)).encode()).hexdigest()
 
 
 def train_seq2seq(spec: Seq2SeqSpec) -> dict[str, Any]:
@@ -92,7 +67,9 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
     def step_loss(step: int) -> tuple[Tensor, int]:
         chosen = [examples.learned[i] for i in steps.indices_of_step(step)]
         if spec.drop:
-            chosen = drop_sources(chosen, spec.drop, end, np.random.default_rng([spec.seed, step]))
+            dice = np.random.default_rng([spec.seed, step])
+            # An empty source is its end alone.
+            chosen = pairs.drop_sources(chosen, spec.drop, (end,), dice)
         logits_NV, right_N = score_pairs(network, chosen, begin, fast)
         return cross_entropy(logits_NV, right_N, label_smoothing=spec.smooth), len(right_N)
 
@@ -226,30 +203,6 @@ def encode_pairs(texts: Sequence[TextPair], tokenizer: Tokenizer, longest: int) 
             f"longest is {longest}: none of the {len(texts)} pairs is that short and not held out"
         )
     return EncodedPairs(learned, unseen)
-
-
-def drop_sources(
-    chosen: Sequence[tuple[Sequence[int], Sequence[int]]],
-    share: float,
-    end: int,
-    rng: np.random.Generator,
-) -> list[tuple[Sequence[int], Sequence[int]]]:
-    """Leave out the sources of some pairs, for classifier-free guidance.
-
-    Args:
-        chosen: Token ids of sources and targets.
-        share: Probability that a source is left out, 0 to 1.
-        end: Id that ends a source; an empty source is this alone.
-        rng: Draws which.
-
-    Returns:
-        The pairs, in order.
-    """
-    dropped_N = rng.random(len(chosen)) < share
-    return [
-        ((end,) if dropped else source, target)
-        for dropped, (source, target) in zip(dropped_N, chosen, strict=True)
-    ]
 
 
 def score_pairs(

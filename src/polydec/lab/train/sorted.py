@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.lab.train.lm import load_directory, train_lm
+from polydec.lab.train.lm import train_lm
+from polydec.lab.train.lm_student import load_directory
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.lm import LMSpec

@@ -169,6 +169,8 @@ _SIGNATURES = {
     "step_grow": (C.c_int, [_P, C.POINTER(NativeTreeGrowth)]),
     "step_top": (C.c_int, [_P, _P, C.c_uint64, C.c_int, C.c_int, C.c_int, _P, C.c_uint64]),
     "step_windows": (C.c_int, [_P, _P, C.c_uint64]),
+    "step_threads": (C.c_int, [_P]),
+    "step_learn_threads": (None, [_P, C.c_int, C.c_double, C.c_double]),
     "step_profile": (None, [_P, _P]),
     "step_row": (C.c_int, [_P, C.c_int, _P, C.c_uint64]),
     "step_bytes": (C.c_uint64, [_P]),

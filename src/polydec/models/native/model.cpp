@@ -15,6 +15,7 @@ Model::Model(const StepConfig& config, int threads, const Set& kernels)
       k(kernels.floats),
       ints(kernels.integers),
       pools(threads),
+      choice(threads),
       layer(size_t(config.layers)),
       rope(size_t(config.ropes)),
       turns(size_t(config.layers), 0),
@@ -472,8 +473,8 @@ void Model::answer(const Job& j, int t, int& turn) {
   if (!t && b.argmax)
     for (int i = 0; i < R; ++i) {
       Out o = best[0][size_t(i)];
-      for (const auto& list : best) {
-        const Out& p = list[size_t(i)];
+      for (int other = 1; other < j.pool.size(); ++other) {
+        const Out& p = best[size_t(other)][size_t(i)];
         if (p.value > o.value || (p.value == o.value && p.at < o.at)) o = p;
       }
       b.argmax[i] = o.value < INFINITY ? o.at : -1;
@@ -663,10 +664,14 @@ void Model::need_inputs(int rows, int wide, int threads) {
 
 static constexpr int ROWS_OF_HEAD = 16;  // of a unit of attention, at most
 
+static constexpr int FEW_ROWS = 16;  // of more, passes are so long that threads make up for one
+
 int Model::run(const StepBatch& b) {
   std::lock_guard<std::mutex> one(busy);
   int longest, hidden;
   if (const int code = check(b, longest, hidden)) return code;
+  const bool few = b.rows <= FEW_ROWS;
+  pools.get().use(few ? choice.threads() : pools.get().most());
   const size_t m = size_t(b.rows),
                wide = size_t(std::max({c.width, c.inner, c.expert_inner, c.heads * c.head})),
                H = size_t(c.heads);
@@ -724,7 +729,10 @@ int Model::run(const StepBatch& b) {
   }
   deal(j);
   endless = false;
+  j.pool.slept();
+  const double began = now();
   j.pool.run([&](int t) { work(j, t); });
+  if (few && b.layers == c.layers) choice.learn(b.rows, now() - began, j.pool.slept());
   return endless ? 9 : 0;
 }
 
@@ -734,6 +742,7 @@ int Model::through(const Mat& a, int rows, const float* in, float* out) {
   if (!a.data) return 5;
   const StepBatch none{};
   const Job j{pools.get(), none, 0, 0, 0, 0};
+  j.pool.use(j.pool.most());
   const int threads = j.pool.size();
   const Mats only{{&a}, 1, 1};
   try {

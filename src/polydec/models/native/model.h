@@ -2,7 +2,6 @@
 #pragma once
 #include <sys/mman.h>
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <new>
@@ -11,12 +10,10 @@
 #include "pack.h"
 #include "pool.h"
 #include "step.h"
+#include "thread_choice.h"
 
 namespace polydec {
 
-inline double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 inline int source(int i, int swap) {  // which output of the file becomes output i
   if (!swap) return i;
   const int at = i % swap;
@@ -150,6 +147,7 @@ struct Model {
   Compute compute = FLOAT32;  // what quantised matrices are multiplied in
   Kept kept = KEPT_F32;       // how keys and values are kept
   Pools pools;
+  ThreadChoice choice;
   std::mutex busy, growing;
   Arena arena;
   std::vector<Layer> layer;

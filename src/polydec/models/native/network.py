@@ -831,9 +831,28 @@ class CpuStep:
     def profile_seconds(self) -> dict[str, float]:
         """Seconds since the last call, of the first thread: linear layers, attention, the rest, the
         head."""
+        # The library keeps the clocks of the first thread alone.
         t = (C.c_double * 4)()
         self._lib.step_profile(self._model, t)
         return dict(zip(("linear", "attention", "rest", "head"), t))
+
+    @property
+    def pass_threads(self) -> int:
+        """Threads that a pass of few rows takes at present, 1 to `threads`: fewer where another
+        program holds the passes up."""
+        # The library decides: no Python runs between two passes of a draft's tree.
+        return self._lib.step_threads(self._model)
+
+    def learn_threads(self, rows: int, seconds: float, slept: float) -> None:
+        """Let the choice of threads know of a pass, as every pass of up to 16 rows does itself.
+
+        Args:
+            rows: Its rows, 1 to 16.
+            seconds: What it took.
+            slept: Seconds that its threads slept for one another.
+        """
+        # Tests tell recorded times: what a test decides may depend on no clock.
+        self._lib.step_learn_threads(self._model, rows, seconds, slept)
 
     @property
     def nbytes(self) -> int:

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #endif
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,10 @@
 #include <vector>
 
 namespace polydec {
+
+inline double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 inline void breathe() {
 #if defined(__x86_64__)
@@ -37,24 +42,29 @@ inline int cores() {  // that this process may use
 
 class Pool {
  public:
-  explicit Pool(int n) : n_(n), spins_(n <= cores() ? 4000 : 50) {
+  explicit Pool(int n) : n_(n), used_(n), spins_(n <= cores() ? 4000 : 50) {
     for (int t = 1; t < n; ++t) threads_.emplace_back([this, t] { serve(t); });
   }
   ~Pool() {
     {
       std::lock_guard<std::mutex> l(mutex_);
       stop_ = true;
-      ticket_.fetch_add(1);
+      ticket_.store(next_ticket(n_));
     }
     awake_.notify_all();
     for (auto& t : threads_) t.join();
   }
   Pool(const Pool&) = delete;
-  int size() const { return n_; }
+  int most() const { return n_; }
+  int size() const { return used_; }  // threads that work
+  // The first so many threads work from the next run on; the others sleep.
+  void use(int n) { used_ = n; }
+  // Seconds that threads slept at barriers since this was asked last.
+  double slept() { return double(slept_.exchange(0)) * 1e-9; }
 
   template <class Fn>
   void run(Fn&& fn) {
-    if (n_ == 1) {
+    if (used_ == 1) {
       fn(0);
       return;
     }
@@ -62,16 +72,16 @@ class Pool {
     argument_ = &fn;
     {
       std::lock_guard<std::mutex> l(mutex_);
-      ticket_.fetch_add(1);
+      ticket_.store(next_ticket(used_));
     }
     if (asleep_.load()) awake_.notify_all();
     fn(0);
     barrier();
   }
   void barrier() {
-    if (n_ == 1) return;
+    if (used_ == 1) return;
     const unsigned phase = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == n_) {
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == used_) {
       arrived_.store(0, std::memory_order_relaxed);
       phase_.store(phase + 1);
       if (sleepers_.load()) wake(phase_);
@@ -82,13 +92,20 @@ class Pool {
         breathe();
         continue;
       }
+      const double began = now();
       ++sleepers_;  // somebody else needs the core, perhaps the one that all wait for
       wait(phase_, phase);
       --sleepers_;
+      slept_ += int64_t((now() - began) * 1e9);
     }
   }
 
  private:
+  // A ticket holds its number of threads, so that who wakes late knows whether it was meant.
+  static constexpr unsigned MEANT = 2048;
+  unsigned next_ticket(int threads) const {
+    return (ticket_.load() / MEANT + 1) * MEANT + unsigned(threads);
+  }
   // Sleep until woken, unless `at` is no longer `value`.
   static void wait(std::atomic<unsigned>& at, unsigned value) {
 #if defined(__linux__)
@@ -121,11 +138,14 @@ class Pool {
       }
       seen = ticket_.load();
       if (stop_) return;
+      if (unsigned(t) >= seen % MEANT) continue;
       call_(argument_, t);
       barrier();
     }
   }
-  const int n_, spins_;
+  const int n_;
+  int used_;  // changes between two runs alone
+  const int spins_;
   std::mutex mutex_;
   std::condition_variable awake_;
   bool stop_ = false;
@@ -136,6 +156,7 @@ class Pool {
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<unsigned> phase_{0};
   std::atomic<int> sleepers_{0};
+  std::atomic<int64_t> slept_{0};     // nanoseconds
   std::vector<std::thread> threads_;  // last: they begin when everything else is there
 };
 

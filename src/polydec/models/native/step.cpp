@@ -266,6 +266,18 @@ int step_top(void* model, const float* logits, uint64_t count, int rows, int n, 
   return 0;
 }
 
+int step_threads(void* model) {
+  Model& m = *static_cast<Model*>(model);
+  std::lock_guard<std::mutex> l(m.busy);
+  return m.choice.threads();
+}
+
+void step_learn_threads(void* model, int rows, double seconds, double slept) {
+  Model& m = *static_cast<Model*>(model);
+  std::lock_guard<std::mutex> l(m.busy);
+  m.choice.learn(rows, seconds, slept);
+}
+
 void step_profile(void* model, double* seconds) {
   Model& m = *static_cast<Model*>(model);
   for (int i = 0; i < CLOCKS; ++i) {
@@ -289,6 +301,7 @@ double step_bandwidth(void* model) {
   Model& m = *static_cast<Model*>(model);
   std::lock_guard<std::mutex> l(m.busy);
   Pool& pool = m.pools.get();
+  pool.use(pool.most());
   std::atomic<uint64_t> sum{0};
   double best = 0;
   for (int round = 0; round < 4; ++round) {
@@ -316,6 +329,7 @@ double step_peak(void* model) {
   Model& m = *static_cast<Model*>(model);
   std::lock_guard<std::mutex> l(m.busy);
   Pool& pool = m.pools.get();
+  pool.use(pool.most());
   const long turns = m.k->name[0] == 'p' ? 20000 : 2000000;
   double best = 0;
   for (int round = 0; round < 4; ++round) {

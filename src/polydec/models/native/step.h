@@ -181,6 +181,10 @@ int step_grow(void* model, StepGrowth* growth);
 // [rows][k] (`room` ids); k: at most n.
 int step_top(void* model, const float* logits, uint64_t count, int rows, int n, int k, int32_t* top,
              uint64_t room);
+// Threads that a pass of few rows takes at present, and what such a pass took, as every pass tells
+// itself: rows, seconds, and the seconds that its threads slept for one another.
+int step_threads(void* model);
+void step_learn_threads(void* model, int rows, double seconds, double slept);
 void step_profile(void* model,
                   double* seconds);  // since the last call: linear, attention, the rest, head
 int step_row(void* model, int row, float* out,

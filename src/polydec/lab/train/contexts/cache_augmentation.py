@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from polydec.lab.train import sums
 from polydec.lab.train.data import BEGIN
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
-from polydec.lab.train.lm import load_directory
+from polydec.lab.train.lm_student import load_directory
 from polydec.lab.train.network import TrainableLlama, save_directory
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.schedule import TrainingSchedule

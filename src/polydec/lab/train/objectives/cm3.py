@@ -15,7 +15,7 @@ from polydec.base.errors import RequestError
 from polydec.lab.train.data import END
 from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.objectives.protocols import IGNORED, cross_entropy, rows_of
-from polydec.request.gaps import FILLED, GAP
+from polydec.request.gap_marks import FILLED, GAP
 
 MOST = 8
 """Gaps of a text at most."""
@@ -61,6 +61,7 @@ class CausalMasking:
         batch_BT: Tensor,
         ids: Mapping[str, int],
         rng: np.random.Generator,
+        done: float = 0.0,
     ) -> Tensor:
         """The mean negative log-likelihood of the rows with their spans moved.
 
@@ -69,6 +70,7 @@ class CausalMasking:
             batch_BT: Token ids, BEGIN first, shape ``[B, T]``.
             ids: Ids of the special tokens, by name.
             rng: Source of the spans; it is advanced.
+            done: Not used: all steps are alike. Default 0.
 
         Returns:
             Nats a learned token.

@@ -30,7 +30,7 @@ class MeapObjective:
 
     Reduces to: `NextToken` at share 0, to the bit.
     Source: Zhuang et al., "Mask-enhanced autoregressive prediction: pay less attention to learn
-    more" (2025), its pre-training; the second copy of each pair in its fine-tuning is not built.
+    more" (2025), its pre-training; `MeapAnswers` is its fine-tuning.
     """
 
     share: float = 0.15
@@ -51,6 +51,7 @@ class MeapObjective:
         batch_BT: Tensor,
         ids: Mapping[str, int],
         rng: np.random.Generator,
+        done: float = 0.0,
     ) -> Tensor:
         """The mean negative log-likelihood of every next token after masked inputs.
 
@@ -59,6 +60,7 @@ class MeapObjective:
             batch_BT: Token ids, BEGIN first, shape ``[B, T]``.
             ids: Ids of the special tokens, by name.
             rng: Source of the masks; it is advanced.
+            done: Not used: all steps are alike. Default 0.
 
         Returns:
             Nats a token.

@@ -31,6 +31,7 @@ class NextToken:
         batch_BT: Tensor,
         ids: Mapping[str, int],
         rng: np.random.Generator,
+        done: float = 0.0,
     ) -> Tensor:
         """The mean negative log-likelihood of every next token.
 
@@ -39,6 +40,7 @@ class NextToken:
             batch_BT: Token ids, BEGIN first, shape ``[B, T]``.
             ids: Not used.
             rng: Not used: nothing is drawn.
+            done: Not used: all steps are alike. Default 0.
 
         Returns:
             Nats a token.

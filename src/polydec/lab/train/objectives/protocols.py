@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,6 +47,7 @@ class LMObjective(Protocol):
         batch_BT: Tensor,
         ids: Mapping[str, int],
         rng: np.random.Generator,
+        done: float = 0.0,
     ) -> Tensor:
         """The loss of a batch of rows.
 
@@ -55,6 +57,7 @@ class LMObjective(Protocol):
                 ``[B, T]``.
             ids: Ids of the special tokens of the tokenizer, by name.
             rng: Source of all chance; it is advanced.
+            done: Share of the run's steps that lie behind, 0 to 1. Default 0.
 
         Returns:
             A mean in nats.
@@ -78,22 +81,96 @@ class LMObjective(Protocol):
         ...
 
 
-def cross_entropy(student: TrainableLlama, inputs_BT: Tensor, labels_BT: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class LearnedRow:
+    """Tokens to read, and what is learned at each.
+
+    Attributes:
+        token_ids: Token ids.
+        labels: The token to predict at each place, or IGNORED.
+    """
+
+    token_ids: tuple[int, ...]
+    labels: tuple[int, ...]
+
+
+class AnswerObjective(Protocol):
+    """How a question with its answer becomes rows to learn.
+
+    Pure: all chance comes from `rng`, which is made anew for every step.
+    """
+
+    @property
+    def special_marks(self) -> tuple[str, ...]:
+        """Special tokens that the tokenizer has for the objective, and that no answer holds."""
+        ...
+
+    def learned_rows(
+        self,
+        asked: Sequence[int],
+        answer: Sequence[int],
+        ids: Mapping[str, int],
+        rng: np.random.Generator,
+    ) -> list[LearnedRow]:
+        """The rows of a pair.
+
+        Args:
+            asked: Token ids up to the answer.
+            answer: Token ids of the answer and its end.
+            ids: Ids of the special tokens of the tokenizer, by name.
+            rng: Source of all chance; it is advanced.
+
+        Returns:
+            One row at least.
+        """
+        ...
+
+
+def cross_entropy(
+    student: TrainableLlama, inputs_BT: Tensor, labels_BT: Tensor, see_TT: Tensor | None = None
+) -> Tensor:
     """The mean negative log-likelihood of the labels.
 
     Args:
         student: The network.
         inputs_BT: Token ids, shape ``[B, T]``.
         labels_BT: Token id to predict at each position, or IGNORED, shape ``[B, T]``.
+        see_TT: True where a row position sees a column position, shape ``[T, T]``; None: as the
+            network is made.
 
     Returns:
         Nats a position that has a label.
     """
     # In float32, whatever the arithmetic of the network.
-    logits = student(inputs_BT).float().flatten(0, 1)
+    logits = student(inputs_BT, None, see_TT).float().flatten(0, 1)
     return F.cross_entropy(logits, labels_BT.flatten(), ignore_index=IGNORED)
 
 
 def rows_of(rows: list[np.ndarray]) -> Tensor:
     """Rows of one length as a batch, shape ``[B, T]``."""
     return torch.from_numpy(np.stack(rows))
+
+
+def mean_row_loss(student: TrainableLlama, rows: Sequence[LearnedRow]) -> Tensor:
+    """The mean over rows of each row's mean negative log-likelihood.
+
+    So a row of which little is learned counts as much as others.
+
+    Args:
+        student: The network.
+        rows: The rows, of any lengths.
+
+    Returns:
+        Nats a learned token.
+    """
+    longest = max(len(row.token_ids) for row in rows)
+    # Rows are filled up at their ends, which no earlier position sees.
+    inputs_BT = torch.tensor(
+        [[*row.token_ids, *[0] * (longest - len(row.token_ids))] for row in rows]
+    )
+    labels_BT = torch.tensor(
+        [[*row.labels, *[IGNORED] * (longest - len(row.labels))] for row in rows]
+    )
+    logits_BVT = student(inputs_BT).float().transpose(1, 2)
+    loss_BT = F.cross_entropy(logits_BVT, labels_BT, ignore_index=IGNORED, reduction="none")
+    return (loss_BT.sum(1) / (labels_BT != IGNORED).sum(1)).mean()

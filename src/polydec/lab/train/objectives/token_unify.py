@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
 from polydec.base.errors import RequestError
-from polydec.lab.train.data import END
-from polydec.lab.train.network import TrainableLlama
+from polydec.lab.train.data import BEGIN, END
+from polydec.lab.train.network import TrainableLlama, save_directory
 from polydec.lab.train.objectives.meap import MASK
 from polydec.lab.train.objectives.protocols import IGNORED, cross_entropy, rows_of
+from polydec.lab.train.tokens import mark_id, tokenizer_files
 from polydec.models.learned.kinds import heads
 from polydec.models.learned.kinds.heads import DraftHeads
 from polydec.models.learned.state_layer import rms_normalised
@@ -62,6 +64,7 @@ class OffsetPredictor(nn.Module):
         Returns:
             Shape ``[..., H]``.
         """
+        # The state comes before the final norm, so its size says nothing.
         x = rms_normalised(state)
         x = x + silu(linear(x, self.weight, self.bias[offset - 2]))
         return x + silu(linear(x, self.deep, self.deep_bias[offset - 2]))
@@ -92,10 +95,12 @@ class TokenUnifyModel(nn.Module):
 
 @dataclass(frozen=True)
 class TokenUnify:
-    """Each step learns masked tokens, next tokens, or all later ones, drawn by `shares`.
+    """Each step learns masked tokens, next tokens, or all later ones, drawn by `shares`, or in three
+    stages of this order, which is the published one.
 
-    Masked: a share of 0.1 to 0.5 of a row's inputs is masked, and the state at a mask predicts what
-    was there, after MODE in place of the mark of a beginning. Later: `looks` offsets k of 1 to 16
+    Masked: a share of 0.1 to 0.5 of a row's inputs is masked, and the state at a mask, which sees
+    the whole row, predicts what was there, after MODE in place of the mark of a beginning; the
+    same weights then fill gaps as a masked-diffusion model (`out/masked`). Later: `looks` offsets k of 1 to 16
     are drawn by w_k = (1 / k) / sum, so that their mean is, in expectation, the sum over all
     offsets with weights w_k. Offset 1 is the next token; the others go through `OffsetPredictor`,
     which is kept as draft heads for `medusa`.
@@ -104,9 +109,9 @@ class TokenUnify:
         shares: Shares of masked, next and later tokens, each at least 0 and together 1 (ours: 0.3,
             0.4, 0.3).
         looks: Offsets that a step of later tokens draws.
+        staged: Whether the three follow one another, each for its share of the steps.
 
-    Reduces to: `NextToken` at shares (0, 1, 0), to the bit; a masked language model with causal
-    context at (1, 0, 0).
+    Reduces to: `NextToken` at shares (0, 1, 0), to the bit; a masked language model at (1, 0, 0).
     Source: Chen et al., "TokenUnify: scalable autoregressive visual pre-training with mixture token
     prediction" (2024); for text, with weights, shares and the head chosen here, as the published
     ones are not established.
@@ -114,6 +119,7 @@ class TokenUnify:
 
     shares: Sequence[float] = (0.3, 0.4, 0.3)
     looks: int = 4
+    staged: bool = False
     marks = (MASK, MODE)
     ends = ()
 
@@ -133,21 +139,33 @@ class TokenUnify:
         batch_BT: Tensor,
         ids: Mapping[str, int],
         rng: np.random.Generator,
+        done: float = 0.0,
     ) -> Tensor:
-        """The loss of one of the three, drawn for the step.
+        """The loss of one of the three, drawn for the step, or that of its stage.
 
         Args:
             network: The student and its offsets.
             batch_BT: Token ids, BEGIN first, shape ``[B, T]``.
             ids: Ids of the special tokens, by name.
             rng: Source of all chance; it is advanced.
+            done: Share of the steps that lie behind, which says the stage. Default 0.
 
         Returns:
             A mean in nats.
         """
         assert isinstance(network, TokenUnifyModel)
-        # A step learns one of the three only, drawn by the step's own generator.
-        return self._kinds[int(rng.choice(3, p=self.shares))](self, network, batch_BT, ids, rng)
+        if self.staged:
+            kind = self.stage_number(done)
+        else:
+            # A step learns one of the three only, drawn by the step's own generator.
+            kind = int(rng.choice(3, p=self.shares))
+        return self._kinds[kind](self, network, batch_BT, ids, rng)
+
+    def stage_number(self, done: float) -> int:
+        """Which of the three is learned behind this share of the steps, where they are stages."""
+        ends_K = np.cumsum(self.shares)
+        # A share of 0 is no stage; rounding may leave the last end a little below 1.
+        return int(np.argmax(ends_K > min(done, ends_K[-1] - 1e-9)))
 
     def _masked(
         self,
@@ -158,6 +176,7 @@ class TokenUnify:
     ) -> Tensor:
         inputs = list[np.ndarray]()
         labels = list[np.ndarray]()
+        # The last token has no successor and is left out in all three.
         for row_T in batch_BT[:, :-1].numpy():
             # Each row has a share of its own.
             hide_T = (rng.random(len(row_T)) < rng.uniform(0.1, 0.5)) & (row_T != ids[END])
@@ -166,7 +185,10 @@ class TokenUnify:
             inputs[-1][0] = ids[MODE]
             # The label stands at the mask itself, not one before it.
             labels.append(np.where(hide_T, row_T, IGNORED))
-        return cross_entropy(net.student, rows_of(inputs), rows_of(labels))
+        # What stands behind a mask is seen, too, as on a canvas.
+        T = len(inputs[0])
+        see_TT = torch.ones(T, T, dtype=torch.bool)
+        return cross_entropy(net.student, rows_of(inputs), rows_of(labels), see_TT)
 
     def _next(
         self,
@@ -207,7 +229,8 @@ class TokenUnify:
     def save_extras(
         self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Write the offsets 2 to 5 as draft heads in out/heads.
+        """Write the offsets 2 to 5 as draft heads in out/heads, and the model that fills canvases
+        in out/masked.
 
         Args:
             out: Directory of the run, which has the model already.
@@ -219,6 +242,8 @@ class TokenUnify:
             `right_at_offset`: how often the likeliest token of each offset is right.
         """
         assert isinstance(network, TokenUnifyModel)
+        if self.shares[0]:
+            save_masked_model(out, network.student)
         rates = rates_of(network, unseen_RT)
         parts = network.offsets.draft_heads(network.student)
         made = DraftHeads(
@@ -230,6 +255,31 @@ class TokenUnify:
         )
         heads.save(out / "heads", made, {"objective": "tokenunify"})
         return {"right_at_offset": {k + 2: rate[0] for k, rate in enumerate(rates)}}
+
+
+def save_masked_model(out: Path, student: TrainableLlama) -> None:
+    """Write the same weights as a masked-diffusion model, whose texts begin with MODE.
+
+    Args:
+        out: Directory of the run, which has the model's tokenizer; out/masked is written.
+        student: The network.
+    """
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    mode, mask, end = (mark_id(tokenizer, mark) for mark in (MODE, MASK, END))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{MODE} $A", special_tokens=[(MODE, mode)]
+    )
+    files = tokenizer_files(tokenizer, student.s.context, (MODE,))
+    own = files["tokenizer_config.json"]
+    own |= {"bos_token": MODE, "chat_template": own["chat_template"].replace(BEGIN, MODE)}
+    files["generation_config.json"] |= {"bos_token_id": mode}
+    config = student.s.config_content(bos=mode, eos=end) | {
+        "polydec_causal": False,
+        "polydec_mask": mask,
+        "polydec_shifted": False,
+        "polydec_block": 0,
+    }
+    save_directory(out / "masked", student, config, files=files)
 
 
 def offset_weights(count: int) -> np.ndarray:

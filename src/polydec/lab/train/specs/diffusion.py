@@ -12,10 +12,13 @@ from polydec.lab.train.specs.fields import (
     AdamRate,
     Layers,
     MuonRate,
+    OwnPairs,
+    QuestionDropout,
     Resumed,
     SaveEvery,
     Seed,
     Start,
+    StartLora,
     Steps,
     Tasks,
     TasksAStep,
@@ -34,18 +37,23 @@ class DiffusionSpec:
     Attributes:
         long: Every other step has fewer and longer rows of tasks that go on (LONG). 0: never, and
             all tasks take turns in each step.
+        pairs: Each is seen as often as any other, with up to `length` positions.
+        vocab: The mask is one more.
         muon: Learning rate of Muon for the layers' matrices.
         start: A masked-diffusion or autoregressive model, whose tokenizer and sizes are taken.
         anneal: Steps in which more and more of the later positions becomes visible.
         block: Positions see no further than to the end of their own block.
         drop: A question that is left out is gaps, as under `llada` with guidance; to a causal model
             it is empty, as an empty negative prompt is.
+        lora: The kind of the model stays: causal, shifted and block are those of start.
         int8: Weights in half a file, which only Polydec reads.
         width: Width of the network, a multiple of 32.
     """
 
     out: Resumed
     tasks: Tasks = SHIPPED + LONG
+    pairs: OwnPairs = None
+    vocab: Annotated[int, InRange(260, 65536), "tokens of the tokenizer that is trained"] = 416
     steps: Steps = 4000
     rows: TasksAStep = 64
     shortest: Annotated[
@@ -60,17 +68,14 @@ class DiffusionSpec:
     rate: AdamRate = 2e-3
     muon: MuonRate = 0.02
     start: Start = None
+    lora: StartLora = 0
     anneal: Annotated[
         int, AtLeast(0), "steps in which an autoregressive start learns to look ahead"
     ] = 0
     shifted: Annotated[bool, "a position's law is read one before it, as in Dream"] = False
     block: Annotated[int, AtLeast(0), "block-causal, in blocks of so many positions (0: not)"] = 0
     causal: Annotated[bool, "an autoregressive model of the same tasks, to compare"] = False
-    drop: Annotated[
-        float,
-        InRange(0, 1),
-        "share of the questions that are left out, so that guidance knows the law without one (0: none)",
-    ] = 0.0
+    drop: QuestionDropout = 0.0
     int8: Annotated[bool, "keep matrices in 8 bits"] = False
     varied: Varied = False
 
@@ -91,12 +96,20 @@ class DiffusionSpec:
             )
         if self.width % 32:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
+        if self.lora and (self.start is None or self.int8 or self.anneal):
+            raise RequestError(
+                f"lora is {self.lora}: an adapter changes the checkpoint of --start as it is, so leave int8 and anneal out"
+            )
         if self.causal and (self.block or self.shifted or self.anneal):
             raise RequestError(
                 "causal is on: block, shifted and anneal are of masked-diffusion models"
             )
         if not self.tasks:
             raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
+        if self.pairs is not None and (self.long or self.tasks != SHIPPED + LONG or self.varied):
+            raise RequestError(
+                f"pairs is {self.pairs!r}: they are learned in place of tasks, so leave out tasks, long and varied"
+            )
         # Raises for unknown names.
         for name in self.tasks:
             draw_task(name, 0, 0)

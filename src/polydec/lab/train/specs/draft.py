@@ -25,6 +25,8 @@ from polydec.lab.train.specs.fields import (
     Samples,
     SaveEvery,
     Seed,
+    Start,
+    StartLora,
     Steps,
 )
 
@@ -41,6 +43,8 @@ class DraftSpec:
 
     Attributes:
         text: A file of samples; without it the target writes out/text.jsonl first.
+        start: A draft that `train_draft` made, or any model with the target's tokens; it brings its
+            layers, width and tokens.
         tasks: Pairs of a kind of prompt and its divergence.
         own: Share of steps on the draft's own text; None: what the policy says.
         tokens: How many of the most frequent tokens of the text the draft can propose.
@@ -50,6 +54,8 @@ class DraftSpec:
     out: Kept
     target: Annotated[str, "the model to draft for: a name like --model's"] = "zoo:smollm2"
     data: Data = None
+    start: Start = None
+    lora: StartLora = 0
     text: Samples = None
     each: Each = 300
     max_tokens: Longest = 256
@@ -98,6 +104,14 @@ class DraftSpec:
             if kind not in SOURCES:
                 raise RequestError(f"tasks names {kind!r}: it must be one of {', '.join(SOURCES)}")
         keep_ranges(self)
+        if self.lora and self.start is None:
+            raise RequestError(f"lora is {self.lora}: an adapter changes a draft, so give --start")
+        # What a draft to begin with brings itself.
+        for name in ("layers", "width", "tokens", "inner", "kv_heads") if self.start else ():
+            if getattr(self, name) != getattr(DraftSpec, name):
+                raise RequestError(
+                    f"{name} is {getattr(self, name)}: {self.start} brings its own, so leave it out"
+                )
 
 
 def by_kind(text: str) -> tuple[tuple[str, str], ...]:

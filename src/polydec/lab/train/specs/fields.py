@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, CommaList, ParseAs
+from polydec.base.options import AtLeast, CommaList, InRange, ParseAs
 
 Out = Annotated[str, "directory to write"]
 Resumed = Annotated[str, "directory to write (its state.pt lets an interrupted run go on)"]
@@ -19,6 +19,16 @@ Data = Annotated[
 OwnPrompts = Annotated[
     str | None,
     "your own text, whose prompts are answered in place of tasks: .txt, .jsonl or a folder, as for the other commands",
+]
+OwnPairs = Annotated[
+    str | None,
+    "your own questions with answers, learned in place of the default: .jsonl (source and target, or a question with "
+    "its answer), a folder of these or of a data set (Arrow, Parquet)",
+]
+QuestionDropout = Annotated[
+    float,
+    InRange(0, 1),
+    "share of the questions that are left out, so that guidance knows the law without one (0: none)",
 ]
 Samples = Annotated[str | None, "JSON lines of samples (default: the target writes them)"]
 Each = Annotated[int, AtLeast(1), "prompts of each kind that the target answers"]
@@ -46,4 +56,9 @@ Varied = Annotated[bool, "lists of 3 to 9 digits and letters, and made-up names"
 Seed = Annotated[int, "names the randomness"]
 Lora = Annotated[
     int, AtLeast(0), "rank of adapters that are trained in place of all weights (0: none)"
+]
+StartLora = Annotated[
+    int,
+    AtLeast(0),
+    "rank of adapters of --start, trained by AdamW in place of all weights (0: none)",
 ]

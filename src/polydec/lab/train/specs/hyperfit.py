@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import Data, Resumed, SaveEvery, Seed
+from polydec.lab.train.specs.fields import Data, Lora, Resumed, SaveEvery, Seed
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class HyperfitSpec:
     Attributes:
         rate: Learning rate. It must bring the loss to almost nothing, so a small model needs more
             than the published 1e-6, which is for models of a thousand million parameters and more.
+        lora: Published: all weights.
         context: Tokens of a text before a greedy continuation that is measured.
         ahead: Tokens of that continuation.
     """
@@ -35,6 +36,7 @@ class HyperfitSpec:
     epochs: Annotated[int, AtLeast(1), "times that each is seen"] = 20
     rows: Annotated[int, AtLeast(1), "texts a step"] = 8
     rate: Annotated[float, GreaterThan(0), "learning rate of Adam, which stays as it is"] = 3e-4
+    lora: Lora = 0
     context: Annotated[int, AtLeast(1), NoFlag(), "tokens before what is measured"] = 32
     ahead: Annotated[int, AtLeast(4), NoFlag(), "tokens that are measured"] = 96
     tries: Annotated[int, AtLeast(1), NoFlag(), "held-out texts that are continued"] = 32

@@ -17,6 +17,7 @@ from polydec.lab.train.specs.fields import (
     SaveEvery,
     Seed,
     Start,
+    StartLora,
     Steps,
     Tasks,
     TasksAStep,
@@ -50,6 +51,7 @@ class InsertionSpec:
     rate: AdamRate = 2e-3
     muon: MuonRate = 0.02
     start: Start = None
+    lora: StartLora = 0
     varied: Varied = False
 
     def __post_init__(self) -> None:
@@ -71,6 +73,7 @@ class InsertionSpec:
             layers=self.layers,
             seed=self.seed,
             start=self.start,
+            lora=self.lora,
             varied=self.varied,
         )
 

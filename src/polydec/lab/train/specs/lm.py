@@ -12,7 +12,7 @@ from polydec.lab.train.data import KINDS
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import Data, Resumed, Seed
+from polydec.lab.train.specs.fields import Data, OwnPairs, QuestionDropout, Resumed, Seed, StartLora
 
 if TYPE_CHECKING:  # loads torch, which a list of flags does not need
     from polydec.lab.train.exits import EarlyExitLosses
@@ -46,6 +46,8 @@ PRESETS: Mapping[str, LMPreset] = {
 
 OBJECTIVES = ("next-token", "meap", "cm3", "tokenunify")
 """What a step can learn of the text; `lab/train/objectives/objective_names.py` has them."""
+OF_PAIRS = ("next-token", "meap")
+"""Those that learn answers to questions, too."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class LMSpec:
 
     out: Resumed
     data: Data = None
+    pairs: OwnPairs = None
+    drop: QuestionDropout = 0.0
     preset: Annotated[str, OneOf(*PRESETS), "sizes and schedule"] = "tiny"
     steps: Annotated[int | None, AtLeast(1), "optimiser steps (default: the preset's)"] = None
     tokenizer: Annotated[
@@ -91,19 +95,28 @@ class LMSpec:
     start: Annotated[
         str | None, "directory or zoo:NAME to begin with (default: random weights)"
     ] = None
+    lora: StartLora = 0
     layers: Annotated[
         int | None, AtLeast(1), "first layers of --start, or more, that begin as identities"
     ] = None
     objective: Annotated[
         str, OneOf(*OBJECTIVES), "what a step learns of a text (docs/training.md#objectives)"
     ] = "next-token"
-    mask: Annotated[float, InRange(0, 0.9), "share of the input that meap masks"] = 0.15
+    mask: Annotated[
+        float, InRange(0, 0.9), "share of the input that meap masks (of answers, with --pairs)"
+    ] = 0.15
+    second: Annotated[
+        int, AtLeast(0), "tokens above which an answer of --pairs has a masked copy, with meap"
+    ] = 50
     spans: Annotated[float, InRange(0, 7), "spans of a row that cm3 moves, in the mean"] = 1.0
     mixture: Annotated[
         tuple[float, ...],
         InRange(0, 1),
         "shares of masked, next and later tokens of tokenunify, together 1",
     ] = (0.3, 0.4, 0.3)
+    stages: Annotated[
+        bool, "masked, next and later tokens of tokenunify one after the other, by these shares"
+    ] = False
     early_exit: Annotated[float, InRange(0, 1), "scale of the early-exit loss (0: off)"] = 0.0
     layer_dropout: Annotated[float, InRange(0, 0.5), "how often the last layer is left out"] = 0.0
     exits: Annotated[
@@ -130,6 +143,30 @@ class LMSpec:
             raise RequestError(
                 f"objective is {self.objective!r}: with a teacher or early exits next tokens are learned, so leave it out"
             )
+        # An adapter changes the matrices of one checkpoint, and adds neither layers nor a second model.
+        if self.lora and (
+            self.start is None or self.layers is not None or self.objective == "tokenunify"
+        ):
+            raise RequestError(
+                f"lora is {self.lora}: an adapter changes the checkpoint of --start, with its own layers and without "
+                "tokenunify's heads"
+            )
+        # Pairs have questions; running text has none that could be left out.
+        if self.drop and self.pairs is None:
+            raise RequestError(
+                f"drop is {self.drop}: running text has no questions to leave out, so give --pairs"
+            )
+        if self.pairs is not None and self.data is not None:
+            raise RequestError(
+                f"data is {self.data!r} beside pairs: tokenizer and answers come from the pairs, so leave it out"
+            )
+        if self.pairs is not None and (
+            self.objective not in OF_PAIRS or self.teacher is not None or self.depths.on
+        ):
+            raise RequestError(
+                f"pairs is {self.pairs!r}: answers are learned with the objectives {' and '.join(OF_PAIRS)}, "
+                "without a teacher and without early exits"
+            )
         _ = self.depths  # says what is wrong with exits
 
     @property
@@ -142,7 +179,30 @@ class LMSpec:
 
 
 def lm_training_summary(result: Mapping[str, Any]) -> str:
-    """Held-out bits per byte next to those of the n-gram, and what the run took."""
+    """What was measured on held-out text or pairs, and what the run took."""
+    if "pairs" in result:
+        table = answer_figures(result)
+    else:
+        table = byte_figures(result)
+    return (
+        f"{table}\n{result['parameters']:,} parameters, {result['tokens']:,} tokens, "
+        f"{result['seconds']:.0f} s; written to {result['out']}"
+    )
+
+
+def answer_figures(result: Mapping[str, Any]) -> str:
+    """How likely held-out answers are, behind their questions and without these."""
+    # Small data may have no held-out pair.
+    if result["held_out_nats"] is None:
+        return f"{result['pairs']:,} pairs, none of them held out"
+    return (
+        f"held-out answers, nats a token: {result['held_out_nats']:.3f}, "
+        f"without their questions {result['held_out_nats_without']:.3f}"
+    )
+
+
+def byte_figures(result: Mapping[str, Any]) -> str:
+    """A table of held-out bits per byte next to those of the n-gram."""
     model = result["bits_per_byte"]
     # The order of the n-gram is part of the figure's name.
     key = next(k for k in result if k.startswith("bits_per_byte_"))
@@ -151,11 +211,7 @@ def lm_training_summary(result: Mapping[str, Any]) -> str:
         ("held-out bits per byte", "model", f"{order}-gram"),
         *((kind, f"{bits:.3f}", f"{result[key][kind]:.3f}") for kind, bits in model.items()),
     ]
-    table = "\n".join(f"{kind:<22}  {ours:<6}  {theirs}" for kind, ours, theirs in rows)
-    return (
-        f"{table}\n{result['parameters']:,} parameters, {result['tokens']:,} tokens, "
-        f"{result['seconds']:.0f} s; written to {result['out']}"
-    )
+    return "\n".join(f"{kind:<22}  {ours:<6}  {theirs}" for kind, ours, theirs in rows)
 
 
 COMMAND = TrainingCommand(
