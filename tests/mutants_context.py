@@ -9,6 +9,10 @@ ARC = "tests/methods/steering/test_arc_encoder.py::"
 POOLS = "models/learned/kinds/arc_encoder.py"
 POOLED = "laws/targets/pooled_passages.py"
 POOLING = "lab/train/contexts/arc_encoder.py"
+MERGED = "tests/methods/steering/test_dynamic_tokenization.py::"
+MERGES = "models/text/token_merges.py"
+HYPER = "models/learned/kinds/hypernetwork.py"
+HYPER_TRAINED = "lab/train/hypernetwork.py"
 AUGMENTED = "lab/train/contexts/cache_augmentation.py"
 
 MUTANTS = [
@@ -214,5 +218,89 @@ MUTANTS = [
         "network.encoder.requires_grad_(False)",
         "network.encoder.requires_grad_(True)",
         ARC + "test_another_decoder_takes_the_encoder_as_it_is",
+    ),
+    Mutant(
+        "merged tokens: any pair is merged first",
+        MERGES,
+        "if (count, first) != (-len(places), min(places)):",
+        "if False:",
+        MERGED + "test_the_most_frequent_pair_is_merged_as_if_counted_anew",
+    ),
+    Mutant(
+        "merged tokens: merges overlap",
+        MERGES,
+        "if i not in places:",
+        "if i not in places and i < 0:",
+        MERGED + "test_the_most_frequent_pair_is_merged_as_if_counted_anew",
+    ),
+    Mutant(
+        "merged tokens: a unit goes over blanks",
+        MERGES,
+        "inner = bool(spelled.strip()) and any",
+        "inner = False and any",
+        MERGED + "test_boundaries",
+    ),
+    Mutant(
+        "merged tokens: special tokens are merged",
+        MERGES,
+        "or len(told) < len(unit) or not all(told)",
+        "",
+        MERGED + "test_boundaries",
+    ),
+    Mutant(
+        "merged tokens: units of any length",
+        MERGES,
+        "len(unit) > self.longest or ",
+        "",
+        MERGED + "test_boundaries",
+    ),
+    Mutant(
+        "merged tokens: what is not merged is made, too",
+        "laws/targets/merged_prompt.py",
+        "if len(unit) == 1:",
+        "if not unit:",
+        MERGED + "test_merged_tokens_are_vectors_where_they_stand",
+    ),
+    Mutant(
+        "merged tokens: the prompt's last token is merged",
+        "laws/targets/merged_prompt.py",
+        "merge_by_share([prompt[:-1]], share)",
+        "merge_by_share([prompt], share)",
+        MERGED + "test_merged_tokens_are_vectors_where_they_stand",
+    ),
+    Mutant(
+        "merged tokens: means alone",
+        HYPER,
+        ' + F.linear(state, t["out"])',
+        "",
+        MERGED + "test_vectors_are_made_once_and_alone",
+    ),
+    Mutant(
+        "merged tokens: nothing is kept",
+        HYPER,
+        "if made is None:",
+        "if True:",
+        MERGED + "test_vectors_are_made_once_and_alone",
+    ),
+    Mutant(
+        "merged tokens: the model is trained",
+        HYPER_TRAINED,
+        "model.requires_grad_(False)",
+        "model.requires_grad_(True)",
+        MERGED + "test_it_begins_with_means_and_moves_alone",
+    ),
+    Mutant(
+        "merged tokens: training foretells last tokens",
+        HYPER_TRAINED,
+        "torch.tensor([unit[0] for unit in row])",
+        "torch.tensor([unit[-1] for unit in row])",
+        MERGED + "test_texts_in_units_are_read_as_by_the_model",
+    ),
+    Mutant(
+        "merged tokens: a known token is spelled as itself",
+        HYPER_TRAINED,
+        "range(len(piece) - (not at), at, -1)",
+        "range(len(piece), at, -1)",
+        MERGED + "test_known_tokens_are_spelled_in_smaller_ones",
     ),
 ]

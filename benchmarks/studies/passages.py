@@ -124,10 +124,9 @@ def of_arc(out: Path, steps: int, seeds: int) -> None:
         "factor 2": {"factor": 2},
         "factor 3": {"factor": 3},
         "factor 2, nothing rewritten": {"factor": 2, "rewriting": 0.0},
-        "factor 2, all rewritten": {"factor": 2, "rewriting": 1.0},
     }
-    for seed in range(seeds):
-        for name, options in ways.items():
+    for name, options in ways.items():
+        for seed in range(seeds):
             spec = ContextSpec(
                 str(out / f"{name}-{seed}".replace(" ", "-")),
                 kind="arc-encoder",

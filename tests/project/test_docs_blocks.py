@@ -93,6 +93,7 @@ SMALL = {
     "train probe --recipe judge": "--steps 2 --each 3 --max-tokens 16",
     "train sorted": "--steps 2",
     "train diffusion": "--steps 2 --rows 2 --long 0",
+    "train hypernetwork": "--steps 2 --texts 8 --length 16 --width 8",
     "train insertion": "--steps 2 --rows 2",
     "train probe --recipe filter": "--steps 2 --each 2",
     "train dparallel": "--steps 2 --each 2",

@@ -298,10 +298,15 @@ def test_a_lexical_unit_follows_a_token_that_the_model_was_sure_of():
 PASSAGES = Toy(prompt=(5, 1, 0, 3, 4, 5, 6, 0, 3, 4, 5, 6, 2, 6, 1, 3, 4, 5, 0, 3, 2, 4))
 """Two passages of several chunks between the marks 1 and 2."""
 
+MERGED = Toy(prompt=(0, 1, 0, 1, 2, 0, 1, 4, 0, 1, 2, 5), most=8)
+"""Letters that stand together often, and blanks that no word goes over."""
+
 STEER_CASES: dict[tuple[str, str], Case] = {
     ("arc-encoder", "factor"): case(3, 4, toy=PASSAGES),
     ("arc-encoder", "task"): case(toy=replace(MIXED, prompt=(1, 3, 4, 5, 6, 2))),
     ("cache-augmentation", "latents"): case(1, toy=replace(MIXED, most=6), latents=3),
+    ("dynamic-tokenization", "share"): case(0.0, toy=MERGED),
+    ("dynamic-tokenization", "boundary"): case("sentence", toy=MERGED, share=1.0),
     ("refrag", "by"): case(toy=PASSAGES, expand=0.5),
     ("refrag", "expand"): case(0.9, toy=PASSAGES),
     ("switch", "tau_down"): case(0.1, 0.5, toy=replace(FAR, seed=6, most=40)),

@@ -219,6 +219,7 @@ READ_STATES_ALONE = {
     "thought",
     "chunk-encoder",
     "arc-encoder",
+    "hypernetwork",
 }
 """These ask nothing of a model but its states."""
 
@@ -248,6 +249,7 @@ TAKEN = [
         "thought",
         "chunk-encoder",
         "arc-encoder",
+        "hypernetwork",
     )  # for steering: see tests/laws/targets/test_thinking.py
 ]
 

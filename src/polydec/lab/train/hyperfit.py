@@ -22,6 +22,7 @@ from polydec.lab.train.lora import add_lora_adapters, save_lora_adapters
 from polydec.lab.train.network import TrainableLlama, save_directory
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
+from polydec.lab.train.specs.hypernetwork import HypernetworkSpec
 from polydec.lab.train.specs.lm import LMSpec
 from polydec.lab.train.tokens import mark_id, tokenizer_files
 
@@ -59,7 +60,7 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
     begin = mark_id(tokenizer, BEGIN)
     # All texts have one length: tensors of [N, length + 1].
     learned_NT, unseen_NT = (
-        torch.tensor([[begin, *ids] for ids in texts]) for texts in _texts(spec, tokenizer)
+        torch.tensor([[begin, *ids] for ids in texts]) for texts in texts_of_length(spec, tokenizer)
     )
     # A copy is trained, as the target is measured as it was.
     network = copy_with_layers(first, first.s.layers).train()
@@ -111,10 +112,21 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
     return TrainingRun(network, step_loss, schedule, same, save_result, measure_result)
 
 
-def _texts(spec: HyperfitSpec, tokenizer: Any) -> tuple[list[list[int]], list[list[int]]]:
-    """Texts to learn, and held-out ones, all cut to one length.
+def texts_of_length(
+    spec: HyperfitSpec | HypernetworkSpec, tokenizer: Any
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Read texts to learn, and held-out ones, all cut to one length.
 
-    Raises RequestError where there are too few.
+    Args:
+        spec: Options.
+        tokenizer: Encodes the texts.
+
+    Returns:
+        Token ids of `texts` texts to learn and of `tries` that are held out, or of as many as there
+        are.
+
+    Raises:
+        RequestError: There are fewer to learn than a step takes, or none is held out.
     """
     root = training_data(spec.data)
     parts = list[list[list[int]]]()

@@ -233,6 +233,7 @@ def prepare_page_reader(spec: ContextSpec) -> TrainingRun:
 
     # Fields that do not change the decoder: it serves trainings that differ in these.
     own = ("kind", "reasoning", "target", "nodes", "hops", "latents", "encoder", "at_once")
+    own += ("factor", "cut", "bottleneck", "rewriting", "decoders", "shared")
     return TrainingRun(
         decoder, step_loss, page_reader_schedule(spec), run_identity(spec, *own), save_decoder
     )

@@ -65,6 +65,11 @@ class ShapedTarget:
         return getattr(self.target, "adapts", False)
 
     @property
+    def moves_tokens(self) -> bool:
+        """See `SoftPromptTarget.moves_tokens`."""
+        return getattr(self.target, "moves_tokens", False)
+
+    @property
     def routes(self) -> tuple[int, int] | None:
         """See `LoadedModel.routes`."""
         return getattr(self.target, "routes", None)

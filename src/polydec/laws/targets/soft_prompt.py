@@ -58,9 +58,14 @@ class SoftPromptTarget:
         """Whether rows of a pass can run with an adapter."""
         return getattr(self.target, "adapts", False)
 
+    @property
+    def moves_tokens(self) -> bool:
+        """Whether a text's tokens stand at other places than the cache has them."""
+        return self.instead != self.prompt
+
     def open_session(self, prompt: Sequence[int]) -> Session:
         n = len(self.prompt)
-        if tuple(prompt[:n]) != self.prompt:
+        if tuple(prompt[:n]) != self.prompt or not self.moves_tokens:
             return self.target.open_session(prompt)
         # Tokens behind the prompt stand as many places behind `instead`.
         more = range(len(self.instead) - 1, len(self.instead) - 1 + len(prompt) - n)

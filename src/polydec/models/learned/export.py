@@ -40,6 +40,7 @@ WHY: Mapping[str, str] = MappingProxyType(
         "thought": "neither feeds a vector of its own making in the place of a token",
         "chunk-encoder": "neither makes vectors of passages by itself",
         "arc-encoder": "neither makes vectors of passages by itself",
+        "hypernetwork": "neither merges the tokens of a prompt",
         "coprocessor": "neither lets a second network read its cache",
         "judge": "neither has a judge",
         "prm": "neither reads a reward of steps",

@@ -87,10 +87,15 @@ class LongSpec:
         Raises:
             RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
             FileError: The states or the heads of the last layer have other sizes, or the target
-                shows no keys.
+                shows no keys, or not at the places of tokens.
         """
         target.vocab.require_same(self.vocab, "the target of the LongSpec drafter")
         artefact.require_width(target, self.sizes.width, "LongSpec's weights")
+        if getattr(target, "moves_tokens", False):
+            raise FileError(
+                "LongSpec's weights read the target's last keys and values: behind a prompt with vectors they "
+                "stand at other places than its tokens"
+            )
         # The shape of keys is all that is read, so any token will do.
         session = target.open_session((0,))
         try:
