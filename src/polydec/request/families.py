@@ -406,8 +406,8 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
         # Of its own: where it fails at a row of the draft, it may be right about the model's.
         draft_shapers = build(processor=bent.processor.for_draft())
 
-    @cache
     # Once a request, and only if a method asks: the draft may not be loaded yet.
+    @cache
     def shaped_draft() -> Any:
         draft = model.draft_law()
         length = count_context_tokens(model, request.prompt) + request.max_tokens

@@ -888,7 +888,7 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     yield "model.norm.weight", (W,), True
     # A head may be the embedding table, unless the config says that it is not.
     yield "lm_head.weight", (rows, W), c.tied is False
-    # No published model of the skeleton needs it, and some have it.
+    # A few families have one, and none of them must.
     yield "lm_head.bias", (rows,), False
     for i in range(c.layers):
         at = f"model.layers.{i}."
