@@ -29,12 +29,15 @@ def law_behind_form(target: Target, prompt: Sequence[int], instead: Sequence[int
     Raises:
         RequestError: What is read is longer than the model's context.
     """
+    # Shapers go around the new law: a rule such as a penalty must not see the marks.
     if isinstance(target, ShapedTarget):
         inner = law_behind_form(target.target, prompt, instead)
         return ShapedTarget(inner, *target.shapers)
+    # Only the innermost law knows its encoder.
     beside = target.beside if isinstance(target, CausalLaw) else None
     if isinstance(beside, EncoderSource):
         return beside.model.law_given_source(instead, beside.cache_salt)
+    # Marks make a prompt longer than the one that was checked. One token must remain to be written.
     context = getattr(target, "context", None)
     if context is not None and len(instead) >= context:
         raise RequestError(
