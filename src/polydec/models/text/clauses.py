@@ -28,7 +28,7 @@ def clause_spans(
         most: Clauses at most; what lies behind the last belongs to none.
 
     Returns:
-        The clauses in order; together they hold all tokens but marks.
+        The clauses in order; up to the last of them they hold all tokens but marks.
     """
     # Laws without a text, as in tests, have clauses all the same.
     if pieces is None:

@@ -13,6 +13,7 @@ from polydec.lab.train.specs.seq2seq import Longest, Pairs
 
 HEAD = 16
 """Of an attention head, so a width is a multiple of it."""
+# Said again in models/nets/plan_pointer.py, which loads torch: a command line must not wait for it.
 
 
 @dataclass(frozen=True)

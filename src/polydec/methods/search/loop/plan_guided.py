@@ -130,6 +130,7 @@ class PlanGuidedSearch:
                 self.target,
                 request.prompt,
                 mark_clauses(source, spans, plan.clauses, self.extractor.marks),
+                request.max_tokens,
             )
             for plan in plans
         ]

@@ -100,8 +100,15 @@ class ClauseReader:
 
 @dataclass(frozen=True, eq=False)
 class PlanExtractor:
-    """tensors: of the network, by name. marks: the tokens that stand before and behind a clause of a plan, which the model
-    that writes was trained with. Arithmetic is fp32."""
+    """Points at the clauses of a text that another text is to say. Arithmetic is fp32.
+
+    Attributes:
+        vocab: Of the model that writes.
+        sizes: Of the network.
+        marks: Tokens before and behind a clause of a plan, which the model that writes was trained
+            with.
+        tensors: Of the network, by name.
+    """
 
     called: ClassVar[str] = "a plan extractor"
     kind: ClassVar[str] = "plan-extractor"
