@@ -78,6 +78,7 @@ def plan_likelihood_loss(
     # All pairs of a step may be so short that every clause is said.
     if wrong:
         logits_NV, token_N = score(wrong)
+        # Labels are not smoothed here: no law is asked for, only that one token be less likely.
         chance_N = logits_NV.softmax(-1).gather(1, token_N[:, None])[:, 0]
         # Never the logarithm of 0: a token that is certain must be left, and has a gradient.
         loss = loss - (1 - chance_N).clamp(min=1e-5).log().mean()

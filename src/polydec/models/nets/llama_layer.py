@@ -80,6 +80,7 @@ def run_llama_layer(
     # The second part reads what the first has added.
     y = F.rms_norm(x_BSE, (E,), w[f"{name}.post_attention_layernorm.weight"], c.eps)
     gated = F.silu(apply_part("mlp.gate_proj", y)) * apply_part("mlp.up_proj", y)
+    # Keys and values are laid along the batch, which has one text wherever somebody keeps them.
     return x_BSE + apply_part("mlp.down_proj", gated), torch.cat([k, v])
 
 

@@ -48,6 +48,7 @@ def clause_spans(
         after = _bytes_of(ids[i + 1], pieces) if i + 1 < len(ids) else None
         over = after is None or after[:1].isspace() or here[-1:] == b"\n"
         ended = here.rstrip().endswith(SURE) or here.endswith(b"\n")
+        # A comma parts clauses, and also the short items of a list, which stay together.
         ended = ended or (here.rstrip().endswith(SOFT) and i + 1 - begin >= LEAST)
         if over and ended:
             out.append((begin, i + 1))

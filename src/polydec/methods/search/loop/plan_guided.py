@@ -142,6 +142,8 @@ class PlanGuidedSearch:
         stats = side_by_side([spent for _, spent in found])
         stats = stats.plus_stats(side_by_side([spent for _, spent in judged]))
         for plan, text, (value, _) in zip(plans, texts, judged, strict=True):
+            # Both are nats over a power of a length where the model judges; a reward has a scale of
+            # its own.
             text.score = (1 - self.weight) * plan.score + self.weight * value
         # Plans stand best first, so of equal texts that of the better plan is taken.
         ranked = sorted(texts, key=lambda text: -(text.score or 0.0))
@@ -153,7 +155,7 @@ class PlanGuidedSearch:
         """The plans that are tried, the best first."""
         if not self.bounds.count or not spans:
             return (NO_PLAN,)
-        # The scheduler runs this network, too; the search for plans that follows is short.
+        # The scheduler runs what reads the text; the small network that points runs here.
         query = ForwardQuery(self.extractor.clause_reader, (source, spans), len(source))
         b = self.bounds
         return self.extractor.likeliest_plans(
@@ -194,5 +196,6 @@ class PlanGuidedSearch:
             each = [scores.token_logprobs(i, (x,))[0] for i, x in enumerate(text.tokens)]
         finally:
             session.close()
+        # Not divided, a sum would favour short texts: every token costs something.
         value = sum(each) / len(each) ** self.judge_penalty
         return value, SearchStats(1, scored=len(each), judged=1)

@@ -183,6 +183,7 @@ class PlanExtractor:
                 value_K, item_K = logp_N[FIRST:].topk(min(count, clauses))
                 found = zip(value_K.tolist(), item_K.tolist(), strict=True)
                 options += [(total + v, (*plan, i)) for v, i in found if v > -math.inf]
+            # All beams have one length, so their totals compare as they are.
             live = sorted(options, key=lambda option: -option[0])[:count]
         # Marks stand in the order of the text, so two orders of the same clauses would give one
         # text.
