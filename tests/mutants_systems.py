@@ -40,6 +40,13 @@ MUTANTS = [
         f"{PLAN_GUIDED_TESTS}::test_every_text_is_the_beam_search_of_its_own_marks",
     ),
     Mutant(
+        "plan-guided: marks take no room",
+        "laws/targets/marked_source.py",
+        "len(instead) + answer > context",
+        "len(prompt) + answer > context",
+        f"{PLAN_GUIDED_TESTS}::test_marks_that_leave_no_room_are_refused_before_the_model_reads",
+    ),
+    Mutant(
         "plan-guided: the first plan always wins",
         PLAN_GUIDED,
         "sorted(texts, key=lambda text: -(text.score or 0.0))",

@@ -22,12 +22,14 @@ from polydec.lab.train.plan_extractor import train_plan_extractor
 from polydec.lab.train.seq2seq import train_seq2seq
 from polydec.lab.train.specs.plan_extractor import PlanExtractorSpec
 from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
+from polydec.laws.targets.marked_source import law_behind_form
 from polydec.methods.search.loop import plan_guided
 from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch
 from polydec.methods.search.loop.plan_guided import PlanBounds, PlanGuidedSearch
 from polydec.methods.search.loop.ranking import LIKELIEST
 from polydec.models.learned.kinds import plan_extractor
 from polydec.models.nets.plan_pointer import FIRST, STOP, pointer_logits
+from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.models.sessions.lm import CausalLaw
 
 WORDS = ToyWords(("a", ".", " b", ""), frozenset({3}))
@@ -129,9 +131,9 @@ def read_prompts(monkeypatch):
     usual = plan_guided.law_behind_form
     read = []
 
-    def watched(target, prompt, instead):
+    def watched(target, prompt, instead, answer):
         read.append(tuple(instead))
-        return usual(target, prompt, instead)
+        return usual(target, prompt, instead, answer)
 
     monkeypatch.setattr(plan_guided, "law_behind_form", watched)
     return read
@@ -208,6 +210,19 @@ def test_a_reward_judges_in_the_place_of_the_model():
 def test_what_cannot_be_is_one_sentence(change, says):
     with pytest.raises(RequestError, match=says):
         change()
+
+
+def test_marks_that_leave_no_room_are_refused_before_the_model_reads():
+    network = OrderTwoNetwork(3, 4, 1.2)
+    network.context = 16
+    short = CausalLaw(network, TARGET.vocab, chunk=2)
+    # Ten tokens and two marks leave room for four.
+    assert answers(search(target=short, bounds=PlanBounds(1, 1, 1)), tokens=4)
+    with pytest.raises(RequestError, match="prompt has 12 tokens with the marks of a plan: "):
+        answers(search(target=short, bounds=PlanBounds(1, 1, 1)), tokens=5)
+    source = EncoderDecoderModel(None, network, TARGET.vocab, (0,)).law_given_source(SOURCE)
+    with pytest.raises(RequestError, match="source has 17 tokens with the marks of a plan: "):
+        law_behind_form(source, (0,), (*SOURCE, *SOURCE[:7]), 4)
 
 
 NAMES = ("fox", "mill", "road", "boat", "king", "bell")

@@ -54,12 +54,14 @@ def plan_of_pair(
     Returns:
         The pair with its plan.
     """
+    # Source and target are cut by the same rule, so that their clauses compare.
     sides = list[tuple[tuple[ClauseSpan, ...], list[list[str]]]]()
     for ids in pair:
         spans = clause_spans(ids, pieces, MOST)
         sides.append((spans, [lower_case_words(decode(ids[a:b])) for a, b in spans]))
     (spans, clauses), (_, meant) = sides
     match = [[mean_rouge(clause, one) for clause in clauses] for one in meant]
+    # A target without a clause asks for nothing.
     salience = tuple(max((row[i] for row in match), default=0.0) for i in range(len(clauses)))
     plan = better_plan(clauses, meant, match)
     return PlannedPair(*pair, spans, plan, salience)
@@ -83,12 +85,14 @@ def better_plan(
     Returns:
         Numbers of clauses, each once; none where nothing is alike.
     """
+    # N-grams over the ends of clauses count as well, as where whole texts are compared.
     whole = [word for one in meant for word in one]
 
     def plan_score(plan: Sequence[int]) -> float:
         """How like the clauses of a plan together are to the reference."""
         return mean_rouge([word for i in plan for word in clauses[i]], whole)
 
+    # A dict and not a set: the plan has the order of the reference's clauses, each once.
     nearest = dict.fromkeys(
         max(range(len(row)), key=row.__getitem__) for row in match if row and max(row) > 0
     )
@@ -96,6 +100,7 @@ def better_plan(
     while True:
         rest = [i for i in range(len(clauses)) if i not in grown]
         best = max(rest, key=lambda i: plan_score([*grown, i]), default=None)
+        # Without gain it ends: every further clause would cost precision.
         if best is None or plan_score([*grown, best]) <= plan_score(grown):
             break
         grown.append(best)
@@ -123,6 +128,7 @@ def corrupt_plan(
     Returns:
         Numbers of clauses; None where there is no other plan.
     """
+    # What comes in is never right by chance.
     others = [i for i in range(clauses) if i not in plan]
     if not plan or not others:
         return None
@@ -130,6 +136,7 @@ def corrupt_plan(
         drawn = rng.permutation(others)[: len(plan)]
         return tuple(int(i) for i in drawn)
     out = list(plan)
+    # The nearest wrong plan: the model must heed every single mark.
     out[int(rng.integers(len(plan)))] = int(rng.choice(others))
     return tuple(out)
 

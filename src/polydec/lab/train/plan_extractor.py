@@ -74,6 +74,7 @@ class TrainablePointer(nn.Module):
         self.names = tuple(pointer_tensor_shapes(sizes))
         first = list[nn.Parameter]()
         for name, shape in pointer_tensor_shapes(sizes).items():
+            # A norm begins as the one that changes nothing.
             if "norm" in name:
                 first.append(nn.Parameter(torch.ones(shape)))
             else:
@@ -109,6 +110,7 @@ def plan_loss(
     w = network.named_weights
     id_BT, there_BT, share_BNT = clause_batch([(p.source, p.spans) for p in chosen], marks)
     item_BNW, there_BN = read_clause_items(network.sizes, w, id_BT, there_BT, share_BNT)
+    # Plans differ in length: behind a shorter one nothing is right, so its rows cost nothing.
     longest = max(len(p.plan) for p in chosen)
     plan_BP = torch.zeros(len(chosen), longest, dtype=torch.long)
     right_BP = torch.full((len(chosen), longest + 1), -100)
@@ -119,9 +121,12 @@ def plan_loss(
         right_BP[b, : len(items)] = items
         right_BP[b, len(items)] = STOP
         soft_BN[b, : len(p.salience)] = torch.tensor(p.salience)
+    # All beginnings of a plan are read in one pass, as the right plan is known.
     logits_BPN = pointer_logits(network.sizes, w, item_BNW, there_BN, plan_BP)
     nats = F.cross_entropy(logits_BPN.flatten(0, 1), right_BP.flatten(), ignore_index=-100)
     away_BN = ~there_BN[:, FIRST:]
+    # Not -inf: a text without a clause would have no law, and its divergence no number. Like this
+    # both laws are uniform there, and the divergence is 0.
     meant_BN = (SHARP * soft_BN).masked_fill(away_BN, -1e9).log_softmax(-1)
     said_BN = clause_salience(w, item_BNW)[:, FIRST:].masked_fill(away_BN, -1e9).log_softmax(-1)
     apart = F.kl_div(said_BN, meant_BN, log_target=True, reduction="batchmean")
@@ -134,12 +139,14 @@ def _course(spec: PlanExtractorSpec) -> TrainingRun:
     marks = clause_mark_ids(tokenizer)
     texts = list(islice(pairs.read_text_pairs(Path(spec.data)), spec.most))
     examples = encode_pairs(texts, tokenizer, spec.longest)
+    # Clauses are cut by what tokens spell, so the bytes of each are needed.
     pieces = byte_level_pieces(tokenizer)
     sizes = PointerSizes(
         source.config["vocab_size"], spec.width, spec.reading, spec.items, spec.pointing
     )
     network = TrainablePointer(sizes, spec.seed)
 
+    # To find a plan takes longer than to learn from it, and pairs are drawn again and again.
     @cache
     def planned_pair(side: str, i: int) -> PlannedPair:
         """A pair with its plan, found once.
@@ -154,6 +161,8 @@ def _course(spec: PlanExtractorSpec) -> TrainingRun:
         return plan_of_pair(getattr(examples, side)[i], pieces, tokenizer.decode)
 
     def step_loss(step: int) -> tuple[Tensor, int]:
+        # The draw depends on the step alone, so that a run that was interrupted goes on as it would
+        # have.
         rng = np.random.default_rng([spec.seed, 7, step])
         drawn = rng.choice(len(examples.learned), spec.rows)
         chosen = [planned_pair("learned", int(i)) for i in drawn]
@@ -176,6 +185,8 @@ def _course(spec: PlanExtractorSpec) -> TrainingRun:
         found = list[float]()
         for p in judged:
             (items,) = made.clause_reader.forward([(p.source, p.spans)])
+            # Greedily and with no bound of length: what the network has learned, not what a search
+            # adds.
             (plan,) = made.likeliest_plans(items, 1, 1, len(p.spans), 1.0)
             found.append(plan_overlap(plan.clauses, p.plan))
         return {

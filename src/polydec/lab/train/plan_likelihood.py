@@ -37,6 +37,7 @@ def marked_pairs(
     for p in chosen:
         plain.append((p.source, p.target))
         right.append((mark_clauses(p.source, p.spans, p.plan, marks), p.target))
+        # Drawn anew at each step: a model could learn a fixed wrong plan by heart.
         other = corrupt_plan(p.plan, len(p.spans), rng)
         if other is not None:
             wrong.append((mark_clauses(p.source, p.spans, other, marks), p.target))
@@ -67,14 +68,17 @@ def plan_likelihood_loss(
     """
     plain, right, wrong = marked_pairs(chosen, marks, rng)
     loss, count = None, 0
+    # Without marks it must stay a good model: that law judges the texts, and is beam search.
     for rows in (plain, right):
         logits_NV, token_N = score(rows)
         part = cross_entropy(logits_NV, token_N, label_smoothing=smooth)
         loss = part if loss is None else loss + part
         count += len(token_N)
     assert loss is not None
+    # All pairs of a step may be so short that every clause is said.
     if wrong:
         logits_NV, token_N = score(wrong)
+        # Labels are not smoothed here: no law is asked for, only that one token be less likely.
         chance_N = logits_NV.softmax(-1).gather(1, token_N[:, None])[:, 0]
         # Never the logarithm of 0: a token that is certain must be left, and has a gradient.
         loss = loss - (1 - chance_N).clamp(min=1e-5).log().mean()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 def lower_case_words(text: str) -> list[str]:
     """The words of a text in lower case, without punctuation."""
+    # ROUGE's own tokens, which know Latin letters and digits only. Words are not stemmed.
     return re.findall(r"[a-z0-9]+", text.lower())
 
 

@@ -67,9 +67,11 @@ class ByteWordConfig:
     longest: int
     chained: bool = False
     context: int = 1024
+    # From here on what no config.json says: it is the same in all such models.
     eps: float = 1e-5
     theta: float = 10000.0
     head: int = 32
+    # The backbone asks each kind of model for it; here a word is one vector.
     slots: ClassVar[int] = 1
 
     def to_json(self, *, eos: int) -> dict[str, Any]:
@@ -97,13 +99,17 @@ def read_byte_word_config(config: Mapping[str, Any]) -> ByteWordConfig:
     # The head's size is fixed: the width must be a multiple of it.
     if f.width % WordConfig.head:
         raise RequestError(f"config.json: width is {f.width}: it must be a multiple of 32")
+    # Queries share the width of a byte, in equal parts.
     if f.small % f.queries:
         raise RequestError(
             f"config.json: small is {f.small}: it must be a multiple of queries, {f.queries}"
         )
     # Marks are pieces, too.
     if max(f.begin, *f.ends) >= f.vocab_size:
-        raise RequestError("config.json: begin and ends must lie below vocab_size")
+        raise RequestError(
+            f"config.json: begin and ends must lie below vocab_size, {f.vocab_size}: "
+            f"the largest is {max(f.begin, *f.ends)}"
+        )
     return ByteWordConfig(
         f.vocab_size,
         f.begin,

@@ -42,6 +42,7 @@ def word_vectors_of_bytes(c: ByteWordConfig, w: Mapping[str, Tensor], byte_QM: T
     """
     Q = len(byte_QM)
     row_QS = F.pad(byte_QM, (1, 0), value=WORD_ROW)
+    # What fills a word up borrows row 0, and is put out of sight below.
     x_QSE = w["bytes"][row_QS.clamp(min=0)] + w["places"][: row_QS.shape[1]]
     key_QSND, value_QSND = (
         F.linear(x_QSE, w[name]).unflatten(-1, (c.queries, -1)) for name in ("key", "value")
@@ -50,6 +51,8 @@ def word_vectors_of_bytes(c: ByteWordConfig, w: Mapping[str, Tensor], byte_QM: T
     score_QNS = torch.einsum("nd,qsnd->qns", w["query"], key_QSND) * w["query"].shape[1] ** -0.5
     seen_QNS = score_QNS.masked_fill(row_QS[:, None] < 0, float("-inf")).softmax(-1)
     pooled_QND = torch.einsum("qns,qsnd->qnd", seen_QNS, value_QSND)
+    # One pass of the small width, then up: a wide matrix for each part would weigh as much as the
+    # table of embeddings that this replaces.
     y_QE = F.linear(pooled_QND.reshape(Q, c.small), w["mix"])
     inner = F.gelu(F.linear(F.rms_norm(y_QE, (c.small,), eps=c.eps), w["wide"]))
     return F.linear(y_QE + F.linear(inner, w["narrow"]), w["up"])
@@ -78,6 +81,8 @@ def word_piece_logits(
         ``[R, vocab]``.
     """
     x_RH = state_RH + w["steps"][place_R]
+    # The head's own rows serve as embeddings of pieces: a second table would undo what the bytes
+    # save.
     if c.chained:
         seen_RH = F.linear(w["head"][before_R], w["chain"])
         x_RH = x_RH + torch.where((place_R > 0)[:, None], seen_RH, torch.zeros_like(seen_RH))
@@ -105,9 +110,12 @@ class ByteWordCodec:
                 f"pieces holds {int(piece_VL.min())} to {int(piece_VL.max())}: "
                 f"bytes of pieces must lie in {NONE} to {config.rows - 1}"
             )
+        # Plain lists: a word is a handful of pieces, and is put together at every word's end.
         self.bytes_of = [[x for x in row if x != NONE] for row in piece_VL.tolist()]
 
     def word_vectors(self, word: Sequence[int]) -> Tensor:
+        # Bytes beyond the longest are lost to the reader, as in training; the word is still whole
+        # in the text.
         read = [x for piece in word for x in self.bytes_of[piece]][: self.config.longest]
         byte_1M = torch.tensor([read], dtype=torch.long)
         return word_vectors_of_bytes(self.config, self.w, byte_1M)
@@ -118,6 +126,7 @@ class ByteWordCodec:
     def next_logits(self, texts: Sequence[WordCacheEntry]) -> Tensor:
         state_RH = torch.cat([t.state_NE for t in texts])
         place_R = torch.tensor([len(t.word) for t in texts])
+        # Any piece will do at place 0, where none is read.
         before_R = torch.tensor([t.word[-1] if t.word else 0 for t in texts])
         return word_piece_logits(self.config, self.w, state_RH, place_R, before_R)
 

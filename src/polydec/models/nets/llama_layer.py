@@ -77,8 +77,10 @@ def run_llama_layer(
         k, v = (torch.cat([old[None], z], 2) for old, z in zip(memory, (k, v), strict=True))
     attended = F.scaled_dot_product_attention(q, k, v, see_SP).transpose(1, 2).reshape(B, S, E)
     x_BSE = x_BSE + apply_part("self_attn.o_proj", attended)
+    # The second part reads what the first has added.
     y = F.rms_norm(x_BSE, (E,), w[f"{name}.post_attention_layernorm.weight"], c.eps)
     gated = F.silu(apply_part("mlp.gate_proj", y)) * apply_part("mlp.up_proj", y)
+    # Keys and values are laid along the batch, which has one text wherever somebody keeps them.
     return x_BSE + apply_part("mlp.down_proj", gated), torch.cat([k, v])
 
 
@@ -93,6 +95,7 @@ def rotary_tables(c: LayerSizes, length: int) -> tuple[Tensor, Tensor]:
         Cosines and sines, each ``[length, head]``, float32; the second half of a row repeats the
         first.
     """
+    # In double: the angle of a late position is large, and float32 would round it visibly.
     inverse = c.theta ** (-torch.arange(0, c.head, 2).double() / c.head)
     angle = torch.outer(torch.arange(length).double(), inverse).repeat(1, 2)
     return angle.cos().float(), angle.sin().float()
@@ -109,6 +112,7 @@ def apply_rotary(x: Tensor, cos_SD: Tensor, sin_SD: Tensor) -> Tensor:
     Returns:
         The turned ones, of the shape of `x`.
     """
+    # A pair is a point in the plane; its partner stands in the other half, as in a Llama's weights.
     a, b = x.chunk(2, dim=-1)
     return x * cos_SD + torch.cat([-b, a], dim=-1) * sin_SD
 
@@ -128,6 +132,7 @@ def layer_tensor_shapes(name: str, width: int) -> dict[str, tuple[int, ...]]:
     return {
         **attention,
         **{f"{name}.{n}.weight": (width,) for n in norms},
+        # Three matrices of three times the width weigh about what two of four times do.
         f"{name}.mlp.gate_proj.weight": (3 * width, width),
         f"{name}.mlp.up_proj.weight": (3 * width, width),
         f"{name}.mlp.down_proj.weight": (width, 3 * width),

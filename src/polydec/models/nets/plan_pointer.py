@@ -58,6 +58,7 @@ def pointer_tensor_shapes(c: PointerSizes) -> dict[str, tuple[int, ...]]:
     """The tensors of the network, and their shapes."""
     out: dict[str, tuple[int, ...]] = {
         "embed": (c.vocab, c.width),
+        # No token of a text stands for these two: they are learned vectors.
         "stop": (c.width,),
         "begin": (c.width,),
         "salience": (c.width,),
@@ -91,6 +92,7 @@ def read_clause_items(
     """
     x_BTW = w["embed"][id_BT]
     turns = rotary_tables(LAYER, x_BTW.shape[1])
+    # All tokens see all: the text is read, not written.
     seen = there_BT[:, None, None]
     for i in range(c.reading):
         x_BTW, _ = run_llama_layer(LAYER, w, f"reading.{i}", x_BTW, turns, seen)
@@ -99,7 +101,9 @@ def read_clause_items(
     items_BNW = torch.cat([whole_B1T, share_BNT], 1) @ x_BTW
     stop_B1W = w["stop"].expand(len(id_BT), 1, -1)
     x_BNW = torch.cat([stop_B1W, items_BNW], 1)
+    # Clauses that only fill a batch up have no shares. Stop and text are always there.
     there_BN = F.pad(share_BNT.sum(-1) > 0, (FIRST, 0), value=True)
+    # Positions count clauses from here on: which one comes first matters to a summary.
     turns = rotary_tables(LAYER, x_BNW.shape[1])
     for i in range(c.items):
         seen = there_BN[:, None, None]
@@ -125,6 +129,7 @@ def pointer_logits(
     """
     B, N, W = item_BNW.shape
     P = plan_BP.shape[1]
+    # A plan is read as the items that it pointed at: it has no embeddings of numbers.
     copied_BPW = item_BNW[torch.arange(B)[:, None], plan_BP]
     x_BSW = torch.cat([item_BNW, w["begin"].expand(B, 1, -1), copied_BPW], 1)
     # Items see items; each place of a plan sees them and the plan up to itself.
@@ -137,8 +142,11 @@ def pointer_logits(
     for i in range(c.pointing):
         turns = (cos_SD[at_S], sin_SD[at_S])
         x_BSW, _ = run_llama_layer(LAYER, w, f"pointing.{i}", x_BSW, turns, see_BSS[:, None])
+    # Only the plan's places are asked. Pointing is at the items as they came in, which do not
+    # depend on how long the plan is.
     x_BPW = F.rms_norm(x_BSW[:, N:], (W,), w["pointing.norm"], LAYER.eps)
     score_BPN = (x_BPW @ w["query"].T) @ (item_BNW @ w["key"].T).transpose(1, 2) * W**-0.5
+    # A copy: what is there serves further calls.
     open_BN = there_BN.clone()
     open_BN[:, DOCUMENT] = False
     return score_BPN.masked_fill(~open_BN[:, None], float("-inf"))

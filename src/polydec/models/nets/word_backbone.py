@@ -96,6 +96,7 @@ class WordBackboneNetwork:
     ) -> None:
         self.config = config
         self.sizes = LayerSizes(config.head, config.eps, config.theta)
+        # Which of the two ways to read and write words this is, only the codec knows.
         self.codec = codec
         self.kernel = f"torch ({codec.called})"
         self.size = config.vocab
@@ -156,6 +157,7 @@ class WordBackboneNetwork:
             raise RequestError(
                 f"vectors stand in the prompt: a {self.codec.called} model reads {self.codec.unit}s only"
             )
+        # In order: a token may continue one that this very query brings.
         for slot, token in enumerate(q.token, q.first):
             before = q.cache.slot_before(slot)
             q.cache.text[slot] = self._behind_token(self.first if before is None else before, token)
@@ -188,6 +190,8 @@ class WordBackboneNetwork:
             x_1NH, new = run_llama_layer(
                 self.sizes, self.w, f"layers.{i}", x_1NH, turns, see_SP, old
             )
+            # The older part is copied, not shared: texts that branch never write into each other's
+            # memory.
             kept.append(new)
         state_NH = F.rms_norm(x_1NH[0], (c.width,), self.w["norm.weight"], c.eps)
         # What the new slots take; older positions were counted by the entries that added them.
@@ -201,6 +205,7 @@ class WordBackboneNetwork:
         """
         have = len(self._turned[0])
         if have < stop:
+            # Doubled, so that a text that grows word by word makes few new tables.
             self._turned = rotary_tables(self.sizes, max(stop, 2 * have, 256))
         return self._turned
 

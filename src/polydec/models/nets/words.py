@@ -43,6 +43,7 @@ class PooledWordCodec:
         require_shapes(weights, shapes)
         self.w = {name: weights[name].float() for name in shapes}
         self.size = sum(t.numel() for t in self.w.values())
+        # Positions begin anew in each word, so no text needs more of them.
         self.turns = rotary_tables(self.sizes, config.slots + config.longest)
 
     def word_vectors(self, word: Sequence[int]) -> Tensor:
@@ -52,6 +53,7 @@ class PooledWordCodec:
         x_1SE = torch.cat([self.w["slots"], self._embedded(word)])[None]
         cos_SD, sin_SD = (t[: x_1SE.shape[1]] for t in self.turns)
         for i in range(c.encoder):
+            # No mask: the word is whole, and all of it may be seen.
             x_1SE, _ = run_llama_layer(self.sizes, self.w, f"encoder.{i}", x_1SE, (cos_SD, sin_SD))
         return F.linear(x_1SE[0, : c.slots], self.w["up.weight"])
 

@@ -28,8 +28,9 @@ def clause_spans(
         most: Clauses at most; what lies behind the last belongs to none.
 
     Returns:
-        The clauses in order; together they hold all tokens but marks.
+        The clauses in order; up to the last of them they hold all tokens but marks.
     """
+    # Laws without a text, as in tests, have clauses all the same.
     if pieces is None:
         starts = range(0, len(ids), WINDOW)
         return tuple((i, min(i + WINDOW, len(ids))) for i in starts)[:most]
@@ -43,9 +44,11 @@ def clause_spans(
                 out.append((begin, i))
             begin = i + 1
             continue
+        # One token ahead: "3.5" and "a.b" hold a full stop that ends nothing.
         after = _bytes_of(ids[i + 1], pieces) if i + 1 < len(ids) else None
         over = after is None or after[:1].isspace() or here[-1:] == b"\n"
         ended = here.rstrip().endswith(SURE) or here.endswith(b"\n")
+        # A comma parts clauses, and also the short items of a list, which stay together.
         ended = ended or (here.rstrip().endswith(SOFT) and i + 1 - begin >= LEAST)
         if over and ended:
             out.append((begin, i + 1))
@@ -72,10 +75,13 @@ def mark_clauses(
     Returns:
         The text with marks; the text itself where none is chosen.
     """
+    # By place, so the order in which clauses were chosen does not show.
     opened = {spans[i][0] for i in chosen}
     closed = {spans[i][1] for i in chosen}
     out = list[int]()
+    # One place more than there are tokens, where the last clause may close.
     for at in range(len(ids) + 1):
+        # A clause closes before its neighbour opens at the same place.
         if at in closed:
             out.append(marks[1])
         if at in opened:

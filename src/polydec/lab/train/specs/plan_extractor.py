@@ -13,6 +13,7 @@ from polydec.lab.train.specs.seq2seq import Longest, Pairs
 
 HEAD = 16
 """Of an attention head, so a width is a multiple of it."""
+# Said again in models/nets/plan_pointer.py, which loads torch: a command line must not wait for it.
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class PlanExtractorSpec:
 
     out: Resumed
     target: Annotated[str, "directory of a model of `polydec train seq2seq --plans` to plan for"]
+    # The pairs that the model itself was trained on will do: plans are found, not given.
     data: Pairs
     steps: Steps = 600
     rows: Annotated[int, AtLeast(1), "pairs a step"] = 16
@@ -37,6 +39,7 @@ class PlanExtractorSpec:
     ] = 1.0
     longest: Longest = 256
     rate: Rate = 2e-3
+    # A bound against files that never end; no choice for a user.
     most: Annotated[int, AtLeast(1), NoFlag(), "pairs that are read"] = 1 << 20
     seed: Seed = 0
     save_every: SaveEvery = 100

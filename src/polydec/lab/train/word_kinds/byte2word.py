@@ -52,6 +52,8 @@ class TrainableByteWords(nn.Module):
     def __init__(self, c: ByteWordConfig, piece_VL: Tensor, seed: int) -> None:
         super().__init__()
         self.c = c
+        # A buffer, so that the directory has it: whoever decodes needs no tokenizer to read words.
+        # The narrow type keeps it small beside the weights.
         self.register_buffer("pieces", piece_VL.to(torch.int16))
         self.shape = LlamaShape(
             c.vocab, c.width, 1, c.width // 32, c.width // 32, 3 * c.width, c.context
@@ -105,6 +107,7 @@ class TrainableByteWords(nn.Module):
     def word_bytes(self, piece_QL: Tensor) -> Tensor:
         """The bytes of words by their pieces, at most `longest` of each, NONE behind them."""
         L = self.c.longest
+        # Negative numbers would be taken as rows from the end.
         byte_QLL = self.pieces.long()[piece_QL.clamp(min=0)]
         byte_QLL = byte_QLL.masked_fill(piece_QL[..., None] < 0, NONE)
         byte_QN = byte_QLL.flatten(1)
@@ -114,6 +117,7 @@ class TrainableByteWords(nn.Module):
         out = torch.full((len(piece_QL), L + 1), NONE)
         row_Q1 = torch.arange(len(piece_QL))[:, None].expand_as(at_QN)
         out[row_Q1[there_QN], at_QN[there_QN]] = byte_QN[there_QN]
+        # The last column caught all that was cut.
         return out[:, :L]
 
     def read_words(self, read_BWH: Tensor) -> Tensor:
@@ -161,6 +165,7 @@ def bytes_of_pieces(tokenizer: Tokenizer, longest: int) -> tuple[Tensor, int]:
         that table. Marks have a row each; the end mark of a word has no byte.
     """
     marks = sorted(tokenizer.get_added_tokens_decoder())
+    # By rank: ids of marks may lie anywhere in a vocabulary.
     rows = {i: WORD_ROW + 1 + n for n, i in enumerate(marks)}
     out = torch.full((tokenizer.get_vocab_size(), longest), NONE)
     for i, piece in enumerate(byte_level_pieces(tokenizer)):
@@ -230,6 +235,7 @@ def byte2word_figures(
         pieces and marks of the texts; and `backbone_positions_a_piece`.
     """
     c = network.c
+    # Short texts would count their beginnings most; a few dozen texts say the ratio well enough.
     rows = [ids[: length + 1] for ids in texts if len(ids) > 16][:32]
     words = sum(int(word_places(torch.tensor([ids]), c.ends, c.longest)[0].max()) for ids in rows)
     count = sum(len(ids) - 1 for ids in rows)

@@ -121,6 +121,7 @@ class PlanGuidedSearch:
         best = NBestAnswers(into, max(1, self.bounds.count))
         # The clock of decoding starts; nothing is certain before all texts are written.
         best.write_certain_text([into.open_hypothesis()])
+        # A model without an encoder has its source in the prompt.
         source = self.source or request.prompt
         spans = self.extractor.clauses_of(source, self.vocab)
         plans = await self._plans(source, spans)
@@ -129,15 +130,20 @@ class PlanGuidedSearch:
                 self.target,
                 request.prompt,
                 mark_clauses(source, spans, plan.clauses, self.extractor.marks),
+                request.max_tokens,
             )
             for plan in plans
         ]
+        # Side by side: the passes of all searches are merged, so many plans take few passes more.
         found = await gather_coroutines(*(self._text(law, request, into) for law in laws))
         texts = [text for text, _ in found]
         judged = await gather_coroutines(*(self._judged(text, request) for text in texts))
+        # Judges begin when all texts are there, so their passes come on top.
         stats = side_by_side([spent for _, spent in found])
         stats = stats.plus_stats(side_by_side([spent for _, spent in judged]))
         for plan, text, (value, _) in zip(plans, texts, judged, strict=True):
+            # Both are nats over a power of a length where the model judges; a reward has a scale of
+            # its own.
             text.score = (1 - self.weight) * plan.score + self.weight * value
         # Plans stand best first, so of equal texts that of the better plan is taken.
         ranked = sorted(texts, key=lambda text: -(text.score or 0.0))
@@ -149,6 +155,7 @@ class PlanGuidedSearch:
         """The plans that are tried, the best first."""
         if not self.bounds.count or not spans:
             return (NO_PLAN,)
+        # The scheduler runs what reads the text; the small network that points runs here.
         query = ForwardQuery(self.extractor.clause_reader, (source, spans), len(source))
         b = self.bounds
         return self.extractor.likeliest_plans(
@@ -166,24 +173,29 @@ class PlanGuidedSearch:
             nonlocal live
             live = prune_lost_texts(live, texts)
 
+        # One group and no charge: plans alone make the texts differ.
         beam = DiverseBeamSearch(law, self.width, 1, 0.0, self.ranking)
         ended, stats = await beam.search_texts(request, into, follow_texts)
         return ended[0].text, replace(stats, ended=len(ended))
 
     async def _judged(self, text: AnswerText, request: Request) -> tuple[float, SearchStats]:
         """What the judge says of a text, and what that took."""
+        # The judge has no say: its pass is saved.
         if not self.weight:
             return 0.0, SearchStats()
         if self.reward is not None:
             words = self.vocab.words
             said = text.text or ("" if words is None else words.decode(text.tokens))
             return self.reward(said), SearchStats(judged=1)
+        # The law of the source without marks: a text must be good by the source, not by its plan.
         session = self.target.open_session(request.prompt)
         try:
+            # The row behind a token judges the next one, so nothing needs the row of the last.
             draft = Draft.chain_draft(request.prompt[-1], text.tokens[:-1])
             scores = await session.score_draft(draft, ScoreRequest())
             each = [scores.token_logprobs(i, (x,))[0] for i, x in enumerate(text.tokens)]
         finally:
             session.close()
+        # Not divided, a sum would favour short texts: every token costs something.
         value = sum(each) / len(each) ** self.judge_penalty
         return value, SearchStats(1, scored=len(each), judged=1)

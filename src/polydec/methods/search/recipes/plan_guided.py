@@ -58,14 +58,19 @@ def build(
     ] = 1.0,
     own: Annotated[bool, "the model itself judges, even where a reward of texts is there"] = False,
 ) -> Decoder:
+    # Imported here, so that listing the methods loads no network.
     from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.plan_guided import PlanBounds, PlanGuidedSearch
     from polydec.methods.search.loop.ranking import LengthRanking
     from polydec.models.learned.kinds.plan_extractor import PlanExtractor
     from polydec.models.learned.kinds.reward import TextReward
 
+    # Every plan marks the prompt in another way, so that all of it is read anew.
+    kit.read_prompt("plan-guided", plans > 0)
+    # A reward is taken where one happens to be loaded; none is needed.
     judge = None if own else kit.find_artefact(TextReward)
     return PlanGuidedSearch(
+        # At temperature 0 a law holds one token, and beams would have nothing to choose from.
         drop_greedy_rule(kit.target),
         kit.needed_artefact(PlanExtractor),
         kit.source,

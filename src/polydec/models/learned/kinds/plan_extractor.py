@@ -90,6 +90,7 @@ class ClauseReader:
     ) -> list[Tensor]:
         """Read texts one by one; an answer has items of shape ``[1, 2 + N, W]``."""
         out = list[Tensor]()
+        # Not side by side: padding would change the last bits of an answer with the company it has.
         for ids, spans in queries:
             id_1T, there_1T, share_1NT = clause_batch([(ids, spans)], self.marks)
             items, _ = read_clause_items(self.sizes, self.weights, id_1T, there_1T, share_1NT)
@@ -99,8 +100,15 @@ class ClauseReader:
 
 @dataclass(frozen=True, eq=False)
 class PlanExtractor:
-    """tensors: of the network, by name. marks: the tokens that stand before and behind a clause of a plan, which the model
-    that writes was trained with. Arithmetic is fp32."""
+    """Points at the clauses of a text that another text is to say. Arithmetic is fp32.
+
+    Attributes:
+        vocab: Of the model that writes.
+        sizes: Of the network.
+        marks: Tokens before and behind a clause of a plan, which the model that writes was trained
+            with.
+        tensors: Of the network, by name.
+    """
 
     called: ClassVar[str] = "a plan extractor"
     kind: ClassVar[str] = "plan-extractor"
@@ -160,19 +168,25 @@ class PlanExtractor:
         """
         clauses = item_1NW.shape[1] - FIRST
         shortest = min(shortest, clauses)
+        # No clause stands twice, so a text with few clauses has short plans only.
         longest = min(max(longest, shortest), clauses)
         live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
         ended = list[ClausePlan]()
         for length in range(longest + 1):
             options = list[tuple[float, tuple[int, ...]]]()
             for total, plan, logp_N in self._next_laws(item_1NW, live, length, shortest, longest):
+                # Ended plans wait outside of the beams: plans of different lengths compare only
+                # once their lengths are paid for.
                 if float(logp_N[STOP]) > -math.inf:
                     whole = total + float(logp_N[STOP])
                     ended.append(ClausePlan(plan, whole / (length + 1) ** penalty))
                 value_K, item_K = logp_N[FIRST:].topk(min(count, clauses))
                 found = zip(value_K.tolist(), item_K.tolist(), strict=True)
                 options += [(total + v, (*plan, i)) for v, i in found if v > -math.inf]
+            # All beams have one length, so their totals compare as they are.
             live = sorted(options, key=lambda option: -option[0])[:count]
+        # Marks stand in the order of the text, so two orders of the same clauses would give one
+        # text.
         best = dict[frozenset[int], ClausePlan]()
         for plan in sorted(ended, key=lambda plan: -plan.score):
             best.setdefault(frozenset(plan.clauses), plan)
@@ -191,6 +205,7 @@ class PlanExtractor:
             return []
         item_BNW = item_1NW.expand(len(live), -1, -1)
         plan_BP = torch.tensor([plan for _, plan in live], dtype=torch.long).view(len(live), length)
+        # Beginnings of one text are as long as each other: nothing is padded.
         there_BN = torch.ones(item_BNW.shape[:2], dtype=torch.bool)
         logits_BN = pointer_logits(self.sizes, self.tensors, item_BNW, there_BN, plan_BP + FIRST)[
             :, -1
@@ -201,6 +216,8 @@ class PlanExtractor:
             logits_BN[:, STOP] = -math.inf
         if length >= longest:
             logits_BN[:, FIRST:] = -math.inf
+        # After the bounds: what they exclude leaves its share to the rest, and an end that they
+        # force costs nothing.
         rows = logits_BN.log_softmax(-1)
         return [(total, plan, row) for (total, plan), row in zip(live, rows, strict=True)]
 
@@ -218,6 +235,7 @@ def clause_batch(
         Token ids and which of them are there, ``[B, T]``; and of each clause the share of each
         token, ``[B, N, T]``.
     """
+    # Every clause has marks here; those of a plan alone are for the model that writes.
     marked = [mark_clauses(ids, spans, range(len(spans)), marks) for ids, spans in texts]
     T = max(map(len, marked))
     N = max(len(spans) for _, spans in texts)
@@ -244,6 +262,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Plan
     Returns:
         One extractor.
     """
+    # Small, and of weights that leave plans uncertain: several of them are then worth a try.
     sizes = PointerSizes(vocab.size, 16, 1, 1, 1)
     draw = torch.Generator().manual_seed(6)
     # Vectors are norm weights, which begin as ones.
@@ -286,8 +305,11 @@ def load(path: str | Path) -> PlanExtractor:
     config, tensors = artefact.read_artefact_files(edge.at_home(path), KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(PlanExtractorFields, config, artefact.CONFIG)
+        # Marks are rows of the embedding table: beyond it, the first request would fail on them.
         if max(c.opens, c.closes) >= c.vocab_size:
-            raise FileError("opens and closes must lie below vocab_size")
+            raise FileError(
+                f"opens and closes must lie below vocab_size, {c.vocab_size}: they are {c.opens} and {c.closes}"
+            )
         sizes = PointerSizes(c.vocab_size, c.width, c.reading, c.items, c.pointing)
         whole = {
             name: artefact.read_artefact_tensor(tensors, KIND, name, shape).float()
