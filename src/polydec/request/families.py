@@ -80,6 +80,7 @@ class AutoregressiveFamily:
         ids = model.encoder.encode_request(ask, room)
         if ask.infill is not None:
             marks = find_gap_marks(model.checkpoint.text)
+            # Without marks the request was refused before.
             assert marks is not None, "checked with the request"
             return EncodedRequest(_end_by(checked, marks), model, ids, gap_marks=marks)
         vectors = None
@@ -187,6 +188,7 @@ class MaskedDiffusionFamily:
         denoiser: Any = model.checkpoint.lm
         # A least length is a matter of positions here: the first gaps take no token that ends the text.
         if sampling.min_tokens:
+            # Stop tokens end a text as well, so they wait for the least length, too.
             ends = bent.encoded.checked.eos | request.stop_ids
             denoiser = NoEarlyEndDenoiser(denoiser, ends, len(request.prompt) + sampling.min_tokens)
             # Done by position now; the rule itself would look at the text before a token.
@@ -194,6 +196,7 @@ class MaskedDiffusionFamily:
         # Outermost, so that whatever fills gaps finds it.
         if bent.canvas is not None:
             denoiser = AllowedAnswersDenoiser(denoiser, bent.canvas)
+        # After the least length, which is no longer a rule by now.
         _check_no_state(sampling, "a masked-diffusion model fills gaps")
         shapers = _shape_each_position(bent, sampling)
         return ShapedLaws(denoiser, model.draft_law, shapers)
@@ -244,9 +247,11 @@ class InsertionFamily:
     def shape_laws(self, bent: BentRequest) -> ShapedLaws:
         sampling = bent.encoded.checked.sampling
         _check_no_state(sampling, "an insertion model writes")
+        # No draft: a request with one was refused.
         return ShapedLaws(bent.law, lambda: None, _shape_each_position(bent, sampling))
 
 
+# Not in the table below: by its kind it would be taken for one that continues texts only.
 ENCODER_DECODER = EncoderDecoderFamily()
 _BY_KIND: dict[DecodingFamily, RequestFamily] = {
     family.kind: family
@@ -268,6 +273,7 @@ def _check_gaps(checked: CheckedRequest) -> None:
     ask = checked.ask
     if ask.infill is None:
         return
+    # Whether a model was trained to fill gaps is seen in its tokenizer alone.
     marks = find_gap_marks(checked.model.checkpoint.text)
     if marks is None:
         _check_no_infill(checked)
@@ -297,8 +303,10 @@ def _check_gaps(checked: CheckedRequest) -> None:
 def _end_by(checked: CheckedRequest, marks: GapMarks) -> CheckedRequest:
     """The request with a sampling that ends a gap by its own mark and nothing else, and writes no
     other mark."""
+    # The usual end would end the whole text, and another gap's mark begin a gap.
     others = {*(checked.vocab.eos - {marks.filled}), *marks.gaps}
     sampling = checked.sampling
+    # Each once and in order, so that equal requests have equal samplings.
     banned = (*sampling.bad_token_ids, *sorted(others - {*sampling.bad_token_ids}))
     return replace(checked, sampling=replace(sampling, bad_token_ids=banned))
 
@@ -328,6 +336,7 @@ def _check_no_next_token(checked: CheckedRequest, kind: DecodingFamily) -> None:
         raise RequestError(
             f"steer is {short_repr(checked.steering.card.name)}: {model} has no law of a next token to steer"
         )
+    # A budget counts what was thought before the answer, and here nothing is written before it.
     if ask.reasoning_budget is not None:
         raise RequestError(
             f"reasoning_budget is {ask.reasoning_budget}: {model} writes in any order, so leave it out"
@@ -386,14 +395,18 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
         seed=request.seed,
         choice=0,
         words=checked.vocab.words,
+        # Some rules measure how near tokens lie to one another.
         geometry=model.checkpoint.lm.geometry,
         language=bent.language,
     )
     shapers = build(processor=bent.processor)
+    # The same rules for the draft: what it proposes is what the law would take.
     draft_shapers = shapers
     if bent.processor is not None:
+        # Of its own: where it fails at a row of the draft, it may be right about the model's.
         draft_shapers = build(processor=bent.processor.for_draft())
 
+    # Once a request, and only if a method asks: the draft may not be loaded yet.
     @cache
     def shaped_draft() -> Any:
         draft = model.draft_law()

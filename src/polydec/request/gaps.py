@@ -34,4 +34,5 @@ def fill_gaps(model: LoadedModel, text: str, *, before: str = "", **fields: Any)
     """
     # Ids: an empty text is still behind the mark of a beginning.
     prompt = model.checkpoint.text.encode(before, special=True)
+    # Of several answers, where `n` asks for them, the first.
     return generate(model, prompt, infill=text, **fields).choices[0].text

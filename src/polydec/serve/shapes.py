@@ -421,6 +421,7 @@ class CompletionsShape:
             **read_ask_fields(body, model, method, seed),
             "constraint": read_request_constraint(body, model),
         }
+        # Here and not for chats, whose template leaves no place for a text with gaps.
         fields["infill"] = read_infill(body, model)
         # What is only for chats would be dropped without a word.
         no_template(body)
@@ -638,6 +639,7 @@ def read_infill(body: RequestBody, model: LoadedModel) -> Any:
         RefusalError: It is neither, too long, has a pattern, or stands beside max_tokens, which it
             says itself.
     """
+    # Taken out, as fields that are left in the body are refused as unknown.
     infill = body.take_field("infill")
     if infill is None:
         return None

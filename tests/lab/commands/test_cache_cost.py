@@ -203,6 +203,7 @@ def test_rows_of_a_file_are_one_text(lm, text_file, tmp_path, polydec_command):
         (("--press", "gear:bits=3"), "bits is 3"),
         (("--press", "gear:blok=3"), "'blok'"),
         (("--lengths", "10,x"), "lengths is '10,x'"),
+        (("--lengths", "9" * 5000), "must be whole numbers from 2 to 10,000,000"),
         (("--lengths", "10,10"), "each must stand there once"),
         (("--lengths", "1"), "lengths is 1"),
         (("--lengths", "600"), "479 is the most"),

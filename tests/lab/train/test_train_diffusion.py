@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import shutil
 import sys
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ import torch
 
 import micro
 from polydec import Engine, load
-from polydec.base.errors import RequestError
+from polydec.base.errors import FileError, RequestError
 from polydec.core.scheduler import run_coroutines
 from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
 from polydec.lab.train import dparallel
@@ -362,6 +363,15 @@ def test_an_autoregressive_start_gets_a_mask(tmp_path, trained):
     assert first["parameters"] and load(str(tmp_path / "d")).checkpoint.lm.mask == ar.vocab.size - 1
     with pytest.raises(ValueError, match="start is"):
         train_diffusion(DiffusionSpec(str(tmp_path / "e"), start=str(tmp_path / "nothing")))
+
+
+@pytest.mark.parametrize("mask", (1 << 30, -1, "7"))
+def test_a_mask_beyond_the_vocabulary_makes_no_rows(tmp_path, trained, mask):
+    shutil.copytree(trained[0], tmp_path / "far")
+    config = json.loads((tmp_path / "far/config.json").read_text())
+    (tmp_path / "far/config.json").write_text(json.dumps({**config, "polydec_mask": mask}))
+    with pytest.raises(FileError, match="polydec_mask is"):
+        start_diffusion_student(DiffusionSpec("", ("copy",), start=str(tmp_path / "far")))
 
 
 def test_an_autoregressive_model_learns_all_of_an_answer_that_goes_on():

@@ -385,3 +385,9 @@ def test_another_decoder_takes_the_encoder_as_it_is(trained, tmp_path):
         if name != "rewrite":  # which three steps may not have drawn
             same = torch.equal(a.tensors[name], b.tensors[name])
             assert same == (name in a.sizes.encoder_shapes), name
+    # Half as many heads have the same shapes: they would be read in another way, and silently.
+    config = json.loads((tmp_path / "more/arc/config.json").read_text())
+    halved = {name: config[name] // 2 for name in ("heads", "kv_heads")}
+    (tmp_path / "more/arc/config.json").write_text(json.dumps({**config, **halved}))
+    with pytest.raises(RequestError, match="has other layers"):
+        train_context(replace(own, out=str(tmp_path / "other"), shared=str(tmp_path / "more/arc")))

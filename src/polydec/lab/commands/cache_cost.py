@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 LENGTHS = (1000, 2000, 4000, 8000)
 """Tokens at which figures are taken where nobody says it: those that model and text hold."""
 LEAST = 2
-"""Tokens of a length."""
+"""Tokens of a length, at least."""
+MOST = 10_000_000
+"""Tokens of a length, at most."""
 WRITTEN = 32
 """Tokens that are written to measure a speed."""
 CHARACTERS = 64
@@ -115,13 +117,16 @@ def cache_cost(
     from polydec.lab.bench import cache_cost as costs
 
     settings = [costs.parse_press_setting(item) for item in press or PRESSES]
+    # Read before the model is loaded: a wrong file is said at once.
     text = read_running_text(file, max(wanted or LENGTHS))
     lm = api.load(model, dtype=dtype, threads=threads, draft=None, ngrams=None)
+    # An encoder-decoder model continues texts, too, but its memory of a source is no such cache.
     if family_of(lm.checkpoint.lm) is not AUTOREGRESSIVE or hasattr(lm.checkpoint.lm, "encoder"):
         raise RequestError(
             f"model is {model}: a cache is pressed of models that continue texts only"
         )
     good, refused = costs.usable_settings(lm, settings)
+    # Who names a press is told why it cannot be read; of the usual ones it is left out.
     if press and refused:
         raise RequestError(next(iter(refused.values())))
     if not good:
@@ -136,6 +141,7 @@ def cache_cost(
         said_when_stopped(lambda: stopped_sentence(sheet)),
         Progress(console=Console(stderr=True), transient=True) as bar,
     ):
+        # One more than the presses: the cache as it is comes first, to compare with.
         task = bar.add_task("reading", total=(1 + len(good)) * chosen[-1])
         done = 0
 
@@ -146,6 +152,7 @@ def cache_cost(
                 label: The press.
                 read: Tokens that were read under it.
             """
+            # Presses read the text once each, so those that are done count whole.
             bar.update(task, description=label, completed=done * chosen[-1] + read)
 
         for found in costs.measure_cache_costs(
@@ -170,11 +177,13 @@ def parse_lengths(given: str) -> list[int]:
         RequestError: One is no whole number of at least `LEAST`, or stands there twice.
     """
     parts = [part.strip() for part in given.split(",")]
-    if not all(part.isdecimal() for part in parts):
+    # Python refuses to read a number of thousands of digits, in an error of its own.
+    if not all(part.isdecimal() and len(part) < 20 for part in parts):
         raise RequestError(
-            f"lengths is {given!r}: it must be whole numbers with commas between them, as 1000,2000"
+            f"lengths is {given!r:.100}: it must be whole numbers from {LEAST} to {MOST:,} with commas "
+            "between them, as 1000,2000"
         )
-    numbers = [require_integer("lengths", int(part), LEAST, 10_000_000) for part in parts]
+    numbers = [require_integer("lengths", int(part), LEAST, MOST) for part in parts]
     if len(set(numbers)) < len(numbers):
         raise RequestError(f"lengths is {given!r}: each must stand there once")
     return sorted(numbers)
@@ -200,6 +209,7 @@ def read_running_text(path: Path, tokens: int) -> str:
         for row in read_text_rows(path):
             if row.text:
                 text += f"{row.text}\n\n"
+            # The rest of a long file is never read.
             if len(text) > CHARACTERS * tokens:
                 break
     else:
@@ -236,7 +246,9 @@ def lengths_that_fit(
             f"{LEAST} tokens and what is written behind them"
         )
     if wanted is None:
+        # A short text still has one figure, at the greatest length that it allows.
         return [n for n in LENGTHS if n <= most] or [most]
+    # They ascend, so the last one tells for all.
     if wanted[-1] > most:
         raise RequestError(
             f"lengths holds {wanted[-1]}: {str(path)!r} has {held} tokens and the model's context {context}, so {most} is "
@@ -289,12 +301,14 @@ class CostSheet:
             RequestError: The file cannot be written.
         """
         self.costs += found
+        # Without a file the figures only wait for the end of the run.
         if self.out is None:
             return
         whole = self.as_record()
         sheet = json.dumps(whole) + "\n"
         if self.out.suffix == ".csv":
             rows = [{**row, "numbers": self.number_type} for row in whole["rows"]]
+            # The same ends of lines on every system, as the file may be committed.
             sheet = as_csv(rows).replace("\r\n", "\n")
         files.replace_file_atomically(self.out, lambda at: Path(at).write_bytes(sheet.encode()))
 
@@ -305,6 +319,7 @@ def stopped_sentence(sheet: CostSheet) -> str:
         return "stopped: with --out FILE the figures of every press that is done are kept"
     if not sheet.costs:
         return "stopped: no press was done, so nothing was written"
+    # A press has a row for each length: its name is said once, in order.
     labels = dict.fromkeys(cost.setting.setting_label for cost in sheet.costs)
     return (
         f"stopped: {str(sheet.out)!r} holds the figures of {', '.join(labels)}; "
@@ -337,11 +352,13 @@ def draw_costs(console: Console, whole: dict[str, Any]) -> None:
         whole: What `CostSheet.as_record` has.
     """
     heading = f"{whole['model']}, {whole['numbers']}, {whole['text']}"
+    # Names are from outside: no control character of theirs may reach the terminal.
     console.print(escape_control_characters(heading), markup=False)
     rows: list[dict[str, Any]] = whole["rows"]
     table = Table(box=None, pad_edge=False)
     table.add_column("press", no_wrap=True)
     names = {"length": "tokens", "bytes": "bytes a position", "share": "of float32", "kl": "KL"}
+    # Speeds are there only if they were measured.
     columns = [name for name in rows[0] if name not in ("press", "options")]
     for name in columns:
         unit = " tokens/s" if name in ("plain", "auto") else ""

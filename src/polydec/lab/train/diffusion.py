@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base.errors import RequestError
+from polydec.base.errors import FileError, RequestError
 from polydec.lab.train.data import ASSISTANT, BEGIN, END, USER
 from polydec.lab.train.diffusion_pairs import DiffusionPairRows, read_learned_pairs
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
@@ -31,7 +31,7 @@ from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.diffusion import DiffusionSpec
 from polydec.lab.train.tasks import LONG, draw_task, task_variety
 from polydec.lab.train.tokens import mark_id, tokenizer_files, train_tokenizer
-from polydec.models.formats import edge, rows8, zoo
+from polydec.models.formats import edge, fields, rows8, zoo
 
 LEAST = 1e-3
 """The smallest chance of a mask."""
@@ -85,6 +85,7 @@ def _course(spec: DiffusionSpec) -> TrainingRun:
     schedule = TrainingSchedule(
         spec.steps,
         spec.rate,
+        # Muon makes updates orthogonal: it is meant for whole matrices, not for thin adapters.
         muon=0.0 if spec.lora else spec.muon,
         log_every=min(20, spec.steps),
     )
@@ -127,6 +128,7 @@ def rows_of_spec(
         The rows of one's own pairs where they are given, else those of tasks; and the identity, in
         which options that are off have no part.
     """
+    # The pairs' digest stands for their path, so that a moved file is the same run.
     free = ["pairs"]
     free += ["vocab"] * (spec.vocab == DiffusionSpec.vocab) + ["lora"] * (not spec.lora)
     if spec.pairs is None:
@@ -149,12 +151,12 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
             texts = [text for i in range(2000) for text in _texts(spec, i)]
         tokenizer = train_tokenizer(texts, spec.vocab)
         size = tokenizer.get_vocab_size()
-        # One row more than the tokenizer has tokens, for the mask; heads of 32.
         shape = LlamaShape(
             # One token more than the tokenizer has: the mask.
             size + 1,
             spec.width,
             spec.layers,
+            # Heads of 32, each with keys and values of its own.
             spec.width // 32,
             spec.width // 32,
             3 * spec.width,
@@ -163,6 +165,7 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
         network = TrainableLlama(shape, seed=spec.seed)
     else:
         path = start_directory(spec.start)
+        # Whatever is wrong in somebody else's files becomes one sentence about `start`.
         with edge.report_read_errors(f"start is {str(path)!r}: it cannot be read"):
             config = edge.read_json(path / "config.json")
             # Embedded models have matrices in 8 bits.
@@ -171,7 +174,12 @@ def start_diffusion_student(spec: DiffusionSpec) -> DiffusionStudent:
             # A masked-diffusion model has a mask already; an autoregressive one gets it behind its
             # tokens.
             if config.get("polydec_mask") is not None:
-                size = config["polydec_mask"]
+                size = edge.validate_record(fields.MaskedFields, config, "config").polydec_mask
+                # It has a row already: one far behind the table would fill memory with new ones.
+                if size >= config["vocab_size"]:
+                    raise FileError(
+                        f"polydec_mask is {size}: it must lie below vocab_size, {config['vocab_size']}"
+                    )
             else:
                 size = tokenizer.get_vocab_size()
             network = (
@@ -220,6 +228,7 @@ def _with_mask(
     config: dict[str, Any], weights: dict[str, Tensor], mask: int
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Add rows up to the mask's; new ones begin as the mean of the others."""
+    # Tables are often longer than their tokenizer: then the mask takes a row that is there.
     new = mask + 1 - config["vocab_size"]
     for name in ("model.embed_tokens.weight", "lm_head.weight") if new > 0 else ():
         if name in weights:
@@ -246,6 +255,7 @@ def save_tuned_student(
         dtype: See `save_diffusion_student`.
     """
     if spec.lora:
+        # Options were checked: adapters are only trained of a model that is there.
         assert spec.start is not None
         save_lora_adapters(out, student.network, spec.start)
         return
@@ -351,6 +361,7 @@ class DiffusionTaskRows:
         Returns token ids and which of them belong to the answer, both of shape ``[rows, length]``.
         """
         spec = self._spec
+        # Drawn from the step alone, so that a resumed run reads the same rows.
         r = random.Random(f"{self._spec.seed} {step}")
         # Long tasks take every other step, at a length drawn uniformly in its logarithm.
         going_on = bool(spec.long) and step % 2 == 1
@@ -374,12 +385,14 @@ class DiffusionTaskRows:
         A task that is too long gives way to another one of its kind. Raises RequestError where none
         of TRIES fits.
         """
+        # Numbers far apart, so that no row of the training looks at the task of another.
         for attempt in range(TRIES):
             asked, answer = self._parts(name, i + attempt * APART, self._left_out(i))
             left = length - len(asked) - len(answer)
             # Long tasks may be cut: their answers go on anyhow.
             if left >= 0 or name in LONG:
                 row = [*asked, *answer, *[mark_id(self._tokenizer, END)] * left]
+                # Behind the answer stands its end, again and again: so a canvas is filled up.
                 return row[:length], len(asked)
         raise RequestError(
             f"shortest is {self._spec.shortest}: none of {TRIES} tasks of {name!r} fits into {length} "
@@ -446,6 +459,7 @@ def masked_loss(
     # Only tokens of the answer are masked.
     hidden_BT = (torch.rand(token_BT.shape, generator=rng) < t_B1) & answer_BT
     logits = network(token_BT.masked_fill(hidden_BT, mask), None, see_TT)
+    # Few masks teach little at a high weight, and many a lot at a low one: the bound.
     loss_BT = cross_entropy(logits, token_BT, mask, shifted=shifted) * hidden_BT / t_B1
     return (loss_BT.sum(1) / answer_BT.sum(1)).mean()
 
@@ -481,6 +495,7 @@ def block_loss(
 
     Source: Arriola et al., block diffusion (2025); Wu et al., Fast-dLLM v2 (2025).
     """
+    # The last block may be short.
     (B, T), n = token_BT.shape, -(-token_BT.shape[1] // block)
     # [B, T]: one share for each block, repeated over its positions.
     t_BT = torch.rand(B, n, generator=rng).repeat_interleave(block, 1)[:, :T]
@@ -494,6 +509,7 @@ def block_loss(
         torch.arange(T).repeat(2),
         block_sight(T, block),
     )
+    # The clean half is only looked at: nothing is asked of it.
     loss = cross_entropy(logits[:, :T], clean, mask, shifted=shifted) * hidden
     return loss.sum() / hidden.sum()
 
@@ -537,7 +553,10 @@ def next_token_loss(
     # Positions of the answer up to and with its first end.
     last_BT = answer_BT & ((token_BT == end) & answer_BT).cumsum(1).le(1)
     loss_BT = F.cross_entropy(
-        network(token_BT[:, :-1]).float().transpose(1, 2), token_BT[:, 1:], reduction="none"
+        # Each position foretells the token behind it, so the last one is not read.
+        network(token_BT[:, :-1]).float().transpose(1, 2),
+        token_BT[:, 1:],
+        reduction="none",
     )
     return (loss_BT * last_BT[:, 1:]).sum() / last_BT[:, 1:].sum()
 
@@ -557,8 +576,10 @@ def cross_entropy(
     Returns:
         Nats, shape ``[B, T]``.
     """
+    # A clean text has no gaps: no chance is lost on them.
     logits_BTV = logits_BTV.float().index_fill(-1, torch.tensor([mask]), float("-inf"))
     if not shifted:
         return F.cross_entropy(logits_BTV.transpose(1, 2), token_BT, reduction="none")
     loss_BT = F.cross_entropy(logits_BTV[:, :-1].transpose(1, 2), token_BT[:, 1:], reduction="none")
+    # A zero where nothing was foretold, so that shapes agree with the masks.
     return F.pad(loss_BT, (1, 0))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
@@ -23,9 +24,7 @@ from polydec.lab.train.target import load_autoregressive_model
 from polydec.laws.shapers.sampling import Sampling, build_shapers
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.speculative.drafters._tree_shapes import (
-    Path as TreePath,
-)
-from polydec.methods.speculative.drafters._tree_shapes import (
+    IndexPath,
     low_rank_paths,
     most_accepted_paths,
     template_child_counts,
@@ -48,15 +47,18 @@ class AcceptedPlaceCounter:
         draft: The draft that was proposed last, alone in the list.
     """
 
-    accepted: Counter[TreePath] = field(default_factory=Counter[TreePath])
+    accepted: Counter[IndexPath] = field(default_factory=Counter[IndexPath])
     draft: list[Draft] = field(default_factory=list[Draft])
 
     def watch_event(self, event: TraceEvent) -> None:
         """Take notice of an event of a request; drafts and verdicts alone are looked at."""
         if isinstance(event, ProposedEvent):
+            # A draft is kept until its verdict comes: one request runs at a time. Only who stands
+            # below whom is needed of it, so tokens count as certain.
             self.draft[:] = [Draft.certain_tree(event.token, event.parent)]
         elif isinstance(event, VerifiedEvent):
-            place: TreePath = ()
+            place: IndexPath = ()
+            # A node counts with all nodes above it, as none is accepted without them.
             for node in event.path:
                 siblings = self.draft[0].children[self.draft[0].parent[node]]
                 place = (*place, siblings.index(node))
@@ -71,7 +73,7 @@ def count_draft_tree(spec: DraftTreeSpec) -> dict[str, Any]:
     the same number of places by low ranks alone.
 
     Raises:
-        RequestError: An option is wrong, data is missing, or nothing was accepted.
+        RequestError: An option is wrong, data is missing, or no prompt fits into the context.
 
     Source: STAND, "Accelerated test-time scaling with model-free speculative sampling" (2025): the
     places of a tree of 625 nodes are counted on 30 problems, and the best 80 kept.
@@ -79,8 +81,10 @@ def count_draft_tree(spec: DraftTreeSpec) -> dict[str, Any]:
     began = time.perf_counter()
     point = load_autoregressive_model(spec.target)
     counter = AcceptedPlaceCounter()
+    # Nobody knows yet what is accepted, so the tree to count in is simply wide and deep.
     start = low_rank_paths(spec.places)
     tokens, passes = answer_with_shape(point, spec, start, counter)
+    # A place that was never accepted is kept with 0: it is known to be worthless.
     counts = {place: counter.accepted[place] for place in start}
     tree = DraftTreeCounts(counts, point.lm.vocab)
     best = most_accepted_paths(counts, spec.nodes)
@@ -91,6 +95,7 @@ def count_draft_tree(spec: DraftTreeSpec) -> dict[str, Any]:
         "shape": list(template_child_counts(best)),
         "held_out": {
             name: measure_held_out_shape(point, spec, paths)
+            # Held-out prompts say whether counting was worth it, against a shape that needs none.
             for name, paths in (("counted", best), ("by_rank", low_rank_paths(spec.nodes)))
         },
         "seconds": round(time.perf_counter() - began, 1),
@@ -102,7 +107,7 @@ def count_draft_tree(spec: DraftTreeSpec) -> dict[str, Any]:
 
 
 def measure_held_out_shape(
-    point: ModelBundle, spec: DraftTreeSpec, paths: Sequence[TreePath]
+    point: ModelBundle, spec: DraftTreeSpec, paths: Sequence[IndexPath]
 ) -> float:
     """Measure a tree of fixed shape.
 
@@ -121,7 +126,7 @@ def measure_held_out_shape(
 def answer_with_shape(
     point: ModelBundle,
     spec: DraftTreeSpec,
-    paths: Sequence[TreePath],
+    paths: Sequence[IndexPath],
     counter: AcceptedPlaceCounter | None,
 ) -> tuple[int, int]:
     """Answer prompts with a tree of fixed shape.
@@ -136,6 +141,9 @@ def answer_with_shape(
 
     Returns:
         Tokens and passes in all.
+
+    Raises:
+        RequestError: No prompt fits into the target's context.
     """
     shape = template_child_counts(paths)
     unseen = counter is None
@@ -151,14 +159,22 @@ def answer_with_shape(
             room = point.lm.network.context - len(ids)
             # A store for each prompt: what one question taught must not help the next.
             drafter = NgramRowsDrafter(shape, shortest=spec.shortest, store=NgramRowStore())
+            # A policy with room for every node: the shape alone decides what is drafted.
             decoder = SpeculativeDecoder(target, drafter, ExactVerifier(), FixedPolicy(64, 1024))
+            # A prompt that fills the context is passed over.
             for choice in range(spec.answers if room > 1 else 0):
                 request = Request(
                     ids, max_tokens=min(spec.max_tokens, room), seed=spec.seed + n, choice=choice
                 )
+                # Events are only made for who listens, so measuring is not slowed by counting.
                 hear = ignore_event if counter is None else counter.watch_event
                 answer = run_coroutines([answer_one(decoder, request, on=hear)])[0]
                 tokens += len(answer.token_ids)
                 passes += answer.stats.passes
             watch(n + 1, len(asked))
+    if not passes:
+        raise RequestError(
+            f"target is {spec.target!r} with a context of {point.lm.network.context} tokens: no prompt fits, so "
+            "give shorter ones (--data)"
+        )
     return tokens, passes

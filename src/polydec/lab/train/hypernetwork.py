@@ -84,6 +84,7 @@ class KnownTokens:
         Returns:
             The tokens that can be spelled so.
         """
+        # Reversed, so that of tokens with equal bytes the lowest id is the one that is used.
         by_bytes = {p: i for i, p in reversed(list(enumerate(pieces))) if p}
         found = dict[int, TokenUnit]()
         for token, piece in enumerate(pieces):
@@ -91,8 +92,10 @@ class KnownTokens:
                 parts = list[int]()
                 at = 0
                 while at < len(piece):
+                    # At the first place the token itself is left out, as it would spell itself.
                     ends = range(len(piece) - (not at), at, -1)
                     own = next((by_bytes[piece[at:e]] for e in ends if piece[at:e] in by_bytes), -1)
+                    # Longest first never looks back, so a few that could be spelled are missed.
                     if own < 0 or len(parts) == longest:
                         parts = []
                         break
@@ -110,12 +113,14 @@ class HypernetworkModel(nn.Module):
         super().__init__()
         self.model = model.requires_grad_(False)
         self.sizes = sizes
+        # These are the only weights that are trained.
         self.kept = nn.ParameterDict(hypernetwork.new_hypernetwork_tensors(sizes, seed))
 
     def merged_vectors(self, units: Sequence[TokenUnit]) -> Tensor:
         """The vectors of some units, shape ``[N, H]``."""
         known = [torch.tensor(unit) for unit in units]
         token_NK = pad_sequence(known, batch_first=True)
+        # What is padded is told apart by its place, not by its id: 0 is a token, too.
         there_NK = pad_sequence([torch.ones_like(x) for x in known], batch_first=True).bool()
         part_NKH = self.model.model.embed_tokens(token_NK)
         return unit_vectors(self.sizes, dict(self.kept.items()), part_NKH, there_NK)
@@ -131,6 +136,7 @@ class HypernetworkModel(nn.Module):
             States ready for the head at the beginning and at each unit, shape ``[B, T + 1, H]``;
             those behind the end of a shorter text mean nothing.
         """
+        # Each unit is made once, however often it stands in the texts.
         merged: list[TokenUnit] = sorted({u for row in rows for u in row if len(u) > 1})
         table = self.model.model.embed_tokens
         if merged:
@@ -140,6 +146,7 @@ class HypernetworkModel(nn.Module):
         # Vectors of merged units stand behind those of all tokens.
         place: dict[TokenUnit, int] = {u: len(table.weight) + i for i, u in enumerate(merged)}
         whole_VH = torch.cat([table.weight, made_NH])
+        # Texts are padded with token 0 behind their end, which no earlier state can see.
         index = [torch.tensor([begin, *(place.get(unit, unit[0]) for unit in row)]) for row in rows]
         x_BTH = F.embedding(pad_sequence(index, batch_first=True), whole_VH)
         trunk = self.model.model
@@ -159,6 +166,7 @@ def next_token_nats(
     Returns:
         Nats of each, those of one text after the other's.
     """
+    # The state before a unit foretells it; nothing stands behind the last one.
     states = network.unit_states(begin, rows)[:, :-1]
     goals = [torch.tensor([unit[0] for unit in row]) for row in rows]
     goal_BT = pad_sequence(goals, batch_first=True, padding_value=-1)
@@ -181,10 +189,12 @@ def known_token_loss(
     Returns:
         The mean squared distance, as a share of the mean square of embeddings.
     """
+    # Drawn with repetition: a token that stands twice only weighs more in this step.
     drawn = torch.randint(len(known.tokens), (KNOWN,), generator=dice).tolist()
     made_NH = network.merged_vectors([known.spelled[i] for i in drawn])
     table_VH = network.model.model.embed_tokens.weight
     true_NH = table_VH[torch.tensor([known.tokens[i] for i in drawn])]
+    # Divided by the size of embeddings, so that one weight fits models of any scale.
     return (made_NH - true_NH).square().mean() / table_VH.square().mean()
 
 
@@ -202,14 +212,19 @@ def _course(spec: HypernetworkSpec) -> TrainingRun:
     known = KnownTokens.of_vocabulary(vocab.words.pieces, spec.longest)
 
     def step_loss(step: int) -> tuple[Tensor, int]:
+        # Drawn by seed and step alone, so that a resumed run sees the same texts.
         chosen = np.random.default_rng([spec.seed, step]).permutation(len(learned))[: spec.rows]
         dice = generator_for(spec.seed, step, "merges")
         # Any share of the way, so that few and many merges are learned.
         share = float(torch.rand((), generator=dice))
         rows = merger.merge_by_share([learned[i] for i in chosen], share)
         loss = next_token_nats(network, begin, rows).mean()
-        if spec.known:
+        # Every token of a vocabulary of single bytes is too small to be spelled in others.
+        if spec.known and known.tokens:
             loss = loss + spec.known * known_token_loss(network, known, dice)
+        if not loss.requires_grad:
+            # Nothing was merged, so nothing is learned; the step is taken all the same.
+            loss = loss + 0.0 * network.kept["out"].sum()
         return loss, spec.rows * spec.length
 
     def save_result(out: Path, result: Any) -> None:
@@ -220,6 +235,7 @@ def _course(spec: HypernetworkSpec) -> TrainingRun:
             result: What was measured; it is not used.
         """
         tensors = {name: p.detach() for name, p in network.kept.items()}
+        # The file names the vocabulary and does not hold it: ends of text do not matter here.
         own = TokenVocabulary(vocab.size, frozenset(), vocab.tokenizer)
         hypernetwork.save(out, MergedTokenMaker(own, sizes, tensors), {})
 
@@ -253,6 +269,7 @@ def measure_merged_prompts(
         For each of `SHARES`: `share`, `shorter` (of the first halves), and `nats` a byte of the
         second halves, which are foretold token by token.
     """
+    # Texts in units have other counts of tokens, so nats are compared by the byte.
     half = len(texts[0]) // 2
     spelled = sum(len(merger.pieces[x] or b"") for text in texts for x in text[half:])
     out = list[Mapping[str, float]]()
@@ -282,5 +299,7 @@ def merged_half_nats(
     """
     half = len(text) // 2
     (first,) = merger.merge_by_share([text[:half]], share)
+    # The second half stays in tokens: at every share the same things are foretold.
     told = next_token_nats(network, begin, [[*first, *((x,) for x in text[half:])]])
+    # Nats of the first half are dropped, since merging changes what is foretold there.
     return len(first), float(told[len(first) :].sum())

@@ -61,6 +61,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
             f"text is {str(path)!r}: it holds no answer, so give another --text, or delete it and "
             "give other prompts (--data)"
         )
+    # There are held-out answers only where the target wrote the text here.
     if unseen_file.exists():
         held_out = selfplay.read_samples(unseen_file, point.lm.vocab.size)
     else:
@@ -88,6 +89,7 @@ def _keep(
         "contexts": len(table.key_M),
         "seconds": round(time.perf_counter() - began, 1),
     }
+    # Raw counts are not measured: they have no probability that a drafter would trust.
     if unseen is not None and isinstance(table, NGrams):
         result["held_out"] = measure_ngram_guesses(table, unseen)
     about = {
@@ -119,6 +121,7 @@ def read_paragraph_samples(path: Path, text: Tokenizer) -> list[TrainingSample]:
         RequestError: The file cannot be read, is no UTF-8, or holds no text.
     """
     try:
+        # The file is read at once: a paragraph is a sample, and counting needs them all together.
         lines = edge.read_bytes(path, most=1 << 30).decode().splitlines()
     except UnicodeDecodeError:
         raise RequestError(
@@ -209,6 +212,7 @@ def count_every_continuation(
         key_N = _longer(key_N, context_NO[:, n])
         keys.append(key_N[known_N])
         tokens.append(next_N[known_N])
+    # Keys of all lengths stand in one table: a hash of 64 bits hardly ever meets another.
     key_Q = np.concatenate(keys)
     token_Q = np.concatenate(tokens)
     order_Q = np.lexsort((token_Q, key_Q))
@@ -253,6 +257,7 @@ def _longer(key_N: np.ndarray, token_N: np.ndarray) -> np.ndarray:
 
     The hash is that of models/learned/kinds/ngrams.py.
     """
+    # One more than the token, so that token 0 changes the key, too; products wrap at 64 bits.
     mixed = (key_N ^ (token_N + 1).astype(np.uint64)) * np.uint64(MIX)
     return mixed ^ mixed >> np.uint64(29)
 
@@ -289,6 +294,7 @@ class _ContextCountLevel:
             Relative frequencies, counted once an answer.
         """
         nothing = np.zeros(len(next_N), np.uint64)
+        # Nothing is below the empty context: no mass is taken from it, and none is passed down.
         uniform = _ContextCountLevel(*[np.zeros(0, np.uint64)] * 6)
         return _ContextCountLevel.of_counts(nothing, nothing, next_N, answer_N, uniform, 0.0)
 
@@ -301,7 +307,6 @@ class _ContextCountLevel:
         lower: _ContextCountLevel,
         discount: float,
     ) -> _ContextCountLevel:
-        # One position for each (pair, answer): repetitions within an answer count once.
         """Count one length of contexts, and mix it with the shorter one.
 
         Args:
@@ -337,6 +342,7 @@ class _ContextCountLevel:
         # (count - D) / total, and D x kinds / total goes to the shorter context.
         chance_P = (count_P - discount) / total_M[of_P]
         if len(lower.pair_P):
+            # Each pair is there with the shorter context, too, as that stood at the same place.
             below_P = np.searchsorted(lower.pair_P, _longer(before_N[first_P], token_P))
             chance_P += discount * kinds_M[of_P] / total_M[of_P] * lower.chance_P[below_P]
         # One entry for each (context, answer).
@@ -373,6 +379,7 @@ class _ContextCountLevel:
         chance_MK = np.zeros((len(self.key_M), top), np.uint8)
         follower_MK[at_P[some_P], rank_P[some_P]] = self.token_P[order_P][some_P]
         chance_MK[at_P[some_P], rank_P[some_P]] = np.rint(255 * self.chance_P[order_P][some_P])
+        # Rare contexts are dropped last, since longer ones were mixed with their chances.
         enough_M = self.answers_M >= least
         return self.key_M[enough_M], follower_MK[enough_M], chance_MK[enough_M]
 

@@ -56,6 +56,7 @@ def read_text_pairs(path: Path) -> Iterator[TextPair]:
     any_read = False
     for file in text_rows.list_text_files(path):
         for pair in _of_file(file):
+            # Characters and not bytes: what is held is text, not its file.
             size += len(pair.source) + len(pair.target)
             # All pairs are held in memory, so their size has a bound.
             if size > text_rows.LARGEST:
@@ -73,6 +74,7 @@ def read_text_pairs(path: Path) -> Iterator[TextPair]:
 
 
 def _of_file(file: Path) -> Iterator[TextPair]:
+    # Files of other kinds have rows of one form, and no names to choose by.
     if not file.name.removesuffix(".gz").endswith(".jsonl"):
         exchanges = (item.exchange for item in text_rows.read_text_rows(file))
         yield from (TextPair(*exchange) for exchange in exchanges if exchange is not None)
@@ -83,6 +85,7 @@ def _of_file(file: Path) -> Iterator[TextPair]:
         if "source" in fields or "target" in fields:
             line = validate_record(
                 PairLineRecord,
+                # Other fields of a line, such as an id or a language, are legal and unread.
                 {k: v for k, v in fields.items() if k in PairLineRecord.model_fields},
                 what,
             )
@@ -113,6 +116,7 @@ class EncodedPairs:
     @property
     def digest(self) -> str:
         """A digest that tells these pairs from others."""
+        # Of the tokens, so that another tokenizer makes another run.
         return hashlib.sha1(repr((self.learned, self.unseen)).encode()).hexdigest()
 
 
@@ -140,6 +144,7 @@ def encode_chat_pairs(
     for pair, source, target in zip(texts, asked, answers, strict=True):
         if len(source.ids) + len(target.ids) <= context:
             both = (tuple(source.ids), tuple(target.ids))
+            # By the source alone: all answers to one question fall on the same side.
             (unseen if held_out(pair.source) else learned).append(both)
     if not learned:
         raise RequestError(
@@ -151,6 +156,7 @@ def encode_chat_pairs(
 
 def question_text(question: str) -> str:
     """What stands before the answer to a question, as the chat template writes it."""
+    # In one place, so that what is trained and what is asked later begin alike.
     return BEGIN + USER + question + END + ASSISTANT
 
 
@@ -176,6 +182,7 @@ def drop_sources(
     Returns:
         The pairs, in order.
     """
+    # One draw a pair, also where share is 0 or 1: later draws stay the same.
     dropped_N = rng.random(len(chosen)) < share
     return [
         (empty if dropped else source, target)
@@ -224,6 +231,7 @@ def bucket_by_length(
 
 def _even(chosen: Sequence[int], length: Sequence[int], count: int) -> list[list[int]]:
     """Cut indices, ordered by length, into at most `count` parts of about as much length."""
+    # The index breaks ties, so that the cut depends on nothing else.
     order = sorted(chosen, key=lambda i: (length[i], i))
     total = sum(length[i] for i in order)
     seen = 0
@@ -272,6 +280,7 @@ class BucketBatchSampler:
 
     def indices_of_step(self, step: int) -> list[int]:
         """The indices of a step's pairs."""
+        # The number in the middle keeps this stream apart from others of the same seed.
         rng = np.random.default_rng([self.seed, 3, step])
         bucket = self.all[rng.choice(len(self.all), p=self._shares)]
         # As many rows as fit at the bucket's longest lengths, one at least.

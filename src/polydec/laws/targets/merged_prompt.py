@@ -67,14 +67,17 @@ def merge_prompt_tokens(
             "tokens cannot be merged: what bytes the tokens of this model's tokenizer stand for is not known"
         )
     merger = TokenMerger(words.pieces, boundary, encoder.longest_unit)
+    # The first pass feeds the last token by itself, so it cannot be part of a unit.
     (units,) = merger.merge_by_share([prompt[:-1]], share)
     # `instead`: the ids that are read. `rows`: for each token of the prompt the place in `instead`
     # at which its row is read: that of its unit.
     instead = list[int]()
     rows = list[int]()
+    # Opened only to look up embeddings; nothing is fed in it.
     session = target.open_session((prompt[-1],))
     try:
         for unit in units:
+            # All tokens of a unit share one row: the law inside a unit is that behind all of it.
             rows += [len(instead)] * len(unit)
             if len(unit) == 1:
                 instead += unit

@@ -68,15 +68,19 @@ def pool_prompt_passages(
     rows = list[int]()
     for span, passage in split_passages(prompt, encoder.passage_marks):
         ids = [prompt[at] for at in span]
+        # Where this part begins in what is read.
         begun = len(instead)
         # As many vectors as tokens, or more, would be a detour.
         if passage and -(-len(ids) // each) + 1 < len(ids):
             made = encoder.passage_vectors(ids, each, task)
+            # Ids above the vocabulary stand for vectors, so that sessions can tell texts apart.
             instead += make_soft_tokens(made, target.vocab.size, made.shape[1], "a passage")
             # Rows are spread evenly; the last one is that of the vector behind the passage, which
             # is what foretells the mark.
             rows += [begun + i * (len(made) - 1) // (len(ids) - 1) for i in range(len(ids))]
         else:
+            # Marks and plain text, and passages that stay: each row is the token's own.
             rows += range(begun, begun + len(ids))
             instead += ids
+    # The last token has no entry: behind it stands the law itself.
     return SoftPromptTarget(target, tuple(prompt), tuple(instead), tuple(rows[:-1]))

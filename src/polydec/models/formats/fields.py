@@ -23,6 +23,7 @@ Id = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
 Real = Annotated[float, Field(ge=-1e30, le=1e30)]
 Positive = Annotated[float, Field(gt=0, le=1e12)]
 Factor = Annotated[float, Field(ge=1, le=1e6)]
+# Many published files have null where they mean "as usual".
 Flag = bool | None
 
 
@@ -179,6 +180,7 @@ _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 class TokenizerConfig(StrictFields):
     """tokenizer_config.json, with special_tokens_map.json, and chat_template.json."""
 
+    # Three forms have been in use: one text, a list of named ones, or names with texts.
     chat_template: str | list[NamedTemplate] | dict[str, str] | None = None
     added_tokens_decoder: dict[_TokenId, AddedTokenFields] | None = None
     extra_special_tokens: list[_Token] | dict[str, _Token] | None = None
@@ -216,6 +218,7 @@ class GGUFText(StrictFields):
 class AdapterFields(StrictFields):
     """adapter_config.json, as PEFT writes it."""
 
+    # Checked by who reads it: other types are said by their name.
     peft_type: str
     base_model_name_or_path: Annotated[str, Field(min_length=1, max_length=4096)]
     lora_alpha: Positive = 8
@@ -267,6 +270,7 @@ class InsertionFields(StrictFields):
     """What a config.json says of an insertion model."""
 
     polydec_insertion: Id
+    # A file of such a model that says otherwise would be read in the wrong way, so it is refused.
     polydec_causal: Literal[False]
 
 
@@ -286,6 +290,7 @@ class LLaDAFields(StrictFields):
     rms_norm_eps: Annotated[float, Field(ge=0, le=1)] = 1e-5
     weight_tying: Flag = None
     mask_token_id: Id
+    # Layers that lie together in one module; who reads the layout takes 1 only.
     block_group_size: int = 1
 
 
@@ -324,7 +329,7 @@ class ThoughtFields(StrictFields):
 
     width: Annotated[int, Field(ge=1, le=1 << 20)]
     states: Annotated[int, Field(ge=1, le=1 << 20)]
-    mark: Annotated[int, Field(ge=0, le=1 << 31)]
+    mark: Id
 
 
 class ChunkEncoderFields(StrictFields):
@@ -349,8 +354,8 @@ class ChunkEncoderFields(StrictFields):
     policy_heads: Annotated[int, Field(ge=1, le=1 << 12)]
     policy_places: Annotated[int, Field(ge=1, le=1 << 20)]
     target: Annotated[int, Field(ge=1, le=1 << 20)]
-    opening: Annotated[int, Field(ge=0, le=1 << 31)]
-    closing: Annotated[int, Field(ge=0, le=1 << 31)]
+    opening: Id
+    closing: Id
 
     @model_validator(mode="after")
     def _divides(self) -> ChunkEncoderFields:
@@ -387,8 +392,8 @@ class ArcEncoderFields(StrictFields):
     eps: Annotated[float, Field(gt=0.0, le=1.0)]
     bottleneck: Annotated[int, Field(ge=1, le=1 << 16)]
     target: Annotated[int, Field(ge=1, le=1 << 20)]
-    opening: Annotated[int, Field(ge=0, le=1 << 31)]
-    closing: Annotated[int, Field(ge=0, le=1 << 31)]
+    opening: Id
+    closing: Id
 
     @model_validator(mode="after")
     def _divides(self) -> ArcEncoderFields:
@@ -407,6 +412,7 @@ def require_llama_heads(width: int, heads: int, kv_heads: int) -> None:
     Raises:
         FileError: They do not.
     """
+    # Rotary angles turn pairs of dimensions, so a head has an even number of them.
     if width % (2 * heads) or heads % kv_heads:
         raise FileError(
             f"width is {width}, heads {heads} and kv_heads {kv_heads}: width must be an even multiple of "
@@ -466,6 +472,7 @@ class FilterFields(StrictFields):
     """
 
     block: Annotated[int, Field(ge=1, le=4096)]
+    # Absent in older files, as is the next one.
     hidden: Annotated[int, Field(ge=0, le=1 << 16)] = 0
     written: bool = False
 
@@ -482,7 +489,7 @@ class ValueFields(StrictFields):
 
     width: Annotated[int, Field(ge=1, le=1 << 14)]
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
-    tokenizer: str
+    tokenizer: Annotated[str, Field(max_length=100)]
 
 
 class BlockDrafterFields(StrictFields):
@@ -530,11 +537,7 @@ class TextRouterFields(StrictFields):
 
     @model_validator(mode="after")
     def _divides(self) -> TextRouterFields:
-        if self.width % (2 * self.heads) or self.heads % self.kv_heads:
-            raise FileError(
-                f"width is {self.width}, heads {self.heads} and kv_heads {self.kv_heads}: width must be an even multiple of "
-                "heads, and heads a multiple of kv_heads"
-            )
+        require_llama_heads(self.width, self.heads, self.kv_heads)
         return self
 
 
@@ -565,6 +568,7 @@ class StateDrafterFields(StrictFields):
         ],
         Field(min_length=1, max_length=16),
     ]
+    # What a level of drafting costs, in passes of the target, as measured in training.
     share: Annotated[float, Field(ge=0, le=1e3)] = 0.0
 
 
@@ -719,6 +723,7 @@ class PublishedMedusaFields(StrictFields):
     @property
     def count(self) -> int:
         """Number of heads."""
+        # The 0 is never reached: one of both is there, as `_whole` checked.
         return self.medusa_num_heads or self.num_heads or 0
 
 
@@ -757,6 +762,7 @@ class PublishedFields(StrictFields):
     @property
     def head(self) -> int:
         """Width of a head of attention."""
+        # Some models have heads that are wider together than their states.
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
@@ -793,6 +799,7 @@ def check_config(config: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
         raise FileError(
             f"layer_types has {len(c.layer_types)} entries: num_hidden_layers is {layers}"
         )
+    # A longer list is legal: models cut to fewer layers keep it.
     if c.no_rope_layers and len(c.no_rope_layers) < layers:
         raise FileError(
             f"no_rope_layers has {len(c.no_rope_layers)} entries: num_hidden_layers is {layers}"
@@ -838,6 +845,7 @@ def shape_of(weights: Mapping[str, Any], name: str) -> tuple[int, ...]:
         raise FileError(
             f"weights lack {name}: the checkpoint is not complete, or of another architecture"
         )
+    # Mappings over files answer from a header, plain dictionaries hold the tensors.
     of = getattr(weights, "tensor_shape", None)
     if of is None:
         return tuple(weights[name].shape)
@@ -880,6 +888,7 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
     yield "model.norm.weight", (W,), True
     # A head may be the embedding table, unless the config says that it is not.
     yield "lm_head.weight", (rows, W), c.tied is False
+    # A few families have one, and none of them must.
     yield "lm_head.bias", (rows,), False
     for i in range(c.layers):
         at = f"model.layers.{i}."
@@ -895,6 +904,7 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
             yield f"{at}{name}.bias", (n,), False
         for name in c.norms.names:
             yield f"{at}{name}.weight", (W,), True
+        # One number a head, which takes a part of the attention and gives nothing.
         if c.sinks:
             yield at + "self_attn.sinks", (c.heads,), True
         # Norms of queries and keys come in pairs or not at all.
@@ -907,6 +917,7 @@ def _mlp(c: Any, i: int) -> Any:
     """(name, rows, columns) of the matrices of a layer's MLP, or of its experts."""
     W = c.width
     inner = c.inner
+    # Some models have experts in some of their layers only.
     if not c.is_sparse(i):
         yield from (
             ("mlp.gate_proj", inner, W),
@@ -936,6 +947,7 @@ def _check_rope(rope: Any, head: int) -> None:
         raise FileError(
             f"rotary embedding turns {turned} of {head} dimensions: it must be an even number of at least 2"
         )
+    # Its exponent is dim / (dim - 2), which has no value at 2.
     if kind == "dynamic" and turned < 4:
         raise FileError(f"rope_type is 'dynamic' and {turned} dimensions turn: it needs at least 4")
     # The ramp between both divides by their difference.
@@ -958,6 +970,7 @@ def _check_tokens(weights: Mapping[str, Any], vocab: int) -> None:
             f"lm_head.tokens has shape {shape}: it must be a list of 1 to {vocab} whole numbers"
         )
     tokens = weights["lm_head.tokens"]
+    # Checked before they are read as ids: 0.5 would be cut to a legal one.
     if tokens.is_floating_point() or tokens.is_complex():
         raise FileError(f"lm_head.tokens is {tokens.dtype}: whole numbers are expected")
     # Its length is bounded by now, so that it may be read.
@@ -973,6 +986,7 @@ def longest_tensor_side(weights: Mapping[str, Any]) -> int:
     """The longest side of any tensor that holds a number: one of shape [2**24, 0] takes no byte of
     a file."""
     shapes = (shape_of(weights, name) for name in weights)
+    # No tensor at all, or none with numbers: then no side is long.
     return max((max(shape) for shape in shapes if shape and 0 not in shape), default=0)
 
 

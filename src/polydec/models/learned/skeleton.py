@@ -31,6 +31,7 @@ class LlamaLayers:
 
     @property
     def head(self) -> int:
+        # Whoever reads sizes of a file has checked that it divides.
         return self.width // self.heads
 
     @property
@@ -42,6 +43,7 @@ class LlamaLayers:
         for i in range(self.layers):
             at = f"layers.{i}."
             out |= {f"{at}{name}_layernorm.weight": (W,) for name in ("input", "post_attention")}
+            # Queries and outputs have all heads, keys and values those that are shared.
             out |= {f"{at}self_attn.{x}_proj.weight": (W, W) for x in "qo"}
             out |= {f"{at}self_attn.{x}_proj.weight": (kv, W) for x in "kv"}
             out |= {f"{at}mlp.{x}_proj.weight": (self.inner, W) for x in ("gate", "up")}
@@ -81,6 +83,7 @@ class LlamaLayers:
         """The cosines and sines that turn queries and keys at some positions."""
         # Angles in double: at far positions fp32 would lose the small differences between them.
         inverse = self.theta ** (-torch.arange(0, self.head, 2).double() / self.head)
+        # Both halves of a head turn by the same angles.
         angle_B1TD = (position_BT[..., None].double() * inverse).repeat(1, 1, 2)[:, None]
         return angle_B1TD.cos().float(), angle_B1TD.sin().float()
 
@@ -114,6 +117,7 @@ class LlamaLayers:
         groups = self.heads // self.kv_heads
         weight = t[f"{at}input_layernorm.weight"]
         h = self._normed(x_BTH, weight)
+        # The norm is computed once where both are the same, as in a plain layer.
         if read_BSH is x_BTH:
             read = h
         else:
@@ -133,6 +137,7 @@ class LlamaLayers:
             torch.cat([old, new], dim=2).repeat_interleave(groups, dim=1)
             for old, new in zip(past, noted, strict=True)
         )
+        # One mask for all heads.
         y = F.scaled_dot_product_attention(q, k, v, see_BTS[:, None]).transpose(1, 2).flatten(2)
         x_BTH = x_BTH + F.linear(y, t[f"{at}self_attn.o_proj.weight"])
         h = self._normed(x_BTH, t[f"{at}post_attention_layernorm.weight"])
@@ -141,6 +146,7 @@ class LlamaLayers:
 
     def empty_past(self, rows: int) -> list[tuple[Tensor, Tensor]]:
         """The past of texts that begin."""
+        # An empty tensor of the right shape: joining it to others needs no case of its own.
         none = torch.zeros(rows, self.kv_heads, 0, self.head)
         return [(none, none)] * self.layers
 

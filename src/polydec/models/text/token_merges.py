@@ -60,6 +60,7 @@ class TokenMerger:
 
     def allows_unit(self, unit: TokenUnit) -> bool:
         """Whether these tokens may be one unit."""
+        # Ids past the vocabulary stand for vectors (a soft prompt) and are kept as they are.
         parts = [self.pieces[x] if x < len(self.pieces) else None for x in unit]
         told = [part for part in parts if part is not None]
         if len(unit) > self.longest or len(told) < len(unit) or not all(told):
@@ -68,10 +69,13 @@ class TokenMerger:
         if rule is None:
             return True
         spelled = b"".join(told)
+        # Bytes are looked at, not characters: a unit may end inside a character, and these
+        # blanks are no part of a longer character in UTF-8.
         inner = bool(spelled.strip()) and any(x in b" \t\r\n" for x in spelled[1:])
         if inner or b"\n\n" in spelled:
             return False
         try:
+            # Half a character cannot be judged by a rule about text, so it may always be completed.
             return rule(spelled.decode())
         except UnicodeDecodeError:
             return True
@@ -97,9 +101,12 @@ class TokenMerger:
         for row in rows:
             units += [(x,) for x in row]
             units.append(())
+        # Places are never moved: a merged unit stays at its first place, and neighbours are
+        # found by these links.
         before = [i - 1 for i in range(len(units))]
         after = [i + 1 for i in range(len(units))]
         left = len(units) - len(rows)
+        # The same pair is asked for at each of its places; decoding it once is enough.
         allowed = cache(self.allows_unit)
         # Of each pair the places of its first unit.
         where = dict[tuple[TokenUnit, TokenUnit], set[int]]()
@@ -131,6 +138,7 @@ class TokenMerger:
         # true when it was made, so it is compared when it is taken.
         heap = [(-len(at), min(at), pair) for pair, at in where.items()]
         heapify(heap)
+        # One merge may take many places, so the end may lie a little below `down_to`.
         while heap and left > down_to and merges != 0:
             count, first, pair = heappop(heap)
             places = where[pair]
@@ -145,6 +153,7 @@ class TokenMerger:
                 if i not in places:
                     continue
                 j = after[i]
+                # All three pairs that touch these two units end, before the units change.
                 for at in (before[i], i, j):
                     note_pair(at, False)
                 units[i] = units[i] + units[j]
@@ -154,12 +163,14 @@ class TokenMerger:
                 left -= 1
                 made = (note_pair(before[i], True), note_pair(i, True))
                 changed.update(p for p in made if p is not None)
+            # Pairs that became rarer keep their old entry, which is corrected when it is taken.
             for p in changed:
                 if where[p]:
                     heappush(heap, (-len(where[p]), min(where[p]), p))
             if merges is not None:
                 merges -= 1
         out = list[list[TokenUnit]]()
+        # Each row takes back its own places, without the empty unit that ended it.
         at = 0
         for row in rows:
             end = at + len(row)
@@ -178,5 +189,7 @@ class TokenMerger:
             The units of each row.
         """
         tokens = sum(map(len, rows))
+        # How far merging can go is only known once it was done, so it is done twice.
         fewest = sum(map(len, self.merge_rows(rows)))
+        # The tiny summand keeps a product such as 0.3 x 10 from falling below its whole number.
         return self.merge_rows(rows, down_to=tokens - int(share * (tokens - fewest) + 1e-9))

@@ -68,6 +68,7 @@ class ArcEncoderModel(nn.Module):
     ) -> None:
         super().__init__()
         self.factor = factor
+        # Of each decoder; all but the width that is made is the same in them.
         self.sizes = tuple(sizes)
         self.decoders = nn.ModuleList(d.requires_grad_(False) for d in decoders)
         # The encoder begins with the weights of the first decoder's first layers.
@@ -172,18 +173,23 @@ def load_arc_model(
     """
     decoders = [page_reader.load_page_reader(at) for at in places]
     network = ArcEncoderModel(decoders, encoder_sizes(spec, decoders), spec.seed, spec.factor)
+    # `begun` wins: it was itself begun with the shared encoder, and goes on from there.
     if begun is not None:
         for i in range(len(places)):
             _take(network, arc_encoder.load(begun / f"arc-{i}"), i)
     elif spec.shared is not None:
+        # Its projector is that of another decoder, so it is not taken.
         given = arc_encoder.load(spec.shared)
-        if given.sizes.encoder_shapes != network.sizes[0].encoder_shapes:
+        # Heads and their angles leave no trace in the shapes, so sizes are compared.
+        own = network.sizes[0]
+        if (given.sizes.vocab, given.sizes.skeleton) != (own.vocab, own.skeleton):
             raise RequestError(
                 f"shared is {spec.shared!r:.100}: its encoder has other layers than the decoder's first "
-                f"{network.sizes[0].skeleton.layers} (set cut, layers and width as they were)"
+                f"{own.skeleton.layers} (set cut, layers and width as they were)"
             )
         _take(network, given, None)
     if spec.shared is not None:
+        # In both trainings: what other decoders read must stay as it is.
         network.encoder.requires_grad_(False)
     return network
 
@@ -191,6 +197,7 @@ def load_arc_model(
 @torch.no_grad()
 def _take(network: ArcEncoderModel, given: ArcEncoder, index: int | None) -> None:
     """Copy an artefact's encoder, and its projector into that of a decoder; None: no projector."""
+    # Copied into the tensors that are there, as the optimiser holds these.
     for name, value in network.encoder_tensors.items():
         value.copy_(given.tensors[name])
     if index is not None:
@@ -201,6 +208,7 @@ def _take(network: ArcEncoderModel, given: ArcEncoder, index: int | None) -> Non
 def course(spec: ContextSpec) -> TrainingRun:
     """What `train_context` runs; the trainings before the last one write directories of their own."""
     out = Path(spec.out)
+    # Decoders come first, and each training goes on where it was stopped.
     places = [page_reader.ensure_page_reader(spec, spec.steps)]
     for i in range(1, spec.decoders):
         # Further decoders are others in width and in weights.
@@ -212,16 +220,19 @@ def course(spec: ContextSpec) -> TrainingRun:
         )
         run_training(f"context arc-encoder, decoder {i}", own, page_reader.prepare_page_reader)
         places.append(Path(own.out))
+    # A directory of its own, so that either training can be resumed by itself.
     first = replace(spec, out=str(out / "pretrained"))
     told = run_training(
         "context arc-encoder, pretraining", first, lambda s: _pretraining(s, places)
     )
+    # The second training is far shorter than the first, as in the paper.
     tuned = replace(spec, steps=max(1, spec.steps // 5))
-    return _tuning(tuned, places, {k: told[k] for k in ("rewritten",)})
+    return _tuning(tuned, places, {"rewritten": told["rewritten"]})
 
 
 def _decoder_of(spec: ContextSpec, step: int) -> int:
     """Which decoder a step draws, all alike."""
+    # From the step alone: a resumed run draws the same decoders.
     dice = generator_for(spec.seed, step, "decoder")
     return int(torch.randint(0, spec.decoders, (), generator=dice))
 
@@ -264,6 +275,7 @@ def pretraining_loss(network: ArcEncoderModel, spec: ContextSpec, step: int) -> 
     line_BLK = encode_page_lines(pages)
     index = _decoder_of(spec, step)
     decoder = network.decoder_at(index)
+    # One task for all rows of a step: their passages have one length then, without padding.
     chance = generator_for(spec.seed, step, "task")
     rewrites = bool(torch.rand((), generator=chance) < spec.rewriting)
     front = int(torch.randint(0, FRONT + 1, (), generator=chance))
@@ -282,6 +294,7 @@ def pretraining_loss(network: ArcEncoderModel, spec: ContextSpec, step: int) -> 
 
 
 def _tuning(spec: ContextSpec, places: Sequence[Path], told: Mapping[str, Any]) -> TrainingRun:
+    # Decoders are loaded anew, only the encoder and projectors come from the first training.
     network = load_arc_model(spec, places, Path(spec.out) / "pretrained")
 
     def step_loss(step: int) -> tuple[Tensor, int]:
@@ -295,6 +308,7 @@ def _tuning(spec: ContextSpec, places: Sequence[Path], told: Mapping[str, Any]) 
             result: What was measured; it is not used.
         """
         for i in range(len(places)):
+            # The directory of a run is a model that can be loaded: that of the first decoder.
             at = out / f"decoder-{i}" if i else out
             page_reader.save_page_reader(at, network.decoder_at(i))
             arc_encoder.save(at / "arc", network.artefact_for(i), {})
@@ -333,6 +347,7 @@ def tuning_loss(network: ArcEncoderModel, spec: ContextSpec, step: int) -> Tenso
 @torch.no_grad()
 def measure_page_rewriting(network: ArcEncoderModel) -> list[float]:
     """The share of tokens of held-out lines that each decoder writes right, given those before."""
+    # The same held-out pages for every run, whatever its seed.
     line_BLK = encode_page_lines(draw_pages(0, 0, UNSEEN, True))[:, : page_reader.MOST]
     out = list[float]()
     for i in range(len(network.sizes)):
@@ -362,9 +377,11 @@ def measure_page_answers(network: ArcEncoderModel) -> dict[str, Any]:
         decoder = network.decoder_at(i)
         ways = {
             "words": page_reader.embed_page_words(decoder, line_BLK),
+            # The learned vector for going on, as questions are no reconstruction.
             "vectors": network.passage_inputs(i, line_BLK.flatten(1), "continue"),
         }
         positions = {name: page.shape[1] for name, page in ways.items()}
+        # What the model guesses without the page shows how much the page tells.
         ways["no page"] = ways["words"][:, :0]
         told = dict[str, float]()
         for name, page in ways.items():

@@ -52,7 +52,7 @@ class LMObjective(Protocol):
         """The loss of a batch of rows.
 
         Args:
-            network: What `network` gave.
+            network: What `trained_network` gave.
             batch_BT: Token ids, each row the mark of a beginning and the tokens after it, shape
                 ``[B, T]``.
             ids: Ids of the special tokens of the tokenizer, by name.
@@ -71,7 +71,7 @@ class LMObjective(Protocol):
 
         Args:
             out: Directory of the run, which has the model already.
-            network: What `network` gave, trained.
+            network: What `trained_network` gave, trained.
             unseen_RT: Rows that nothing was learned from, shape ``[R, T]``.
             result: What was measured.
 
@@ -148,6 +148,7 @@ def cross_entropy(
 
 def rows_of(rows: list[np.ndarray]) -> Tensor:
     """Rows of one length as a batch, shape ``[B, T]``."""
+    # No copy a row: they become one array, and the tensor shares its memory.
     return torch.from_numpy(np.stack(rows))
 
 
@@ -171,6 +172,8 @@ def mean_row_loss(student: TrainableLlama, rows: Sequence[LearnedRow]) -> Tensor
     labels_BT = torch.tensor(
         [[*row.labels, *[IGNORED] * (longest - len(row.labels))] for row in rows]
     )
+    # Classes stand second, where torch looks for them.
     logits_BVT = student(inputs_BT).float().transpose(1, 2)
     loss_BT = F.cross_entropy(logits_BVT, labels_BT, ignore_index=IGNORED, reduction="none")
+    # By each row's own number of labels first, then over the rows.
     return (loss_BT.sum(1) / (labels_BT != IGNORED).sum(1)).mean()

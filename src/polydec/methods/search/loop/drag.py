@@ -88,12 +88,14 @@ class ResponseAggregationSearch:
             raise RequestError(
                 f"ask is {self.ask!r}: it must hold {ANSWERS}, where the answers are to stand"
             )
+        # Spelled here only to be refused here, and not after all texts were drawn.
         self.vocab.spell_text(self.ask.replace(ANSWERS, ""), f"ask is {self.ask!r}")
 
     async def search_answer(self, choice: ChoiceSearch) -> Result:
         """Draw and aggregate the texts of one answer."""
         request = choice.into.request
         root = choice.root
+        # The root stays empty: a statement that no text says is written into it.
         tries = choice.fork_attempts(root, self.tries)
         # The clock of decoding starts; nothing is certain before all have ended.
         choice.answer.edit_tokens(TextEdit())
@@ -120,6 +122,7 @@ class ResponseAggregationSearch:
         # A text speaks for the statement where it says just that, not merely something more exact.
         supporting = [i for i, ladder in enumerate(ladders) if statement in ladder]
         speaking = [i for i in supporting if ladders[i][0] == statement]
+        # By mean, not by sum: a longer text must not lose for its length.
         best = max(speaking or range(len(pool)), key=lambda i: pool[i].mean)
         speaker = pool[best]
         if not speaking and any(ladders):
@@ -131,6 +134,7 @@ class ResponseAggregationSearch:
                 await root.say_tokens(tokens)
                 speaker = root
                 spent = spent.plus_stats(root.spent)
+        # More exact statements support a coarser one, so more texts count than can speak for it.
         speaker.text.score = len(supporting) / len(pool)
         return choice.finish_search(speaker.text, spent)
 
@@ -144,6 +148,7 @@ class ResponseAggregationSearch:
             asked = words.encode(self.ask.replace(ANSWERS, lines), special=False)
         except PolydecError:
             return ()
+        # The reply may be as long as an answer, and needs room for that.
         whole = len(request.prompt) + len(asked) + request.max_tokens
         if self.context is None or whole <= self.context:
             return asked
@@ -153,6 +158,7 @@ class ResponseAggregationSearch:
         """Whether bare numbers may be years."""
         words = self.vocab.words
         if self.years is not None or words is None:
+            # A question that cannot be read may ask for a year, so None counts as yes.
             return self.years is not False
         return asks_when(words.decode(request.prompt)[-QUESTION:])
 
@@ -171,6 +177,7 @@ class ResponseAggregationSearch:
             reply = ""
         if not reply:
             return otherwise
+        # Read answers come without their full stop, so `unknown` loses its own.
         if reply.lower() == self.unknown.lower().rstrip("."):
             return None
         return agreed.read_claim(reply, answers)
@@ -178,6 +185,7 @@ class ResponseAggregationSearch:
     def _spelled(self, request: Request, answer: str, text: AnswerText) -> tuple[int, ...]:
         """Return the tokens of a complete text; none where it cannot answer the request."""
         words = self.vocab.words
+        # The lowest id where there are several: any of them ends the text, and runs must agree.
         ends = sorted(text.ends & self.vocab.eos)
         if words is None or not ends or not answer:
             return ()

@@ -158,6 +158,7 @@ class SuperposedSearch:
             session.embed_tokens(request.prompt[-1:])
             await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
             while live:
+                # The draft is the whole way since the prompt; a pass feeds its new node alone.
                 scores = await session.score_draft(draft, ScoreRequest())
                 live, over = self._step(live, scores.logprob_row(len(draft) - 1), request.prompt)
                 passes += 1
@@ -195,6 +196,7 @@ class SuperposedSearch:
         self, live: Sequence[SuperposedText], logp_V: Tensor, prompt: Sequence[int]
     ) -> tuple[list[SuperposedText], list[SuperposedText]]:
         """The texts that go on, the best first, and those that end."""
+        # Cut first and normalised after: the table is mixed with a law over these tokens alone.
         value_K, token_K = (logp_V.double() / self.temperature).topk(min(self.kept, len(logp_V)))
         law = {
             int(x): float(p)
@@ -212,6 +214,7 @@ class SuperposedSearch:
             # Texts that go on are full; late, further ends are still looked for.
             if len(going) == self.width and (not self.late or rank >= ending_ranks):
                 break
+            # Several options may go on from one text, so each gets a copy to write to.
             after = SuperposedText(m.text.fork(), total)
             after.text.write_tokens((x,))
             if after.text.finish_reason is None:
@@ -232,6 +235,8 @@ class SuperposedSearch:
         text = (*prompt, *mixed.text.tokens)
         if self.levels:
             return self._interpolated(law, self.table.followers_by_level(text))
+        # No token is dropped here: the usual table holds only a few followers, and a text whose
+        # next token it lacks may still be good.
         known = {x: chance for chance, x in self.table.followers_of(text)}
         return {
             x: (1.0 - self.share) * p + self.share * math.log(max(known.get(x, 0.0), UNKNOWN))
@@ -246,9 +251,12 @@ class SuperposedSearch:
         Where it knows none of them, each token is charged OUTSIDE.
         """
         known = defaultdict[int, float](float)
+        # Contexts that are too long for the text, or were never seen, add nothing; what is left
+        # is not divided by its weights, as published.
         for weight, followers in zip(self.levels, looked_up, strict=False):
             for chance, x in followers:
                 known[x] += weight * chance
+        # A table that weighs nothing must not drop tokens either.
         if self.share == 0.0:
             return law
         return {
@@ -287,7 +295,9 @@ async def _noted(text: AnswerText, session: Session, into: Transcript) -> Answer
     request = into.request
     out = into.open_hypothesis()
     scores = await session.score_draft(
-        Draft.chain_draft(request.prompt[-1], text.tokens[:-1]), ScoreRequest(base=RowDetail.ROW)
+        # A plain chain of tokens, beside the mixed one: this is the law of the text itself.
+        Draft.chain_draft(request.prompt[-1], text.tokens[:-1]),
+        ScoreRequest(base=RowDetail.ROW),
     )
     out.write_tokens(
         text.tokens,

@@ -89,7 +89,8 @@ class TransferQSearch:
             ("indirect", self.indirect),
         ):
             if not 0 <= value < math.inf:
-                raise RequestError(f"{name} is {value}: it must be at least 0")
+                raise RequestError(f"{name} is {value}: it must be a finite number of at least 0")
+        # Each of the two means nothing without the other.
         if bool(self.indirect) != (self.baseline_reward is not None):
             raise RequestError(
                 f"indirect is {self.indirect}, and a second reward is "
@@ -103,6 +104,7 @@ class TransferQSearch:
     @property
     def looks(self) -> bool:
         """Whether texts after a token are drawn at all."""
+        # One candidate needs no value, and weight 0 forgets it: no pass is spent on either.
         return bool(self.length and self.weight and self.width > 1)
 
     async def write_choices(self, request: Request, rng: Streams, into: Transcript) -> list[Result]:
@@ -196,6 +198,7 @@ def transferred_value(worth: Sequence[tuple[float, float]], indirect: float) -> 
         reward, above = worth[0]
         # A huge difference would overflow; beyond e^700 any reward rules.
         return math.exp(min(above / indirect, 700.0)) * reward
+    # The largest weight is set to 1: only ratios count, and nothing can overflow.
     top = max(above for _, above in worth)
     weights = [math.exp((above - top) / indirect) for _, above in worth]
     return sum(w * reward for w, (reward, _) in zip(weights, worth, strict=True)) / sum(weights)
@@ -235,6 +238,7 @@ class _TransferQRun:
         """Write the answer, token after token."""
         answer = self._answer
         first = True
+        # Only a text that was scored can be extended, so the prompt itself is scored first.
         if self._ahead is not None:
             await self._ahead.score_texts()
             self._count(1, self._plan.own)
@@ -252,6 +256,7 @@ class _TransferQRun:
                 taken, logprobs_at_nodes(scores, (self._node,), taken, request.logprobs)
             )
             if answer.finish_reason is None:
+                # A token that ended the answer is not fed: nobody asks what follows it.
                 (self._node,) = self._law.extend_by_one([(self._node, tokens[i])])
                 # In the continuations' tree the taken token's node is the next root: its branch
                 # stays fed.
@@ -266,6 +271,7 @@ class _TransferQRun:
     def _choose(self, score: Sequence[float], rng: Rng) -> int:
         """The best, the likelier one on a tie; or one that is drawn."""
         if not self._plan.heat:
+            # Candidates stand likeliest first, so the first of equal scores is the likelier one.
             return score.index(max(score))
         score_K = torch.tensor(score, dtype=torch.float64) / self._plan.heat
         return rng.child_stream("taken").draw_categorical(score_K.softmax(-1))
@@ -274,6 +280,7 @@ class _TransferQRun:
         """Return the mean reward after each candidate; 0 where nothing is to be compared."""
         plan = self._plan
         if not plan.weight or len(tokens) == 1:
+            # The tree must hold the token that is taken, as the next candidates stand below it.
             await self._only(tokens)
             return [0.0] * len(tokens)
         texts = list[CandidateContinuation]()
@@ -297,6 +304,7 @@ class _TransferQRun:
             worth[t.of].append((reward, reward - other))
             # Tries are thrown away: only what they are worth is wanted.
             t.text.send_prune()
+        # Each call of a reward counts, since it may be a model that costs more than a pass.
         judges = 1 if plan.baseline_reward is None else 2
         self._spent = self._spent.plus_stats(SearchStats(judged=judges * len(texts)))
         return [transferred_value(pairs, plan.indirect) for pairs in worth]
@@ -320,6 +328,7 @@ class _TransferQRun:
         # One pass a token, for the continuations of all candidates together.
         for at in range(plan.length):
             live = [t for t in texts if t.text.finish_reason is None]
+            # All tries have ended, so the rest of `length` costs nothing.
             if not live:
                 break
             scores = await tree.score_texts()
@@ -333,8 +342,10 @@ class _TransferQRun:
             # The candidates' own nodes wait in the tree, so that the one that is taken can be
             # continued.
             nodes = tree.extend_by_one([(t.node, t.text.tokens[-1]) for t in live], roots)
+            # Tries that drew the same token share a node, which is fed once.
             fed = len(set(nodes[: len(live)]))
             roots = nodes[len(live) :]
+            # By identity: two tries may hold equal texts and still draw apart later.
             places = {id(t): node for t, node in zip(live, nodes)}
             texts = [replace(t, node=places.get(id(t), t.node)) for t in texts]
         self._roots = roots

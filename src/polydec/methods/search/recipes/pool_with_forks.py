@@ -84,6 +84,7 @@ def build(
     method = undrafted_method(drop_greedy_rule(kit.target))
     # None for a dense model: then refining is worth nothing to the controller.
     refining = ExpertRefinement.of_target(method.target, ways, stir, above)
+    # Forks and ends are decided by passes, not by time, so an answer is the same anywhere.
     control = PoolController(interval, least, most, refine=refining is not None)
     return HypothesisPoolSearch(
         method, control, VoteWeights(sureness, spread), mark, tries, budget, early, refining

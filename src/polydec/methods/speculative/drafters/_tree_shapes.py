@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from polydec.base.errors import RequestError
 
-Path = tuple[int, ...]
+IndexPath = tuple[int, ...]
 Template = tuple[tuple[int, int], ...]
 """Of each node below the root (its parent's index, its rank), breadth first."""
 MOST_NODES = 1024
@@ -26,11 +26,12 @@ RECORDED_PLACES = (
 draft-tree` for `zoo:smollm2` (lab/reports/claims.md)."""
 
 
-def tree_template(paths: Sequence[Path]) -> Template:
+def tree_template(paths: Sequence[IndexPath]) -> Template:
     """The template of index paths.
 
     Every beginning of a path must be among the paths.
     """
+    # Shorter paths first, so every parent has its index before its children ask for it.
     order = sorted(paths, key=lambda path: (len(path), path))
     index = {(): 0} | {path: i for i, path in enumerate(order, 1)}
     return tuple((index[path[:-1]], path[-1]) for path in order)
@@ -65,19 +66,21 @@ def of_counts(shape: Sequence[int]) -> Template:
     return tuple(out)
 
 
-def template_child_counts(paths: Sequence[Path]) -> tuple[int, ...]:
+def template_child_counts(paths: Sequence[IndexPath]) -> tuple[int, ...]:
     """How many children each node has, breadth first, without the zeros at the end.
 
     It is the shape that `of_counts` reads; every beginning of a path must be among the paths.
     """
     nodes = tree_template(paths)
+    # Quadratic, but for 1024 nodes at most, and once when a method is built.
     out = [sum(above == i for above, _ in nodes) for i in range(len(nodes) + 1)]
+    # Nodes behind the last count have no children anyway, and users write shapes by hand.
     while out and not out[-1]:
         out.pop()
     return tuple(out)
 
 
-def low_rank_paths(nodes: int) -> tuple[Path, ...]:
+def low_rank_paths(nodes: int) -> tuple[IndexPath, ...]:
     """The index paths of the lowest ranks and fewest levels.
 
     A path costs 1 for each level and 1 for each rank on it, so a tree to begin with holds deep paths
@@ -90,17 +93,18 @@ def low_rank_paths(nodes: int) -> tuple[Path, ...]:
         The cheapest paths, breadth first; every beginning of one and the lower ranks of its parents
         are among them.
     """
-    chosen: list[Path] = []
-    shells: list[list[Path]] = [[()]]
+    chosen: list[IndexPath] = []
+    shells: list[list[IndexPath]] = [[()]]
     while len(chosen) < nodes:
         # What costs c ends with rank r behind a path that costs c - 1 - r.
         cost = len(shells)
         shells.append([(*path, r) for r in range(cost) for path in shells[cost - 1 - r]])
+        # A shell is cut where it is too much; what is cheapest and highest comes first.
         chosen += sorted(shells[-1], key=lambda path: (len(path), path))
     return tuple(sorted(chosen[:nodes], key=lambda path: (len(path), path)))
 
 
-def most_accepted_paths(accepted: Mapping[Path, int], nodes: int) -> tuple[Path, ...]:
+def most_accepted_paths(accepted: Mapping[IndexPath, int], nodes: int) -> tuple[IndexPath, ...]:
     """Choose the index paths that were accepted most often.
 
     They come with their own beginnings and with the lower ranks of the same parents. Counts imply
@@ -113,7 +117,8 @@ def most_accepted_paths(accepted: Mapping[Path, int], nodes: int) -> tuple[Path,
     Returns:
         The paths, breadth first.
     """
-    chosen: set[Path] = set()
+    chosen: set[IndexPath] = set()
+    # Of equal counts the cheaper place wins, so a tree of no counts is that of low ranks.
     for path in sorted(accepted, key=lambda path: (-accepted[path], len(path) + sum(path), path)):
         # All beginnings of the path, and for each of them the siblings of lower rank: a template
         # with these can be written as child counts.
@@ -125,7 +130,7 @@ def most_accepted_paths(accepted: Mapping[Path, int], nodes: int) -> tuple[Path,
     return tuple(sorted(chosen, key=lambda path: (len(path), path)))
 
 
-def recorded_places() -> dict[Path, int]:
+def recorded_places() -> dict[IndexPath, int]:
     """RECORDED_PLACES as counts: their order is known and their counts are not, so the first has the
     largest."""
     places = [tuple(map(int, place)) for place in RECORDED_PLACES.split()]
@@ -133,7 +138,7 @@ def recorded_places() -> dict[Path, int]:
 
 
 def chosen_tree_shape(
-    shape: tuple[int, ...] | None, nodes: int | None, accepted: Mapping[Path, int] | None
+    shape: tuple[int, ...] | None, nodes: int | None, accepted: Mapping[IndexPath, int] | None
 ) -> tuple[int, ...]:
     """Which tree a user asked for.
 
@@ -158,5 +163,6 @@ def chosen_tree_shape(
         return shape
     if accepted is None and nodes is None:
         return USUAL_SHAPE
+    # A user's own counts win over ours, which come from one model and its prompts.
     counts = recorded_places() if accepted is None else accepted
     return template_child_counts(most_accepted_paths(counts, nodes or PUBLISHED_NODES))

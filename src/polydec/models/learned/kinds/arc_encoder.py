@@ -42,12 +42,14 @@ class ArcEncoderSizes:
     @property
     def encoder_shapes(self) -> dict[str, tuple[int, ...]]:
         """Of each tensor of the encoder, by name: the layers without their final norm."""
+        # The projector reads the residual stream as it is, as in the paper.
         shapes = {n: s for n, s in self.skeleton.shapes.items() if n != "norm.weight"}
         return shapes | {"embed_tokens.weight": (self.vocab, self.skeleton.width)}
 
     @property
     def decoder_shapes(self) -> dict[str, tuple[int, ...]]:
         """Of each tensor that belongs to one decoder: the projector and two learned inputs."""
+        # The learned inputs have the encoder's width, since they pass the projector, too.
         W = self.skeleton.width
         return {
             "down": (self.bottleneck, W),
@@ -89,6 +91,7 @@ def pooled_states(
     B, N = token_BN.shape
     layers = s.skeleton
     x = F.embedding(token_BN, t["embed_tokens.weight"])
+    # A passage is read at once, so nothing stands before it.
     none = layers.empty_past(B)[0]
     # Nothing is hidden: a token sees what stands behind it, too.
     turn = layers.rotation_tables(torch.arange(N)[None])
@@ -99,8 +102,10 @@ def pooled_states(
     # Means of the residual stream ask, and go on; keys and values are those of all tokens.
     group_N = balanced_group_of(N, factor)
     G = int(group_N[-1]) + 1
+    # A matrix that averages: row G has equal weights on the tokens of group G.
     mean_GN = F.one_hot(group_N, G).T.float()
     mean_GN = mean_GN / mean_GN.sum(1, keepdim=True)
+    # Queries stand at the places of the shortened text, keys where their tokens stand.
     asks = layers.rotation_tables(torch.arange(G)[None])
     see = torch.ones(1, G, N, dtype=torch.bool)
     return layers.run_layer(t, layers.layers - 1, mean_GN @ x, x, (asks, turn), none, see)[0]
@@ -140,6 +145,7 @@ class ArcEncoder:
     def kept_parts(self) -> OrderedDict[tuple[int, tuple[int, ...]], Tensor]:
         """By factor and tokens, what the projector's first map made: the smallest form that there
         is of a passage, and what is retrieved again is not encoded again."""
+        # Written once and then changed in place: a frozen instance takes no other value for a name.
         return OrderedDict()
 
     @torch.no_grad()
@@ -161,6 +167,7 @@ class ArcEncoder:
             self._part_states(tuple(passage[i : i + chunk]), factor)
             for i in range(0, len(passage), chunk)
         ]
+        # Not kept with the parts: one passage may be asked for with either task.
         behind = F.linear(self.tensors[task][None], self.tensors["down"])
         return F.linear(torch.cat([*parts, behind]), self.tensors["up"])
 
@@ -168,6 +175,7 @@ class ArcEncoder:
         name = (factor, part)
         made = self.kept_parts.get(name)
         if made is None:
+            # One part a pass: in a batch, sums could be rounded in another way.
             state = pooled_states(self.sizes, self.tensors, torch.tensor([part]), factor)[0]
             made = F.linear(state, self.tensors["down"])
         # Moved to the end at each use: what was not used for longest is dropped first.
@@ -193,6 +201,7 @@ def new_decoder_tensors(s: ArcEncoderSizes, seed: int, spread: float) -> dict[st
     dice = torch.Generator().manual_seed(seed)
     shapes = s.decoder_shapes
     out = {
+        # Divided by the root of the inputs' number, so that sizes stay as they were.
         name: torch.randn(shapes[name], generator=dice) * shapes[name][1] ** -0.5
         for name in ("down", "up")
     }
@@ -212,6 +221,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ArcE
         One encoder of two layers for 2 tokens a vector, with tokens 1 and 2 as marks.
     """
     s = ArcEncoderSizes(vocab.size, 16, LlamaLayers(16, 2, 2, 1, 32, 1e4, 1e-5), 8, width)
+    # Norms are ones, matrices keep sizes: states neither vanish nor grow.
     dice = torch.Generator().manual_seed(19)
     tensors = {
         name: torch.ones(shape)
@@ -259,6 +269,7 @@ def load(path: str | Path) -> ArcEncoder:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(ArcEncoderFields, config, artefact.CONFIG)
+        # Sizes are checked before any shape is made of them.
         skeleton = LlamaLayers(c.width, c.layers, c.heads, c.kv_heads, c.inner, c.theta, c.eps)
         s = ArcEncoderSizes(c.vocab_size, c.chunk, skeleton, c.bottleneck, c.target)
         tensors = {

@@ -87,6 +87,7 @@ def save(path: str | Path, tree: DraftTreeCounts, about: Mapping[str, Any]) -> N
     Raises:
         UnwritableError: The disk is full, or the directory cannot be written to.
     """
+    # A tensor needs rows of one length: shorter places are filled up behind their end.
     levels = max(map(len, tree.accepted))
     rows = [[*place, *[NONE] * (levels - len(place))] for place in tree.accepted]
     artefact.save_artefact(
@@ -114,10 +115,12 @@ def load(path: str | Path) -> DraftTreeCounts:
         c = edge.validate_record(DraftTreeFields, config, artefact.CONFIG)
         rank_PL = artefact.read_artefact_tensor(tensors, KIND, "rank", (c.places, c.levels))
         accepted_P = artefact.read_artefact_tensor(tensors, KIND, "accepted", (c.places,))
+        # Fractions would pass the ranges below, and fail far from here as indices.
         if rank_PL.is_floating_point() or accepted_P.is_floating_point():
             raise FileError("its ranks and counts must be whole numbers")
         accepted = dict[tuple[int, ...], int]()
         for row, count in zip(rank_PL.tolist(), accepted_P.tolist(), strict=True):
+            # What stands behind the first NONE is not read.
             depth = row.index(NONE) if NONE in row else c.levels
             place = tuple(row[:depth])
             # A rank above 63 has no place in a shape's child counts.

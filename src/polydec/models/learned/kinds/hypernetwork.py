@@ -60,7 +60,9 @@ def unit_vectors(
     """
     # Embeddings are small numbers; the network reads them at a size of 1.
     x_NKW = F.linear(F.rms_norm(part_NKH, part_NKH.shape[-1:]), t["into"])
+    # The state at the first token stands for the unit: it has seen all others.
     state = s.encoder.sequence_states(t, x_NKW, there_NK)[:, 0]
+    # The mean is over a unit's own tokens, without the places that only pad it.
     there = there_NK[..., None].to(part_NKH.dtype)
     return (part_NKH * there).sum(1) / there.sum(1) + F.linear(state, t["out"])
 
@@ -113,9 +115,12 @@ class MergedTokenMaker:
         Returns:
             The vector, shape ``[H]``.
         """
+        # The tokens alone name a vector: one network serves one model, so the same tokens always
+        # bring the same embeddings.
         name = tuple(unit)
         made = self.kept_vectors.get(name)
         if made is None:
+            # A unit is read by itself, as padding beside longer ones could change its last bits.
             there = torch.ones(1, len(name), dtype=torch.bool)
             made = unit_vectors(self.sizes, self.tensors, part_KH[None].float(), there)[0]
         # Moved to the end at each use: what was not used for longest is dropped first.
@@ -155,6 +160,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Merg
     """
     s = HypernetworkSizes(4, BidirectionalEncoder(16, 1, 2, 4), width)
     tensors = new_hypernetwork_tensors(s, 23)
+    # Zeros would make plain means, and a test could not see whether the network was used.
     tensors["out"] = torch.randn(width, 16, generator=torch.Generator().manual_seed(24)) * 0.1
     return (MergedTokenMaker(vocab, s, tensors),)
 

@@ -75,6 +75,7 @@ class NgramCounts:
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:
         """By a context's key where its followers begin and end."""
+        # Each context's followers end where the next one's begin.
         ends = (*self.start_M[1:].tolist(), len(self.follower_P))
         return dict(
             zip(self.key_M.tolist(), zip(self.start_M.tolist(), ends, strict=True), strict=True)
@@ -89,6 +90,7 @@ class NgramCounts:
         """The same by each context that was seen, the last token alone first, then the last two, and so on."""
         key = 0
         out = list[list[tuple[float, int]]]()
+        # The key grows from the nearest token outwards: each step gives the next longer context.
         for token in reversed(tokens[-self.order :]):
             key = extend_context_key(key, token)
             place = self._places.get(key)
@@ -116,6 +118,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Ngra
     """
     size = min(vocab.size, 64)
     key_of = {extend_context_key(0, a): a for a in range(size)}
+    # A table is ordered by its keys, which are hashes, so tokens stand in no order in it.
     tokens = [key_of[key] for key in sorted(key_of)]
     followers = np.array([[(a + 1) % size, a] for a in tokens]).reshape(-1)
     return (
@@ -148,6 +151,7 @@ def save(path: str | Path, table: NgramCounts, about: Mapping[str, Any]) -> None
             "key": torch.from_numpy(table.key_M.astype(np.uint64)),
             "start": torch.from_numpy(table.start_M.astype(np.int64)),
             "follower": torch.from_numpy(table.follower_P.astype(np.int32)),
+            # A corpus is at most 1 GiB, so no count comes near the end of 32 bits.
             "count": torch.from_numpy(table.count_P.astype(np.int32)),
         },
         {
@@ -185,7 +189,8 @@ def load(path: str | Path) -> NgramCounts:
             raise FileError("its tensors must be of uint64, int64, int32 and int32")
         # Each context has a follower, and all of them are reached.
         steps = np.diff(np.append(start, c.pairs))
-        if start[0] != 0 or steps.min() < 1 or count.min() < 1:
+        # A start below 0 is looked for by itself: differences over all of int64 may wrap around.
+        if start[0] != 0 or start.min() < 0 or steps.min() < 1 or count.min() < 1:
             raise FileError("its contexts and counts do not go together")
         if follower.min() < 0 or follower.max() >= c.vocab_size:
             raise FileError(f"it holds a token outside of the {c.vocab_size} of its vocabulary")
