@@ -201,6 +201,10 @@ def test_parts_are_encoded_once_and_alone(lm, monkeypatch):
     for name in range(5):
         small.passage_vectors((7, 8, name), 2, "continue")
     assert list(small.kept_parts) == [(2, (7, 8, 3)), (2, (7, 8, 4))]
+    # As many numbers as one part has: the other is dropped, and its vectors are made again.
+    monkeypatch.setattr(arc_encoder, "KEPT_NUMBERS", small.kept_parts[2, (7, 8, 4)].numel())
+    small.passage_vectors((7, 8, 5), 2, "continue")
+    assert list(small.kept_parts) == [(2, (7, 8, 5))]
 
 
 def test_every_method_writes_the_same(lm):

@@ -26,6 +26,8 @@ KIND = artefact.ArtefactKind("arc-encoder", "ARC-Encoder", "arc_encoder.safetens
 
 KEPT = 512
 """Parts of passages whose vectors are kept, those that were asked for last."""
+KEPT_NUMBERS = 1 << 24
+"""Numbers of these parts together, at most: 64 MiB."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +183,13 @@ class ArcEncoder:
         # Moved to the end at each use: what was not used for longest is dropped first.
         self.kept_parts[name] = made
         self.kept_parts.move_to_end(name)
-        if len(self.kept_parts) > KEPT:
+        # At published sizes a part is two megabytes: parts alone are no bound of memory.
+        while len(self.kept_parts) > KEPT or self._kept_numbers() > KEPT_NUMBERS:
             self.kept_parts.popitem(last=False)
         return made
+
+    def _kept_numbers(self) -> int:
+        return sum(made.numel() for made in self.kept_parts.values())
 
 
 def new_decoder_tensors(s: ArcEncoderSizes, seed: int, spread: float) -> dict[str, Tensor]:
