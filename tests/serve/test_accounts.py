@@ -152,7 +152,7 @@ def test_only_a_front_says_whose_request_it_is(replica):
         await send({"type": "http.response.body", "body": b""})
 
     app = AccessGate(endpoint, KEYS, ServerMetrics(), local=False, replica=replica)
-    headers = {"authorization": f"Bearer {KEYS[1]}", HEADER: "key-7 10.1.2.3"}
+    headers = {"authorization": f"Bearer {KEYS[1]}", HEADER: "key-7,10.1.2.3"}
     assert TestClient(app).get("/v1/models", headers=headers).status_code == 204
     assert seen[0].credential == ("key-7" if replica else "key-1")
     assert (seen[0].address == "10.1.2.3") is replica

@@ -105,6 +105,14 @@ def test_what_was_accepted_becomes_the_tree(counted):
     assert json.loads((out / "training.json").read_text())["shape"] == told["shape"]
 
 
+def test_prompts_that_fill_the_context_are_refused(tmp_path):
+    model = micro.write(tmp_path / "model")
+    (tmp_path / "own.txt").write_text("\n\n".join(f"{i} " * 300 for i in range(40)))
+    spec = DraftTreeSpec(str(tmp_path / "out"), str(model), str(tmp_path / "own.txt"), each=2)
+    with pytest.raises(RequestError, match=r"with a context of \d+ tokens: no prompt fits"):
+        count_draft_tree(spec)
+
+
 def test_counts_come_back_as_they_were_kept(tmp_path):
     tree = DraftTreeCounts(COUNTS, TokenVocabulary(5, frozenset(), "x"))
     draft_tree.save(tmp_path, tree, {"target": "a"})

@@ -312,6 +312,28 @@ def test_the_command_keeps_every_count(tmp_path):
     assert (len(table.key_M), table.order) == (told["contexts"], 4)
     # Every token of the text that has one before it was counted once behind each known context.
     assert int(table.count_P.sum()) > told["tokens"] > 0
+    (tmp_path / "own.txt").write_text("a\n\nb\n\na")
+    with pytest.raises(ValueError, match="3 samples in which no token follows another"):
+        train_ngrams(spec)
+
+
+def test_counts_whose_places_wrap_around_are_refused(tmp_path):
+    """Differences of such starts are all positive in 64 bits, and yet the places lie outside of the table."""
+    far = (1 << 63) - 1
+    start = [0, far, -far, -1]
+    artefact.save_artefact(
+        tmp_path,
+        ngram_counts.KIND,
+        {
+            "key": torch.arange(4).to(torch.uint64),
+            "start": torch.tensor(start),
+            "follower": torch.zeros(4, dtype=torch.int32),
+            "count": torch.ones(4, dtype=torch.int32),
+        },
+        {"order": 1, "contexts": 4, "pairs": 4, "vocab_size": 5, "tokenizer": ""},
+    )
+    with pytest.raises(ValueError, match="contexts and counts do not go together"):
+        ngram_counts.load(tmp_path)
 
 
 def test_published_counts_reach_the_search():

@@ -424,6 +424,25 @@ def test_it_is_trained_and_the_engine_reads_as_in_training(trained):
     torch.testing.assert_close(law_at_end(shown, ids).float(), want, atol=5e-3, rtol=0.0)
 
 
+def test_a_step_without_a_merge_is_taken(trained, tmp_path):
+    """No pair is one word with the next here, and nothing else is learned: there is a loss all the same."""
+    spec, _ = trained
+    (tmp_path / "own.txt").write_text(
+        "\n\n".join(" ".join(Random(i).choices("abcdefgh", k=40)) for i in range(300)), "utf-8"
+    )
+    told = training.train_hypernetwork(
+        replace(
+            spec,
+            out=str(tmp_path / "h"),
+            data=str(tmp_path / "own.txt"),
+            boundary="word",
+            known=0.0,
+            steps=1,
+        )
+    )
+    assert told["means"] == told["trained"]
+
+
 def test_trained_tensors_begin_as_they_should():
     s = HypernetworkSizes(4, BidirectionalEncoder(16, 1, 2, 4), 32)
     t = new_hypernetwork_tensors(s, 0)

@@ -27,7 +27,7 @@ from polydec.models.sessions import checkpoint, sources
 
 READ_NO_STATES = {
     *("ngrams", "ngram-counts", "draft-tree"),
-    *("filter", "reward", "value", "block-drafter", "text-router"),
+    *("filter", "reward", "value", "block-drafter", "text-router", "plan-extractor"),
 }
 OTHERS_LAYOUT = [
     name

@@ -81,6 +81,11 @@ def _keep(
     # Counting takes seconds, so there is no state to resume from.
     if spec.as_counted:
         table = count_every_continuation(samples, spec.order, vocab)
+        # A file without a context could not be read back.
+        if not len(table.key_M):
+            raise RequestError(
+                f"the text is {len(samples)} samples in which no token follows another: it must have one of 2 tokens or more"
+            )
     else:
         table = count_ngrams(samples, spec, vocab)
     result: dict[str, Any] = {

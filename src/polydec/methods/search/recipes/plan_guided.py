@@ -65,6 +65,8 @@ def build(
     from polydec.models.learned.kinds.plan_extractor import PlanExtractor
     from polydec.models.learned.kinds.reward import TextReward
 
+    # Every plan marks the prompt in another way, so that all of it is read anew.
+    kit.read_prompt("plan-guided", plans > 0)
     # A reward is taken where one happens to be loaded; none is needed.
     judge = None if own else kit.find_artefact(TextReward)
     return PlanGuidedSearch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from polydec.base.errors import MissingError
 from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
@@ -73,7 +74,14 @@ def build(
     # under the law before the greedy rule.
     baseline = kit.target if own else kit.drafting
     reward = kit.needed_artefact(TextReward)
-    other = kit.needed_artefact(TextReward, lambda x: x is not reward).judge if indirect else None
+    other = None
+    if indirect:
+        try:
+            other = kit.needed_artefact(TextReward, lambda x: x is not reward).judge
+        except MissingError:
+            raise MissingError(
+                f"indirect is {indirect:g}: it needs a second reward (--with DIR), the one that the draft model was aligned to"
+            ) from None
     return TransferQSearch(
         drop_greedy_rule(kit.target),
         reward.judge,
