@@ -23,7 +23,14 @@ from polydec.lab.train.plan_likelihood import marked_pairs, plan_likelihood_loss
 from polydec.lab.train.rouge import lower_case_words, mean_rouge, rouge_f1
 from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
 from polydec.lab.train.tokens import byte_level_pieces, train_tokenizer
-from polydec.models.nets.plan_pointer import FIRST, STOP, PointerSizes
+from polydec.models.learned.kinds.plan_extractor import clause_batch
+from polydec.models.nets.plan_pointer import (
+    FIRST,
+    STOP,
+    PointerSizes,
+    clause_salience,
+    read_clause_items,
+)
 from polydec.models.text.clauses import clause_spans, mark_clauses
 
 SOURCE = "The mill sold nine boats. Rain fell all day, and the road was shut; a fox ran. Hello"
@@ -50,6 +57,12 @@ def test_clauses_hold_every_token_and_end_with_marks_of_punctuation(tokenizer):
     assert clause_spans(ids, pieces, 2) == spans[:2]
     assert clause_spans(range(19), None, 254) == ((0, 8), (8, 16), (16, 19))
     assert clause_spans((), pieces, 254) == ()
+
+
+def test_a_comma_ends_a_clause_of_four_tokens_and_no_shorter_one():
+    pieces = (b"a", b",", b" b", b".")
+    assert clause_spans((0, 0, 1, 2, 3), pieces, 254) == ((0, 5),)
+    assert clause_spans((0, 0, 0, 1, 2, 3), pieces, 254) == ((0, 4), (4, 6))
 
 
 def test_marks_stand_around_the_clauses_that_are_chosen_in_the_order_of_the_text():
@@ -147,6 +160,9 @@ def test_the_loss_of_marks_is_likelihood_twice_and_unlikelihood_of_wrong_ones():
     told = [chance(s) for s in (1.45, 1.65, 1.61)]
     meant = -math.log(told[0]) - math.log(told[1]) - math.log(1 - told[2])
     assert float(loss) == pytest.approx(meant, rel=1e-5)
+    # Labels are smoothed where a law is learned, not where a token is unlearned.
+    soft, _ = plan_likelihood_loss(score, [PAIR], (1, 2), 0.3, np.random.default_rng(0))
+    assert float(soft - loss) == pytest.approx(0.3 * 11 / 12 * (1.45 + 1.65), rel=1e-4)
     # Where no other plan is there, nothing is unlearned.
     whole = PlannedPair((5, 6), (9,), ((0, 2),), (0,), (1.0,))
     assert marked_pairs([whole], (1, 2), np.random.default_rng(0))[2] == []
@@ -166,6 +182,15 @@ def test_what_points_learns_plans_and_salience_whatever_stands_beside_a_pair():
     alone = [plan_loss(network, [p], (1, 2), 0.0) for p in PAIRS]
     mean = sum(float(x.detach()) * n for x, _, n in alone) / count
     assert float(nats.detach()) == pytest.approx(mean, rel=1e-4)
+    # The rest is what the law of salience is away from ten times the true one, a mean over pairs.
+    away = 0.0
+    for p in PAIRS:
+        read = clause_batch([(p.source, p.spans)], (1, 2))
+        items, _ = read_clause_items(SIZES, network.named_weights, *read)
+        said = clause_salience(network.named_weights, items)[0, FIRST:].log_softmax(-1)
+        meant = (10 * torch.tensor(p.salience)).log_softmax(-1)
+        away += float((meant.exp() * (meant - said)).sum().detach()) / len(PAIRS)
+    assert float((loss - nats).detach()) == pytest.approx(away, rel=1e-4)
     # Salience is told by its own head, which plans do not teach.
     loss.backward()
     names = list(network.names)
@@ -173,6 +198,14 @@ def test_what_points_learns_plans_and_salience_whatever_stands_beside_a_pair():
     network.zero_grad()
     plan_loss(network, PAIRS, (1, 2), 0.0)[1].backward()
     assert float(network.tensors[names.index("salience")].grad.abs().max()) == 0.0
+
+
+def test_a_clause_is_the_mean_of_its_tokens_and_its_marks():
+    id_BT, there_BT, share_BNT = clause_batch([((7, 8, 9), ((0, 1), (1, 3))), ((7,), ())], (1, 2))
+    assert id_BT.tolist() == [[1, 7, 2, 1, 8, 9, 2], [7, 0, 0, 0, 0, 0, 0]]
+    assert there_BT.sum(1).tolist() == [7, 1]
+    assert torch.equal(share_BNT[0], torch.tensor([[1 / 3] * 3 + [0] * 4, [0] * 3 + [1 / 4] * 4]))
+    assert not share_BNT[1].any()
 
 
 def test_a_pointer_learns_what_it_is_shown():

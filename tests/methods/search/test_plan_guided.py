@@ -28,7 +28,7 @@ from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch
 from polydec.methods.search.loop.plan_guided import PlanBounds, PlanGuidedSearch
 from polydec.methods.search.loop.ranking import LIKELIEST
 from polydec.models.learned.kinds import plan_extractor
-from polydec.models.nets.plan_pointer import FIRST, STOP, pointer_logits
+from polydec.models.nets.plan_pointer import DOCUMENT, FIRST, STOP, pointer_logits
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.models.sessions.lm import CausalLaw
 
@@ -54,6 +54,7 @@ def plan_steps(items, plan):
         logits = pointer_logits(
             EXTRACTOR.sizes, EXTRACTOR.tensors, items, torch.ones(items.shape[:2]).bool(), given
         )[0, -1]
+        assert logits[DOCUMENT] == -math.inf, "no plan points at the whole text"
         logits[[FIRST + x for x in plan[:i]]] = -math.inf
         yield logits, plan[i] + FIRST if i < len(plan) else STOP
 
@@ -174,6 +175,10 @@ def test_the_model_judges_texts_by_the_source_without_marks(source):
     scores = [mean_of(r.token_ids, source) for r in got]
     assert [r.score for r in got] == pytest.approx(scores, abs=1e-5)
     assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
+    # Without a power of its length a text has the sum of its tokens.
+    best = answers(search(judge_penalty=0.0), prompt=source)[0]
+    whole = mean_of(best.token_ids, source) * len(best.token_ids)
+    assert best.score == pytest.approx(whole, abs=1e-5)
 
 
 def test_at_weight_0_and_at_one_plan_the_likeliest_plan_speaks():
