@@ -118,14 +118,21 @@ def test_counts_come_back_as_they_were_kept(tmp_path):
     draft_tree.save(tmp_path, tree, {"target": "a"})
     back = draft_tree.load(tmp_path)
     assert (dict(back.accepted), back.vocab.size) == (COUNTS, 5)
-    artefact.save_artefact(
-        tmp_path,
-        draft_tree.KIND,
-        {
-            "rank": draft_tree.torch.tensor([[-1, 0]]),
-            "accepted": draft_tree.torch.tensor([3]),
-        },
-        {"places": 1, "levels": 2, "vocab_size": 5, "tokenizer": "x"},
-    )
-    with pytest.raises(FileError, match="a place in it is no path of ranks"):
+
+
+@pytest.mark.parametrize(
+    "rank, why",
+    [
+        ([[-1, 0], [1, 0]], "a place in it is no path of ranks"),
+        ([[0, -1], [0, -1]], "stands in it twice"),
+    ],
+)
+def test_damaged_counts_are_refused(tmp_path, rank, why):
+    tensors = {
+        "rank": draft_tree.torch.tensor(rank),
+        "accepted": draft_tree.torch.tensor([3, 2]),
+    }
+    sizes = {"places": 2, "levels": 2, "vocab_size": 5, "tokenizer": "x"}
+    artefact.save_artefact(tmp_path, draft_tree.KIND, tensors, sizes)
+    with pytest.raises(FileError, match=why):
         draft_tree.load(tmp_path)

@@ -126,5 +126,8 @@ def load(path: str | Path) -> DraftTreeCounts:
             # A rank above 63 has no place in a shape's child counts.
             if not place or count < 0 or not all(0 <= r < 64 for r in place):
                 raise FileError("a place in it is no path of ranks from 0 to 63 with a count")
+            # One of two counts would be lost without a word.
+            if place in accepted:
+                raise FileError(f"the place {place} stands in it twice")
             accepted[place] = count
         return DraftTreeCounts(accepted, TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer))
