@@ -165,7 +165,9 @@ def test_a_second_reward_is_that_of_the_baseline():
     options = {"indirect": 2.0}
     made = build("transfer-q-star", target, None, options, artefacts=rewards)[0]
     assert (made.reward, made.baseline_reward, made.indirect) == (count, len, 2.0)
-    with pytest.raises(MissingError, match="indirect is 2: it needs a second reward"):
+    with pytest.raises(
+        MissingError, match="indirect is 2, and beside the first one there is no reward"
+    ):
         build("transfer-q-star", target, None, options, artefacts=rewards[:1])
     with pytest.raises(RequestError, match=r"indirect is 1\.0, and a second reward is not given"):
         TransferQSearch(target, count, indirect=1.0)

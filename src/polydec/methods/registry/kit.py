@@ -194,12 +194,15 @@ class Kit:
         except PolydecError:
             return None
 
-    def needed_artefact(self, kind: type[A], which: Callable[[A], bool] = any_one) -> A:
+    def needed_artefact(
+        self, kind: type[A], which: Callable[[A], bool] = any_one, asked_by: str = ""
+    ) -> A:
         """An artefact of a type, which is noted in `read`.
 
         Args:
             kind: The type.
             which: Says of each whether it will do.
+            asked_by: How the sentence begins where there is none: the option that asks. Default "".
 
         Returns:
             The first one that fits the models.
@@ -222,7 +225,7 @@ class Kit:
                 self.read.append(trained)
                 return trained
         raise wrong or MissingError(
-            f"there is no {kind.kind}: name one (--with DIR); `{kind.made_by}` makes one"
+            f"{asked_by}there is no {kind.kind}: name one (--with DIR); `{kind.made_by}` makes one"
         )
 
     def without_foreign_draft(self) -> Kit:

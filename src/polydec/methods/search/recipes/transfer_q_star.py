@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.errors import MissingError
 from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
@@ -74,14 +73,12 @@ def build(
     # under the law before the greedy rule.
     baseline = kit.target if own else kit.drafting
     reward = kit.needed_artefact(TextReward)
-    other = None
-    if indirect:
-        try:
-            other = kit.needed_artefact(TextReward, lambda x: x is not reward).judge
-        except MissingError:
-            raise MissingError(
-                f"indirect is {indirect:g}: it needs a second reward (--with DIR), the one that the draft model was aligned to"
-            ) from None
+    asked_by = f"indirect is {indirect:g}, and beside the first one "
+    other = (
+        kit.needed_artefact(TextReward, lambda x: x is not reward, asked_by).judge
+        if indirect
+        else None
+    )
     return TransferQSearch(
         drop_greedy_rule(kit.target),
         reward.judge,
