@@ -1,12 +1,17 @@
 """A Llama of a few thousand weights with a tokenizer of its own, as a directory: for tests of everything around a model."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
 
-from polydec import load
+from polydec import Ask, Engine, load
 from polydec.api import LoadedModel
+from polydec.core.protocols import Target
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.examples import example_artefacts
 from polydec.methods.economics.costs import PassCosts
 from polydec.models.sessions import sources
@@ -90,9 +95,9 @@ def masked(path: Path, name: str) -> str:
     return str(path)
 
 
-def trained(folder: Path, draft_seed: int = 1) -> LoadedModel:
+def trained(folder: Path, draft_seed: int = 1, examples=None) -> LoadedModel:
     """A model with a draft and one of everything that can be trained for it, on the torch path with one thread. draft_seed: 0
-    for a draft that is the model itself."""
+    for a draft that is the model itself; examples: of one kind of artefact, where no other is wanted."""
     torch.set_num_threads(1)
     lm = load(
         str(write(folder / "a", hidden=64)),
@@ -100,6 +105,25 @@ def trained(folder: Path, draft_seed: int = 1) -> LoadedModel:
         dtype="float32",
     )
     width = lm.draft.lm.network.config.width
-    lm = type(lm)(lm.checkpoint, lm.draft, example_artefacts(lm.checkpoint.lm.vocab, width))
+    vocab = lm.checkpoint.lm.vocab
+    artefacts = (
+        example_artefacts(vocab, width) if examples is None else examples(vocab, width, width)
+    )
+    lm = type(lm)(lm.checkpoint, lm.draft, artefacts)
     vars(lm)["costs"] = PassCosts()  # instead of measuring
     return lm
+
+
+def completed_ids(engine: Engine, asks: Iterable[Ask]) -> list[list[tuple[int, ...]]]:
+    """The token ids of all choices of requests that are decoded together."""
+    tickets = [engine.submit(each) for each in asks]
+    while engine.step():
+        pass
+    return [[choice.token_ids for choice in t.completion().choices] for t in tickets]
+
+
+def law_at_end(target: Target, prompt: Sequence[int]) -> Tensor:
+    """The law of the token behind a prompt, as log-probabilities."""
+    session = target.open_session(prompt)
+    asked = session.score_draft(Draft.chain_draft(prompt[-1]), ScoreRequest())
+    return run_coroutines([asked])[0].logprob_row(0)

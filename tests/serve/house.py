@@ -39,3 +39,12 @@ def served(loaders, drain=0.2, **given):
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server does not end"
+
+
+def wait_until(holds):
+    """Wait until something holds that another thread brings about."""
+    for _ in range(10_000):
+        if holds():
+            return
+        time.sleep(0.002)
+    raise AssertionError("it never came")

@@ -11,7 +11,7 @@ pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 pytest.importorskip("httpx", reason="polydec[serve] is not installed")
 
 import httpx
-from house import served
+from house import served, wait_until
 from starlette.testclient import TestClient
 
 from polydec.base.errors import RequestError
@@ -195,9 +195,7 @@ def test_a_quota_counts_texts_that_a_search_throws_away(lm):
 
         assert one.post("/v1/completions", json=SEARCHED).json()["usage"]["total_tokens"] == 43
         # What was used is counted once the answer has gone out.
-        end = time.monotonic() + 30
-        while not taken() and time.monotonic() < end:
-            time.sleep(0.005)
+        wait_until(taken)
         whole = taken()
         assert whole >= 3 + 4 * 40, "the texts that lost a vote cost nothing"
         # Whoever leaves before the end pays for what was written until then.

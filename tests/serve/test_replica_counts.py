@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 pytest.importorskip("httpx", reason="polydec[serve] is not installed")
 import httpx
-from house import served
+from house import served, wait_until
 
 from polydec.serve.clients import ClientIdentity, from_header
 from polydec.serve.quotas import ApiKey, KeyQuota
@@ -60,14 +59,6 @@ def front_of_two(lm, **given):
             server.should_exit = True
             thread.join(30)
             assert not thread.is_alive(), "the front does not end"
-
-
-def wait_until(holds):
-    for _ in range(10_000):
-        if holds():
-            return
-        time.sleep(0.002)
-    raise AssertionError("it never came")
 
 
 def client(url, key=ONE):

@@ -17,7 +17,6 @@ from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.specs.context import ContextSpec
 from polydec.laws.targets.augmented import CacheAugmentationMaker
 from polydec.laws.targets.thinking import LatentPrefixTarget
-from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import steer
 from polydec.models.learned.kinds import coprocessor
 from polydec.models.learned.kinds.coprocessor import examples, grouped_attention_mask
@@ -32,16 +31,8 @@ WAY = "cache-augmentation"
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
-    torch.set_num_threads(1)
-    at = tmp_path_factory.mktemp("augmented")
-    lm = load(
-        str(micro.write(at / "a", hidden=64)),
-        draft=str(micro.write(at / "b", seed=1, hidden=64)),
-        dtype="float32",
-    )
-    lm = LoadedModel(lm.checkpoint, lm.draft, examples(lm.checkpoint.lm.vocab, 64, 64))
+    lm = micro.trained(tmp_path_factory.mktemp("augmented"), examples=examples)
     lm.artefacts[0].check_fit(lm.checkpoint.lm, None)
-    vars(lm)["costs"] = PassCosts()
     return lm
 
 
@@ -51,11 +42,7 @@ def ask(**fields):
 
 
 def texts(lm, asks, **limits):
-    engine = Engine(lm, **limits)
-    tickets = [engine.submit(a) for a in asks]
-    while engine.step():
-        pass
-    return [[c.token_ids for c in t.completion().choices] for t in tickets]
+    return micro.completed_ids(Engine(lm, **limits), asks)
 
 
 async def no_rows(checker):

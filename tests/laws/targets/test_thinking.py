@@ -7,14 +7,13 @@ import pytest
 import torch
 
 import micro
-from polydec import Ask, Engine, Sampling, Soft, load
+from polydec import Ask, Engine, Sampling, Soft
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.lab.testing.check_target import TargetChecker, check_target
 from polydec.laws.targets.continuous_thoughts import ContinuousThoughtMaker
 from polydec.laws.targets.hidden_thought import HiddenThoughtMaker
 from polydec.laws.targets.thinking import LatentPrefixTarget
-from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import steer
 from polydec.models.learned.kinds import thought as thoughts_file
 from polydec.models.learned.kinds.thought import ThoughtProjection, examples
@@ -38,17 +37,7 @@ HIDDEN = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
-    torch.set_num_threads(1)
-    at = tmp_path_factory.mktemp("thinking")
-    lm = load(
-        str(micro.write(at / "a", hidden=64)),
-        draft=str(micro.write(at / "b", seed=1, hidden=64)),
-        dtype="float32",
-    )
-    vocab = lm.checkpoint.lm.vocab
-    lm = LoadedModel(lm.checkpoint, lm.draft, examples(vocab, 64, 64))
-    vars(lm)["costs"] = PassCosts()  # instead of measuring
-    return lm
+    return micro.trained(tmp_path_factory.mktemp("thinking"), examples=examples)
 
 
 def ask(**fields):
@@ -58,10 +47,7 @@ def ask(**fields):
 
 def texts(lm, asks, **limits):
     engine = Engine(lm, **limits)
-    tickets = [engine.submit(a) for a in asks]
-    while engine.step():
-        pass
-    return [[c.token_ids for c in t.completion().choices] for t in tickets], engine
+    return micro.completed_ids(engine, asks), engine
 
 
 def by_hand(law, prompt, count):

@@ -11,8 +11,6 @@ from torch.nn import functional as F
 import micro
 from polydec import Ask, Engine, Sampling, load
 from polydec.base.errors import FileError, RequestError
-from polydec.core.scheduler import run_coroutines
-from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_target import TargetChecker, check_target
 from polydec.lab.train import page_reader
 from polydec.lab.train.context import train_context
@@ -20,7 +18,6 @@ from polydec.lab.train.contexts import arc_encoder as training
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.specs.context import ContextSpec
 from polydec.laws.targets.pooled_passages import pool_prompt_passages
-from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import steer
 from polydec.models.learned.kinds import arc_encoder
 from polydec.models.learned.kinds.arc_encoder import balanced_group_of, examples, pooled_states
@@ -35,16 +32,7 @@ PROMPT = (5, 1, *range(20, 39), 2, 7, 1, *range(40, 45), 2, 9, 1, 30, 31, 2, 8)
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
-    torch.set_num_threads(1)
-    at = tmp_path_factory.mktemp("arc")
-    lm = load(
-        str(micro.write(at / "a", hidden=64)),
-        draft=str(micro.write(at / "b", seed=1, hidden=64)),
-        dtype="float32",
-    )
-    lm = LoadedModel(lm.checkpoint, lm.draft, examples(lm.checkpoint.lm.vocab, 64, 64))
-    vars(lm)["costs"] = PassCosts()
-    return lm
+    return micro.trained(tmp_path_factory.mktemp("arc"), examples=examples)
 
 
 async def no_rows(checker):
@@ -61,18 +49,7 @@ def ask(**fields):
 
 
 def texts(lm, asks, **limits):
-    engine = Engine(lm, **limits)
-    tickets = [engine.submit(a) for a in asks]
-    while engine.step():
-        pass
-    return [[c.token_ids for c in t.completion().choices] for t in tickets]
-
-
-def law_at_end(target, prompt):
-    session = target.open_session(prompt)
-    return run_coroutines([session.score_draft(Draft.chain_draft(prompt[-1]), ScoreRequest())])[
-        0
-    ].logprob_row(0)
+    return micro.completed_ids(Engine(lm, **limits), asks)
 
 
 def test_groups_are_balanced_and_lie_side_by_side():
@@ -138,9 +115,11 @@ def test_one_token_a_vector_without_layers_is_the_embedding(lm):
     assert torch.equal(made.passage_vectors(passage, 1, "rewrite")[-1], made.tensors["rewrite"])
     # Tokens that repeat pool to themselves, so half as many vectors are half as many tokens.
     prompt = (5, 1, 20, 20, 21, 21, 22, 22, 2, 8)
-    law = law_at_end(pool_prompt_passages(lm.checkpoint.lm, prompt, made, 2, "continue"), prompt)
+    law = micro.law_at_end(
+        pool_prompt_passages(lm.checkpoint.lm, prompt, made, 2, "continue"), prompt
+    )
     torch.testing.assert_close(
-        law, law_at_end(lm.checkpoint.lm, (5, 1, 20, 21, 22, 77, 2, 8)), atol=1e-4, rtol=0.0
+        law, micro.law_at_end(lm.checkpoint.lm, (5, 1, 20, 21, 22, 77, 2, 8)), atol=1e-4, rtol=0.0
     )
 
 
@@ -362,7 +341,7 @@ def test_the_engine_reads_as_in_training(trained):
         for row, each in enumerate(pages):
             text = f"{page_reader.OPENING}{each.text}{page_reader.CLOSING}?{each.asked[0][0]}"
             ids = tuple(lm.encode_prompt(text, raw=True))
-            got = law_at_end(read(lm, 0, prompt=ids), ids)
+            got = micro.law_at_end(read(lm, 0, prompt=ids), ids)
             torch.testing.assert_close(got.float(), want[row], atol=2e-3, rtol=0.0)
     assert all(torch.equal(x, shared[1][n]) for n, x in shared[0].items()), "one encoder for both"
     words = page_reader.load_page_reader(out / "words")

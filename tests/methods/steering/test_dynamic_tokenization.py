@@ -13,8 +13,6 @@ from torch.nn import functional as F
 import micro
 from polydec import Ask, Engine, Sampling, load
 from polydec.base.errors import FileError, RequestError
-from polydec.core.scheduler import run_coroutines
-from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_target import TargetChecker, check_target
 from polydec.lab.train import hypernetwork as training
 from polydec.lab.train.hypernetwork import HypernetworkModel, KnownTokens
@@ -43,16 +41,7 @@ TEXT = "The grey foxes and the greyer foxes saw the quietest foxes by the river"
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
-    torch.set_num_threads(1)
-    at = tmp_path_factory.mktemp("merged")
-    lm = load(
-        str(micro.write(at / "a", hidden=64)),
-        draft=str(micro.write(at / "b", seed=1, hidden=64)),
-        dtype="float32",
-    )
-    lm = LoadedModel(lm.checkpoint, lm.draft, examples(lm.checkpoint.lm.vocab, 64, 64))
-    vars(lm)["costs"] = PassCosts()
-    return lm
+    return micro.trained(tmp_path_factory.mktemp("merged"), examples=examples)
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +63,7 @@ def ask(**fields):
 
 
 def texts(lm, asks, **limits):
-    engine = Engine(lm, **limits)
-    tickets = [engine.submit(a) for a in asks]
-    while engine.step():
-        pass
-    return [[c.token_ids for c in t.completion().choices] for t in tickets]
-
-
-def law_at_end(target, prompt):
-    session = target.open_session(prompt)
-    return run_coroutines([session.score_draft(Draft.chain_draft(prompt[-1]), ScoreRequest())])[
-        0
-    ].logprob_row(0)
+    return micro.completed_ids(Engine(lm, **limits), asks)
 
 
 # merges
@@ -221,7 +199,10 @@ def test_vectors_that_are_a_token_s_own_give_its_law(lm, prompt):
         )
     )
     torch.testing.assert_close(
-        law_at_end(shown, prompt), law_at_end(lm.checkpoint.lm, other), atol=1e-4, rtol=0.0
+        micro.law_at_end(shown, prompt),
+        micro.law_at_end(lm.checkpoint.lm, other),
+        atol=1e-4,
+        rtol=0.0,
     )
 
 
@@ -421,7 +402,7 @@ def test_it_is_trained_and_the_engine_reads_as_in_training(trained):
         assert len(begin) == 1
         states = net.unit_states(begin[0], [[*rest, ids[-1:]]])
         want = net.model.token_logits(states[0, -1]).log_softmax(-1)
-    torch.testing.assert_close(law_at_end(shown, ids).float(), want, atol=5e-3, rtol=0.0)
+    torch.testing.assert_close(micro.law_at_end(shown, ids).float(), want, atol=5e-3, rtol=0.0)
 
 
 def test_a_step_without_a_merge_is_taken(trained, tmp_path):

@@ -24,7 +24,6 @@ from polydec.lab.train.data import held_out
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.specs.context import ContextSpec
 from polydec.laws.targets.passage_chunks import SELECTORS, ChunkSelectorInput, chunk_prompt_passages
-from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import steer
 from polydec.methods.steering.refrag import CHOOSERS
 from polydec.models.learned.kinds import chunk_encoder
@@ -41,16 +40,7 @@ PROMPT = (5, 1, *range(20, 30), 2, 7, 1, *range(40, 45), 2, 9)
 
 @pytest.fixture(scope="module")
 def lm(tmp_path_factory):
-    torch.set_num_threads(1)
-    at = tmp_path_factory.mktemp("refrag")
-    lm = load(
-        str(micro.write(at / "a", hidden=64)),
-        draft=str(micro.write(at / "b", seed=1, hidden=64)),
-        dtype="float32",
-    )
-    lm = LoadedModel(lm.checkpoint, lm.draft, examples(lm.checkpoint.lm.vocab, 64, 64))
-    vars(lm)["costs"] = PassCosts()
-    return lm
+    return micro.trained(tmp_path_factory.mktemp("refrag"), examples=examples)
 
 
 async def no_rows(checker):
@@ -74,10 +64,7 @@ def ask(**fields):
 
 def texts(lm, asks, **limits):
     engine = Engine(lm, **limits)
-    tickets = [engine.submit(a) for a in asks]
-    while engine.step():
-        pass
-    return [[c.token_ids for c in t.completion().choices] for t in tickets], engine
+    return micro.completed_ids(engine, asks), engine
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ from pydantic import Field
 from polydec.base.edge import validate_record
 from polydec.base.errors import RequestError
 from polydec.base.outside_records import StrictRecord
-from polydec.models.formats.word_config import Layers, Size, Token, WordConfig
+from polydec.models.formats.word_config import (
+    Layers,
+    Size,
+    Token,
+    WordConfig,
+    require_marks_in_vocab,
+    word_config_content,
+)
 
 MODEL_TYPE = "polydec_byte2word"
 
@@ -76,17 +83,8 @@ class ByteWordConfig:
 
     def to_json(self, *, eos: int) -> dict[str, Any]:
         """The content of config.json."""
-        # What the file must say; eps, theta and head are the same in all such models.
         own = {k: v for k, v in asdict(self).items() if k in ByteWordConfigFields.model_fields}
-        return {
-            "architectures": ["PolydecByte2Word"],
-            "model_type": MODEL_TYPE,
-            "vocab_size": self.vocab,
-            **own,
-            "ends": list(self.ends),
-            "bos_token_id": self.begin,
-            "eos_token_id": eos,
-        }
+        return word_config_content("PolydecByte2Word", MODEL_TYPE, self.vocab, own, eos)
 
 
 def read_byte_word_config(config: Mapping[str, Any]) -> ByteWordConfig:
@@ -104,12 +102,7 @@ def read_byte_word_config(config: Mapping[str, Any]) -> ByteWordConfig:
         raise RequestError(
             f"config.json: small is {f.small}: it must be a multiple of queries, {f.queries}"
         )
-    # Marks are pieces, too.
-    if max(f.begin, *f.ends) >= f.vocab_size:
-        raise RequestError(
-            f"config.json: begin and ends must lie below vocab_size, {f.vocab_size}: "
-            f"the largest is {max(f.begin, *f.ends)}"
-        )
+    require_marks_in_vocab(f.begin, f.ends, f.vocab_size)
     return ByteWordConfig(
         f.vocab_size,
         f.begin,

@@ -367,7 +367,29 @@ class ChunkEncoderFields(StrictFields):
         return self
 
 
-class ArcEncoderFields(StrictFields):
+class LlamaLayersFields(StrictFields):
+    """What a config says of layers of Llama's kind that are not the target's own."""
+
+    width: Annotated[int, Field(ge=2, le=1 << 16)]
+    layers: Annotated[int, Field(ge=1, le=1024)]
+    heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
+    inner: Annotated[int, Field(ge=1, le=1 << 18)]
+    theta: Annotated[float, Field(gt=0.0, le=1e12)]
+    eps: Annotated[float, Field(gt=0.0, le=1.0)]
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        # Rotary angles turn pairs of dimensions, so a head has an even number of them.
+        if self.width % (2 * self.heads) or self.heads % self.kv_heads:
+            raise FileError(
+                f"width is {self.width}, heads {self.heads} and kv_heads {self.kv_heads}: width must be an even multiple of "
+                "heads, and heads a multiple of kv_heads"
+            )
+        return self
+
+
+class ArcEncoderFields(LlamaLayersFields):
     """config.json of an encoder that pools passages.
 
     Attributes:
@@ -383,41 +405,10 @@ class ArcEncoderFields(StrictFields):
     tokenizer: Annotated[str, Field(max_length=100)]
     chunk: Annotated[int, Field(ge=1, le=1 << 16)]
     factor: Annotated[int, Field(ge=1, le=64)]
-    width: Annotated[int, Field(ge=2, le=1 << 16)]
-    layers: Annotated[int, Field(ge=1, le=1024)]
-    heads: Annotated[int, Field(ge=1, le=1 << 12)]
-    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
-    inner: Annotated[int, Field(ge=1, le=1 << 18)]
-    theta: Annotated[float, Field(gt=0.0, le=1e12)]
-    eps: Annotated[float, Field(gt=0.0, le=1.0)]
     bottleneck: Annotated[int, Field(ge=1, le=1 << 16)]
     target: Annotated[int, Field(ge=1, le=1 << 20)]
     opening: Id
     closing: Id
-
-    @model_validator(mode="after")
-    def _divides(self) -> ArcEncoderFields:
-        require_llama_heads(self.width, self.heads, self.kv_heads)
-        return self
-
-
-def require_llama_heads(width: int, heads: int, kv_heads: int) -> None:
-    """Check that heads of layers fit their width.
-
-    Args:
-        width: Of the states.
-        heads: Of queries.
-        kv_heads: Of keys.
-
-    Raises:
-        FileError: They do not.
-    """
-    # Rotary angles turn pairs of dimensions, so a head has an even number of them.
-    if width % (2 * heads) or heads % kv_heads:
-        raise FileError(
-            f"width is {width}, heads {heads} and kv_heads {kv_heads}: width must be an even multiple of "
-            "heads, and heads a multiple of kv_heads"
-        )
 
 
 class HypernetworkFields(StrictFields):
@@ -445,22 +436,10 @@ class HypernetworkFields(StrictFields):
         return self
 
 
-class CoprocessorFields(StrictFields):
+class CoprocessorFields(LlamaLayersFields):
     """config.json of a coprocessor. count: vectors that it makes."""
 
     count: Annotated[int, Field(ge=1, le=64)]
-    width: Annotated[int, Field(ge=2, le=1 << 16)]
-    layers: Annotated[int, Field(ge=1, le=1024)]
-    heads: Annotated[int, Field(ge=1, le=1 << 12)]
-    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
-    inner: Annotated[int, Field(ge=1, le=1 << 18)]
-    theta: Annotated[float, Field(gt=0.0, le=1e12)]
-    eps: Annotated[float, Field(gt=0.0, le=1.0)]
-
-    @model_validator(mode="after")
-    def _divides(self) -> CoprocessorFields:
-        require_llama_heads(self.width, self.heads, self.kv_heads)
-        return self
 
 
 class FilterFields(StrictFields):
@@ -520,25 +499,13 @@ class StepRewardFields(StrictFields):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
-class TextRouterFields(StrictFields):
+class TextRouterFields(LlamaLayersFields):
     """config.json of a router that reads the text. head: numbers between the state and the chance."""
 
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
     tokenizer: Annotated[str, Field(max_length=100)]
-    width: Annotated[int, Field(ge=2, le=1 << 16)]
-    layers: Annotated[int, Field(ge=1, le=1024)]
-    heads: Annotated[int, Field(ge=1, le=1 << 12)]
-    kv_heads: Annotated[int, Field(ge=1, le=1 << 12)]
-    inner: Annotated[int, Field(ge=1, le=1 << 18)]
     context: Annotated[int, Field(ge=2, le=1 << 24)]
-    theta: Annotated[float, Field(gt=0.0, le=1e12)]
-    eps: Annotated[float, Field(gt=0.0, le=1.0)]
     head: Annotated[int, Field(ge=1, le=1 << 16)]
-
-    @model_validator(mode="after")
-    def _divides(self) -> TextRouterFields:
-        require_llama_heads(self.width, self.heads, self.kv_heads)
-        return self
 
 
 class LayerFields(StrictFields):

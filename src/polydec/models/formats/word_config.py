@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -73,17 +73,52 @@ class WordConfig:
 
     def to_json(self, *, eos: int) -> dict[str, Any]:
         """The content of config.json."""
-        # What the file must say; eps, theta and head are the same in all such models.
         own = {k: v for k, v in asdict(self).items() if k in WordConfigFields.model_fields}
-        return {
-            "architectures": ["PolydecWordPooled"],
-            "model_type": MODEL_TYPE,
-            "vocab_size": self.vocab,
-            **own,
-            "ends": list(self.ends),
-            "bos_token_id": self.begin,
-            "eos_token_id": eos,
-        }
+        return word_config_content("PolydecWordPooled", MODEL_TYPE, self.vocab, own, eos)
+
+
+def word_config_content(
+    architecture: str, model_type: str, vocab: int, own: Mapping[str, Any], eos: int
+) -> dict[str, Any]:
+    """Make the content of config.json of a model that reads words.
+
+    Args:
+        architecture: Its name there.
+        model_type: Its type there.
+        vocab: Tokens and marks.
+        own: What the file must say besides, the marks `begin` and `ends` among it.
+        eos: The mark behind a text.
+
+    Returns:
+        The content, which other programs read as far as they know its fields.
+    """
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "vocab_size": vocab,
+        **own,
+        "ends": list(own["ends"]),
+        "bos_token_id": own["begin"],
+        "eos_token_id": eos,
+    }
+
+
+def require_marks_in_vocab(begin: int, ends: Sequence[int], vocab: int) -> None:
+    """Check that marks are rows of the embedding table, too.
+
+    Args:
+        begin: The mark before a text.
+        ends: Tokens that end a word, at least one.
+        vocab: Rows of the table.
+
+    Raises:
+        RequestError: They are not.
+    """
+    largest = max(begin, *ends)
+    if largest >= vocab:
+        raise RequestError(
+            f"config.json: begin and ends must lie below vocab_size, {vocab}: the largest is {largest}"
+        )
 
 
 def read_word_config(config: Mapping[str, Any]) -> WordConfig:
@@ -97,9 +132,7 @@ def read_word_config(config: Mapping[str, Any]) -> WordConfig:
         # The head's size is fixed: widths must be multiples of it.
         if width % WordConfig.head:
             raise RequestError(f"config.json: {name} is {width}: it must be a multiple of 32")
-    # Marks are rows of the embedding table, too.
-    if max(f.begin, *f.ends) >= f.vocab_size:
-        raise RequestError("config.json: begin and ends must lie below vocab_size")
+    require_marks_in_vocab(f.begin, f.ends, f.vocab_size)
     return WordConfig(
         f.vocab_size,
         f.begin,

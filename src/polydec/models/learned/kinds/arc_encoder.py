@@ -20,6 +20,7 @@ from polydec.models.formats import edge
 from polydec.models.formats.fields import ArcEncoderFields
 from polydec.models.learned import artefact
 from polydec.models.learned.passages import PassageMarks
+from polydec.models.learned.recent_tensors import recent_tensor
 from polydec.models.learned.skeleton import LlamaLayers
 
 KIND = artefact.ArtefactKind("arc-encoder", "ARC-Encoder", "arc_encoder.safetensors", "context")
@@ -174,22 +175,13 @@ class ArcEncoder:
         return F.linear(torch.cat([*parts, behind]), self.tensors["up"])
 
     def _part_states(self, part: tuple[int, ...], factor: int) -> Tensor:
-        name = (factor, part)
-        made = self.kept_parts.get(name)
-        if made is None:
+        def encoded() -> Tensor:
             # One part a pass: in a batch, sums could be rounded in another way.
             state = pooled_states(self.sizes, self.tensors, torch.tensor([part]), factor)[0]
-            made = F.linear(state, self.tensors["down"])
-        # Moved to the end at each use: what was not used for longest is dropped first.
-        self.kept_parts[name] = made
-        self.kept_parts.move_to_end(name)
-        # At published sizes a part is two megabytes: parts alone are no bound of memory.
-        while len(self.kept_parts) > KEPT or self._kept_numbers() > KEPT_NUMBERS:
-            self.kept_parts.popitem(last=False)
-        return made
+            return F.linear(state, self.tensors["down"])
 
-    def _kept_numbers(self) -> int:
-        return sum(made.numel() for made in self.kept_parts.values())
+        # At published sizes a part is two megabytes: a number of parts alone bounds no memory.
+        return recent_tensor(self.kept_parts, (factor, part), encoded, KEPT, KEPT_NUMBERS)
 
 
 def new_decoder_tensors(s: ArcEncoderSizes, seed: int, spread: float) -> dict[str, Tensor]:

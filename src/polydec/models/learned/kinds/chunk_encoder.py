@@ -21,6 +21,7 @@ from polydec.models.formats.fields import ChunkEncoderFields
 from polydec.models.learned import artefact
 from polydec.models.learned.passages import PassageMarks
 from polydec.models.learned.reader import EPS, BidirectionalEncoder
+from polydec.models.learned.recent_tensors import recent_tensor
 
 KIND = artefact.ArtefactKind(
     "chunk-encoder", "chunk encoder", "chunk_encoder.safetensors", "context"
@@ -168,17 +169,13 @@ class ChunkEncoder:
         """Of at most k tokens, c [W]."""
         # A chunk's vector depends on its tokens alone, so they serve as its name.
         name = tuple(chunk)
-        made = self.kept.get(name)
-        if made is None:
+
+        def encoded() -> Tensor:
             blank = self.sizes.vocab
             row = torch.tensor([[*name, *[blank] * (self.sizes.size - len(name))]])
-            made = encode_chunks(self.sizes, self.tensors, row)[0]
-        # Moved to the end at each use: what was not used for longest is dropped first.
-        self.kept[name] = made
-        self.kept.move_to_end(name)
-        if len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
-        return made
+            return encode_chunks(self.sizes, self.tensors, row)[0]
+
+        return recent_tensor(self.kept, name, encoded, KEPT)
 
     @torch.no_grad()
     def decoder_vector(self, state_W: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from polydec.models.formats import edge
 from polydec.models.formats.fields import HypernetworkFields
 from polydec.models.learned import artefact
 from polydec.models.learned.reader import BidirectionalEncoder
+from polydec.models.learned.recent_tensors import recent_tensor
 
 KIND = artefact.ArtefactKind(
     "hypernetwork", "hypernetwork", "hypernetwork.safetensors", "hypernetwork"
@@ -118,17 +119,13 @@ class MergedTokenMaker:
         # The tokens alone name a vector: one network serves one model, so the same tokens always
         # bring the same embeddings.
         name = tuple(unit)
-        made = self.kept_vectors.get(name)
-        if made is None:
+
+        def read_alone() -> Tensor:
             # A unit is read by itself, as padding beside longer ones could change its last bits.
             there = torch.ones(1, len(name), dtype=torch.bool)
-            made = unit_vectors(self.sizes, self.tensors, part_KH[None].float(), there)[0]
-        # Moved to the end at each use: what was not used for longest is dropped first.
-        self.kept_vectors[name] = made
-        self.kept_vectors.move_to_end(name)
-        if len(self.kept_vectors) > KEPT:
-            self.kept_vectors.popitem(last=False)
-        return made
+            return unit_vectors(self.sizes, self.tensors, part_KH[None].float(), there)[0]
+
+        return recent_tensor(self.kept_vectors, name, read_alone, KEPT)
 
 
 def new_hypernetwork_tensors(s: HypernetworkSizes, seed: int) -> dict[str, Tensor]:
