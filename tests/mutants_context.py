@@ -47,8 +47,8 @@ MUTANTS = [
     Mutant(
         "refrag: nothing is kept",
         "models/learned/kinds/chunk_encoder.py",
-        "self.kept[name] = made",
-        "self.kept[()] = made\n        name = ()",
+        "recent_tensor(self.kept, name, encoded, KEPT)",
+        "encoded()",
         REFRAG + "test_vectors_depend_on_their_tokens_alone_and_are_kept",
     ),
     Mutant(
@@ -236,15 +236,15 @@ MUTANTS = [
     Mutant(
         "arc-encoder: the projector is not linear",
         POOLS,
-        'made = F.linear(state, self.tensors["down"])',
-        'made = F.silu(F.linear(state, self.tensors["down"]))',
+        'return F.linear(state, self.tensors["down"])',
+        'return F.silu(F.linear(state, self.tensors["down"]))',
         ARC + "test_one_token_a_vector_without_layers_is_the_embedding",
     ),
     Mutant(
         "arc-encoder: one factor's vectors are kept for all",
         POOLS,
-        "name = (factor, part)",
-        "name = (0, part)",
+        "recent_tensor(self.kept_parts, (factor, part)",
+        "recent_tensor(self.kept_parts, (0, part)",
         ARC + "test_lengths_are_the_card_s_and_short_passages_stay",
     ),
     Mutant(
@@ -306,8 +306,8 @@ MUTANTS = [
     Mutant(
         "merged tokens: nothing is kept",
         HYPER,
-        "if made is None:",
-        "if True:",
+        "recent_tensor(self.kept_vectors, name, read_alone, KEPT)",
+        "read_alone()",
         MERGED + "test_vectors_are_made_once_and_alone",
     ),
     Mutant(
