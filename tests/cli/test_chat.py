@@ -14,6 +14,7 @@ import pytest
 from polydec.base import files
 from polydec.base.errors import RequestError
 from polydec.cli import chat_settings, history, orders, prompts
+from polydec.cli.chat import wrap_list
 from polydec.cli.main import main
 from polydec.models.formats import text_rows
 
@@ -234,9 +235,9 @@ def test_a_history_that_cannot_be_written_is_told_once(tmp_path, monkeypatch):
 
 @pytest.fixture
 def chat(monkeypatch, capsys):
-    def call(*lines: str) -> tuple[int, str, str]:
+    def call(*lines: str, flags=("--max-tokens", "3")) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
-        argv = ["polydec", "chat", "--model", "zoo:tiny", "--max-tokens", "3", "--method", "plain"]
+        argv = ["polydec", "chat", "--model", "zoo:tiny", "--method", "plain", *flags]
         monkeypatch.setattr(sys, "argv", argv)
         with pytest.raises(SystemExit) as stop:
             main()
@@ -318,3 +319,40 @@ def test_ctrl_c_drops_what_is_being_typed_and_the_chat_goes_on(chat, monkeypatch
     monkeypatch.setattr(io, "StringIO", TerminalInput)
     code, _, err = chat()
     assert code == 0 and err.count("plain (") == 2 and err.count("Ctrl-D ends the chat") == 3
+
+
+def test_an_answer_has_the_usual_length_where_nobody_says_one(chat, monkeypatch):
+    monkeypatch.setattr("polydec.cli.chat.ANSWER_LENGTH", 5)
+    code, _, err = chat(
+        "The fox",
+        "/set max_tokens",
+        "/set max_tokens 2",
+        "The dog",
+        "/set max_tokens default",
+        "A",
+        flags=(),
+    )
+    assert code == 0 and "max_tokens 5: tokens of an answer" in err
+    assert err.count("plain (law): 5 tokens") == 2 and err.count("plain (law): 2 tokens") == 1
+    # who asked for a length knows why the answer ends there
+    assert err.count("cut after 5 tokens: /set max_tokens N allows more") == 2
+    assert "cut after 2" not in err
+
+
+def test_an_answer_is_shorter_where_a_conversation_leaves_no_room(chat, monkeypatch):
+    monkeypatch.setattr("polydec.cli.chat.ANSWER_LENGTH", 1 << 20)
+    code, _, err = chat("The fox", flags=())
+    assert code == 0 and err.count("plain (law): ") == 1 and "max_tokens is" not in err
+
+
+@pytest.mark.parametrize("width", [30, 44, 80, 200])
+def test_a_list_breaks_between_words_and_keeps_its_columns(width):
+    text = told("/set", replace(TALK, method="prompt-lookup"))
+    out = wrap_list(text, width)
+    assert out.split() == text.split()
+    # only a word that is wider than the window would be cut
+    assert max(len(line) for line in out.split("\n")) <= width
+    if width == 80:
+        column = text.index("tokens of an answer")
+        goes_on = [line for line in out.split("\n") if line.startswith("  ")]
+        assert goes_on and all(len(line) - len(line.lstrip()) == column for line in goes_on)

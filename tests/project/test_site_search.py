@@ -53,11 +53,27 @@ ASKED = {
     "chat template": ("questions.html#chat-template-system-prompt", "serve.html#fields"),
     "lora": ("questions.html#lora-adapters",),
     "gguf": ("questions.html#gguf-files", "families.html"),
-    "quantisation": ("questions.html#quantisation-int8-4-bits",),
+    "quantisation": ("questions.html#quantisation-quantization-int8-4-bits",),
     "batch": ("questions.html#batch-many-requests",),
     "embedding": ("questions.html#embedding-vectors-of-texts", "embeddings.html"),
     "beam search": ("search.html", "questions.html#beam-search"),
     "speculative decoding": ("questions.html#speculative-decoding", "draft-and-verify.html"),
+    "memory": (
+        "questions.html#memory-out-of-memory",
+        "model-names.html#how-much-memory-a-model-takes",
+    ),
+    "quantization": ("questions.html#quantisation-quantization-int8-4-bits",),
+    "timeout": ("questions.html#timeout-rate-limit",),
+    "license": ("questions.html#licence-license",),
+    "fine-tuning": ("questions.html#fine-tuning-training",),
+    "resume": ("questions.html#ctrl-c-interrupted-resume",),
+    "hugging face token": ("questions.html#hugging-face-token-private-models",),
+    "error": ("questions.html#errors-bugs",),
+    "slow": ("questions.html#slow-faster",),
+    "context length": ("questions.html#length-of-an-answer-max_tokens",),
+    "kubernetes": ("questions.html#kubernetes-systemd-a-service",),
+    "delete model": ("questions.html#delete-remove-a-model", "model-names.html"),
+    "image": ("questions.html#images-audio",),
 }
 """What somebody types, and the places of the site that answer it."""
 

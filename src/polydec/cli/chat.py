@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -17,8 +21,12 @@ from polydec.cli import history, orders
 from polydec.cli.declared_flags import expand_flag_parameters
 from polydec.cli.flags import RequestFlags
 from polydec.cli.generate import print_completion_figures, print_unused_settings, stream_to_terminal
+from polydec.methods.registry.family import AUTOREGRESSIVE
 
 PROMPT = "> "
+
+ANSWER_LENGTH = 512
+"""Tokens of an answer where nobody says how many: as on the server's page."""
 
 
 @expand_flag_parameters
@@ -56,7 +64,7 @@ def chat(
         flags.method,
         flags.option_values(),
         system=whole_text(system, "system") if system else None,
-        begun=chat_settings.starting_values(request),
+        begun=chat_settings.starting_values(request | {"max_tokens": usual_length(lm, request)}),
     )
     terminal = sys.stdin is not None and sys.stdin.isatty()
     engine = api.Engine(lm)
@@ -114,7 +122,7 @@ def chat(
                 after.messages, method=after.method, options=after.options, **request_of(after)
             )
             # Submitting plans the request: whatever is wrong with it shows here.
-            ticket = engine.submit(ask)
+            ticket = submit_turn(engine, ask, usual_length(lm, request))
         except PolydecError as error:
             if not talk.turns and not terminal:
                 raise
@@ -128,7 +136,51 @@ def chat(
         stream_to_terminal(engine, ticket, quiet=False)
         answer = ticket.completion()
         print_completion_figures(answer)
+        # Nobody who has not asked for a length knows that there is one.
+        if answer.finish_reason == "length" and ask.max_tokens is None:
+            print_chat_notice(
+                f"cut after {answer.usage['completion_tokens']} {answer.unit}s: "
+                "/set max_tokens N allows more"
+            )
         talk = after.with_turn("assistant", answer.text)
+
+
+def usual_length(lm: api.LoadedModel, request: Mapping[str, Any]) -> int | None:
+    """How long an answer may be where no line of the chat says it.
+
+    Args:
+        lm: The model.
+        request: The fields of a request, by the flags.
+
+    Returns:
+        Tokens; None: as many as the model's canvas has by itself, or all that there is room for.
+    """
+    if request["max_tokens"] is None and lm.family is AUTOREGRESSIVE:
+        return ANSWER_LENGTH
+    return request["max_tokens"]
+
+
+def submit_turn(engine: api.Engine, ask: api.Ask, usual: int | None) -> api.Ticket:
+    """Submit a request, with an answer of the usual length where it says none.
+
+    Args:
+        engine: The engine.
+        ask: The request.
+        usual: Tokens of an answer of the usual length; None: the engine's own.
+
+    Returns:
+        The ticket.
+
+    Raises:
+        RequestError: The request cannot be answered.
+    """
+    if ask.max_tokens is None and usual is not None:
+        # There may be less room behind a long conversation: then a shorter answer will do.
+        for length in (usual, usual // 2):
+            with suppress(RequestError):
+                return engine.submit(replace(ask, max_tokens=length))
+    # Whatever else is wrong is said now.
+    return engine.submit(ask)
 
 
 def chat_line_reader(editing: bool) -> Callable[[], str]:
@@ -150,9 +202,34 @@ def chat_line_reader(editing: bool) -> Callable[[], str]:
 
 def print_chat_notice(text: str) -> None:
     """Say something that is no answer of the model: on standard error, with our name where it is
-    one line."""
-    print(
-        escape_control_characters(text if "\n" in text else f"polydec: {text}"),
-        file=sys.stderr,
-        flush=True,
-    )
+    one line. On a terminal lines break between words, and a list keeps its second column.
+
+    Args:
+        text: What is said.
+    """
+    said = escape_control_characters(text if "\n" in text else f"polydec: {text}")
+    if sys.stderr.isatty():
+        said = wrap_list(said, shutil.get_terminal_size().columns)
+    print(said, file=sys.stderr, flush=True)
+
+
+def wrap_list(text: str, width: int) -> str:
+    """Break lines between words.
+
+    Args:
+        text: Lines; in a list two spaces or more stand before what an entry is.
+        width: Columns.
+
+    Returns:
+        The lines, each no wider where its words allow that, and what goes on in the column where
+        the second part of its entry begins.
+    """
+    out = list[str]()
+    for line in text.split("\n"):
+        entry = re.match(r"\S.*?\s{2,}", line)
+        # An entry that takes most of the line leaves no column.
+        indent = entry.end() if entry is not None and entry.end() <= width // 2 else 0
+        out += textwrap.wrap(
+            line, width, subsequent_indent=" " * indent, break_on_hyphens=False
+        ) or [""]
+    return "\n".join(out)
