@@ -28,8 +28,7 @@ from polydec.request.answer_language import answer_language, constraint_of_reque
 from polydec.request.families import request_family
 from polydec.request.fields import Ask, convert_ask
 from polydec.request.gap_decoder import GapFillingDecoder
-from polydec.request.gap_marks import find_gap_marks
-from polydec.request.gap_marks import split_at_gaps
+from polydec.request.gap_marks import find_gap_marks, split_at_gaps
 from polydec.request.loaded import LoadedModel
 from polydec.request.own_prompt import draft_with_own_prompt
 from polydec.request.prompt_encoder import form_of_prompt

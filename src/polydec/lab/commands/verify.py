@@ -93,8 +93,8 @@ def verify(
     """Certify that a method keeps its promise. At temperature 0: its text is plain decoding's, token for token. Above it: what
     it draws follows the model's law, by tests that say what they would have caught. An approximate method's distance from that
     law is measured; a search's scores and ledger are computed again; of a constraint every answer and the masked law; of a
-    masked-diffusion model the laws of a kept cache; of an insertion model its own process. Exit code 1 where a fault is found. Where no law was enumerated, or nothing
-    was drafted, the verdict says that nothing is shown.\f
+    masked-diffusion model the laws of a kept cache; of an insertion model its own process. Exit code 1 where a fault is found.
+    Where no law was enumerated, or nothing was drafted, the verdict says that nothing is shown.\f
 
     Args:
         flags: Model, method and sampling that are certified.
