@@ -334,6 +334,27 @@ MUTANTS = [
         f"{NGRAM_ROWS_TESTS}::test_a_greedy_target_gets_the_likeliest_and_the_model_own_rows",
     ),
     Mutant(
+        "stand: a user's own counts of places are not taken",
+        "methods/speculative/drafters/_tree_shapes.py",
+        "counts = recorded_places() if accepted is None else accepted",
+        "counts = recorded_places()",
+        "tests/lab/train/test_draft_tree.py::test_the_recipe_takes_the_counted_shape",
+    ),
+    Mutant(
+        "plan-guided: marks that a user typed are marks",
+        "request/prompt_encoder.py",
+        "plain_marks=CLAUSE_MARKS,",
+        "plain_marks=(),",
+        f"{PLAN_GUIDED_TESTS}::test_marks_that_a_user_typed_are_text",
+    ),
+    Mutant(
+        "cm3: a gap goes on into what stands behind it",
+        "request/gap_decoder.py",
+        "written = written[: repetition_start(written, parts[gap + 1], self.repeated)]",
+        "written = written[: len(written)]",
+        "tests/request/test_gap_decoder.py::test_a_gap_ends_where_it_repeats_what_stands_behind_it",
+    ),
+    Mutant(
         "superposed: the table tells no texts apart",
         SUPERPOSED,
         "        if self.table is None:\n            return law",

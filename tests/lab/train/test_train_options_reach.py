@@ -29,7 +29,7 @@ TINY = LlamaShape(320, width=16, layers=2, heads=2, kv_heads=1, inner=32, contex
 TASKS = {"tasks": ("copy",), "steps": 2, "rows": 2, "width": 32, "layers": 1}
 OWN_TEXT = {"target": "zoo:tiny", "text": "samples", "steps": 2, "rows": 2}
 TUNED = {"target": "zoo:tiny-draft", "text": "samples", "steps": 2, "rows": 2}
-SPOKEN = {"target": "zoo:tiny-draft", "text": "samples", "length": 8, "steps": 2}
+SPOKEN = {"target": "zoo:tiny-draft", "text": "few", "length": 8, "steps": 2, "bf16": False}
 CANVASES = {"target": "zoo:diffusion", "tasks": ("copy",), "steps": 2}
 SOLVED = {"target": "zoo:reasoner", "kinds": ("chain",), "each": 2, "steps": 2}
 SMALL: dict[str, Mapping[str, Any]] = {
@@ -48,7 +48,7 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "probe --recipe filter": {**CANVASES, "each": 2, "max_tokens": 5, "block": 5},
     "probe --recipe judge": {
         "target": "zoo:tiny",
-        "text": "samples",
+        "text": "few",
         "max_tokens": 4,
         "steps": 2,
         "tries": 1,
@@ -56,7 +56,7 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "probe --recipe prm": SOLVED,
     "probe --recipe reward": {"good": "good", "bad": "bad", "steps": 2},
     "probe --recipe router": {**SOLVED, "draft": "zoo:reasoner"},
-    "probe --recipe stop-head": {"target": "zoo:tiny", "text": "samples", "steps": 2},
+    "probe --recipe stop-head": {"target": "zoo:tiny", "text": "few", "steps": 2},
     "probe --recipe text-router": {**SOLVED, "draft": "zoo:reasoner", "each": 24},
     "probe --recipe value": {**CANVASES, "reward": "reward", "each": 4, "max_tokens": 5, "rows": 2},
     "probes": {**SPOKEN, "kind": "ppd", "rows": 2},
@@ -104,6 +104,44 @@ SMALL: dict[str, Mapping[str, Any]] = {
 """By command the fields with which it is small."""
 
 CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
+    **{
+        (name, "tasks"): ((("slots",),), {})
+        for name in ("dparallel", "joint", "probe --recipe filter", "probe --recipe value")
+    },
+    **{
+        (f"probe --recipe {name}", "kinds"): ((("make",),), {})
+        for name in ("prm", "router", "text-router")
+    },
+    ("eagle", "every"): ((2,), {"kind": "eagle-3"}),
+    ("eagle", "kind"): (("eagle-published",), {}),
+    ("eagle", "texts"): ((40,), {"data": "prose"}),
+    ("eagle", "tokens"): ((64,), {"kind": "eagle-3"}),
+    ("heads", "kind"): (("clover",), {}),
+    ("probe --recipe judge", "kinds"): (
+        (("chain",),),
+        {
+            "target": "zoo:reasoner",
+            "draft": "zoo:reasoner",
+            "text": None,
+            "each": 2,
+            "max_tokens": 24,
+        },
+    ),
+    ("probe --recipe judge", "replies"): (
+        (True,),
+        {
+            "target": "zoo:reasoner",
+            "draft": "zoo:reasoner",
+            "text": None,
+            "kinds": ("chain",),
+            "each": 2,
+            "max_tokens": 24,
+        },
+    ),
+    ("probes", "enters"): (((1,),), {"kind": "hidden-transfer", "levels": 1}),
+    ("probes", "kind"): (("lud",), {}),
+    ("sorted", "exits"): (((2,),), {}),
+    ("sorted", "width"): ((32, 64, 96), {}),
     ("deer", "context"): ((22,), {}),
     ("deer", "layers"): ((2,), {}),
     ("diffusion", "anneal"): ((2,), {"start": "zoo:tiny-draft"}),
@@ -154,6 +192,15 @@ ELSEWHERE = {
     "tokenizer": "a model of another tokenizer: test_train_lm.py",
     "teacher": "another model: test_train_lm.py",
     "compiled": "the same losses from a compiled step, after minutes",
+    "mixed": "read where the target writes the text: test_train_states.py",
+    "compute": "the target's arithmetic, which a machine may not have: test_train_flags.py",
+    "draft": "another model: the tests of each command train with several",
+    "good": "texts that are to be preferred: test_train_rewards.py",
+    "bad": "texts that are not: test_train_rewards.py",
+    "reward": "what another training wrote: test_train_rewards.py, test_train_router.py",
+    ("ngrams", "corpus"): "a text of one's own: test_superposed.py",
+    ("ngrams", "seed"): "read where the target writes the text: test_train_target.py",
+    ("strength", "raw"): "a model with a chat template: test_strength.py",
     ("context", "kind"): "other kinds train a model first: test_refrag.py, test_augmentation.py",
     ("context", "latents"): "its kind trains a model first: test_augmentation.py",
     ("context", "encoder"): "its kind trains a model first: test_refrag.py",
@@ -193,8 +240,11 @@ def files(tmp_path_factory):
         }
         for i in range(12)
     ]
-    for name in ("text.jsonl", "held.jsonl"):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in samples), "utf-8")
+    (folder / "few").mkdir()
+    for name, rows in (("", samples), ("few/", samples[:3])):
+        for file in ("text.jsonl", "held.jsonl"):
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / f"{name}{file}").write_text(lines, "utf-8")
     prose = "\n\n".join(
         f"The {a} {b} saw the {c} by the old river, and nobody asked why it was {d}."
         for a in ("grey", "tall", "quiet", "young", "old")
@@ -222,6 +272,7 @@ def files(tmp_path_factory):
     )
     names = {
         "samples": "text.jsonl",
+        "few": "few/text.jsonl",
         "prose": "own.txt",
         "exchanges": "pairs.jsonl",
         "good": "good.txt",
