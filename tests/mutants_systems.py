@@ -387,7 +387,7 @@ MUTANTS = [
         DRAG_RULES,
         "len(by) >= self.share * len(answers) - 1e-9",
         "len(by) >= 1",
-        f"{DRAG_TESTS}::test_what_answers_agree_in_whatever_their_order",
+        f"{DRAG_TESTS}::test_a_higher_share_is_never_more_exact",
     ),
     Mutant(
         "drag: the coarsest statement is said",
