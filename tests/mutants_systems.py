@@ -16,6 +16,13 @@ PLAN_GUIDED_TESTS = "tests/methods/search/test_plan_guided.py"
 TRAIN_PLANS_TESTS = "tests/lab/train/test_train_plans.py"
 BYTE_WORDS = "models/nets/byte_words.py"
 BYTE_WORDS_TESTS = "tests/lab/train/test_byte2word.py"
+NGRAM_ROWS = "methods/speculative/drafters/ngram_rows.py"
+NGRAM_ROWS_TESTS = "tests/methods/speculative/drafters/test_ngram_rows.py"
+DRAG = "methods/search/loop/drag.py"
+DRAG_RULES = "methods/search/loop/common_statement.py"
+DRAG_TESTS = "tests/methods/search/test_drag.py"
+POOL = "methods/search/loop/pool.py"
+POOL_TESTS = "tests/methods/search/test_pool.py"
 
 MUTANTS = [
     Mutant(
@@ -290,5 +297,173 @@ MUTANTS = [
         "student.load_state_dict({k: begun.weights[k].float() for k in student.state_dict()})",
         "pass",
         "tests/lab/train/test_train_adapters.py::test_a_draft_goes_on_from_what_it_was",
+    ),
+    Mutant(
+        "stand: rows are not averaged",
+        NGRAM_ROWS,
+        "mean[x] = mean.get(x, 0.0) + y / (count + 1)",
+        "mean[x] = y",
+        f"{NGRAM_ROWS_TESTS}::test_averages_of_unlike_rows",
+    ),
+    Mutant(
+        "stand: it never backs off",
+        NGRAM_ROWS,
+        "range(min(self.config.longest, len(context)), self.config.shortest - 1, -1)",
+        "(min(self.config.longest, len(context)),)",
+        f"{NGRAM_ROWS_TESTS}::test_backs_off_to_shorter_ngrams",
+    ),
+    Mutant(
+        "stand: the likeliest tokens in place of draws",
+        NGRAM_ROWS,
+        "rng.without_replacement(law_V[list(tokens)].double().exp(), count)",
+        "range(min(count, len(tokens)))",
+        f"{NGRAM_ROWS_TESTS}::test_children_are_drawn_without_replacement",
+    ),
+    Mutant(
+        "stand: answers to one question do not share their rows",
+        NGRAM_ROWS,
+        "common = self.config.shared or self.config.store is not None",
+        "common = self.config.store is not None",
+        f"{NGRAM_ROWS_TESTS}::test_choices_of_a_request_share_rows_without_a_store",
+    ),
+    Mutant(
+        "stand: a greedy answer's rows hold one token",
+        NGRAM_ROWS,
+        "scores.base.likeliest_tokens(node, self.config.keep)",
+        "scores.likeliest_tokens(node, self.config.keep)",
+        f"{NGRAM_ROWS_TESTS}::test_a_greedy_target_gets_the_likeliest_and_the_model_own_rows",
+    ),
+    Mutant(
+        "stand: a user's own counts of places are not taken",
+        "methods/speculative/drafters/_tree_shapes.py",
+        "counts = recorded_places() if accepted is None else accepted",
+        "counts = recorded_places()",
+        "tests/lab/train/test_draft_tree.py::test_the_recipe_takes_the_counted_shape",
+    ),
+    Mutant(
+        "plan-guided: marks that a user typed are marks",
+        "request/prompt_encoder.py",
+        "plain_marks=CLAUSE_MARKS,",
+        "plain_marks=(),",
+        f"{PLAN_GUIDED_TESTS}::test_marks_that_a_user_typed_are_text",
+    ),
+    Mutant(
+        "cm3: a gap goes on into what stands behind it",
+        "request/gap_decoder.py",
+        "written = written[: repetition_start(written, parts[gap + 1], self.repeated)]",
+        "written = written[: len(written)]",
+        "tests/request/test_gap_decoder.py::test_a_gap_ends_where_it_repeats_what_stands_behind_it",
+    ),
+    Mutant(
+        "superposed: the table tells no texts apart",
+        SUPERPOSED,
+        "        if self.table is None:\n            return law",
+        "        if self.width:\n            return law",
+        f"{SUPERPOSED_TESTS}::test_scores_are_mixed_with_the_table",
+    ),
+    Mutant(
+        "superposed: the last table counts alone",
+        SUPERPOSED,
+        "known[x] += weight * chance",
+        "known[x] = weight * chance",
+        f"{SUPERPOSED_TESTS}::test_tables_of_two_to_six_tokens_add_up_as_published",
+    ),
+    Mutant(
+        "superposed: a text of which nothing is known is not charged",
+        SUPERPOSED,
+        "(1.0 - self.share) * p - OUTSIDE",
+        "(1.0 - self.share) * p",
+        f"{SUPERPOSED_TESTS}::test_a_text_of_which_nothing_is_known_survives_only_where_none_is",
+    ),
+    Mutant(
+        "superposed: late ends are looked for among as many pairs as texts",
+        SUPERPOSED,
+        "ending_ranks = 2 * self.width if self.late else self.width",
+        "ending_ranks = self.width",
+        f"{SUPERPOSED_TESTS}::test_late_ends_are_looked_for_among_twice_as_many_pairs",
+    ),
+    Mutant(
+        "drag: one answer is agreement",
+        DRAG_RULES,
+        "len(by) >= self.share * len(answers) - 1e-9",
+        "len(by) >= 1",
+        f"{DRAG_TESTS}::test_a_higher_share_is_never_more_exact",
+    ),
+    Mutant(
+        "drag: the coarsest statement is said",
+        DRAG_RULES,
+        "best = max(left, key=",
+        "best = min(left, key=",
+        f"{DRAG_TESTS}::test_what_answers_agree_in_whatever_their_order",
+    ),
+    Mutant(
+        "drag: what places lie within is not known",
+        DRAG_RULES,
+        "            chain.append(above)",
+        "            break",
+        f"{DRAG_TESTS}::test_what_answers_agree_in_whatever_their_order",
+    ),
+    Mutant(
+        "drag: a question after a count asks for a year",
+        DRAG_RULES,
+        " and not _HOW_MANY.search(question)",
+        "",
+        f"{DRAG_TESTS}::test_what_asks_when",
+    ),
+    Mutant(
+        "drag: the model is never asked",
+        DRAG,
+        "len({stated.lower() for stated in answers if stated}) > 1",
+        "len({stated.lower() for stated in answers if stated}) > 99",
+        f"{DRAG_TESTS}::test_the_model_itself_may_say_what_they_agree_in",
+    ),
+    Mutant(
+        "drag: a more exact text speaks for what all say",
+        DRAG,
+        "speaking = [i for i in supporting if ladders[i][0] == statement]",
+        "speaking = supporting",
+        f"{DRAG_TESTS}::test_it_says_what_its_draws_agree_in",
+    ),
+    Mutant(
+        "pool-with-forks: the surest text is forked",
+        POOL,
+        "return max(range(len(windows)), key=lambda i: windows[i].unsure)",
+        "return min(range(len(windows)), key=lambda i: windows[i].unsure)",
+        f"{POOL_TESTS}::test_an_unsure_pool_of_like_texts_grows_early_and_not_late",
+    ),
+    Mutant(
+        "pool-with-forks: nothing is forked",
+        POOL,
+        "if (at := control.text_to_fork(phase, windows)) is not None:",
+        "if (at := control.text_to_fork(phase, windows)) is not None and not live:",
+        f"{POOL_TESTS}::test_a_fork_goes_on_where_its_text_stands_and_what_is_given_up_writes_no_more",
+    ),
+    Mutant(
+        "pool-with-forks: a fork has no past",
+        POOL,
+        "twin.logps = list(self.logps)",
+        "twin.logps = list[float]()",
+        f"{POOL_TESTS}::test_a_fork_goes_on_where_its_text_stands_and_what_is_given_up_writes_no_more",
+    ),
+    Mutant(
+        "pool-with-forks: nothing is given up",
+        POOL,
+        "gone = [live[i] for i in control.texts_to_drop(phase, windows)]",
+        "gone = list[_PoolPath]()",
+        f"{POOL_TESTS}::test_a_fork_goes_on_where_its_text_stands_and_what_is_given_up_writes_no_more",
+    ),
+    Mutant(
+        "pool-with-forks: all votes weigh the same",
+        POOL,
+        "said_of(tries, self._plan.mark), dict(enumerate(weight)))",
+        "said_of(tries, self._plan.mark), dict.fromkeys(range(len(weight)), 1.0))",
+        f"{POOL_TESTS}::test_a_sure_end_outvotes_more_texts",
+    ),
+    Mutant(
+        "pool-with-forks: a decided vote is not held",
+        POOL,
+        "if plan.early and self._decided(pool, live):",
+        "if plan.early and not live:",
+        f"{POOL_TESTS}::test_it_stops_when_the_vote_is_decided_and_the_answer_stays_the_same",
     ),
 ]

@@ -650,8 +650,12 @@ class TrainedFields(StrictFields):
     """What `polydec train` says of weights in somebody else's layout."""
 
     tokenizer: Annotated[str, Field(max_length=100)]
-    rates: list[
-        Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+    # A row for each level, of each rank its rate: as many levels as a draft may have heads.
+    rates: Annotated[
+        list[
+            Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+        ],
+        Field(max_length=64),
     ]
     share: Annotated[float, Field(ge=0, le=1e6)] = 0.0
 
