@@ -63,7 +63,7 @@ CLIENTS = (
     TriedClient(
         "llama-index", ("llama-index-llms-openai-like", "llama-index-embeddings-openai-like")
     ),
-    TriedClient("dspy", ("dspy",)),
+    TriedClient("dspy", ("dspy[numpy]",)),
     TriedClient("smolagents", ("smolagents[openai]",)),
     TriedClient("lm-eval", ("lm-eval[api]",)),
 )

@@ -147,7 +147,7 @@ def test_rm_asks_first(command, mirror, monkeypatch, answer, code):
 def test_rm_without_a_terminal_needs_yes(command, mirror, monkeypatch):
     mirror.put("a/both", BOTH)
     monkeypatch.setattr(sys, "stdin", None)
-    assert "yes is False and nobody can be asked" in command("rm", "a/both", code=2).err
+    assert "--yes is not given and nobody can be asked" in command("rm", "a/both", code=2).err
     assert listed(command)["a/both:Q8_0"]
 
 

@@ -47,7 +47,7 @@ ASKED = {
     "uninstall": ("questions.html#uninstall",),
     "logs": ("questions.html#logs-debugging",),
     "windows": ("questions.html#windows-macos-arm",),
-    "gpu": ("questions.html#gpu-cuda",),
+    "gpu": ("questions.html#gpu-gpus-cuda",),
     "api key": ("questions.html#api-key",),
     "json schema": ("constraints.html#json-schemas",),
     "chat template": ("questions.html#chat-template-system-prompt", "serve.html#fields"),
@@ -71,6 +71,10 @@ ASKED = {
     "error": ("questions.html#errors-bugs",),
     "slow": ("questions.html#slow-faster",),
     "context length": ("questions.html#length-of-an-answer-max_tokens",),
+    "benchmark": ("questions.html#benchmark-compare-methods", "bench.html"),
+    "python version": ("questions.html#requirements-python-version-disk",),
+    "port": ("questions.html#host-port-who-reaches-the-server",),
+    "multiple gpus": ("questions.html#gpu-gpus-cuda",),
     "kubernetes": ("questions.html#kubernetes-systemd-a-service",),
     "delete model": ("questions.html#delete-remove-a-model", "model-names.html"),
     "image": ("questions.html#images-audio",),
@@ -101,7 +105,8 @@ class SiteIndex:
 
     def found(self, query):
         """Hits as (page, best place on it), best first."""
-        asked = query.lower().split()
+        # A hyphen parts words in a question as on a page.
+        asked = re.split(r"[\s\-]+", query.lower().strip())
         weights = Counter(word for term in asked for word in self.held if word.startswith(term))
         score, matched = defaultdict(float), defaultdict(set)
         for word, weight in weights.items():

@@ -48,8 +48,11 @@ def test_requests_of_a_minute():
         clock.now += 10
     told = refused(usage.admit_request)
     assert (told.status, told.retry, told.code) == (429, 30, "rate_limit_exceeded")
+    assert str(told).endswith("ask again in 30 seconds")
     clock.now += told.retry - 1
-    assert refused(usage.admit_request).retry == 1, "it was let in before it said so"
+    told = refused(usage.admit_request)
+    assert told.retry == 1, "it was let in before it said so"
+    assert str(told).endswith("ask again in 1 second")
     clock.now += 1
     usage.admit_request()
     assert refused(usage.admit_request).retry == 10

@@ -33,7 +33,7 @@ def rm(
         # A script must say itself that it means it.
         if sys.stdin is None or not sys.stdin.isatty():
             raise RequestError(
-                f"yes is False and nobody can be asked: --yes removes {frees}, without a question"
+                f"--yes is not given and nobody can be asked: it removes {frees}, without a question"
             )
         # Standard output holds results alone, so the question goes to standard error.
         typer.echo(escape_control_characters(f"{name}: {frees}"), err=True)

@@ -276,7 +276,7 @@ def _refused(why: str, seconds: float) -> RefusalError:
     # Whole seconds, as Retry-After has them; rounded up, so that the next try is not too early.
     retry = max(1, ceil(seconds))
     return RefusalError(
-        f"{why}: ask again in {retry} seconds",
+        f"{why}: ask again in {retry} second{'s' * (retry != 1)}",
         status=429,
         code="rate_limit_exceeded",
         retry=retry,

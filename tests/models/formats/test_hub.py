@@ -123,8 +123,11 @@ def test_the_usual_quantisation_is_taken_and_said():
         (
             HubName("a/b"),
             ("a-F16.gguf", "a-Q8_0.gguf"),
-            "none is Q4_K_M: name one, such as a/b:F16",
+            "none is Q4_K_M: name one, such as a/b:Q8_0",
         ),
+        # by bits, not by letters: Q2_K looks more like what was asked for
+        (HubName("a/b", "Q5_K_M"), ("m-Q2_K.gguf", "m-Q4_1.gguf"), "the nearest is Q4_1, "),
+        (HubName("a/b", "f16"), ("m-BF16.gguf", "m-Q8_0.gguf"), "the nearest is BF16, "),
         (HubName("a/b"), ("a-Q4_K_M.gguf", "b-Q4_K_M.gguf"), "name one, such as a/b:a-Q4_K_M.gguf"),
         (HubName("a/b"), ("a-00001-of-00003.gguf",), "1 of the 3 parts of a-00001-of-00003.gguf"),
     ],

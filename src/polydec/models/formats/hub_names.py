@@ -204,11 +204,11 @@ def choose_gguf_model(name: HubName, files: Iterable[str]) -> tuple[GGUFModelFil
             raise FileError(
                 error_sentence(
                     f"model {where!r} has several GGUF files and none is {USUAL}: name one, such as "
-                    f"{where}:{labels[0]}, of {_listed(labels)}"
+                    f"{where}:{_nearest_label(USUAL, labels)}, of {_listed(labels)}"
                 )
             )
-        near = difflib.get_close_matches(name.choice.upper(), labels, 1, 0.4)
-        nearest = f"the nearest is {near[0]}, " if near else ""
+        near = _nearest_label(name.choice, labels)
+        nearest = f"the nearest is {near}, " if near else ""
         raise FileError(
             error_sentence(
                 f"model '{where}:{name.choice}' is not there: {nearest}the repository has {_listed(labels)}"
@@ -224,6 +224,36 @@ def choose_gguf_model(name: HubName, files: Iterable[str]) -> tuple[GGUFModelFil
         )
     _check_parts(where, found[0].files)
     return found[0], note
+
+
+def _nearest_label(choice: str, labels: Sequence[str]) -> str:
+    """What may stand for a choice that is not there.
+
+    Args:
+        choice: What was asked for.
+        labels: What there is.
+
+    Returns:
+        One of them; "" where none is near.
+    """
+    asked = QUANTISATION.search(choice)
+    known = [label for label in labels if QUANTISATION.search(label)]
+    if asked is None or not known:
+        near = difflib.get_close_matches(choice.upper(), labels, 1, 0.4)
+        return near[0] if near else ""
+
+    def distance(label: str) -> tuple[int, float]:
+        # As many bits a weight matter more than letters that look alike.
+        alike = difflib.SequenceMatcher(None, choice.upper(), label).ratio()
+        return abs(_weight_bits(label) - _weight_bits(choice)), -alike
+
+    return min(known, key=distance)
+
+
+def _weight_bits(quantisation: str) -> int:
+    """The bits a weight that the name of a quantisation says."""
+    digits = re.search(r"\d+", quantisation)
+    return int(digits[0]) if digits else 0
 
 
 def _matching(choice: str, models: Sequence[GGUFModelFiles]) -> list[GGUFModelFiles]:
