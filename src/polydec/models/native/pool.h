@@ -71,9 +71,11 @@ class Pool {
     barrier();
   }
   void barrier() {
-    if (used_ == 1) return;
+    // Read before this thread is counted: once all are, the caller may change it for the next run.
+    const int used = used_;
+    if (used == 1) return;
     const unsigned phase = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == used_) {
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == used) {
       arrived_.store(0, std::memory_order_relaxed);
       phase_.store(phase + 1);
       if (sleepers_.load()) wake(phase_);
