@@ -425,6 +425,13 @@ MUTANTS = [
         f"{DRAG_TESTS}::test_it_says_what_its_draws_agree_in",
     ),
     Mutant(
+        "drag: a stop string ends what the model says of the answers",
+        "methods/search/loop/model_answers.py",
+        "choice.begin_attempt(method, prompt, stops=False)",
+        "choice.begin_attempt(method, prompt, stops=True)",
+        f"{DRAG_TESTS}::test_stop_strings_end_answers_and_not_what_the_model_says_of_them",
+    ),
+    Mutant(
         "pool-with-forks: the surest text is forked",
         POOL,
         "return max(range(len(windows)), key=lambda i: windows[i].unsure)",

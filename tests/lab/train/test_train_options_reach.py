@@ -29,7 +29,9 @@ TINY = LlamaShape(320, width=16, layers=2, heads=2, kv_heads=1, inner=32, contex
 TASKS = {"tasks": ("copy",), "steps": 2, "rows": 2, "width": 32, "layers": 1}
 OWN_TEXT = {"target": "zoo:tiny", "text": "samples", "steps": 2, "rows": 2}
 TUNED = {"target": "zoo:tiny-draft", "text": "samples", "steps": 2, "rows": 2}
-SPOKEN = {"target": "zoo:tiny-draft", "text": "few", "length": 8, "steps": 2, "bf16": False}
+# Held-out text is written by the target itself: few prompts of what travels along, and few tokens.
+HELD = {"text": "few", "data": "sample", "each": 2, "max_tokens": 4, "steps": 2}
+SPOKEN = {**HELD, "target": "zoo:tiny-draft", "length": 8, "bf16": False}
 CANVASES = {"target": "zoo:diffusion", "tasks": ("copy",), "steps": 2}
 SOLVED = {"target": "zoo:reasoner", "kinds": ("chain",), "each": 2, "steps": 2}
 SMALL: dict[str, Mapping[str, Any]] = {
@@ -46,17 +48,11 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "joint": {**CANVASES, "texts": 4, "rows": 2},
     "ngrams": {"target": "zoo:tiny", "text": "samples", "least": 1},
     "probe --recipe filter": {**CANVASES, "each": 2, "max_tokens": 5, "block": 5},
-    "probe --recipe judge": {
-        "target": "zoo:tiny",
-        "text": "few",
-        "max_tokens": 4,
-        "steps": 2,
-        "tries": 1,
-    },
+    "probe --recipe judge": {**HELD, "target": "zoo:tiny", "tries": 1},
     "probe --recipe prm": SOLVED,
     "probe --recipe reward": {"good": "good", "bad": "bad", "steps": 2},
     "probe --recipe router": {**SOLVED, "draft": "zoo:reasoner"},
-    "probe --recipe stop-head": {"target": "zoo:tiny", "text": "few", "steps": 2},
+    "probe --recipe stop-head": {**HELD, "target": "zoo:tiny"},
     "probe --recipe text-router": {**SOLVED, "draft": "zoo:reasoner", "each": 24},
     "probe --recipe value": {**CANVASES, "reward": "reward", "each": 4, "max_tokens": 5, "rows": 2},
     "probes": {**SPOKEN, "kind": "ppd", "rows": 2},
@@ -67,7 +63,7 @@ SMALL: dict[str, Mapping[str, Any]] = {
         "steps": 2,
         "held_kb": 1.0,
     },
-    "strength": {"target": "zoo:tiny", "draft": "zoo:tiny-draft", "data": "exchanges"},
+    "strength": {"target": "zoo:tiny", "draft": "zoo:tiny-draft", "data": "answers"},
     "context": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
     "deer": {**OWN_TEXT, "layers": 1, "context": 64, "refine": 2, "muon": 0.0},
     "diffusion": TASKS,
@@ -117,31 +113,18 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("eagle", "texts"): ((40,), {"data": "prose"}),
     ("eagle", "tokens"): ((64,), {"kind": "eagle-3"}),
     ("heads", "kind"): (("clover",), {}),
-    ("probe --recipe judge", "kinds"): (
-        (("chain",),),
-        {
-            "target": "zoo:reasoner",
-            "draft": "zoo:reasoner",
-            "text": None,
-            "each": 2,
-            "max_tokens": 24,
-        },
+    ("probe --recipe filter", "written"): ((True,), {"tasks": ("shuffle",)}),
+    ("probe --recipe router", "temperature"): ((5.0,), {"each": 4}),
+    ("probe --recipe value", "varied"): ((True,), {"tasks": ("shuffle",), "max_tokens": 13}),
+    ("probe --recipe value", "temperature"): ((8.0,), {"tasks": ("shuffle",)}),
+    ("probes", "enters"): (
+        ((1,), (2,), (3,)),
+        {"kind": "hidden-transfer", "levels": 1, "target": "zoo:tiny"},
     ),
-    ("probe --recipe judge", "replies"): (
-        (True,),
-        {
-            "target": "zoo:reasoner",
-            "draft": "zoo:reasoner",
-            "text": None,
-            "kinds": ("chain",),
-            "each": 2,
-            "max_tokens": 24,
-        },
-    ),
-    ("probes", "enters"): (((1,),), {"kind": "hidden-transfer", "levels": 1}),
     ("probes", "kind"): (("lud",), {}),
     ("sorted", "exits"): (((2,),), {}),
     ("sorted", "width"): ((32, 64, 96), {}),
+    ("block-drafter", "longest"): ((4, 5, 6, 7, 9, 10), {}),
     ("deer", "context"): ((22,), {}),
     ("deer", "layers"): ((2,), {}),
     ("diffusion", "anneal"): ((2,), {"start": "zoo:tiny-draft"}),
@@ -200,6 +183,24 @@ ELSEWHERE = {
     "reward": "what another training wrote: test_train_rewards.py, test_train_router.py",
     ("ngrams", "corpus"): "a text of one's own: test_superposed.py",
     ("ngrams", "seed"): "read where the target writes the text, which takes long",
+    ("probe --recipe judge", "kinds"): "two models solve problems differently: test_train_judge.py",
+    (
+        "probe --recipe judge",
+        "replies",
+    ): "two models solve problems differently: test_train_judge.py",
+    ("probe --recipe judge", "seed"): "names the problems of kinds: test_train_judge.py",
+    (
+        "probe --recipe reward",
+        "seed",
+    ): "weights begin at 0, and each step reads all lines: it names nothing",
+    **{
+        (
+            "probe --recipe text-router",
+            name,
+        ): "steps of many problems are written first, until some are better and some worse: "
+        "test_train_text_router.py"
+        for name in ("kinds", "temperature", "steps", "seed")
+    },
     ("strength", "raw"): "shows with a chat template alone, and no small model has one",
     ("context", "kind"): "other kinds train a model first: test_refrag.py, test_augmentation.py",
     ("context", "latents"): "its kind trains a model first: test_augmentation.py",
@@ -257,12 +258,15 @@ def files(tmp_path_factory):
     (folder / "pairs.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in exchanges), "utf-8"
     )
+    (folder / "answers.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in exchanges[:6]), "utf-8"
+    )
     (folder / "good.txt").write_text("a right answer\nit is right\n" * 4, "utf-8")
     (folder / "bad.txt").write_text("wrong\nno, that is wrong\n" * 4, "utf-8")
     # Two trainings start from what others wrote.
     train_probe(
         RewardSpec(
-            str(folder / "reward"), str(folder / "good.txt"), str(folder / "bad.txt"), steps=2
+            str(folder / "reward"), str(folder / "good.txt"), str(folder / "bad.txt"), steps=40
         )
     )
     train_seq2seq(
@@ -275,6 +279,7 @@ def files(tmp_path_factory):
         "few": "few/text.jsonl",
         "prose": "own.txt",
         "exchanges": "pairs.jsonl",
+        "answers": "answers.jsonl",
         "good": "good.txt",
         "bad": "bad.txt",
         "reward": "reward",
