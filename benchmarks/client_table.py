@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import secrets
 import socket
 import subprocess
@@ -29,6 +28,8 @@ from datetime import date
 from pathlib import Path
 
 from client_scripts.check_columns import COLUMNS
+
+from polydec.request.machine import describe_machine
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS = HERE / "client_scripts"
@@ -264,7 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not python.exists():
                 raise SystemExit(f"{client.name} has no environment: --install makes it")
             checks += run_script(client, python, url, key, given.model, given.seconds)
-    head = f"*{date.today()}, Python {platform.python_version()}, `{given.model}`.*"
+    head = f"*{date.today()}, `{given.model}`, {describe_machine()}.*"
     table = f"{head}\n\n{format_table(checks)}"
     print(table)
     if given.write is not None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -715,6 +716,26 @@ def test_figures_are_whole_in_a_narrow_place(polydec_command, model, monkeypatch
         "1",
     )[1]
     assert "tokens/pass" in out and "draft-model-tree levels=2,1" in out and "…" not in out
+
+
+def test_a_line_of_figures_breaks_between_words_on_a_terminal_alone(
+    polydec_command, model, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    asked = ("generate", "a", "--model", model, "--method", "plain", "--max-tokens", "2")
+    whole = polydec_command(*asked)[2].splitlines()
+    assert len(whole) == 1
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    lines = [plain_line(line) for line in polydec_command(*asked)[2].splitlines()]
+    assert len(lines) > 1 and max(map(len, lines)) <= 40
+    # no word is cut: the same words come out, but for what was measured
+    assert len(" ".join(lines).split()) == len(whole[0].split())
+
+
+def plain_line(line):
+    """A line without its colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip()
 
 
 def test_a_chat_outlives_a_turn_that_is_too_long(polydec_command, model, monkeypatch):

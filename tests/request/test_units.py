@@ -234,3 +234,15 @@ def test_from_the_command_line(lm, polydec_command):
     out = json.loads(done.out)
     assert done.code == 0 and out["unit"] == "byte"
     assert out["usage"] == {"prompt_tokens": len(PROMPT), "completion_tokens": 5}
+
+
+def test_a_search_among_drawn_texts_says_what_greedy_means_to_it(lm):
+    def told(method, temperature=0.0):
+        sampling = {"temperature": temperature}
+        plan = plan_request(lm, Ask(PROMPT, method=method, raw=True, sampling=sampling))
+        return [line for line in describe_unused_settings(lm, plan) if "temperature" in line]
+
+    (line,) = told("self-consistency")
+    assert line.startswith("temperature is 0.0, which is one text: self-consistency draws its")
+    # a draw that was asked for, and methods that draw nothing
+    assert told("self-consistency", 0.7) == told("beam") == told("plain") == []

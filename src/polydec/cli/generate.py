@@ -380,10 +380,13 @@ def print_completion_figures(answer: api.Completion) -> None:
         else:
             nearly = ""
         towards += f", {reuse['positions']} positions of an earlier text taken{nearly}"
-    Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(
+    aside = Console(stderr=True, highlight=False, markup=False)
+    aside.print(
         f"{answer.method['name']} ({answer.method['guarantee']}{towards}): "
         f"{answer.usage['completion_tokens']} {unit}, {speed}, "
         f"{each}first token after {m['time_to_first_token']:.2f} s, "
         f"{answer.finish_reason}{ended}, {m['kernel']}",
         style="dim",
+        # Lines break between words on a terminal; a file gets one line, whatever its length.
+        soft_wrap=not aside.is_terminal,
     )

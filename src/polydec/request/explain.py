@@ -30,6 +30,7 @@ from polydec.methods.registry.kit import (
     ArtefactNeed,
     ModelArtefact,
 )
+from polydec.methods.search.loop.rollouts import RolloutSearch
 from polydec.models.sessions.reuse import AGAIN
 from polydec.request.ask import plan_request
 from polydec.request.fields import Ask, ask_options
@@ -252,6 +253,12 @@ def describe_unused_settings(model: LoadedModel, made: RequestPlan) -> list[str]
         and method != model.family.default_method
     ):
         unread.append(f"{model.draft.name} is the draft model, and {method} does not read it")
+    # Greedy is the default, and who asks for several texts has rarely thought of it.
+    if sampling.greedy and isinstance(made.decoder, RolloutSearch):
+        unread.append(
+            f"temperature is {as_text(sampling.temperature)}, which is one text: {method} draws its texts at 1; "
+            "0.6 or 0.7 is usual, as most models write anything at 1"
+        )
     return unread + still
 
 
