@@ -16,8 +16,126 @@ PLAN_GUIDED_TESTS = "tests/methods/search/test_plan_guided.py"
 TRAIN_PLANS_TESTS = "tests/lab/train/test_train_plans.py"
 BYTE_WORDS = "models/nets/byte_words.py"
 BYTE_WORDS_TESTS = "tests/lab/train/test_byte2word.py"
+SUPERLINEAR = "models/nets/superlinear.py"
+SUPERLINEAR_RULE = "models/formats/superlinear.py"
+SUPERLINEAR_TESTS = "tests/models/nets/test_superlinear.py"
+BY_ROWS = f"{SUPERLINEAR_TESTS}::test_masks_are_the_published_steps_row_by_row"
+IN_CHUNKS = f"{SUPERLINEAR_TESTS}::test_a_network_in_training_and_one_that_decodes_agree_in_any_chunks"
+TRAIN_SUPERLINEAR_TESTS = "tests/lab/train/test_train_superlinear.py"
 
 MUTANTS = [
+    Mutant(
+        "superlinear: the first anchors are taken",
+        SUPERLINEAR,
+        "top, at = score.topk(rule.spans, -1)",
+        "top, at = score[..., : rule.spans], torch.arange(rule.spans).expand(*score.shape[:-1], -1)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: spans count alike",
+        SUPERLINEAR,
+        "gate = torch.softmax(top.masked_fill(none, 0.0), -1)",
+        "gate = torch.softmax(top.masked_fill(none, 0.0).clamp(-1e-9, 1e-9), -1)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: the gate has no gradient",
+        SUPERLINEAR,
+        "gate = torch.softmax(top.masked_fill(none, 0.0), -1)",
+        "gate = torch.softmax(top.detach().masked_fill(none, 0.0), -1)",
+        f"{SUPERLINEAR_TESTS}::test_the_search_learns_through_the_gate",
+    ),
+    Mutant(
+        "superlinear: spans reach nothing behind their anchors",
+        SUPERLINEAR,
+        "first = (anchor - places.behind_T[:, None]).clamp(min=0)",
+        "first = anchor.clamp(min=0)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: spans reach nothing ahead",
+        SUPERLINEAR,
+        "anchor + places.ahead_T[:, None], end_T",
+        "anchor, end_T",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: keys of the window count twice",
+        SUPERLINEAR,
+        "end_T = (places.window_T - 1)[:, None]",
+        "end_T = places.position_T[:, None]",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: no window is masked in",
+        SUPERLINEAR,
+        "seen = (at_T >= first) & (at_T <= last) | window_TT",
+        "seen = (at_T >= first) & (at_T <= last)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: no window is gathered",
+        SUPERLINEAR,
+        "size = min(self.rule.window, int(places.position_T.max()) + 1)",
+        "size = 0",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: the window has a softmax of its own",
+        SUPERLINEAR,
+        "window = weights[..., width:].sum(3)",
+        "window = weights[..., width:].sum(3).softmax(-1)",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: branches read by position",
+        SUPERLINEAR,
+        "slot_MP = None if self.slot_MP is None else self.slot_MP[rows]",
+        "slot_MP = None",
+        f"{SUPERLINEAR_TESTS}::test_branches_of_a_tree_read_their_own_paths",
+    ),
+    Mutant(
+        "superlinear: anchors that the window stands for are searched",
+        SUPERLINEAR_RULE,
+        "distance = self._distances(most)[self.near :]",
+        "distance = self._distances(most)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: anchors stand evenly",
+        SUPERLINEAR_RULE,
+        "return i * i",
+        "return 3 * i - 2",
+        f"{SUPERLINEAR_TESTS}::test_perfect_squares_are_whole_distances",
+    ),
+    Mutant(
+        "superlinear: gaps between spans are let pass",
+        SUPERLINEAR_RULE,
+        "if (bad := (reach < need) | last_alone).any():",
+        "if (bad := last_alone & False).any():",
+        f"{SUPERLINEAR_TESTS}::test_spans_with_gaps_between_them_are_refused",
+    ),
+    Mutant(
+        "superlinear: searches are not turned",
+        "models/nets/transformer.py",
+        "for part in (qk, qkv[:, own:])[: 2 if searching else 1]",
+        "for part in (qk, qkv[:, own:])[:1]",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: searches have no scale",
+        "models/nets/transformer.py",
+        "reorder_heads(search, H) * c.superlinear.search_scale",
+        "reorder_heads(search, H)",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: a dense model begins with a drawn search",
+        "lab/train/exits.py",
+        'weights.setdefault(name.replace("q_proj", "search_proj"), tensor)',
+        'weights.setdefault(name.replace("q_proj", "search_proj"), torch.randn_like(tensor))',
+        f"{TRAIN_SUPERLINEAR_TESTS}::test_a_dense_model_gets_its_own_queries_as_a_search",
+    ),
     Mutant(
         "plan-guided: a clause stands in a plan twice",
         PLANNER,

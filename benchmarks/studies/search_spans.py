@@ -1,0 +1,189 @@
+"""Superlinear attention: keys looked up in a text of sections, three seeds, and what a token costs behind long texts.
+
+    python -m benchmarks.studies.search_spans --csv lab/reports/superlinear.csv
+    python -m benchmarks.studies.search_spans --times lab/reports/superlinear-times.csv
+
+A page is sections of 32 tokens in any order, each about a topic of its own: words of the topic, and eight records among them, one for each of
+its keys. A record is one token, which says a key and its value. Behind the page keys are asked for, each with its value behind it, and only
+these values are learned. Any token of a section tells its topic, so an anchor may be found by it. Recall: how often the value is the likeliest
+token, on pages of other draws; by chance 1 in 8. Arms: `dense`; spans of the published rule (`--superlinear`) with a window of three keys; and
+the same with queries that search as they were drawn, which learn nothing (`still`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.csv_rows import write_csv
+from torch import Tensor
+from torch.nn import functional as F
+
+from polydec.core.types import ScoreRequest
+from polydec.lab.train.loop import fit_network
+from polydec.lab.train.network import TrainableLlama
+from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.shape import LlamaShape
+from polydec.models.formats.superlinear import SuperlinearRule
+from polydec.models.nets.query import NetworkQuery
+from polydec.models.nets.transformer import LlamaTransformer
+
+SEEDS = (0, 1, 2)
+BEGIN = 0
+SECTIONS, KEYS, WORDS, VALUES = 8, 8, 8, 8
+LENGTH, ASKED = 32, 32
+FIRST_VALUE = 1
+FIRST_WORD = FIRST_VALUE + VALUES
+FIRST_KEY = FIRST_WORD + SECTIONS * WORDS
+FIRST_RECORD = FIRST_KEY + SECTIONS * KEYS
+VOCAB = FIRST_RECORD + SECTIONS * KEYS * VALUES
+SHAPE = LlamaShape(VOCAB, width=64, layers=2, heads=2, kv_heads=2, inner=128, context=512)
+ROWS = 8
+TESTED = 256
+STEPS = 400
+ARMS: Mapping[str, tuple[SuperlinearRule | None, bool]] = {
+    "dense": (None, True),
+    "3 spans": (SuperlinearRule(3, near=1), True),
+    "1 span": (SuperlinearRule(1, near=1), True),
+    "3 spans still": (SuperlinearRule(3, near=1), False),
+}
+"""By name the rule, and whether the queries that search are trained."""
+
+
+def page_row(rng: np.random.Generator) -> list[int]:
+    """A page with the keys that are asked for behind it, each with its value."""
+    value = rng.integers(VALUES, size=SECTIONS * KEYS)
+    page = [BEGIN]
+    for topic in rng.permutation(SECTIONS):
+        records = [FIRST_RECORD + k * VALUES + value[k] for k in range(topic * KEYS, (topic + 1) * KEYS)]
+        words = FIRST_WORD + topic * WORDS + rng.integers(WORDS, size=LENGTH - KEYS)
+        page += rng.permutation([*records, *words]).tolist()
+    asked = rng.permutation(SECTIONS * KEYS)[:ASKED]
+    return [*page, *(int(x) for k in asked for x in (FIRST_KEY + k, FIRST_VALUE + value[k]))]
+
+
+def page_rows(rng: np.random.Generator, count: int) -> Tensor:
+    """So many pages, shape ``[count, T]``."""
+    return torch.tensor([page_row(rng) for _ in range(count)])
+
+
+def asked_places(rows: Tensor) -> Tensor:
+    """Where the keys of the records that are asked for stand."""
+    return torch.arange(rows.shape[1] - 2 * ASKED, rows.shape[1], 2)
+
+
+def value_loss(network: TrainableLlama, rows: Tensor) -> Tensor:
+    """Nats of the values that are asked for."""
+    at = asked_places(rows)
+    return F.cross_entropy(network(rows)[:, at].flatten(0, 1), rows[:, at + 1].flatten())
+
+
+def trained_network(arm: str, seed: int, steps: int) -> tuple[TrainableLlama, float]:
+    """A network of an arm, and the seconds of its training."""
+    rule, learns = ARMS[arm]
+    network = TrainableLlama(replace(SHAPE, superlinear=rule), seed=seed)
+    for name, p in network.named_parameters():
+        p.requires_grad_(learns or "search_proj" not in name)
+    schedule = TrainingSchedule(steps, 3e-3, muon=0.02, log_every=25)
+
+    def step_loss(step: int) -> tuple[Tensor, int]:
+        rows = page_rows(np.random.default_rng([seed, step]), ROWS)
+        return value_loss(network, rows), rows.numel()
+
+    began = time.perf_counter()
+    fit_network(network, step_loss, schedule, watch=lambda p: print(p.step, round(p.loss, 3), flush=True))
+    return network.requires_grad_(False), time.perf_counter() - began
+
+
+@torch.no_grad()
+def recall_of(network: TrainableLlama) -> float:
+    """The share of asked values that are the likeliest token."""
+    rng = np.random.default_rng(10**6)
+    right = 0.0
+    for _ in range(TESTED // ROWS):
+        rows = page_rows(rng, ROWS)
+        at = asked_places(rows)
+        right += float((network(rows)[:, at].argmax(-1) == rows[:, at + 1]).float().sum())
+    return right / (TESTED * ASKED)
+
+
+def recall_rows(arms: Sequence[str], seeds: Sequence[int], steps: int) -> list[dict[str, Any]]:
+    """One row a training."""
+    rows = list[dict[str, Any]]()
+    for seed in seeds:
+        for arm in arms:
+            network, took = trained_network(arm, seed, steps)
+            rule = ARMS[arm][0]
+            length = len(page_row(np.random.default_rng(0)))
+            read = length if rule is None else rule.keys_read(length - 1)
+            about = {"arm": arm, "seed": seed, "steps": steps, "length": length, "keys read": read}
+            rows.append({**about, "recall": round(recall_of(network), 4), "seconds": round(took)})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def passes_at(rule: SuperlinearRule | None, lengths: Sequence[int]) -> list[dict[str, Any]]:
+    """Milliseconds of a token behind texts of these lengths, the median of nine passes of a network of random weights."""
+    shape = replace(SHAPE, width=256, heads=8, kv_heads=2, layers=4, inner=512)
+    shape = replace(shape, context=max(lengths) + 64, superlinear=rule)
+    net = LlamaTransformer.build(
+        shape.config_content(), TrainableLlama(shape).state_dict(), dtype="float32"
+    )
+    rows = list[dict[str, Any]]()
+    for length in lengths:
+        cache = net.new_cache()
+        # What the keys are does not matter for the time: they are drawn, not computed.
+        entries = torch.randn(*cache.kv.shape[:-2], length, cache.kv.shape[-1])
+        cache.append_entries(entries)
+        took = list[float]()
+        for _ in range(10):
+            first = cache.stage_slots((-1,))
+            began = time.perf_counter()
+            net.forward([NetworkQuery(cache, first, (5,), (0,), ScoreRequest())])
+            took.append(time.perf_counter() - began)
+            cache.truncate_entries(length)
+        read = length + 1 if rule is None else rule.keys_read(length)
+        ms = round(1000 * float(np.median(took[1:])), 3)
+        rows.append({"arm": "dense" if rule is None else f"{rule.spans} spans", "length": length})
+        rows[-1] |= {"keys read": read, "ms": ms}
+        print(rows[-1], flush=True)
+    return rows
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and the half width of the 95 % interval of three runs (Student's t)."""
+    return f"{np.mean(values):.3f} ± {4.303 * np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
+
+
+def main() -> None:
+    """One line a run, a file of all, and the means."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--csv")
+    parser.add_argument("--times", help="measure a token behind long texts, and write this file")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--lengths", default="1000,4000,16000,64000,256000")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if asked.times:
+        lengths = [int(n) for n in asked.lengths.split(",")]
+        write_csv(asked.times, [r for arm in ("dense", "3 spans") for r in passes_at(ARMS[arm][0], lengths)])
+        return
+    rows = recall_rows(asked.arms.split(","), [int(s) for s in asked.seeds.split(",")], asked.steps)
+    if asked.csv:
+        write_csv(asked.csv, rows)
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        groups.setdefault(row["arm"], []).append(row["recall"])
+    for arm, values in groups.items():
+        print(arm, spread(values) if len(values) > 1 else values[0], flush=True)
+
+
+if __name__ == "__main__":
+    main()
