@@ -20,7 +20,9 @@ SUPERLINEAR = "models/nets/superlinear.py"
 SUPERLINEAR_RULE = "models/formats/superlinear.py"
 SUPERLINEAR_TESTS = "tests/models/nets/test_superlinear.py"
 BY_ROWS = f"{SUPERLINEAR_TESTS}::test_masks_are_the_published_steps_row_by_row"
-IN_CHUNKS = f"{SUPERLINEAR_TESTS}::test_a_network_in_training_and_one_that_decodes_agree_in_any_chunks"
+IN_CHUNKS = (
+    f"{SUPERLINEAR_TESTS}::test_a_network_in_training_and_one_that_decodes_agree_in_any_chunks"
+)
 TRAIN_SUPERLINEAR_TESTS = "tests/lab/train/test_train_superlinear.py"
 
 MUTANTS = [

@@ -60,7 +60,9 @@ def page_row(rng: np.random.Generator) -> list[int]:
     value = rng.integers(VALUES, size=SECTIONS * KEYS)
     page = [BEGIN]
     for topic in rng.permutation(SECTIONS):
-        records = [FIRST_RECORD + k * VALUES + value[k] for k in range(topic * KEYS, (topic + 1) * KEYS)]
+        records = [
+            FIRST_RECORD + k * VALUES + value[k] for k in range(topic * KEYS, (topic + 1) * KEYS)
+        ]
         words = FIRST_WORD + topic * WORDS + rng.integers(WORDS, size=LENGTH - KEYS)
         page += rng.permutation([*records, *words]).tolist()
     asked = rng.permutation(SECTIONS * KEYS)[:ASKED]
@@ -96,7 +98,9 @@ def trained_network(arm: str, seed: int, steps: int) -> tuple[TrainableLlama, fl
         return value_loss(network, rows), rows.numel()
 
     began = time.perf_counter()
-    fit_network(network, step_loss, schedule, watch=lambda p: print(p.step, round(p.loss, 3), flush=True))
+    fit_network(
+        network, step_loss, schedule, watch=lambda p: print(p.step, round(p.loss, 3), flush=True)
+    )
     return network.requires_grad_(False), time.perf_counter() - began
 
 
@@ -173,7 +177,10 @@ def main() -> None:
     torch.set_num_threads(1)
     if asked.times:
         lengths = [int(n) for n in asked.lengths.split(",")]
-        write_csv(asked.times, [r for arm in ("dense", "3 spans") for r in passes_at(ARMS[arm][0], lengths)])
+        write_csv(
+            asked.times,
+            [r for arm in ("dense", "3 spans") for r in passes_at(ARMS[arm][0], lengths)],
+        )
         return
     rows = recall_rows(asked.arms.split(","), [int(s) for s in asked.seeds.split(",")], asked.steps)
     if asked.csv:

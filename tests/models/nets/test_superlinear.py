@@ -11,13 +11,13 @@ from polydec.base.errors import FileError, MissingError, RequestError
 from polydec.core.types import RowDetail, ScoreRequest
 from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.shape import LlamaShape
+from polydec.methods.presses.window import build as window_press
 from polydec.models.formats.superlinear import SuperlinearRule
 from polydec.models.native.network import CpuStep
 from polydec.models.nets.masks import NEG_INF
 from polydec.models.nets.query import NetworkQuery
 from polydec.models.nets.superlinear import SearchPlaces, choose_spans, superlinear_mixture
 from polydec.models.nets.transformer import LlamaTransformer
-from polydec.methods.presses.window import build as window_press
 
 ROW = ScoreRequest()
 RULES = {
@@ -92,7 +92,9 @@ def read(net, cache, tokens):
     """The logits of these tokens, committed behind those of the cache."""
     first = cache.stage_slots(range(-1, len(tokens) - 1))
     cache.commit_path(range(len(tokens)))
-    return net.forward([NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ROW)])[0].logits_RV
+    return net.forward([NetworkQuery(cache, first, tuple(tokens), range(len(tokens)), ROW)])[
+        0
+    ].logits_RV
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -141,7 +143,9 @@ def test_a_window_over_all_is_dense_attention():
     torch.testing.assert_close(read(net, net.new_cache(), TEXT), wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("rule", [SuperlinearRule(), SuperlinearRule(search_power=0.55), SuperlinearRule(near=4)])
+@pytest.mark.parametrize(
+    "rule", [SuperlinearRule(), SuperlinearRule(search_power=0.55), SuperlinearRule(near=4)]
+)
 def test_every_position_can_be_read(rule):
     rule.require_coverage(3000)
     for t in range(0, 3000, 7):
@@ -155,7 +159,11 @@ def test_every_position_can_be_read(rule):
 
 @pytest.mark.parametrize(
     "rule",
-    [SuperlinearRule(behind=1.5), SuperlinearRule(span_power=0.4), SuperlinearRule(search_power=0.4)],
+    [
+        SuperlinearRule(behind=1.5),
+        SuperlinearRule(span_power=0.4),
+        SuperlinearRule(search_power=0.4),
+    ],
 )
 def test_spans_with_gaps_between_them_are_refused(rule):
     with pytest.raises(RequestError, match="superlinear leaves gaps"):
@@ -238,7 +246,9 @@ def test_what_reads_other_keys_is_refused():
         trained(torch.tensor([TEXT]), see_TT=torch.ones(70, 70, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("change", [{"spans": 0}, {"near": -1}, {"search_power": 2.0}, {"behind": "x"}])
+@pytest.mark.parametrize(
+    "change", [{"spans": 0}, {"near": -1}, {"search_power": 2.0}, {"behind": "x"}]
+)
 def test_fields_of_a_config_are_checked(change):
     trained, _ = networks(RULES["published"])
     config = trained.s.config_content()

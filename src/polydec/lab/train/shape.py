@@ -64,7 +64,9 @@ class LlamaShape:
 
         if self.superlinear is not None:
             if self.experts:
-                raise RequestError("superlinear attention is trained without experts: leave one out")
+                raise RequestError(
+                    "superlinear attention is trained without experts: leave one out"
+                )
             self.superlinear.require_coverage(self.context)
 
     @property

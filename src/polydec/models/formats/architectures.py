@@ -411,7 +411,9 @@ def _gpt_oss(c: Mapping[str, Any], head: int) -> dict[str, Any]:
 
 def _superlinear(c: Mapping[str, Any], head: int) -> dict[str, Any]:
     if c.get("polydec_causal", True) is False:
-        raise FileError("superlinear searches what stands before a position: polydec_causal is false")
+        raise FileError(
+            "superlinear searches what stands before a position: polydec_causal is false"
+        )
     return {"superlinear": SuperlinearRule.of_config(c)}
 
 

@@ -514,6 +514,14 @@ class StepRewardFields(StrictFields):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
+class OutcomeHeadFields(StepRewardFields):
+    """config.json of an outcome head: sizes, and what is wanted of a finished text."""
+
+    holds: Annotated[str, Field(max_length=4096)] = ""
+    least: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    most: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+
+
 class TextRouterFields(LlamaLayersFields):
     """config.json of a router that reads the text. head: numbers between the state and the chance."""
 

@@ -223,7 +223,9 @@ class SuperlinearAttention:
         near = near.clamp(min=0).expand(KV, 1, -1, -1)
         # Span and window have one softmax, for each span anew.
         by_span = (read_entries(keys, at) @ query[..., None, :, None])[..., 0]
-        by_window = (read_entries(keys, near) @ query[..., None])[..., 0].masked_fill(before, NEG_INF)
+        by_window = (read_entries(keys, near) @ query[..., None])[..., 0].masked_fill(
+            before, NEG_INF
+        )
         scores = torch.cat(
             [
                 by_span.masked_fill(beyond, NEG_INF),

@@ -116,9 +116,9 @@ class LMSpec:
         float, InRange(0, 64), "keys of a span before its anchor, times the text's power"
     ] = 2.0
     ahead: Annotated[float, InRange(0, 64), "keys of a span after its anchor, likewise"] = 0.0
-    search_scale: Annotated[
-        float, InRange(0, 1e6), "what scores of anchors are multiplied by"
-    ] = 1.0
+    search_scale: Annotated[float, InRange(0, 1e6), "what scores of anchors are multiplied by"] = (
+        1.0
+    )
     objective: Annotated[
         str, OneOf(*OBJECTIVES), "what a step learns of a text (docs/training.md#objectives)"
     ] = "next-token"
