@@ -24,8 +24,60 @@ IN_CHUNKS = (
     f"{SUPERLINEAR_TESTS}::test_a_network_in_training_and_one_that_decodes_agree_in_any_chunks"
 )
 TRAIN_SUPERLINEAR_TESTS = "tests/lab/train/test_train_superlinear.py"
+BEAM = "methods/search/loop/diverse_beam.py"
+OUTCOME = "models/learned/kinds/outcome_head.py"
+CONDITIONAL_TESTS = "tests/methods/search/test_conditional_beam.py"
 
 MUTANTS = [
+    Mutant(
+        "conditional beam: chances are summed over steps",
+        BEAM,
+        "out += [(beam.total + v, chance, beam, x)",
+        "out += [(beam.total + v + chance, chance, beam, x)",
+        f"{CONDITIONAL_TESTS}::test_the_newest_chance_counts_and_no_sum_over_steps",
+    ),
+    Mutant(
+        "conditional beam: the condition ranks nothing",
+        BEAM,
+        "key=lambda option: -(option[0] + option[1])",
+        "key=lambda option: -option[0]",
+        f"{CONDITIONAL_TESTS}::test_the_newest_chance_counts_and_no_sum_over_steps",
+    ),
+    Mutant(
+        "conditional beam: whatever ends is an answer",
+        BEAM,
+        "if not self.condition.is_met(said, len(after.text.tokens)):",
+        "if self.condition is None:",
+        f"{CONDITIONAL_TESTS}::test_a_wide_search_gives_the_likeliest_texts_of_the_condition",
+    ),
+    Mutant(
+        "conditional beam: what was foretold stays at the end",
+        BEAM,
+        "after = replace(after, chance=0.0)",
+        "after = replace(after, chance=chance - 1.0)",
+        f"{CONDITIONAL_TESTS}::test_a_wide_search_gives_the_likeliest_texts_of_the_condition",
+    ),
+    Mutant(
+        "conditional beam: few candidates are asked for",
+        BEAM,
+        "enough = max(enough, self.candidates)",
+        "enough = min(enough, self.candidates)",
+        f"{CONDITIONAL_TESTS}::test_only_the_likeliest_candidates_are_asked_for",
+    ),
+    Mutant(
+        "conditional beam: the head reads no token",
+        OUTCOME,
+        " + embedding(token_NC, self.token_VI)",
+        " + 0 * embedding(token_NC, self.token_VI)",
+        f"{CONDITIONAL_TESTS}::test_a_head_reads_the_state_and_the_token",
+    ),
+    Mutant(
+        "conditional beam: a head learns nothing of what texts became",
+        "lab/train/probes/outcome.py",
+        "labels += [float(met)] * len(s.output_ids)",
+        "labels += [0.0] * (len(s.output_ids) - 1) + [float(met)]",
+        f"{CONDITIONAL_TESTS}::test_every_beginning_has_the_label_of_its_text",
+    ),
     Mutant(
         "superlinear: the first anchors are taken",
         SUPERLINEAR,

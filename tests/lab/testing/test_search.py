@@ -20,9 +20,9 @@ SEARCHES = [
         *("generative-fusion-decoding", "plan-guided"),
     }
 ]
-"""conditional-beam gives texts of its head's condition alone, exact-extract answers with spans of its prompt, exact-mode ranks by
-whole log-probabilities, generative-fusion-decoding reads a second model, plan-guided what plans: tests/methods/search checks them,
-in test_conditional_beam.py, test_likeliest.py, test_exact_mode.py, test_fused_beam.py and test_plan_guided.py."""
+"""conditional-beam gives texts of its head's condition alone, exact-extract answers with spans of its prompt, exact-mode
+ranks by whole log-probabilities, generative-fusion-decoding reads a second model, plan-guided what plans: tests/methods/search
+checks them, in test_conditional_beam.py, test_likeliest.py, test_exact_mode.py, test_fused_beam.py and test_plan_guided.py."""
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -2,7 +2,6 @@
 
 import json
 import math
-from itertools import product
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from polydec.core.decoder import run_decoder
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest
-from polydec.lab.testing.check_search import check_search
 from polydec.lab.testing.enumerate import target_law
 from polydec.lab.testing.kits import build
 from polydec.lab.testing.toy import toy_law
@@ -152,17 +150,6 @@ def test_what_always_holds_is_beam_search():
         assert found(DiverseBeamSearch(target, 3, 1, 0.0, SUM, Always()), 7, 3) == plain
 
 
-def test_a_contaminated_law_has_the_empty_text_as_its_mode_and_a_condition_turns_it_back():
-    """p: all 2**6 strings alike; a share of 2**-4 of the empty text. Enumerated, as the searches do not know the mixture."""
-    strings = dict.fromkeys(product((0, 1), repeat=6), 2.0 ** (-6))
-    share = 2.0**-4
-    mixed = {(): share} | {x: (1 - share) * p for x, p in strings.items()}
-    assert max(mixed, key=lambda x: mixed[x]) == ()
-    conditional = {x: p for x, p in mixed.items() if len(x) == 6}
-    assert len(max(conditional, key=lambda x: conditional[x])) == 6
-    assert abs(sum(conditional.values()) - (1 - share)) < 1e-12
-
-
 def test_only_the_likeliest_candidates_are_asked_for():
     asked = []
 
@@ -236,11 +223,11 @@ def test_the_command_line_gives_texts_of_the_condition(tmp_path):
     ids = point.text.encode("Once upon a time")
     with (tmp_path / "text.jsonl").open("w") as f:
         for i in range(24):
-            text = point.text.encode(" there was a small house" if i % 2 else " it was")
+            text = point.text.encode(" there was a small house" if i % 3 else " it was")
             f.write(json.dumps({"prompt_ids": list(ids), "output_ids": list(text)}) + "\n")
     (tmp_path / "held.jsonl").write_text((tmp_path / "text.jsonl").read_text())
     spec = OutcomeSpec(
-        str(tmp_path), "zoo:tiny-draft", text=str(tmp_path / "text.jsonl"), least=5, steps=60
+        str(tmp_path), "zoo:tiny-draft", text=str(tmp_path / "text.jsonl"), least=5, steps=150
     )
     result = train_probe(spec)
     assert result["met"] > 0 and result["held_out_auc"] > 0.9
@@ -267,16 +254,6 @@ def test_texts_that_are_all_alike_teach_nothing(tmp_path, change):
 def test_a_wish_is_needed(tmp_path):
     with pytest.raises(RequestError, match="say what is wanted"):
         OutcomeSpec(str(tmp_path))
-
-
-def test_it_keeps_the_contract_of_searches(record_counts):
-    record_counts(
-        check_search(
-            lambda target: DiverseBeamSearch(target, 6, 1, 0.0, SUM, Always()),
-            6,
-            score=None,
-        )
-    )
 
 
 def test_the_recipe_takes_its_head_and_options():

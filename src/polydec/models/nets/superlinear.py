@@ -195,7 +195,7 @@ class SuperlinearAttention:
         rows = slice(first, stop)
         places = self.places.rows(first, stop)
         query = self.asks[:, :, rows]
-        KV, g, m, D = query.shape
+        KV, D = query.shape[0], query.shape[-1]
         slot_MP = None if self.slot_MP is None else self.slot_MP[rows]
 
         def read_entries(entries: Tensor, at: Tensor) -> Tensor:

@@ -48,9 +48,9 @@ class WantedOutcome:
 
 @dataclass(frozen=True, eq=False)
 class OutcomeHead:
-    """out silu(inner x + token), x: the state before a token, divided by its root mean square; its sigmoid is the chance.
-    inner: weight [I, H], bias [I]; token_VI: a row for each next token; out: weight [1, I], bias [1]; wanted: what it foretells;
-    vocab: the target's. Arithmetic is fp32.
+    """sigmoid(out silu(inner x + token)), x: the state before a token, divided by its root mean square. inner: weight [I, H],
+    bias [I]; token_VI: a row for each next token; out: weight [1, I], bias [1]; wanted: what it foretells; vocab: the target's.
+    Arithmetic is fp32.
 
     One product serves all next tokens of a beginning: none of them is fed to be judged.
     """
