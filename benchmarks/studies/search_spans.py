@@ -37,7 +37,7 @@ from polydec.models.nets.transformer import LlamaTransformer
 SEEDS = (0, 1, 2)
 BEGIN = 0
 SECTIONS, KEYS, WORDS, VALUES = 8, 8, 8, 8
-LENGTH, ASKED = 32, 32
+LENGTH = 32
 FIRST_VALUE = 1
 FIRST_WORD = FIRST_VALUE + VALUES
 FIRST_KEY = FIRST_WORD + SECTIONS * WORDS
@@ -46,7 +46,8 @@ VOCAB = FIRST_RECORD + SECTIONS * KEYS * VALUES
 SHAPE = LlamaShape(VOCAB, width=64, layers=2, heads=2, kv_heads=2, inner=128, context=512)
 ROWS = 8
 TESTED = 256
-STEPS = 400
+STEPS = 600
+SHORT = 0.7
 ARMS: Mapping[str, tuple[SuperlinearRule | None, bool]] = {
     "dense": (None, True),
     "3 spans": (SuperlinearRule(3, near=1), True),
@@ -56,28 +57,31 @@ ARMS: Mapping[str, tuple[SuperlinearRule | None, bool]] = {
 """By name the rule, and whether the queries that search are trained."""
 
 
-def page_row(rng: np.random.Generator) -> list[int]:
-    """A page with the keys that are asked for behind it, each with its value."""
+def page_row(rng: np.random.Generator, sections: int = SECTIONS) -> list[int]:
+    """A page of so many sections with the keys that are asked for behind it, half of all, each with its value."""
     value = rng.integers(VALUES, size=SECTIONS * KEYS)
     page = [BEGIN]
-    for topic in rng.permutation(SECTIONS):
+    topics = rng.permutation(SECTIONS)[:sections]
+    for topic in topics:
         records = [
             FIRST_RECORD + k * VALUES + value[k] for k in range(topic * KEYS, (topic + 1) * KEYS)
         ]
         words = FIRST_WORD + topic * WORDS + rng.integers(WORDS, size=LENGTH - KEYS)
         page += rng.permutation([*records, *words]).tolist()
-    asked = rng.permutation(SECTIONS * KEYS)[:ASKED]
+    known = np.concatenate([np.arange(t * KEYS, (t + 1) * KEYS) for t in topics])
+    asked = rng.permutation(known)[: len(known) // 2]
     return [*page, *(int(x) for k in asked for x in (FIRST_KEY + k, FIRST_VALUE + value[k]))]
 
 
-def page_rows(rng: np.random.Generator, count: int) -> Tensor:
+def page_rows(rng: np.random.Generator, count: int, sections: int = SECTIONS) -> Tensor:
     """So many pages, shape ``[count, T]``."""
-    return torch.tensor([page_row(rng) for _ in range(count)])
+    return torch.tensor([page_row(rng, sections) for _ in range(count)])
 
 
 def asked_places(rows: Tensor) -> Tensor:
-    """Where the keys of the records that are asked for stand."""
-    return torch.arange(rows.shape[1] - 2 * ASKED, rows.shape[1], 2)
+    """Where the keys that are asked for stand: of every section half of its keys, and a value behind each."""
+    asked = (rows.shape[1] - 1) // (LENGTH + KEYS) * KEYS // 2
+    return torch.arange(rows.shape[1] - 2 * asked, rows.shape[1], 2)
 
 
 def value_loss(network: TrainableLlama, rows: Tensor) -> Tensor:
@@ -95,7 +99,10 @@ def trained_network(arm: str, seed: int, steps: int) -> tuple[TrainableLlama, fl
     schedule = TrainingSchedule(steps, 3e-3, muon=0.02, log_every=25)
 
     def step_loss(step: int) -> tuple[Tensor, int]:
-        rows = page_rows(np.random.default_rng([seed, step]), ROWS)
+        # Short pages first: what a key means is learned there, and then where to look for it.
+        short = step < steps * SHORT
+        rng = np.random.default_rng([seed, step])
+        rows = page_rows(rng, 4 * ROWS, 2) if short else page_rows(rng, ROWS)
         return value_loss(network, rows), rows.numel()
 
     began = time.perf_counter()
@@ -114,7 +121,7 @@ def recall_of(network: TrainableLlama) -> float:
         rows = page_rows(rng, ROWS)
         at = asked_places(rows)
         right += float((network(rows)[:, at].argmax(-1) == rows[:, at + 1]).float().sum())
-    return right / (TESTED * ASKED)
+    return right / (TESTED * SECTIONS * KEYS // 2)
 
 
 def recall_rows(arms: Sequence[str], seeds: Sequence[int], steps: int) -> list[dict[str, Any]]:

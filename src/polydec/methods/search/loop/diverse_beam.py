@@ -145,7 +145,12 @@ class DiverseBeamSearch:
             RequestError: No text that ended meets the condition.
         """
         stats = SearchStats()
-        tree = await BranchTree.open_tree(self.target, request.prompt, base=request.base_detail)
+        tree = await BranchTree.open_tree(
+            self.target,
+            request.prompt,
+            base=request.base_detail,
+            hidden=self.condition is not None,
+        )
         try:
             groups: Sequence[BeamGroup] = [
                 BeamGroup((BeamHypothesis(into.open_hypothesis(), 0.0, 0),))
