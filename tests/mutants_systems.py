@@ -27,8 +27,54 @@ TRAIN_SUPERLINEAR_TESTS = "tests/lab/train/test_train_superlinear.py"
 BEAM = "methods/search/loop/diverse_beam.py"
 OUTCOME = "models/learned/kinds/outcome_head.py"
 CONDITIONAL_TESTS = "tests/methods/search/test_conditional_beam.py"
+HIDDEN_STATES = "lab/bench/hidden_states.py"
+HIDDEN_STATES_TESTS = "tests/lab/bench/test_hidden_states.py"
 
 MUTANTS = [
+    Mutant(
+        "hidden states: a segment is scored behind its own step",
+        HIDDEN_STATES,
+        "self.past = list(zip(moved[::2], moved[1::2], strict=True))\n        return nats_T.detach()",
+        "old, self.past = self.past, list(zip(moved[::2], moved[1::2], strict=True))\n"
+        "        behind = [(k[:, :, : len(token_T) - 1], v[:, :, : len(token_T) - 1]) for k, v in self.past]\n"
+        "        return self._nats(token_T, old and behind)[0].detach()",
+        f"{HIDDEN_STATES_TESTS}::test_a_segment_is_scored_before_anything_changes",
+    ),
+    Mutant(
+        "hidden states: nothing changes",
+        HIDDEN_STATES,
+        "return entries_BHPD - step * ",
+        "return entries_BHPD - 0 * step * ",
+        f"{HIDDEN_STATES_TESTS}::test_a_small_step_makes_the_same_segment_likelier",
+    ),
+    Mutant(
+        "hidden states: steps go up",
+        HIDDEN_STATES,
+        "return entries_BHPD - step * ",
+        "return entries_BHPD + step * ",
+        f"{HIDDEN_STATES_TESTS}::test_a_small_step_makes_the_same_segment_likelier",
+    ),
+    Mutant(
+        "hidden states: entries share a step counter",
+        HIDDEN_STATES,
+        "self.steps_P = F.pad(self.steps_P, (0, new)) + 1",
+        "self.steps_P = F.pad(self.steps_P, (0, new), value=float(self.steps_P.amax()) if len(self.steps_P) else 0.0) + 1",
+        f"{HIDDEN_STATES_TESTS}::test_entries_count_their_own_steps_and_begin_with_nothing",
+    ),
+    Mutant(
+        "hidden states: entries have no bound",
+        HIDDEN_STATES,
+        "* (most / size.clamp(min=1e-30)).clamp(max=1.0)",
+        "* (most / size.clamp(min=1e-30)).clamp(min=1.0)",
+        f"{HIDDEN_STATES_TESTS}::test_no_entry_moves_further_than_its_bound",
+    ),
+    Mutant(
+        "hidden states: means are not corrected",
+        HIDDEN_STATES,
+        "mean = self.first_BHPD / (1 - a**self.steps_P)[:, None]",
+        "mean = self.first_BHPD",
+        f"{HIDDEN_STATES_TESTS}::test_a_first_step_of_adam_is_the_sign_of_the_gradient",
+    ),
     Mutant(
         "conditional beam: chances are summed over steps",
         BEAM,
