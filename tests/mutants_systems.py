@@ -176,7 +176,7 @@ MUTANTS = [
     Mutant(
         "superlinear: no window is gathered",
         SUPERLINEAR,
-        "size = min(self.rule.window, int(places.position_T.max()) + 1)",
+        "size = min(self.rule.window_length, int(places.position_T.max()) + 1)",
         "size = 0",
         IN_CHUNKS,
     ),

@@ -175,8 +175,8 @@ def test_spans_with_gaps_between_them_are_refused(rule):
 def test_perfect_squares_are_whole_distances():
     distance = SuperlinearRule().stripe_distances(10**8)
     assert distance.tolist() == [i * i for i in range(1, 10**4 + 1)]
-    assert SuperlinearRule(near=3).window == 15
-    assert SuperlinearRule().window == 0
+    assert SuperlinearRule(near=3).window_length == 15
+    assert SuperlinearRule().window_length == 0
 
 
 def test_keys_of_a_token_grow_with_the_root_of_the_text():

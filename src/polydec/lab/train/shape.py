@@ -47,7 +47,7 @@ class LlamaShape:
 
     def __post_init__(self) -> None:
         # Only the number of experts may be 0.
-        for name, value in self.numbers.items():
+        for name, value in self.known_sizes.items():
             if name not in ("experts", "superlinear") and not value > 0:
                 raise RequestError(f"{name} is {value}: it must be above 0")
         if self.experts and not 1 <= self.used <= self.experts:
@@ -70,7 +70,7 @@ class LlamaShape:
             self.superlinear.require_coverage(self.context)
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def known_sizes(self) -> dict[str, Any]:
         """The fields by name, without those that the network does not have."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 

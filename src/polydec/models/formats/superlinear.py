@@ -70,7 +70,7 @@ class SuperlinearRule:
         return rule
 
     @property
-    def window(self) -> int:
+    def window_length(self) -> int:
         """Positions of the window, t among them."""
         return int(self._distances(self.near + 1)[self.near]) - 1
 
@@ -123,7 +123,7 @@ class SuperlinearRule:
         """
         at = np.array(position + 1)
         span = int(self.span_reach(at, self.behind) + self.span_reach(at, self.ahead)) + 1
-        return len(self.stripe_distances(position + 1)) + self.spans * span + self.window
+        return len(self.stripe_distances(position + 1)) + self.spans * span + self.window_length
 
     def require_coverage(self, context: int) -> None:
         """Check that every query can reach every position before it: some choice of anchors reads
@@ -136,7 +136,7 @@ class SuperlinearRule:
             RequestError: Some position lies in no span and not in the window.
         """
         distance = self.stripe_distances(context)
-        length = np.arange(max(self.window, 0) + 1, context + 1)
+        length = np.arange(max(self.window_length, 0) + 1, context + 1)
         if not len(length):
             return  # the window covers the text
         # Of every length the number of anchors, and the widest gap between two of them.

@@ -63,11 +63,16 @@ class SearchPlaces:
             anchor_TA.clamp(min=-1).to(position_T.device),
             reach(rule.behind),
             reach(rule.ahead),
-            (position_T + 1 - rule.window).clamp(min=0),
+            (position_T + 1 - rule.window_length).clamp(min=0),
         )
 
-    def rows(self, first: int, stop: int) -> SearchPlaces:
-        """The places of some of the queries."""
+    def cut_rows(self, first: int, stop: int) -> SearchPlaces:
+        """The places of some of the queries.
+
+        Args:
+            first: The first of them.
+            stop: The one after the last.
+        """
         return SearchPlaces(*(getattr(self, f.name)[first:stop] for f in fields(self)))
 
 
@@ -150,7 +155,8 @@ def superlinear_mixture(
     alone_TT = at_T == at_T[:, None]
     weights = torch.zeros_like(scores)
     for k in range(rule.spans):
-        first, last = spans.first[..., k : k + 1], spans.last[..., k : k + 1]
+        first = spans.first[..., k : k + 1]
+        last = spans.last[..., k : k + 1]
         seen = (at_T >= first) & (at_T <= last) | window_TT
         seen = seen | (alone_TT & ~seen.any(-1, keepdim=True))
         part = torch.softmax(scores.masked_fill(~seen, NEG_INF), -1)
@@ -193,13 +199,21 @@ class SuperlinearAttention:
     def _attend_rows(self, first: int, stop: int, keys: Tensor, values: Tensor) -> None:
         """Gather what the rows ``[first, stop)`` read."""
         rows = slice(first, stop)
-        places = self.places.rows(first, stop)
+        places = self.places.cut_rows(first, stop)
         query = self.asks[:, :, rows]
         KV, D = query.shape[0], query.shape[-1]
         slot_MP = None if self.slot_MP is None else self.slot_MP[rows]
 
         def read_entries(entries: Tensor, at: Tensor) -> Tensor:
-            """Entries ``[kv heads, slots, head]`` at positions ``[kv heads, group or 1, m, ...]``."""
+            """Read entries of each row's own text.
+
+            Args:
+                entries: Keys or values, ``[kv heads, slots, head]``.
+                at: Positions, ``[kv heads, group or 1, m, ...]``.
+
+            Returns:
+                ``[kv heads, group or 1, m, ..., head]``, in the queries' number type.
+            """
             if slot_MP is not None:
                 flat = at.flatten(3) if at.dim() > 4 else at
                 at = slot_MP.expand(*at.shape[:2], -1, -1).gather(-1, flat).view(at.shape)
@@ -217,7 +231,7 @@ class SuperlinearAttention:
         at = spans.first[..., None] + torch.arange(width, device=keys.device)
         beyond = at > spans.last[..., None]
         at = at.masked_fill(beyond, 0)
-        size = min(self.rule.window, int(places.position_T.max()) + 1)
+        size = min(self.rule.window_length, int(places.position_T.max()) + 1)
         near = places.position_T[:, None] - torch.arange(size, device=keys.device)
         before = near < 0
         near = near.clamp(min=0).expand(KV, 1, -1, -1)

@@ -66,7 +66,7 @@ class OutcomeHead:
     vocab: TokenVocabulary
 
     @property
-    def width(self) -> int:
+    def state_width(self) -> int:
         """Width of the states that it reads."""
         return self.inner[0].shape[1]
 
@@ -82,7 +82,7 @@ class OutcomeHead:
             FileError: The states have another width.
         """
         target.vocab.require_same(self.vocab, "the target of the outcome head")
-        artefact.require_width(target, self.width, "outcome heads")
+        artefact.require_width(target, self.state_width, "outcome heads")
 
     def outcome_logits(self, hidden_NH: Tensor, token_NC: Tensor) -> Tensor:
         """Say of tokens how likely the wanted outcome is behind them.
@@ -114,7 +114,12 @@ class OutcomeHead:
         return logsigmoid(self.outcome_logits(hidden_H[None], token_1C))[0].tolist()
 
     def is_met(self, text: str, tokens: int) -> bool:
-        """Whether a finished text is as wanted; see `WantedOutcome`."""
+        """Whether a finished text is as wanted; see `WantedOutcome`.
+
+        Args:
+            text: The text, without marks.
+            tokens: How many tokens it has, its end counted.
+        """
         return self.wanted.is_met(text, tokens)
 
 
@@ -188,7 +193,7 @@ def save(path: str | Path, head: OutcomeHead, about: Mapping[str, Any]) -> None:
         {
             **about,
             **asdict(head.wanted),
-            "width": head.width,
+            "width": head.state_width,
             "inner": len(head.inner[1]),
             "vocab_size": head.vocab.size,
             "tokenizer": head.vocab.tokenizer,
