@@ -4,11 +4,13 @@
     python -m benchmarks.studies.search_spans --times lab/reports/superlinear-times.csv
 
 A page is sections of 32 tokens in any order, each about a topic of its own: words of the topic, and eight records among them,
-one for each of its keys. A record is one token, which says a key and its value. Behind the page keys are asked for, each with
-its value behind it, and only these values are learned. Any token of a section tells its topic, so an anchor may be found by
-it. Recall: how often the value is the likeliest token, on pages of other draws; by chance 1 in 8. Arms: `dense`; spans of the
-published rule (`--superlinear`) with a window of three keys; and the same with queries that search as they were drawn, which
-learn nothing (`still`).
+one for each of its keys. A record is one token, which says a key and its value. Behind the page half of all keys are asked
+for, each with its value behind it, and only these values are learned. Any token of a section tells its topic, so an anchor
+may be found by it. A dense model is trained (pages of two sections first, then of eight); then it goes on as it is, or with
+spans of the published rule and a window of three keys, its own queries as the first search (`train lm --start DIR
+--superlinear 3`). Recall: how often the value is the likeliest token, on pages of other draws, before and after these further
+steps; by chance 1 in 8. Arms: `dense`; `3 spans` and `1 span`, scores of anchors divided by the root of a head's size;
+`published scale`, which does not divide them; `drawn search`, whose queries that search are drawn anew and learn nothing.
 """
 
 from __future__ import annotations
@@ -16,17 +18,19 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.csv_rows import write_csv
+from benchmarks.csv_rows import merge_csv, write_csv
 from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import ScoreRequest
-from polydec.lab.train.loop import fit_network
+from polydec.lab.train.exits import copy_with_search
+from polydec.lab.train.loop import LossCurvePoint, fit_network
 from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.shape import LlamaShape
@@ -48,13 +52,17 @@ ROWS = 8
 TESTED = 256
 STEPS = 600
 SHORT = 0.7
-ARMS: Mapping[str, tuple[SuperlinearRule | None, bool]] = {
-    "dense": (None, True),
-    "3 spans": (SuperlinearRule(3, near=1), True),
-    "1 span": (SuperlinearRule(1, near=1), True),
-    "3 spans still": (SuperlinearRule(3, near=1), False),
+TUNED = 150
+SCALED = SHAPE.head**-0.5
+ARMS: Mapping[str, SuperlinearRule | None] = {
+    "dense": None,
+    "3 spans": SuperlinearRule(3, near=1, search_scale=SCALED),
+    "1 span": SuperlinearRule(1, near=1, search_scale=SCALED),
+    "3 spans, published scale": SuperlinearRule(3, near=1),
+    "3 spans, drawn search": SuperlinearRule(3, near=1, search_scale=SCALED),
 }
-"""By name the rule, and whether the queries that search are trained."""
+DRAWN = "3 spans, drawn search"
+"""The arm whose search is drawn and not trained."""
 
 
 def page_row(rng: np.random.Generator, sections: int = SECTIONS) -> list[int]:
@@ -90,26 +98,45 @@ def value_loss(network: TrainableLlama, rows: Tensor) -> Tensor:
     return F.cross_entropy(network(rows)[:, at].flatten(0, 1), rows[:, at + 1].flatten())
 
 
-def trained_network(arm: str, seed: int, steps: int) -> tuple[TrainableLlama, float]:
-    """A network of an arm, and the seconds of its training."""
-    rule, learns = ARMS[arm]
-    network = TrainableLlama(replace(SHAPE, superlinear=rule), seed=seed)
-    for name, p in network.named_parameters():
-        p.requires_grad_(learns or "search_proj" not in name)
-    schedule = TrainingSchedule(steps, 3e-3, muon=0.02, log_every=25)
+def learn_pages(network: TrainableLlama, seed: int, first: int, steps: int, short: int) -> None:
+    """Train in place.
+
+    Args:
+        network: What is trained.
+        seed: Seed of the pages.
+        first: Number of the first step, so that no page comes twice.
+        steps: Steps.
+        short: How many of them have short pages: what a key means is learned there, and then where to look for it.
+    """
 
     def step_loss(step: int) -> tuple[Tensor, int]:
-        # Short pages first: what a key means is learned there, and then where to look for it.
-        short = step < steps * SHORT
-        rng = np.random.default_rng([seed, step])
-        rows = page_rows(rng, 4 * ROWS, 2) if short else page_rows(rng, ROWS)
+        rng = np.random.default_rng([seed, first + step])
+        rows = page_rows(rng, 4 * ROWS, 2) if step < short else page_rows(rng, ROWS)
         return value_loss(network, rows), rows.numel()
 
-    began = time.perf_counter()
-    fit_network(
-        network, step_loss, schedule, watch=lambda p: print(p.step, round(p.loss, 3), flush=True)
-    )
-    return network.requires_grad_(False), time.perf_counter() - began
+    schedule = TrainingSchedule(steps, 3e-3, muon=0.02, log_every=25)
+
+    def show_point(point: LossCurvePoint) -> None:
+        """One line for each point of the curve."""
+        print(point.step, round(point.loss, 3), flush=True)
+
+    fit_network(network, step_loss, schedule, watch=show_point)
+
+
+@torch.no_grad()
+def begun_network(start: TrainableLlama, arm: str, seed: int) -> TrainableLlama:
+    """A copy of a dense model for an arm."""
+    rule = ARMS[arm]
+    if rule is None:
+        return deepcopy(start)
+    network = copy_with_search(start, rule)
+    if arm == DRAWN:
+        generator = torch.Generator().manual_seed(seed)
+        for name, p in network.named_parameters():
+            if "search_proj" in name:
+                p.requires_grad_(False)
+                p.copy_(torch.randn(p.shape, generator=generator) * p.shape[1] ** -0.5)
+    return network
 
 
 @torch.no_grad()
@@ -124,18 +151,23 @@ def recall_of(network: TrainableLlama) -> float:
     return right / (TESTED * SECTIONS * KEYS // 2)
 
 
-def recall_rows(arms: Sequence[str], seeds: Sequence[int], steps: int) -> list[dict[str, Any]]:
-    """One row a training."""
+def recall_rows(arms: Sequence[str], seed: int, steps: int, tuned: int) -> list[dict[str, Any]]:
+    """One row an arm of a seed."""
+    start = TrainableLlama(SHAPE, seed=seed)
+    learn_pages(start, seed, 0, steps, int(steps * SHORT))
+    length = len(page_row(np.random.default_rng(0)))
     rows = list[dict[str, Any]]()
-    for seed in seeds:
-        for arm in arms:
-            network, took = trained_network(arm, seed, steps)
-            rule = ARMS[arm][0]
-            length = len(page_row(np.random.default_rng(0)))
-            read = length if rule is None else rule.keys_read(length - 1)
-            about = {"arm": arm, "seed": seed, "steps": steps, "length": length, "keys read": read}
-            rows.append({**about, "recall": round(recall_of(network), 4), "seconds": round(took)})
-            print(rows[-1], flush=True)
+    for arm in arms:
+        network = begun_network(start, arm, seed)
+        begun = recall_of(network)
+        began = time.perf_counter()
+        learn_pages(network, seed, steps, tuned, 0)
+        rule = ARMS[arm]
+        read = length if rule is None else rule.keys_read(length - 1)
+        rows.append({"arm": arm, "seed": seed, "length": length, "keys read": read})
+        rows[-1] |= {"begun": round(begun, 4), "recall": round(recall_of(network), 4)}
+        rows[-1] |= {"seconds": round(time.perf_counter() - began)}
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -179,7 +211,8 @@ def main() -> None:
     parser.add_argument("--times", help="measure a token behind long texts, and write this file")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
-    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--tuned", type=int, default=TUNED, help="further steps of each arm")
+    parser.add_argument("--arms", default=";".join(ARMS), help="names with ; between them")
     parser.add_argument("--lengths", default="1000,4000,16000,64000,256000")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -187,17 +220,21 @@ def main() -> None:
         lengths = [int(n) for n in asked.lengths.split(",")]
         write_csv(
             asked.times,
-            [r for arm in ("dense", "3 spans") for r in passes_at(ARMS[arm][0], lengths)],
+            [r for arm in ("dense", "3 spans") for r in passes_at(ARMS[arm], lengths)],
         )
         return
-    rows = recall_rows(asked.arms.split(","), [int(s) for s in asked.seeds.split(",")], asked.steps)
+    arms = asked.arms.split(";")
+    rows = [
+        row
+        for seed in asked.seeds.split(",")
+        for row in recall_rows(arms, int(seed), asked.steps, asked.tuned)
+    ]
     if asked.csv:
-        write_csv(asked.csv, rows)
-    groups: dict[str, list[float]] = {}
-    for row in rows:
-        groups.setdefault(row["arm"], []).append(row["recall"])
-    for arm, values in groups.items():
-        print(arm, spread(values) if len(values) > 1 else values[0], flush=True)
+        merge_csv(asked.csv, rows, ("arm", "seed"))
+    for arm in arms:
+        of = [row for row in rows if row["arm"] == arm]
+        figures = [[row[name] for row in of] for name in ("begun", "recall")]
+        print(arm, *(spread(f) if len(f) > 1 else f[0] for f in figures), flush=True)
 
 
 if __name__ == "__main__":
