@@ -87,7 +87,7 @@ MUTANTS = [
         BEAM,
         "key=lambda option: -(option[0] + option[1])",
         "key=lambda option: -option[0]",
-        f"{CONDITIONAL_TESTS}::test_the_newest_chance_counts_and_no_sum_over_steps",
+        f"{CONDITIONAL_TESTS}::test_one_beam_takes_the_token_of_the_best_sum_each_time",
     ),
     Mutant(
         "conditional beam: whatever ends is an answer",

@@ -43,9 +43,10 @@ def text_of(model: Any, prompt: Sequence[int], method: str) -> tuple[float, tupl
     """Log-probability and tokens of a method's text; None where it finds none as wanted."""
     options = {"width": WIDTH} | ({"length_penalty": 0.0} if method == "beam" else {})
     try:
-        answer = generate(model, list(prompt), method=method, options=options, max_tokens=TOKENS)
+        done = generate(model, list(prompt), method=method, options=options, max_tokens=TOKENS)
     except RequestError:
         return None
+    answer = done.choices[0]
     assert answer.score is not None
     return answer.score, tuple(answer.token_ids)
 

@@ -143,6 +143,32 @@ def test_the_newest_chance_counts_and_no_sum_over_steps():
     assert told_apart > 3
 
 
+def test_one_beam_takes_the_token_of_the_best_sum_each_time():
+    chance = (-3.0, -0.1, -1.0, -2.0)
+
+    class ByToken(Always):
+        def log_chances(self, hidden_H, tokens):
+            return [chance[x] for x in tokens]
+
+    parted = 0
+    for seed in range(6):
+        target = toy_law(seed, 4, eos=-1)
+        (text, _), want, plain = (
+            found(DiverseBeamSearch(target, 1, 1, 0.0, SUM, ByToken()), 4)[0],
+            [],
+            [],
+        )
+        for _ in range(4):
+            session = target.open_session((*PROMPT, *want))
+            draft = Draft.chain_draft((*PROMPT, *want)[-1])
+            row = run_coroutines([session.score_draft(draft, ScoreRequest())])[0].logprob_row(0)
+            plain.append(int(row.argmax()))
+            want.append(int((row + torch.tensor(chance)).argmax()))
+        assert list(text) == want
+        parted += plain != want
+    assert parted
+
+
 def test_what_always_holds_is_beam_search():
     for seed in range(8):
         target = toy_law(seed, 5)
