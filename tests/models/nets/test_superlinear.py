@@ -23,7 +23,7 @@ ROW = ScoreRequest()
 RULES = {
     "published": SuperlinearRule(),
     "window": SuperlinearRule(2, near=1),
-    "wide": SuperlinearRule(1, near=3, ahead=0.5, search_scale=0.3),
+    "wide": SuperlinearRule(2, near=3, ahead=0.5, search_scale=0.3),
     "steeper": SuperlinearRule(4, search_power=0.55),
     "longer": SuperlinearRule(2, near=2, span_power=0.6),
 }
