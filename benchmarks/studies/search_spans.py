@@ -9,7 +9,7 @@ for, each with its value behind it, and only these values are learned. Any token
 may be found by it. A dense model is trained (pages of two sections first, then of eight); then it goes on as it is, or with
 spans of the published rule and a window of three keys, its own queries as the first search (`train lm --start DIR
 --superlinear 3`). Recall: how often the value is the likeliest token, on pages of other draws, before and after these further
-steps; by chance 1 in 8. Arms: `dense`; `3 spans`, scores of anchors divided by the root of a head's size;
+steps; by chance 1 in 8. Arms: `dense`; `3 spans` and `1 span`, scores of anchors divided by the root of a head's size;
 `published scale`, which does not divide them; `drawn search`, whose queries that search are drawn anew and learn nothing.
 """
 
@@ -57,6 +57,7 @@ SCALED = SHAPE.head**-0.5
 ARMS: Mapping[str, SuperlinearRule | None] = {
     "dense": None,
     "3 spans": SuperlinearRule(3, near=1, search_scale=SCALED),
+    "1 span": SuperlinearRule(1, near=1, search_scale=SCALED),
     "3 spans, published scale": SuperlinearRule(3, near=1),
     "3 spans, drawn search": SuperlinearRule(3, near=1, search_scale=SCALED),
 }
