@@ -138,25 +138,22 @@ def test_values_are_checked(change):
         StateSteps(**change)
 
 
-def test_the_command_measures_a_file(tmp_path, capsys):
+def test_the_command_measures_a_file(tmp_path, capsys, monkeypatch):
+    def run_suite(*more):
+        line = ["polydec", "bench", "--suite", "hidden-states", "--model", model, *more]
+        monkeypatch.setattr("sys.argv", line)
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return stop.value.code
+
     model = str(micro.write(tmp_path / "m", context=64))
     path = tmp_path / "texts.jsonl"
     path.write_text(
         "".join(json.dumps({"text": " ".join(micro.TEXT[i:])}) + "\n" for i in range(3))
     )
-    args = [
-        "bench",
-        "--suite",
-        "hidden-states",
-        "--model",
-        model,
-        "--from",
-        str(path),
-        "--each",
-        "2",
-    ]
-    assert main([*args, "--json"]) == 0
+    assert not run_suite("--from", str(path), "--each", "2", "--json")
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [r["rate"] for r in rows] == [0.0, 0.0003, 0.001, 0.003, 0.01]
     assert rows[0]["change"] == 0 and rows[-1]["change"] != 0
-    assert main(args[:5]) != 0
+    assert run_suite()
+    assert "from is none" in capsys.readouterr().err
