@@ -23,8 +23,226 @@ DRAG_RULES = "methods/search/loop/common_statement.py"
 DRAG_TESTS = "tests/methods/search/test_drag.py"
 POOL = "methods/search/loop/pool.py"
 POOL_TESTS = "tests/methods/search/test_pool.py"
+SUPERLINEAR = "models/nets/superlinear.py"
+SUPERLINEAR_RULE = "models/formats/superlinear.py"
+SUPERLINEAR_TESTS = "tests/models/nets/test_superlinear.py"
+BY_ROWS = f"{SUPERLINEAR_TESTS}::test_masks_are_the_published_steps_row_by_row"
+IN_CHUNKS = (
+    f"{SUPERLINEAR_TESTS}::test_a_network_in_training_and_one_that_decodes_agree_in_any_chunks"
+)
+TRAIN_SUPERLINEAR_TESTS = "tests/lab/train/test_train_superlinear.py"
+BEAM = "methods/search/loop/diverse_beam.py"
+OUTCOME = "models/learned/kinds/outcome_head.py"
+CONDITIONAL_TESTS = "tests/methods/search/test_conditional_beam.py"
+HIDDEN_STATES = "lab/bench/hidden_states.py"
+HIDDEN_STATES_TESTS = "tests/lab/bench/test_hidden_states.py"
 
 MUTANTS = [
+    Mutant(
+        "hidden states: a segment is scored behind its own step",
+        HIDDEN_STATES,
+        "self.past = list(zip(moved[::2], moved[1::2], strict=True))\n        return nats_T.detach()",
+        "old, self.past = self.past, list(zip(moved[::2], moved[1::2], strict=True))\n"
+        "        behind = [(k[:, :, : len(token_T) - 1], v[:, :, : len(token_T) - 1]) for k, v in self.past]\n"
+        "        return self._nats(token_T, old and behind)[0].detach()",
+        f"{HIDDEN_STATES_TESTS}::test_a_segment_is_scored_before_anything_changes",
+    ),
+    Mutant(
+        "hidden states: nothing changes",
+        HIDDEN_STATES,
+        "return entries_BHPD - step * ",
+        "return entries_BHPD - 0 * step * ",
+        f"{HIDDEN_STATES_TESTS}::test_a_small_step_makes_the_same_segment_likelier",
+    ),
+    Mutant(
+        "hidden states: steps go up",
+        HIDDEN_STATES,
+        "return entries_BHPD - step * ",
+        "return entries_BHPD + step * ",
+        f"{HIDDEN_STATES_TESTS}::test_a_small_step_makes_the_same_segment_likelier",
+    ),
+    Mutant(
+        "hidden states: entries share a step counter",
+        HIDDEN_STATES,
+        "self.steps_P = F.pad(self.steps_P, (0, new)) + 1",
+        "self.steps_P = F.pad(self.steps_P, (0, new), value=float(self.steps_P.amax()) if len(self.steps_P) else 0.0) + 1",
+        f"{HIDDEN_STATES_TESTS}::test_entries_count_their_own_steps_and_begin_with_nothing",
+    ),
+    Mutant(
+        "hidden states: entries have no bound",
+        HIDDEN_STATES,
+        "* (most / size.clamp(min=1e-30)).clamp(max=1.0)",
+        "* (most / size.clamp(min=1e-30)).clamp(min=1.0)",
+        f"{HIDDEN_STATES_TESTS}::test_no_entry_moves_further_than_its_bound",
+    ),
+    Mutant(
+        "hidden states: means are not corrected",
+        HIDDEN_STATES,
+        "mean = self.first_BHPD / (1 - a**self.steps_P)[:, None]",
+        "mean = self.first_BHPD",
+        f"{HIDDEN_STATES_TESTS}::test_a_first_step_of_adam_is_the_sign_of_the_gradient",
+    ),
+    Mutant(
+        "conditional beam: chances are summed over steps",
+        BEAM,
+        "out += [(beam.total + v, chance, beam, x)",
+        "out += [(beam.total + v + chance, chance, beam, x)",
+        f"{CONDITIONAL_TESTS}::test_the_newest_chance_counts_and_no_sum_over_steps",
+    ),
+    Mutant(
+        "conditional beam: the condition ranks nothing",
+        BEAM,
+        "key=lambda option: -(option[0] + option[1])",
+        "key=lambda option: -option[0]",
+        f"{CONDITIONAL_TESTS}::test_one_beam_takes_the_token_of_the_best_sum_each_time",
+    ),
+    Mutant(
+        "conditional beam: whatever ends is an answer",
+        BEAM,
+        "if not self.condition.is_met(said, len(after.text.tokens)):",
+        "if self.condition is None:",
+        f"{CONDITIONAL_TESTS}::test_a_wide_search_gives_the_likeliest_texts_of_the_condition",
+    ),
+    Mutant(
+        "conditional beam: what was foretold stays at the end",
+        BEAM,
+        "after = replace(after, chance=0.0)",
+        "after = replace(after, chance=chance - 1.0)",
+        f"{CONDITIONAL_TESTS}::test_a_wide_search_gives_the_likeliest_texts_of_the_condition",
+    ),
+    Mutant(
+        "conditional beam: few candidates are asked for",
+        BEAM,
+        "enough = max(enough, self.candidates)",
+        "enough = min(enough, self.candidates)",
+        f"{CONDITIONAL_TESTS}::test_only_the_likeliest_candidates_are_asked_for",
+    ),
+    Mutant(
+        "conditional beam: the head reads no token",
+        OUTCOME,
+        " + embedding(token_NC, self.token_VI)",
+        " + 0 * embedding(token_NC, self.token_VI)",
+        f"{CONDITIONAL_TESTS}::test_a_head_reads_the_state_and_the_token",
+    ),
+    Mutant(
+        "conditional beam: a head learns nothing of what texts became",
+        "lab/train/probes/outcome.py",
+        "labels += [float(met)] * len(s.output_ids)",
+        "labels += [0.0] * (len(s.output_ids) - 1) + [float(met)]",
+        f"{CONDITIONAL_TESTS}::test_every_beginning_has_the_label_of_its_text",
+    ),
+    Mutant(
+        "superlinear: the first anchors are taken",
+        SUPERLINEAR,
+        "top, at = score.topk(rule.spans, -1)",
+        "top, at = score[..., : rule.spans], torch.arange(rule.spans).expand(*score.shape[:-1], -1)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: spans count alike",
+        SUPERLINEAR,
+        "gate = torch.softmax(top.masked_fill(none, 0.0), -1)",
+        "gate = torch.softmax(top.masked_fill(none, 0.0).clamp(-1e-9, 1e-9), -1)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: the gate has no gradient",
+        SUPERLINEAR,
+        "gate = torch.softmax(top.masked_fill(none, 0.0), -1)",
+        "gate = torch.softmax(top.detach().masked_fill(none, 0.0), -1)",
+        f"{SUPERLINEAR_TESTS}::test_the_search_learns_through_the_gate",
+    ),
+    Mutant(
+        "superlinear: spans reach nothing behind their anchors",
+        SUPERLINEAR,
+        "first = (anchor - places.behind_T[:, None]).clamp(min=0)",
+        "first = anchor.clamp(min=0)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: spans reach nothing ahead",
+        SUPERLINEAR,
+        "anchor + places.ahead_T[:, None], end_T",
+        "anchor, end_T",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: keys of the window count twice",
+        SUPERLINEAR,
+        "end_T = (places.window_T - 1)[:, None]",
+        "end_T = places.position_T[:, None]",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: no window is masked in",
+        SUPERLINEAR,
+        "seen = (at_T >= first) & (at_T <= last) | window_TT",
+        "seen = (at_T >= first) & (at_T <= last)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: no window is gathered",
+        SUPERLINEAR,
+        "size = min(self.rule.window_length, int(places.position_T.max()) + 1)",
+        "size = 0",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: the window has a softmax of its own",
+        SUPERLINEAR,
+        "window = weights[..., width:].sum(3)",
+        "window = weights[..., width:].sum(3).softmax(-1)",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: branches read by position",
+        SUPERLINEAR,
+        "slot_MP = None if self.slot_MP is None else self.slot_MP[rows]",
+        "slot_MP = None",
+        f"{SUPERLINEAR_TESTS}::test_branches_of_a_tree_read_their_own_paths",
+    ),
+    Mutant(
+        "superlinear: anchors that the window stands for are searched",
+        SUPERLINEAR_RULE,
+        "distance = self._distances(most)[self.near :]",
+        "distance = self._distances(most)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: anchors stand evenly",
+        SUPERLINEAR_RULE,
+        "return i * i",
+        "return 3 * i - 2",
+        f"{SUPERLINEAR_TESTS}::test_perfect_squares_are_whole_distances",
+    ),
+    Mutant(
+        "superlinear: gaps between spans are let pass",
+        SUPERLINEAR_RULE,
+        "if (bad := (reach < need) | last_alone).any():",
+        "if (bad := last_alone & False).any():",
+        f"{SUPERLINEAR_TESTS}::test_spans_with_gaps_between_them_are_refused",
+    ),
+    Mutant(
+        "superlinear: searches are not turned",
+        "models/nets/transformer.py",
+        "for part in (qk, qkv[:, own:])[: 2 if searching else 1]",
+        "for part in (qk, qkv[:, own:])[:1]",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: searches have no scale",
+        "models/nets/transformer.py",
+        "reorder_heads(search, H) * c.superlinear.search_scale",
+        "reorder_heads(search, H)",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: a dense model begins with a drawn search",
+        "lab/train/exits.py",
+        'weights.setdefault(name.replace("q_proj", "search_proj"), tensor)',
+        'weights.setdefault(name.replace("q_proj", "search_proj"), torch.randn_like(tensor))',
+        f"{TRAIN_SUPERLINEAR_TESTS}::test_a_dense_model_gets_its_own_queries_as_a_search",
+    ),
     Mutant(
         "plan-guided: a clause stands in a plan twice",
         PLANNER,

@@ -98,6 +98,8 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "words": {"data": "prose", "steps": 2, "rows": 2, "layers": 1, "width": 64},
 }
 """By command the fields with which it is small."""
+SEARCHING = {"superlinear": 2}
+"""Fields of the search act where there is one."""
 
 CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     **{
@@ -139,14 +141,21 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("lexical-units", "alpha"): ((0.0,), {}),
     ("lm", "drop"): ((1.0,), {"data": None, "pairs": "exchanges"}),
     ("lm", "early_exit"): ((1.0,), {"shape": replace(TINY, layers=4)}),
+    ("lm", "ahead"): ((1.0,), SEARCHING),
+    ("lm", "behind"): ((4.0,), SEARCHING),
     ("lm", "mask"): ((0.5,), {"objective": "meap"}),
     ("lm", "mixture"): (
         ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)),
         {"objective": "tokenunify"},
     ),
+    ("lm", "near"): ((2,), SEARCHING),
+    ("lm", "search_power"): ((0.6,), SEARCHING),
+    ("lm", "search_scale"): ((0.1,), SEARCHING),
     ("lm", "second"): ((0,), {"data": None, "pairs": "exchanges", "objective": "meap"}),
+    ("lm", "span_power"): ((0.7,), SEARCHING),
     ("lm", "spans"): ((5.0,), {"objective": "cm3"}),
     ("lm", "stages"): ((True,), {"objective": "tokenunify", "mixture": (0.5, 0.5, 0.0)}),
+    ("lm", "superlinear"): ((1, 3), {}),
     ("lm", "train_mb"): (((0.004, 8.0, 6.0),), {}),
     ("reasoner", "kinds"): ((("make",),), {}),
     ("seq2seq", "longest"): ((4, 5, 6, 7, 9, 10), {}),
