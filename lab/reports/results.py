@@ -1421,6 +1421,7 @@ UNMEASURED = {
     ("docs/trained.md", "| you have | take |"): CHOICE,
     ("docs/bench.md", "| suite |"): "rules by which answers are judged",
     ("docs/bench.md", "| figure |"): "what figures mean",
+    ("docs/training.md", "| flag | what it sets |"): "settings, and the published ones",
     ("docs/verify.md", "| promise |"): "what is checked",
     (
         "docs/server-fields.md",

@@ -233,7 +233,7 @@ class DiverseBeamSearch:
             if self.condition is not None:
                 enough = max(enough, self.candidates)
             value_K, token_K = logp_V.topk(min(enough, len(logp_V)))
-            tokens = token_K.tolist()
+            tokens = [int(x) for x in token_K]
             chances: Sequence[float] = [0.0] * len(tokens)
             if self.condition is not None:
                 states = scores.hidden_NH
