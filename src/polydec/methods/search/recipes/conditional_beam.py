@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import STATES, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="conditional-beam",
@@ -25,6 +26,10 @@ CARD = Card(
     needs=(STATES, ArtefactNeed("outcome-head")),
     needs_training=True,
     aliases=("conditional-beam-search",),
+)
+PUBLISHED = PublishedPreset(
+    refused="a published classifier is fed each beginning that it judges; here one product judges all "
+    "tokens that may follow"
 )
 
 
