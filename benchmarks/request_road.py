@@ -1,4 +1,5 @@
 """The road of one request through the code: which modules it enters, how often it comes back, how often options are converted.
+And the road of a model's name to its network.
 
     python benchmarks/request_road.py [--steps]
 
@@ -25,6 +26,7 @@ from typing import Any
 import polydec
 from polydec.base.options import Option
 from polydec.cli.main import main as polydec_main
+from polydec.models.formats import zoo
 from polydec.serve.body import read_body
 from polydec.serve.limits import apply_request_limits
 from polydec.serve.settings import RequestLimits
@@ -179,6 +181,19 @@ def chat_road(
     return trace_request_road(ask, holds)
 
 
+def load_road(name: str) -> RequestRoad:
+    """The road of a model's name through `polydec.load`: calls with it, or with its files' path, in an argument."""
+    path = str(zoo.zoo_model_path(name)) if name.startswith("zoo:") else name
+
+    def holds(value: Any) -> bool:
+        if isinstance(value, (str, Path)):
+            return name in str(value) or path in str(value)
+        return isinstance(value, (tuple, list)) and any(holds(x) for x in value[:16])
+
+    polydec.load(name)
+    return trace_request_road(lambda: polydec.load(name), holds)
+
+
 def submit_within_limits(
     engine: polydec.Engine, asks: Sequence[polydec.Ask], limits: RequestLimits
 ) -> None:
@@ -223,6 +238,10 @@ def main() -> None:
             print(f"{name}, {which}: {road.progress_sentence()}")
             if args.steps and holds is not None:
                 print("  " + "\n  ".join(road.stations))
+    road = load_road(args.model)
+    print(f"load, calls with the name or the path in an argument: {road.progress_sentence()}")
+    if args.steps:
+        print("  " + "\n  ".join(road.stations))
     for name, flags in (
         ("generate --method draft-model", ("--method", "draft-model", "--set", "depth=3")),
         ("generate", ()),

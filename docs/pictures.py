@@ -215,6 +215,10 @@ COLUMN, LINE = 7.5, 17
 """Pixels from one letter of a terminal to the next, and from one line to the next."""
 
 
+WIDE, SPLIT = 800, 340
+"""Width of the front picture, and where its two halves part, each of which the site shows alone on a telephone."""
+
+
 def gain() -> str:
     """What a user gains: the speed beside other engines, and an answer with its drafted tokens marked."""
     answer = json.loads((FOLDER / "gain.json").read_text("utf-8"))
@@ -224,9 +228,11 @@ def gain() -> str:
     return card(
         title,
         height,
+        f'<view id="bars" viewBox="0 0 {SPLIT} 470"/>',
+        f'<view id="answer" viewBox="{SPLIT} 0 {WIDE - SPLIT} {height}"/>',
         *speed_bars(),
         *terminal(360, lines, height, answer),
-        width=800,
+        width=WIDE,
     )
 
 

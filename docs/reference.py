@@ -124,7 +124,7 @@ def member(name: str, thing: Any) -> list[str]:
         text = prose(function)
     else:
         return []
-    return [f"- `{call}`", *([indent(text, " " * 4), ""] if text else [])]
+    return [f"- `{call}`", *(["", indent(text, " " * 4), ""] if text else [])]
 
 
 def called(name: str, thing: Any, width: int = 110) -> str:

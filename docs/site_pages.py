@@ -203,8 +203,14 @@ WEIGHTS = (
 """By the beginning of a page's path, what a hit of the site's search weighs: who asks for "install" looks for a guide, and
 pages that are made of the code hold every word in a title. All others weigh 1."""
 
-ALONE = ("index.md", "methods.md", "measurements.md")
-"""Pages that are a section of their own: a list of its pages would only take their tables' room."""
+ALONE = ("index.md", "methods.md", "methods/", "measurements.md", "reference/")
+"""Pages that are a section of their own, and such as no list names: an empty column would only take their tables' room."""
+
+HALVES = "\n".join(
+    f'<img class="half" id="gain-{half}" alt="" src="pictures/gain.svg#{half}">'
+    for half in ("bars", "answer")
+)
+"""The halves of the front picture one below the other, which site.css shows in its place on a telephone."""
 
 LAB_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)?(lab/[^)]+)\)")
 """The lab book is not in the site: its path stands there in place of a link."""
@@ -231,11 +237,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     text = markdown
     weight = next((w for begin, w in WEIGHTS if page.file.src_uri.startswith(begin)), 1)
     page.meta.setdefault("search", {})["boost"] = weight
-    if page.file.src_uri in ALONE:
+    if page.file.src_uri.startswith(ALONE) and page.file.src_uri != "reference/index.md":
         page.meta["hide"] = ["navigation"]
     roots = {"README": "index", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}
     for other, own in roots.items():
         text = text.replace(f"](../{other}.md", f"]({own}.md")
+    if page.file.src_uri == "index.md":
+        text = re.sub(r"(^!\[.*\]\(pictures/gain\.svg\)$)", rf"\1\n\n{HALVES}", text, flags=re.M)
     text = LAB_LINK.sub(r"\1 (`\2`)", text)
     if page.file.src_uri == "methods.md":
         text = re.sub(r"^\| `([a-z0-9-]+)` \|", r"| [`\1`](methods/\1.md) |", text, flags=re.M)

@@ -16,8 +16,233 @@ PLAN_GUIDED_TESTS = "tests/methods/search/test_plan_guided.py"
 TRAIN_PLANS_TESTS = "tests/lab/train/test_train_plans.py"
 BYTE_WORDS = "models/nets/byte_words.py"
 BYTE_WORDS_TESTS = "tests/lab/train/test_byte2word.py"
+NGRAM_ROWS = "methods/speculative/drafters/ngram_rows.py"
+NGRAM_ROWS_TESTS = "tests/methods/speculative/drafters/test_ngram_rows.py"
+DRAG = "methods/search/loop/drag.py"
+DRAG_RULES = "methods/search/loop/common_statement.py"
+DRAG_TESTS = "tests/methods/search/test_drag.py"
+POOL = "methods/search/loop/pool.py"
+POOL_TESTS = "tests/methods/search/test_pool.py"
+SUPERLINEAR = "models/nets/superlinear.py"
+SUPERLINEAR_RULE = "models/formats/superlinear.py"
+SUPERLINEAR_TESTS = "tests/models/nets/test_superlinear.py"
+BY_ROWS = f"{SUPERLINEAR_TESTS}::test_masks_are_the_published_steps_row_by_row"
+IN_CHUNKS = (
+    f"{SUPERLINEAR_TESTS}::test_a_network_in_training_and_one_that_decodes_agree_in_any_chunks"
+)
+TRAIN_SUPERLINEAR_TESTS = "tests/lab/train/test_train_superlinear.py"
+BEAM = "methods/search/loop/diverse_beam.py"
+OUTCOME = "models/learned/kinds/outcome_head.py"
+CONDITIONAL_TESTS = "tests/methods/search/test_conditional_beam.py"
+HIDDEN_STATES = "lab/bench/hidden_states.py"
+HIDDEN_STATES_TESTS = "tests/lab/bench/test_hidden_states.py"
 
 MUTANTS = [
+    Mutant(
+        "hidden states: a segment is scored behind its own step",
+        HIDDEN_STATES,
+        "self.past = list(zip(moved[::2], moved[1::2], strict=True))\n        return nats_T.detach()",
+        "old, self.past = self.past, list(zip(moved[::2], moved[1::2], strict=True))\n"
+        "        behind = [(k[:, :, : len(token_T) - 1], v[:, :, : len(token_T) - 1]) for k, v in self.past]\n"
+        "        return self._nats(token_T, old and behind)[0].detach()",
+        f"{HIDDEN_STATES_TESTS}::test_a_segment_is_scored_before_anything_changes",
+    ),
+    Mutant(
+        "hidden states: nothing changes",
+        HIDDEN_STATES,
+        "return entries_BHPD - step * ",
+        "return entries_BHPD - 0 * step * ",
+        f"{HIDDEN_STATES_TESTS}::test_a_small_step_makes_the_same_segment_likelier",
+    ),
+    Mutant(
+        "hidden states: steps go up",
+        HIDDEN_STATES,
+        "return entries_BHPD - step * ",
+        "return entries_BHPD + step * ",
+        f"{HIDDEN_STATES_TESTS}::test_a_small_step_makes_the_same_segment_likelier",
+    ),
+    Mutant(
+        "hidden states: entries share a step counter",
+        HIDDEN_STATES,
+        "self.steps_P = F.pad(self.steps_P, (0, new)) + 1",
+        "self.steps_P = F.pad(self.steps_P, (0, new), value=float(self.steps_P.amax()) if len(self.steps_P) else 0.0) + 1",
+        f"{HIDDEN_STATES_TESTS}::test_entries_count_their_own_steps_and_begin_with_nothing",
+    ),
+    Mutant(
+        "hidden states: entries have no bound",
+        HIDDEN_STATES,
+        "* (most / size.clamp(min=1e-30)).clamp(max=1.0)",
+        "* (most / size.clamp(min=1e-30)).clamp(min=1.0)",
+        f"{HIDDEN_STATES_TESTS}::test_no_entry_moves_further_than_its_bound",
+    ),
+    Mutant(
+        "hidden states: means are not corrected",
+        HIDDEN_STATES,
+        "mean = self.first_BHPD / (1 - a**self.steps_P)[:, None]",
+        "mean = self.first_BHPD",
+        f"{HIDDEN_STATES_TESTS}::test_a_first_step_of_adam_is_the_sign_of_the_gradient",
+    ),
+    Mutant(
+        "conditional beam: chances are summed over steps",
+        BEAM,
+        "out += [(beam.total + v, chance, beam, x)",
+        "out += [(beam.total + v + chance, chance, beam, x)",
+        f"{CONDITIONAL_TESTS}::test_the_newest_chance_counts_and_no_sum_over_steps",
+    ),
+    Mutant(
+        "conditional beam: the condition ranks nothing",
+        BEAM,
+        "key=lambda option: -(option[0] + option[1])",
+        "key=lambda option: -option[0]",
+        f"{CONDITIONAL_TESTS}::test_one_beam_takes_the_token_of_the_best_sum_each_time",
+    ),
+    Mutant(
+        "conditional beam: whatever ends is an answer",
+        BEAM,
+        "if not self.condition.is_met(said, len(after.text.tokens)):",
+        "if self.condition is None:",
+        f"{CONDITIONAL_TESTS}::test_a_wide_search_gives_the_likeliest_texts_of_the_condition",
+    ),
+    Mutant(
+        "conditional beam: what was foretold stays at the end",
+        BEAM,
+        "after = replace(after, chance=0.0)",
+        "after = replace(after, chance=chance - 1.0)",
+        f"{CONDITIONAL_TESTS}::test_a_wide_search_gives_the_likeliest_texts_of_the_condition",
+    ),
+    Mutant(
+        "conditional beam: few candidates are asked for",
+        BEAM,
+        "enough = max(enough, self.candidates)",
+        "enough = min(enough, self.candidates)",
+        f"{CONDITIONAL_TESTS}::test_only_the_likeliest_candidates_are_asked_for",
+    ),
+    Mutant(
+        "conditional beam: the head reads no token",
+        OUTCOME,
+        " + embedding(token_NC, self.token_VI)",
+        " + 0 * embedding(token_NC, self.token_VI)",
+        f"{CONDITIONAL_TESTS}::test_a_head_reads_the_state_and_the_token",
+    ),
+    Mutant(
+        "conditional beam: a head learns nothing of what texts became",
+        "lab/train/probes/outcome.py",
+        "labels += [float(met)] * len(s.output_ids)",
+        "labels += [0.0] * (len(s.output_ids) - 1) + [float(met)]",
+        f"{CONDITIONAL_TESTS}::test_every_beginning_has_the_label_of_its_text",
+    ),
+    Mutant(
+        "superlinear: the first anchors are taken",
+        SUPERLINEAR,
+        "top, at = score.topk(rule.spans, -1)",
+        "top, at = score[..., : rule.spans], torch.arange(rule.spans).expand(*score.shape[:-1], -1)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: spans count alike",
+        SUPERLINEAR,
+        "gate = torch.softmax(top.masked_fill(none, 0.0), -1)",
+        "gate = torch.softmax(top.masked_fill(none, 0.0).clamp(-1e-9, 1e-9), -1)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: the gate has no gradient",
+        SUPERLINEAR,
+        "gate = torch.softmax(top.masked_fill(none, 0.0), -1)",
+        "gate = torch.softmax(top.detach().masked_fill(none, 0.0), -1)",
+        f"{SUPERLINEAR_TESTS}::test_the_search_learns_through_the_gate",
+    ),
+    Mutant(
+        "superlinear: spans reach nothing behind their anchors",
+        SUPERLINEAR,
+        "first = (anchor - places.behind_T[:, None]).clamp(min=0)",
+        "first = anchor.clamp(min=0)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: spans reach nothing ahead",
+        SUPERLINEAR,
+        "anchor + places.ahead_T[:, None], end_T",
+        "anchor, end_T",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: keys of the window count twice",
+        SUPERLINEAR,
+        "end_T = (places.window_T - 1)[:, None]",
+        "end_T = places.position_T[:, None]",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: no window is masked in",
+        SUPERLINEAR,
+        "seen = (at_T >= first) & (at_T <= last) | window_TT",
+        "seen = (at_T >= first) & (at_T <= last)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: no window is gathered",
+        SUPERLINEAR,
+        "size = min(self.rule.window_length, int(places.position_T.max()) + 1)",
+        "size = 0",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: the window has a softmax of its own",
+        SUPERLINEAR,
+        "window = weights[..., width:].sum(3)",
+        "window = weights[..., width:].sum(3).softmax(-1)",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: branches read by position",
+        SUPERLINEAR,
+        "slot_MP = None if self.slot_MP is None else self.slot_MP[rows]",
+        "slot_MP = None",
+        f"{SUPERLINEAR_TESTS}::test_branches_of_a_tree_read_their_own_paths",
+    ),
+    Mutant(
+        "superlinear: anchors that the window stands for are searched",
+        SUPERLINEAR_RULE,
+        "distance = self._distances(most)[self.near :]",
+        "distance = self._distances(most)",
+        BY_ROWS,
+    ),
+    Mutant(
+        "superlinear: anchors stand evenly",
+        SUPERLINEAR_RULE,
+        "return i * i",
+        "return 3 * i - 2",
+        f"{SUPERLINEAR_TESTS}::test_perfect_squares_are_whole_distances",
+    ),
+    Mutant(
+        "superlinear: gaps between spans are let pass",
+        SUPERLINEAR_RULE,
+        "if (bad := (reach < need) | last_alone).any():",
+        "if (bad := last_alone & False).any():",
+        f"{SUPERLINEAR_TESTS}::test_spans_with_gaps_between_them_are_refused",
+    ),
+    Mutant(
+        "superlinear: searches are not turned",
+        "models/nets/transformer.py",
+        "for part in (qk, qkv[:, own:])[: 2 if searching else 1]",
+        "for part in (qk, qkv[:, own:])[:1]",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: searches have no scale",
+        "models/nets/transformer.py",
+        "reorder_heads(search, H) * c.superlinear.search_scale",
+        "reorder_heads(search, H)",
+        IN_CHUNKS,
+    ),
+    Mutant(
+        "superlinear: a dense model begins with a drawn search",
+        "lab/train/exits.py",
+        'weights.setdefault(name.replace("q_proj", "search_proj"), tensor)',
+        'weights.setdefault(name.replace("q_proj", "search_proj"), torch.randn_like(tensor))',
+        f"{TRAIN_SUPERLINEAR_TESTS}::test_a_dense_model_gets_its_own_queries_as_a_search",
+    ),
     Mutant(
         "plan-guided: a clause stands in a plan twice",
         PLANNER,
@@ -290,5 +515,180 @@ MUTANTS = [
         "student.load_state_dict({k: begun.weights[k].float() for k in student.state_dict()})",
         "pass",
         "tests/lab/train/test_train_adapters.py::test_a_draft_goes_on_from_what_it_was",
+    ),
+    Mutant(
+        "stand: rows are not averaged",
+        NGRAM_ROWS,
+        "mean[x] = mean.get(x, 0.0) + y / (count + 1)",
+        "mean[x] = y",
+        f"{NGRAM_ROWS_TESTS}::test_averages_of_unlike_rows",
+    ),
+    Mutant(
+        "stand: it never backs off",
+        NGRAM_ROWS,
+        "range(min(self.config.longest, len(context)), self.config.shortest - 1, -1)",
+        "(min(self.config.longest, len(context)),)",
+        f"{NGRAM_ROWS_TESTS}::test_backs_off_to_shorter_ngrams",
+    ),
+    Mutant(
+        "stand: the likeliest tokens in place of draws",
+        NGRAM_ROWS,
+        "rng.without_replacement(law_V[list(tokens)].double().exp(), count)",
+        "range(min(count, len(tokens)))",
+        f"{NGRAM_ROWS_TESTS}::test_children_are_drawn_without_replacement",
+    ),
+    Mutant(
+        "stand: answers to one question do not share their rows",
+        NGRAM_ROWS,
+        "common = self.config.shared or self.config.store is not None",
+        "common = self.config.store is not None",
+        f"{NGRAM_ROWS_TESTS}::test_choices_of_a_request_share_rows_without_a_store",
+    ),
+    Mutant(
+        "stand: a greedy answer's rows hold one token",
+        NGRAM_ROWS,
+        "scores.base.likeliest_tokens(node, self.config.keep)",
+        "scores.likeliest_tokens(node, self.config.keep)",
+        f"{NGRAM_ROWS_TESTS}::test_a_greedy_target_gets_the_likeliest_and_the_model_own_rows",
+    ),
+    Mutant(
+        "stand: a user's own counts of places are not taken",
+        "methods/speculative/drafters/_tree_shapes.py",
+        "counts = recorded_places() if accepted is None else accepted",
+        "counts = recorded_places()",
+        "tests/lab/train/test_draft_tree.py::test_the_recipe_takes_the_counted_shape",
+    ),
+    Mutant(
+        "plan-guided: marks that a user typed are marks",
+        "request/prompt_encoder.py",
+        "plain_marks=CLAUSE_MARKS,",
+        "plain_marks=(),",
+        f"{PLAN_GUIDED_TESTS}::test_marks_that_a_user_typed_are_text",
+    ),
+    Mutant(
+        "cm3: a gap goes on into what stands behind it",
+        "request/gap_decoder.py",
+        "written = written[: repetition_start(written, parts[gap + 1], self.repeated)]",
+        "written = written[: len(written)]",
+        "tests/request/test_gap_decoder.py::test_a_gap_ends_where_it_repeats_what_stands_behind_it",
+    ),
+    Mutant(
+        "superposed: the table tells no texts apart",
+        SUPERPOSED,
+        "        if self.table is None:\n            return law",
+        "        if self.width:\n            return law",
+        f"{SUPERPOSED_TESTS}::test_scores_are_mixed_with_the_table",
+    ),
+    Mutant(
+        "superposed: the last table counts alone",
+        SUPERPOSED,
+        "known[x] += weight * chance",
+        "known[x] = weight * chance",
+        f"{SUPERPOSED_TESTS}::test_tables_of_two_to_six_tokens_add_up_as_published",
+    ),
+    Mutant(
+        "superposed: a text of which nothing is known is not charged",
+        SUPERPOSED,
+        "(1.0 - self.share) * p - OUTSIDE",
+        "(1.0 - self.share) * p",
+        f"{SUPERPOSED_TESTS}::test_a_text_of_which_nothing_is_known_survives_only_where_none_is",
+    ),
+    Mutant(
+        "superposed: late ends are looked for among as many pairs as texts",
+        SUPERPOSED,
+        "ending_ranks = 2 * self.width if self.late else self.width",
+        "ending_ranks = self.width",
+        f"{SUPERPOSED_TESTS}::test_late_ends_are_looked_for_among_twice_as_many_pairs",
+    ),
+    Mutant(
+        "drag: one answer is agreement",
+        DRAG_RULES,
+        "len(by) >= self.share * len(answers) - 1e-9",
+        "len(by) >= 1",
+        f"{DRAG_TESTS}::test_a_higher_share_is_never_more_exact",
+    ),
+    Mutant(
+        "drag: the coarsest statement is said",
+        DRAG_RULES,
+        "best = max(left, key=",
+        "best = min(left, key=",
+        f"{DRAG_TESTS}::test_what_answers_agree_in_whatever_their_order",
+    ),
+    Mutant(
+        "drag: what places lie within is not known",
+        DRAG_RULES,
+        "            chain.append(above)",
+        "            break",
+        f"{DRAG_TESTS}::test_what_answers_agree_in_whatever_their_order",
+    ),
+    Mutant(
+        "drag: a question after a count asks for a year",
+        DRAG_RULES,
+        " and not _HOW_MANY.search(question)",
+        "",
+        f"{DRAG_TESTS}::test_what_asks_when",
+    ),
+    Mutant(
+        "drag: the model is never asked",
+        DRAG,
+        "len({stated.lower() for stated in answers if stated}) > 1",
+        "len({stated.lower() for stated in answers if stated}) > 99",
+        f"{DRAG_TESTS}::test_the_model_itself_may_say_what_they_agree_in",
+    ),
+    Mutant(
+        "drag: a more exact text speaks for what all say",
+        DRAG,
+        "speaking = [i for i in supporting if ladders[i][0] == statement]",
+        "speaking = supporting",
+        f"{DRAG_TESTS}::test_it_says_what_its_draws_agree_in",
+    ),
+    Mutant(
+        "drag: a stop string ends what the model says of the answers",
+        "methods/search/loop/model_answers.py",
+        "choice.begin_attempt(method, prompt, stops=False)",
+        "choice.begin_attempt(method, prompt, stops=True)",
+        f"{DRAG_TESTS}::test_stop_strings_end_answers_and_not_what_the_model_says_of_them",
+    ),
+    Mutant(
+        "pool-with-forks: the surest text is forked",
+        POOL,
+        "return max(range(len(windows)), key=lambda i: windows[i].unsure)",
+        "return min(range(len(windows)), key=lambda i: windows[i].unsure)",
+        f"{POOL_TESTS}::test_an_unsure_pool_of_like_texts_grows_early_and_not_late",
+    ),
+    Mutant(
+        "pool-with-forks: nothing is forked",
+        POOL,
+        "if (at := control.text_to_fork(phase, windows)) is not None:",
+        "if (at := control.text_to_fork(phase, windows)) is not None and not live:",
+        f"{POOL_TESTS}::test_a_fork_goes_on_where_its_text_stands_and_what_is_given_up_writes_no_more",
+    ),
+    Mutant(
+        "pool-with-forks: a fork has no past",
+        POOL,
+        "twin.logps = list(self.logps)",
+        "twin.logps = list[float]()",
+        f"{POOL_TESTS}::test_a_fork_goes_on_where_its_text_stands_and_what_is_given_up_writes_no_more",
+    ),
+    Mutant(
+        "pool-with-forks: nothing is given up",
+        POOL,
+        "gone = [live[i] for i in control.texts_to_drop(phase, windows)]",
+        "gone = list[_PoolPath]()",
+        f"{POOL_TESTS}::test_a_fork_goes_on_where_its_text_stands_and_what_is_given_up_writes_no_more",
+    ),
+    Mutant(
+        "pool-with-forks: all votes weigh the same",
+        POOL,
+        "said_of(tries, self._plan.mark), dict(enumerate(weight)))",
+        "said_of(tries, self._plan.mark), dict.fromkeys(range(len(weight)), 1.0))",
+        f"{POOL_TESTS}::test_a_sure_end_outvotes_more_texts",
+    ),
+    Mutant(
+        "pool-with-forks: a decided vote is not held",
+        POOL,
+        "if plan.early and self._decided(pool, live):",
+        "if plan.early and not live:",
+        f"{POOL_TESTS}::test_it_stops_when_the_vote_is_decided_and_the_answer_stays_the_same",
     ),
 ]

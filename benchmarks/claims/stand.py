@@ -1,7 +1,8 @@
 """STAND over several samples of one question: tokens per pass by sample number, beside Token Recycling and prompt lookup.
 
-`--tree DIR` names what `polydec train draft-tree` counted: `counted` rows have its most accepted places, beside as many of low
-ranks and beside the shape that is set by hand. `--seeds` repeats all of it; intervals are over questions and seeds together.
+`--tree DIR` names what `polydec train draft-tree` counted, `--tree recorded` the places that travel with `stand`: `counted`
+rows have the most accepted places, beside as many of low ranks and beside the shape that is set by hand. `--seeds` repeats all
+of it; intervals are over questions and seeds together.
 
 `down to one token` backs off to single tokens too, as Token Recycling's table does (published: two tokens at least).
 STAND's rows and Token Recycling's table are shared by the samples of one question and by nothing else; prompt lookup has the
@@ -19,6 +20,7 @@ from seen import arguments, decode, interval, lines, model, part, per_pass, repo
 from polydec.methods.speculative.drafters._tree_shapes import (
     low_rank_paths,
     most_accepted_paths,
+    recorded_places,
     template_child_counts,
 )
 from polydec.methods.speculative.drafters.lookup import LookupDrafter
@@ -34,7 +36,7 @@ BIG = 80
 
 def tree_shapes(folder: str, nodes: int) -> dict[str, tuple[int, ...]]:
     """By a row's name the child counts of a tree: counted places and low ranks, few of them and many."""
-    accepted = draft_tree.load(folder).accepted
+    accepted = recorded_places() if folder == "recorded" else draft_tree.load(folder).accepted
     return {
         f"{name} {n} nodes": template_child_counts(paths(n))
         for n in (nodes, BIG)
@@ -48,7 +50,9 @@ def tree_shapes(folder: str, nodes: int) -> dict[str, tuple[int, ...]]:
 def main() -> None:
     parser = arguments(__doc__, samples=8, temperature=0.7, nodes=10)
     parser.add_argument("--only", help="comma-separated names of methods")
-    parser.add_argument("--tree", help="directory of counted places (polydec train draft-tree)")
+    parser.add_argument(
+        "--tree", help="directory of counted places (polydec train draft-tree), or recorded"
+    )
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--csv", type=Path, help="file to which the rows are written")
     args = parser.parse_args()
@@ -114,7 +118,9 @@ def main() -> None:
         sys.path.append(str(Path(__file__).parents[1]))
         from csv_rows import write_csv
 
-        write_csv(args.csv, out)
+        # No row has a ratio over itself, so the first one lacks a column of the others.
+        names = dict.fromkeys(name for row in out for name in row)
+        write_csv(args.csv, [{name: row.get(name, "") for name in names} for row in out])
     report(
         args,
         f"T = {args.temperature}, {args.samples} samples a question, trees of at most {args.nodes} nodes",

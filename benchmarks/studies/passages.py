@@ -3,6 +3,7 @@
     python -m benchmarks.studies.passages refrag OUT       # chunk vectors, a policy, a curriculum
     python -m benchmarks.studies.passages augmentation OUT --steps 400    # a coprocessor over the cache
     python -m benchmarks.studies.passages arc OUT --steps 2500    # pooled passages, a frozen decoder
+    python -m benchmarks.studies.passages arc OUT --reader-steps 1500 --steps 400    # the same, shorter
 
 One decoder on words, three seeds of everything that is trained for it. Answers are decoded by the
 engine (greedy), one question about each of 300 pages that are held out. Prints JSON lines, a summary
@@ -79,8 +80,8 @@ def words(out: Path, steps: int) -> str:
     return at.out
 
 
-def of_refrag(out: Path, steps: int, seeds: int) -> None:
-    at, cells = words(out, 1000), dict[str, list[float]]()
+def of_refrag(out: Path, steps: int, seeds: int, reader: int) -> None:
+    at, cells = words(out, reader or 1000), dict[str, list[float]]()
     ways: Mapping[str, Mapping[str, Any]] = {
         "expand 0": {"expand": 0.0},
         "0.25 by the policy": {"expand": 0.25},
@@ -115,11 +116,11 @@ def of_refrag(out: Path, steps: int, seeds: int) -> None:
     summary(cells)
 
 
-def of_arc(out: Path, steps: int, seeds: int) -> None:
-    at, cells = words(out, steps), dict[str, list[float]]()
-    reader = load(at, draft=None)
+def of_arc(out: Path, steps: int, seeds: int, reader: int) -> None:
+    at, cells = words(out, reader or steps), dict[str, list[float]]()
+    decoder = load(at, draft=None)
     for name, asked in (("words", questions()), ("no page", questions(False))):
-        print(json.dumps({"what": name, **answered(reader, asked)}))
+        print(json.dumps({"what": name, **answered(decoder, asked)}))
     ways: Mapping[str, Mapping[str, Any]] = {
         "factor 2": {"factor": 2},
         "factor 3": {"factor": 3},
@@ -148,8 +149,8 @@ def of_arc(out: Path, steps: int, seeds: int) -> None:
     summary(cells)
 
 
-def of_augmentation(out: Path, steps: int, seeds: int) -> None:
-    at = ContextSpec(str(out / "sums"), kind=AUGMENTED, steps=1000, hops=2, **SHAPE)
+def of_augmentation(out: Path, steps: int, seeds: int, reader: int) -> None:
+    at = ContextSpec(str(out / "sums"), kind=AUGMENTED, steps=reader or 1000, hops=2, **SHAPE)
     cells = dict[str, list[float]]()
     print(
         json.dumps(
@@ -191,7 +192,7 @@ def summary(cells: Mapping[str, list[float]]) -> None:
         print(json.dumps({"what": name, "mean": round(mean(values), 3), "by seed": values}))
 
 
-STUDIES: Mapping[str, Callable[[Path, int, int], None]] = {
+STUDIES: Mapping[str, Callable[[Path, int, int, int], None]] = {
     "refrag": of_refrag,
     "augmentation": of_augmentation,
     "arc": of_arc,
@@ -204,9 +205,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--reader-steps", type=int, default=0, help="of the model that reads words (0: the usual)"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
-    STUDIES[given.what](given.out, given.steps, given.seeds)
+    STUDIES[given.what](given.out, given.steps, given.seeds, given.reader_steps)
 
 
 if __name__ == "__main__":

@@ -1421,6 +1421,7 @@ UNMEASURED = {
     ("docs/trained.md", "| you have | take |"): CHOICE,
     ("docs/bench.md", "| suite |"): "rules by which answers are judged",
     ("docs/bench.md", "| figure |"): "what figures mean",
+    ("docs/training.md", "| flag | what it sets |"): "settings, and the published ones",
     ("docs/verify.md", "| promise |"): "what is checked",
     (
         "docs/server-fields.md",
@@ -1445,6 +1446,7 @@ UNMEASURED = {
         "| layout |",
     ): "compared outside of this repository, as the page says",
     ("lab/reports/history.md", "| | 9254647"): "counts of two commits, which the page names",
+    ("lab/reports/history.md", "| | 4c145237"): "counts of two commits, which the page names",
     ("lab/reports/native.md", "| | number | from |"): "what a calculation starts from",
     ("lab/reports/native.md", "| 1B, milliseconds |"): "a calculation",
 }

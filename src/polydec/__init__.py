@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from polydec.base.version import PACKAGE_VERSION
+
 if TYPE_CHECKING:
     from polydec.api import (
         Ask,
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.models.sessions.soft import Soft
 
-__version__ = "0.2.0"
+__version__ = PACKAGE_VERSION
 __all__ = [
     "AnyOf",
     "Ask",

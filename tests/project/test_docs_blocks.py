@@ -100,6 +100,7 @@ SMALL = {
     "train deer": "--steps 2 --refine 2 --each 2 --max-tokens 16",
     "train joint": "--steps 2 --texts 4",
     "train reasoner": "--steps 2",
+    "train probe --recipe outcome": "--steps 2 --each 4",
     "train probe --recipe prm": "--steps 2 --each 8",
     "train probe --recipe router": "--steps 2 --each 8",
     "train probe --recipe text-router": "--steps 2 --each 16",
@@ -110,6 +111,7 @@ SMALL = {
 INSTEAD = {
     "--finish": "--max-tokens 40",
     "--own": "--own 4",
+    "conditional-beam": "--max-tokens 40",  # the answer must be as long as the condition says
     "--on": "--limit 1 --max-tokens 4 --best 1",
 }
 """What it is given behind that where it has this flag."""

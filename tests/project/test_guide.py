@@ -1,5 +1,6 @@
 """Methods of every family, as docs/adding-a-method.md writes them, are files beside the others and keep all contracts."""
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import test_structure as house
 import torch
 
 import guide
+import plain_text
+import plain_words
 import polydec
 from polydec.base.options import callable_options
 from polydec.core.decoder import run_decoder
@@ -83,10 +86,26 @@ def test_they_stand_where_the_house_wants_them(files):
     assert sorted(checked) == ["contrasts", "drafters", "unmaskers"]
 
 
+@pytest.mark.parametrize("file", guide.FILES)
+def test_they_read_as_the_package_does(file):
+    """Whoever copies one of them into the package need not change it."""
+    tree = ast.parse(guide.FILES[file])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            assert len(plain_words.words_of(node.name)) > 1, node.name
+    for function in plain_text.public_functions(tree):
+        names = plain_text.parameter_names(function)
+        if len(names) > 1:
+            listed = plain_text.listed_parameters(ast.get_docstring(function) or "")
+            assert listed == names, function.name
+    if "/recipes/" not in file and "/steering/" not in file:
+        assert "Source: " in guide.FILES[file] or "/constraints/" in file
+
+
 def test_the_drafter(record_counts, files, lm):
     record_counts(check_drafter(example_mechanism(registry.mechanism_classes("drafters")["echo"])))
     with pytest.raises(polydec.RequestError, match="most is 0: it must lie in 1 to 64"):
-        files["methods/speculative/drafters/echo.py"].Echo(0)
+        files["methods/speculative/drafters/echo.py"].EchoDrafter(0)
     record_counts(
         check_decoder(
             lambda target, draft: example_decoder("echo", target, draft), laws=2, length=2
@@ -141,7 +160,7 @@ def test_the_insertion_method(files):
 
 
 def test_the_steering(record_counts, files, lm):
-    rule = files["laws/contrasts/agree.py"].Agree
+    rule = files["laws/contrasts/agree.py"].AgreeContrast
     record_counts(check_contrast(rule(), neutral=True))
     record_counts(check_contrast(rule(0.5), neutral=True))
     asked = {"steer": "agree", "negative_prompt": "Once there was", "max_tokens": 12}
@@ -154,7 +173,7 @@ def test_the_steering(record_counts, files, lm):
 
 
 def test_the_constraint(files, lm):
-    without = files["laws/constraints/without.py"].Without
+    without = files["laws/constraints/without.py"].WithoutLetter
     with pytest.raises(polydec.RequestError, match="without is 'no': it must be one character"):
         without("no")
     free = polydec.generate(lm, "Once upon", max_tokens=40).text
@@ -169,7 +188,7 @@ def test_the_constraint_is_a_language(files):
     """Whatever the mask allows is allowed by itself too, and nothing is behind an end."""
     vocab = toy_law(1).vocab
     ends = frozenset({max(vocab.eos)})
-    language = files["laws/constraints/without.py"].Without("a").token_language(vocab, ends)
+    language = files["laws/constraints/without.py"].WithoutLetter("a").token_language(vocab, ends)
     known = pieces.token_byte_pieces(vocab, ends)
     for state in (
         language.start_state(),
@@ -200,8 +219,8 @@ def test_the_table_is_read_back_and_fits_its_model_only(table, tmp_path):
     vocab = toy_law(1).vocab
     table.save(tmp_path, table.examples(vocab, 4, 4)[0], {})
     read_back = table.load(tmp_path)
-    assert Kit(toy_law(1), artefacts=(read_back,)).needed_artefact(table.Unigrams) is read_back
+    assert Kit(toy_law(1), artefacts=(read_back,)).needed_artefact(table.UnigramTable) is read_back
     with pytest.raises(ValueError, match="vocabulary of 3 tokens"):
-        Kit(toy_law(1, 4), artefacts=(read_back,)).needed_artefact(table.Unigrams)
+        Kit(toy_law(1, 4), artefacts=(read_back,)).needed_artefact(table.UnigramTable)
     with pytest.raises(ValueError, match="name one"):
-        Kit(toy_law(1)).needed_artefact(table.Unigrams)
+        Kit(toy_law(1)).needed_artefact(table.UnigramTable)

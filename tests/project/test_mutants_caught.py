@@ -13,7 +13,7 @@ from project_paths import PROJECT_ROOT
 
 ROOT = PROJECT_ROOT
 PACKAGE = ROOT / "src" / "polydec"
-MORE = ("mutants_more", "mutants_reuse", "mutants_context", "mutants_systems")
+MORE = ("mutants_more", "mutants_reuse", "mutants_context", "mutants_systems", "mutants_served")
 """Tables beside the first one."""
 
 

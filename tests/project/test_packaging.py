@@ -17,6 +17,7 @@ import pytest
 
 import polydec
 from polydec.models.formats import zoo
+from polydec.models.native.library import native_library_path
 from project_paths import PROJECT_ROOT
 
 ROOT = PROJECT_ROOT
@@ -34,6 +35,16 @@ for package, source, target, names in build.data_files:
         print("file", source + "/" + name)
 """
 """What setuptools would put into the wheel beside the compiled step; nothing is built or written."""
+NAMED = """
+from setuptools import Distribution
+from distutils.core import run_setup
+of = run_setup("setup.py", ["--quiet"], stop_after="commandline")
+wheel = of.get_command_obj("bdist_wheel")
+wheel.ensure_finalized()
+print(*wheel.get_tag())
+print(of.get_command_obj("build_ext").get_ext_filename("polydec.models.native._step"))
+"""
+"""What the wheel and the library in it are called."""
 
 SHIPPED = [e.name for e in zoo.zoo_entries() if e.package is None]
 
@@ -65,6 +76,17 @@ def test_the_wheel_would_hold_the_package_and_nothing_else():
     files = [Path(what).as_posix() for kind, what in lines if kind == "file"]
     assert all(f.startswith("src/polydec/") for f in files)
     wanted(files)
+
+
+def test_one_wheel_serves_every_python():
+    pytest.importorskip("setuptools", "77", reason="setuptools 77 or later is not installed")
+    command = [sys.executable, "-W", "ignore", "-c", NAMED]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    tag, library = said.stdout.splitlines()
+    assert tag.split()[:2] == ["py3", "none"]
+    assert tag.split()[2] not in ("any", ""), "it holds a library of one kind of machine"
+    assert ROOT / "src" / library == native_library_path()
 
 
 def test_what_the_project_says_of_itself():
@@ -147,7 +169,7 @@ def test_a_wheel_of_the_sdist_decodes(sdist, tmp_path, compiler):
     assert {n.split("/")[0].split("-")[0] for n in names} == {"polydec"}
     inside = [n for n in names if n.startswith("polydec/")]
     wanted(inside)
-    assert any("/_step." in n for n in inside) == compiler
+    assert any(n.endswith("/_step.so") for n in inside) == compiler
     python = installed(wheel, tmp_path / "environment")
     assert run(python, tmp_path, "--version") == f"polydec {polydec.__version__}\n"
     asked = ("--model", "zoo:tiny", "--method", "plain", "--max-tokens", "8", "--json")

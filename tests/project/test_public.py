@@ -85,7 +85,9 @@ def test_the_version_is_one():
     if project.exists():
         about = tomllib.loads(project.read_text("utf-8"))
         assert "version" not in about["project"] and about["project"]["dynamic"] == ["version"]
-        assert about["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "polydec.__version__"}
+        assert about["tool"]["setuptools"]["dynamic"]["version"] == {
+            "attr": "polydec.base.version.PACKAGE_VERSION"
+        }
         changes = (project.parent / "CHANGELOG.md").read_text("utf-8")
         dated = re.search(r"^## (\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)$", changes, re.MULTILINE)
         assert dated is not None and dated[1] == polydec.__version__

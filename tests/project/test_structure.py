@@ -141,6 +141,17 @@ def test_imports_run_downwards(path):
         )
 
 
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_rooms_below_the_names_of_the_package_do_not_look_them_up(path):
+    if path == ROOT / "__init__.py" or FLOOR.get(room(module_name(path)), 0) > FLOOR["api"]:
+        return
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            assert "polydec" not in {a.name for a in node.names}, name(path)
+        elif isinstance(node, ast.ImportFrom) and node.module == "polydec":
+            assert all(f"polydec.{a.name}" in MODULES for a in node.names), name(path)
+
+
 def test_the_imports_have_no_circle():
     """Of all modules, wherever in a file they import one another."""
     modules = MODULES.keys() - {"polydec"}

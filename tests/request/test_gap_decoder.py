@@ -3,9 +3,9 @@
 import pytest
 
 from gap_model import write_gap_model
-from polydec import Ask, Engine, generate, load
+from polydec import Ask, Engine, Regex, generate, load
 from polydec.base.errors import RequestError
-from polydec.request.gap_decoder import GapFillingDecoder
+from polydec.request.gap_decoder import GapFillingDecoder, repetition_start
 from polydec.request.gap_marks import find_gap_marks, split_at_gaps
 
 TEXT = "the[[3]] is blue and[[4]] green"
@@ -68,14 +68,26 @@ def test_answers_and_gaps_have_chance_of_their_own(lm):
     assert [c.token_ids for c in again.choices] == [c.token_ids for c in made.choices]
 
 
+def test_a_gap_ends_where_it_repeats_what_stands_behind_it(lm):
+    fill, behind = (1, 2, 3, 4, 5, 6), (3, 4, 7)
+    assert [repetition_start(fill, behind, n) for n in (0, 1, 2, 3, 4)] == [6, 2, 2, 6, 6]
+    assert repetition_start((3, 4), behind, 2) == 0 and repetition_start((), behind, 1) == 0
+    # The model is made to write "qzq", letter by letter, in front of "zq".
+    made = {
+        count: generate(
+            lm, "a", infill="the[[3]]zq", raw=True, constraint=Regex("qzq"), infill_repeat=count
+        ).choices[0]
+        for count in (0, 1, 2, 3)
+    }
+    assert [made[count].text for count in made] == ["theqzqzq", "theqzq", "theqzq", "theqzqzq"]
+
+
 def test_a_stop_string_ends_the_answer_and_no_gap_behind_it_is_shown(lm):
     made = generate(lm, "a", infill="the sea[[2]] is[[3]]", raw=True, stop=["sea"]).choices[0]
     assert made.text == "the " and made.finish_reason == "stop"
 
 
 def test_a_constraint_holds_in_each_gap_and_not_around_it(lm):
-    from polydec import Regex
-
     made = generate(
         lm, "a", infill="the[[2]] is[[2]].", raw=True, constraint=Regex("[0-9]{1,2}")
     ).choices[0]
@@ -105,6 +117,8 @@ def test_log_probabilities_of_the_prompt_stand_beside(lm):
         ({"infill": "a[[1]] " * 9}, "infill has 9 gaps, and .* has marks for 8"),
         ({"infill": "a[[3:[a-z]+]]"}, "infill has a gap with a pattern"),
         ({"infill": "a[[3]]", "logprobs": 2}, "logprobs is given beside infill"),
+        ({"infill_repeat": 8}, "infill_repeat is 8: it is of gaps"),
+        ({"infill": "a[[3]]", "infill_repeat": 65}, "infill_repeat is 65: it must lie in 0 to 64"),
         ({"infill": "a[[3]]", "best_of": 2}, "best_of is given beside infill"),
         ({"infill": "a[[3]]", "units": "bytes"}, "units is given beside infill"),
         ({"infill": "a[[3]]", "ignore_eos": True}, "ignore_eos is given beside infill"),

@@ -24,9 +24,11 @@ class House:
 
 
 @contextmanager
-def served(loaders, drain=0.2, **given):
+def served(loaders, drain=0.2, wrapped=lambda app: app, **given):
+    """A server of some models. wrapped: what stands before its application."""
     app, sock = create_app(loaders, **given), open_listening_socket("127.0.0.1", 0)
-    server = DrainingServer(uvicorn_config(app, drain, "critical"), app.state.models, drain)
+    config = uvicorn_config(wrapped(app), drain, "critical")
+    server = DrainingServer(config, app.state.models, drain)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     house = House(f"http://127.0.0.1:{sock.getsockname()[1]}", app, server)

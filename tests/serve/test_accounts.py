@@ -206,3 +206,83 @@ def test_memories_are_bounded():
     for at in range(MEMORIES):
         memories.of_method(str(at), "stand")
     assert memories.of_method("", "stand") is not first
+
+
+NEW_EACH_TIME = ("id", "created", "created_at", "completed_at", "request_id")
+TIMES = ("second", "start", "time")
+
+
+def figures(value):
+    """All that a response tells, but for times and names that are drawn anew for each."""
+    if isinstance(value, dict):
+        return {
+            key: figures(x)
+            for key, x in value.items()
+            if key not in NEW_EACH_TIME and not any(part in key for part in TIMES)
+        }
+    if isinstance(value, list):
+        return [figures(x) for x in value]
+    return value
+
+
+WAYS = {
+    "plain": {},
+    "chat": {"path": "/v1/chat/completions"},
+    "response": {"path": "/v1/responses", "store": True},
+    "a draft model": {"method": "draft-model"},
+    "two laws": {"steer": "cfg", "negative_prompt": "A quiet harbour. " * 9},
+    "a search": {"method": "beam"},
+    "bytes": {"units": "bytes"},
+    "listed": {"prompt_logprobs": 2, "logprobs": 2},
+    "several": {"n": 3, "temperature": 0.9},
+    "a key": {"reuse": "edited", "reuse_key": "mine"},
+    "chosen": {"method": "auto"},
+    "constrained": {"guided_regex": "[a-z ]+"},
+    "remembered": {"method": "token-recycling", "options": {"hot": True}},
+    "steps": {"polydec": "steps", "method": "suffix-automaton"},
+    "embedded": {"path": "/v1/embeddings"},
+}
+
+
+def figures_of(client, name, way):
+    fields = dict(way)
+    path = fields.pop("path", "/v1/completions")
+    text = f"On {name}: {PROMPT}"
+    body = {
+        "/v1/completions": {"prompt": text, "max_tokens": 8, "method": "plain", "polydec": True},
+        "/v1/chat/completions": {
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": 8,
+            "polydec": True,
+        },
+        "/v1/responses": {"input": text, "max_output_tokens": 8},
+        "/v1/embeddings": {"input": [text, text + "x"]},
+    }[path]
+    if path != "/v1/embeddings":
+        fields["seed"] = 1
+    answer = client.post(path, json={**body, **fields})
+    assert answer.status_code == 200, answer.text
+    return figures(answer.json())
+
+
+@pytest.fixture(scope="module")
+def three(lm):
+    before = lm.checkpoint.lm.keep
+    lm.keep_texts(4)
+    keys = (*KEYS, "key-of-a-third-one")
+    with served({"tiny": lambda: lm}, keys=keys) as house:
+        clients = [house.client(headers={"authorization": f"Bearer {key}"}) for key in keys]
+        yield clients
+        for client in clients:
+            client.close()
+    lm.keep_texts(before)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_no_figure_tells_what_another_client_asked(three, name):
+    """Who asks first, and who asks after another one has asked the same twice, are told the same."""
+    one, other, third = three
+    first = figures_of(third, name, WAYS[name])
+    for _ in range(2):
+        figures_of(one, name, WAYS[name])
+    assert figures_of(other, name, WAYS[name]) == first

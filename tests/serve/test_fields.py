@@ -262,6 +262,16 @@ CHATS = "/v1/chat/completions"
         ),
         ("/v1/completions", {"structured_outputs": {"jsn": {}}}, "mean json"),
         ("/v1/responses", {"text": {"formt": {}}}, "text.formt is unknown: did you mean format"),
+        (
+            "/v1/responses",
+            {"text": {"format": {"type": "json_schema", "schema": {}, "strct": True}}},
+            "field text.format.strct is unknown: did you mean strict",
+        ),
+        (
+            "/v1/responses",
+            {"text": {"format": {"type": "text", "schema": {}}}},
+            "field text.format.schema is unknown",
+        ),
         ("/v1/responses", {"input": [{**SAID, "contnt": 1}]}, "input[0].contnt"),
         (
             "/v1/responses",
@@ -289,6 +299,24 @@ def test_members_that_nobody_knows_are_refused_or_ignored(lm, path, body, says):
     lenient = RequestBody(body, RequestLimits(), lenient=True)
     ENDPOINTS[path].reads().read_request(lenient, lm, "plain", 0)
     assert len(lenient.ignored) == 1
+    assert "response_format" in body or "response_format" not in lenient.ignored[0]
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({"type": "json_schema", "schema": {"type": "strng"}}, "text.format: "),
+        ({"type": "json_schema", "name": "x"}, "text.format has no schema"),
+        ({"type": "object"}, "text.format.type is 'object'"),
+        ({"type": "json_object", "schema": 5}, "text.format has no schema"),
+    ],
+)
+def test_what_is_wrong_with_a_format_of_texts_is_said_by_its_name(lm, form, says):
+    """The client never wrote `response_format`, under which the form is read elsewhere."""
+    body = RequestBody({"input": "x", "text": {"format": form}}, RequestLimits())
+    with pytest.raises(RefusalError, match=re.escape(says)) as refused:
+        ENDPOINTS["/v1/responses"].reads().read_request(body, lm, "plain", 0)
+    assert refused.value.param == "text" and "response_format" not in str(refused.value)
 
 
 def test_an_object_with_a_schema_is_kept_to_the_schema(lm):

@@ -36,8 +36,8 @@ class ThreadedReplica:
 
 
 @contextmanager
-def front_of_two(lm, **given):
-    """The address of a front, and its replicas, which share a loaded model."""
+def front_of_two(lm, wrapped=lambda app: app, **given):
+    """The address of a front, and its replicas, which share a loaded model. wrapped: what stands before it."""
     with ExitStack() as stack:
         houses = []
 
@@ -49,7 +49,8 @@ def front_of_two(lm, **given):
         fleet = ReplicaFleet(2, start, ("tiny",), lambda actor: None)
         app = create_front(fleet, limits=RequestLimits(), **given)
         sock = open_listening_socket("127.0.0.1", 0)
-        server = DrainingServer(uvicorn_config(app, 0.2, "critical"), fleet, 0.2)
+        seen = wrapped(app)
+        server = DrainingServer(uvicorn_config(seen, 0.2, "critical"), fleet, 0.2)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
         try:
@@ -109,6 +110,78 @@ def test_one_log_has_a_line_for_each_request(lm, tmp_path, texts):
     left = lines["left"]
     assert left["finish_reasons"] == ["left"] and 0 < left["output_tokens"] < 400
     assert texts or SECRET not in path.read_text("utf-8")
+
+
+class AsksAgain:
+    """Sends a request of its own whenever a response is about to end, before its client can know of it."""
+
+    def __init__(self, app):
+        self.app = app
+        self.inside = httpx.ASGITransport(app)
+        self.told = []
+
+    async def __call__(self, scope, receive, send):
+        async def asks_first(message):
+            body = message.get("body", b"")
+            last = b"[DONE]" in body or b"event: response.completed" in body
+            if message["type"] == "http.response.body" and (last or not message.get("more_body")):
+                headers = {"authorization": f"Bearer {ONE}"}
+                async with httpx.AsyncClient(
+                    transport=self.inside, base_url="http://localhost", headers=headers
+                ) as again:
+                    self.told.append((await again.post("/v1/completions", json=BODY)).status_code)
+            await send(message)
+
+        served_one = scope["type"] == "http" and scope["path"] != "/health"
+        await self.app(scope, receive, asks_first if served_one else send)
+
+
+@contextmanager
+def one_house(lm, wrapped, **given):
+    with served({"tiny": lambda: lm}, wrapped=wrapped, **given) as house:
+        yield house.url, [house]
+
+
+COMPLETION = {"prompt": [5, 6, 7], "max_tokens": 6}
+CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 6}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", COMPLETION),
+        ("/v1/completions", {**COMPLETION, "stream": True}),
+        ("/v1/chat/completions", {**CHAT, "stream": True}),
+        ("/v1/responses", {"input": "a", "max_output_tokens": 6, "stream": True}),
+    ],
+)
+@pytest.mark.parametrize("quota", [KeyQuota(tokens=1), KeyQuota(answers=1)])
+@pytest.mark.parametrize("running", [front_of_two, one_house])
+def test_who_has_read_the_end_is_counted(lm, running, quota, path, body):
+    """Tokens are charged, and the place of an answer is free again, before the last event is sent."""
+    wanted = 429 if quota.tokens else 200
+    asking = list[AsksAgain]()
+
+    def wrapped(app):
+        asking.append(AsksAgain(app))
+        return asking[0]
+
+    with running(lm, wrapped, keys=(ApiKey(ONE, "one", quota),)) as (url, _):
+        with client(url) as one:
+            told = one.post(path, json={"method": "plain", **body})
+        assert told.status_code == 200, told.text
+        assert asking[0].told and set(asking[0].told) == {wanted}
+
+
+def test_a_front_counts_what_a_search_threw_away(lm):
+    """Tokens of texts that a beam search gave up were computed for the client."""
+    keys = (ApiKey(ONE, "one", KeyQuota(tokens=20)),)
+    with front_of_two(lm, keys=keys) as (url, _), client(url) as one:
+        wide = {"prompt": [5], "max_tokens": 6, "method": "beam", "options": {"width": 8}}
+        told = one.post("/v1/completions", json=wide)
+        assert told.status_code == 200, told.text
+        assert told.json()["usage"]["total_tokens"] < 20, "the answer alone would use it up"
+        assert one.post("/v1/completions", json=BODY).status_code == 429
 
 
 def answered(house):

@@ -153,6 +153,7 @@ class RequestFlags:
         ),
     ] = None
     finish: bool = _asked("finish", CONSTRAINT)
+    infill_repeat: int = _asked("infill_repeat", CONSTRAINT)
     reasoning_format: str = _asked("reasoning_format", OUTPUT)
     reasoning_budget: int | None = _asked("reasoning_budget", SAMPLING)
     reasoning_push: float = _asked("reasoning_push", SAMPLING)

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from polydec import __version__
 from polydec.base.edge import error_sentence
 from polydec.base.errors import PolydecError
 from polydec.base.interrupts import sigterm_raised
+from polydec.base.version import PACKAGE_VERSION
 from polydec.cli.lab_commands import lab_commands, require_lab
 
 Misuse: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -143,7 +143,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"polydec {__version__}")
+        print(f"polydec {PACKAGE_VERSION}")
         raise typer.Exit
 
 

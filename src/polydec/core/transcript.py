@@ -17,6 +17,7 @@ from polydec.core.request import (
     PromptLogprob,
     Request,
     Result,
+    SilentWriter,
     TextWriter,
     TokenLogprob,
 )
@@ -65,9 +66,17 @@ class Transcript:
         text = self.texts[choice] = AnswerText(self, choice, self.request.writer())
         return text
 
-    def open_hypothesis(self) -> AnswerText:
-        """Open a text that may become an answer. What is written to it stands in no answer yet."""
-        text = AnswerText(self, None, self.request.writer())
+    def open_hypothesis(self, stops: bool = True) -> AnswerText:
+        """Open a text that may become an answer. What is written to it stands in no answer yet.
+
+        Args:
+            stops: Whether the request's stop strings end it. Default True.
+
+        Returns:
+            The text.
+        """
+        # What is no answer, such as a reply to a question of the method's own, ends by itself.
+        text = AnswerText(self, None, self.request.writer() if stops else SilentWriter())
         text.send_branch(-1)
         return text
 

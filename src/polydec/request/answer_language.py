@@ -4,22 +4,20 @@ may be thought before."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.laws.constraints import pieces
-from polydec.laws.constraints.canvas_constraints import (
-    compile_canvas_constraint,
-    compile_gap_pattern,
-)
-from polydec.laws.constraints.canvas_language import CanvasLanguage, CanvasSegment
 from polydec.laws.constraints.in_time import DeadlineLanguage, in_time
 from polydec.laws.constraints.protocols import OutputConstraint, TokenLanguage
 from polydec.methods.registry.family import MASKED_DIFFUSION
 from polydec.request.stages import CheckedRequest, EncodedRequest
 from polydec.request.thinking import ThinkingSettings
+
+if TYPE_CHECKING:
+    from polydec.laws.constraints.canvas_language import CanvasLanguage
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,13 @@ def _canvas_language(
     patterns = encoded.gap_patterns
     if constraint is None and not patterns:
         return None
+    # Late: most requests fill no canvas that is bound to a language.
+    from polydec.laws.constraints.canvas_constraints import (
+        compile_canvas_constraint,
+        compile_gap_pattern,
+    )
+    from polydec.laws.constraints.canvas_language import CanvasLanguage, CanvasSegment
+
     if constraint is not None and patterns:
         raise RequestError(
             "constraint is given beside gaps with patterns: an answer has one or the other, so leave one out"
@@ -145,7 +150,7 @@ def _no_room(encoded: EncodedRequest, language: CanvasLanguage, length: int) -> 
     canvas = (*encoded.ids, *(encoded.infill or (None,) * length))
     for start, stop, pattern in encoded.gap_patterns:
         part = next(s for s in language.segments if s.start == start)
-        if not CanvasLanguage((part,)).can_finish(canvas, begin):
+        if not replace(language, segments=(part,)).can_finish(canvas, begin):
             return (
                 f"infill has a gap of {stop - start} tokens for {pattern[:60]!r}: no text of it has that many, "
                 "so change the one or the other"

@@ -28,7 +28,7 @@ from polydec.request.answer_language import answer_language, constraint_of_reque
 from polydec.request.families import request_family
 from polydec.request.fields import Ask, convert_ask
 from polydec.request.gap_decoder import GapFillingDecoder
-from polydec.request.gap_marks import split_at_gaps
+from polydec.request.gap_marks import find_gap_marks, split_at_gaps
 from polydec.request.loaded import LoadedModel
 from polydec.request.own_prompt import draft_with_own_prompt
 from polydec.request.prompt_encoder import form_of_prompt
@@ -296,7 +296,9 @@ def choose_method(
     request = bent.request
     # Around any method: each gap is a run of it. Rules speak of what is written, not of what is given.
     if bent.encoded.gap_marks is not None:
-        decoder = GapFillingDecoder(decoder, bent.encoded.gap_marks, request.guard)
+        decoder = GapFillingDecoder(
+            decoder, bent.encoded.gap_marks, request.guard, checked.ask.infill_repeat
+        )
         request = replace(request, guard=None)
     # Around any method: the prompt's laws are read before it begins.
     if request.prompt_logprobs is not None:
@@ -338,6 +340,12 @@ def _check_together(checked: CheckedRequest) -> None:
         raise RequestError(
             f"finish is true and min_tokens is {checked.sampling.min_tokens}: an answer that is brought to an end may end "
             "earlier, so leave one of them out"
+        )
+    marked = ask.infill is not None and find_gap_marks(checked.model.checkpoint.text) is not None
+    if ask.infill_repeat and not marked:
+        raise RequestError(
+            f"infill_repeat is {ask.infill_repeat}: it is of gaps (infill) that a model of `polydec train lm --objective "
+            "cm3` fills, so leave it out"
         )
     if ask.finish and ask.constraint is None:
         raise RequestError(

@@ -201,6 +201,12 @@ class Ask:
         "the answer with gaps, [[3]] for three tokens and [[3:[a-z]+]] for three that match an expression "
         "(masked-diffusion models; of insertion models, and of `train lm --objective cm3`, [[3]] for up to three)",
     ] = None
+    infill_repeat: Annotated[
+        int,
+        InRange(0, 64),
+        "a gap of a model of `train lm --objective cm3` also ends where it begins to repeat so many tokens of what stands "
+        "behind it, which are left out (8 or more do no harm to short words; 0: it ends by its own mark alone)",
+    ] = 0
     order: Annotated[
         str, OneOf(*ENGINES), "the engine whose order of sampling rules is followed"
     ] = "vllm"
@@ -330,6 +336,7 @@ class AskFields(TypedDict, total=False):
     raw: bool
     sanitize_control_tokens: bool
     infill: str | Sequence[int | None] | None
+    infill_repeat: int
     order: str
     constraint: OutputConstraint | Mapping[str, Any] | Sequence[str] | type | None
     finish: bool

@@ -27,8 +27,10 @@ class GapFillingDecoder:
         decoder: Writes what fills a gap: any method, sampling and constraint.
         marks: Of the model.
         guard: What the text in a gap may not hold. None: there are no such rules.
+        repeated: A gap ends where what fills it begins to repeat so many tokens of what stands
+            behind it, 0 or more; these are left out. 0: only its own mark ends it.
 
-    Exact: what fills a gap has the law of `decoder` behind its prompt.
+    Exact: what fills a gap has the law of `decoder` behind its prompt; with `repeated` that law, cut.
     Reduces to: `decoder` on the prompt with its marks, for one gap at the end.
     Source: Aghajanyan et al., "CM3: a causal masked multimodal model of the internet" (2022).
     """
@@ -36,10 +38,12 @@ class GapFillingDecoder:
     decoder: Decoder
     marks: GapMarks
     guard: TextGuard | None = None
+    repeated: int = 0
 
     @property
     def exactness(self) -> Exactness:
-        return self.decoder.exactness
+        # A cut changes the law, not which text is the likeliest up to it.
+        return Exactness.APPROXIMATE if self.repeated else self.decoder.exactness
 
     @property
     def vocab(self) -> TokenVocabulary:
@@ -90,6 +94,7 @@ class GapFillingDecoder:
             )
             # The end of a gap is the model's own sign, and no part of the text.
             written = tuple(x for x in made.token_ids if x != self.marks.filled)
+            written = written[: repetition_start(written, parts[gap + 1], self.repeated)]
             prompt += (*written, self.marks.filled)
             counted.append(made.stats)
             _write(text, (*written, *parts[gap + 1]))
@@ -113,6 +118,26 @@ class GapFillingDecoder:
             rules=None,
             prompt_logprobs=None,
         )
+
+
+def repetition_start(fill: Sequence[int], behind: Sequence[int], count: int) -> int:
+    """Where a text begins to repeat what stands behind its gap.
+
+    Args:
+        fill: Token ids of what fills the gap.
+        behind: Token ids of what stands behind it.
+        count: Tokens that must be the same, from the first one of `behind`; 0: none are looked for.
+
+    Returns:
+        The index of the first of them in `fill`; its length where there are none.
+    """
+    # Behind a gap of few tokens a match would be chance: nothing is cut there.
+    if count and len(behind) >= count:
+        begun = tuple(behind[:count])
+        for i in range(len(fill) - count + 1):
+            if tuple(fill[i : i + count]) == begun:
+                return i
+    return len(fill)
 
 
 def _write(text: AnswerText, tokens: Sequence[int]) -> None:

@@ -8,6 +8,8 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from polydec.base.version import PACKAGE_VERSION
+
 
 def cpu_flags() -> list[str]:
     """Those instruction sets that decide which kernel is fast."""
@@ -41,10 +43,8 @@ def package_versions() -> dict[str, str]:
     import numpy as np
     import torch
 
-    import polydec
-
     return {
-        "polydec": polydec.__version__,
+        "polydec": PACKAGE_VERSION,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -15,6 +15,7 @@ from polydec.core.protocols import Target
 from polydec.laws.targets.soft_prompt import SoftPromptTarget
 from polydec.models.sessions.soft import Soft, make_soft_tokens
 from polydec.models.text import prompt_ending, tool_prompt
+from polydec.models.text.clauses import CLAUSE_MARKS
 from polydec.models.text.message_forms import joined_text
 from polydec.models.text.tokenizer import Tokenizer
 from polydec.request.fields import Ask, Prompt
@@ -117,6 +118,7 @@ class PromptEncoder:
         ending: str = prompt_ending.OPENED,
         most: int | None = None,
         sanitize_control_tokens: bool = False,
+        plain_marks: Sequence[str] = (),
     ) -> tuple[int, ...]:
         """Token ids of a prompt.
 
@@ -130,6 +132,7 @@ class PromptEncoder:
             most: Tokens that there is room for, far beyond which a text is not even encoded. None:
                 no bound.
             sanitize_control_tokens: Control tokens in all of these are plain text.
+            plain_marks: Control tokens that are plain text in a prompt anyway. Default: none.
 
         Returns:
             The ids; of vectors those that stand for them.
@@ -146,6 +149,9 @@ class PromptEncoder:
             # Marks part what users write from what the template writes, whose control tokens stay
             # tokens.
             prompt, tools, values = map(marked, (prompt, tools, values))
+        elif isinstance(prompt, str) and any(mark in prompt for mark in plain_marks):
+            encode = self.text.encode_sanitized
+            prompt = self.text.control_tokens.mark_names(prompt, plain_marks)
         form = form_of_prompt(prompt)
         # Templates would ask the wrong thing for its members.
         if not isinstance(tools, Sequence) or not all(isinstance(t, Mapping) for t in tools):
@@ -222,6 +228,9 @@ class PromptEncoder:
             who=who,
             most=room,
             sanitize_control_tokens=ask.sanitize_control_tokens,
+            # A plan's marks are set by what plans, around clauses that it finds: what a user typed
+            # is part of the text. Ids may hold them.
+            plain_marks=CLAUSE_MARKS,
         )
 
     def encode_answer_beginning(self, ask: Ask) -> tuple[int, ...]:

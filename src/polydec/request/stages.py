@@ -12,7 +12,6 @@ from polydec.core.decoder import Decoder
 from polydec.core.protocols import Shaper, Target
 from polydec.core.request import Request
 from polydec.core.types import TokenVocabulary
-from polydec.laws.constraints.canvas_language import CanvasLanguage
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.laws.constraints.protocols import TokenLanguage
 from polydec.laws.shapers.logits_processor import LogitsProcessorRule
@@ -28,6 +27,7 @@ from polydec.request.prompt_encoder import PromptForm, VectorPrompt
 from polydec.request.thinking import ThinkingSettings
 
 if TYPE_CHECKING:
+    from polydec.laws.constraints.canvas_language import CanvasLanguage
     from polydec.models.nets.press import CachePress
 
 

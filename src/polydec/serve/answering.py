@@ -28,7 +28,7 @@ from polydec.serve.endpoints import EndpointAnswer
 from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import json_pieces, json_text
 from polydec.serve.reply import AnswerDelta
-from polydec.serve.request_log import record_of
+from polydec.serve.request_log import RequestRecord, record_of
 from polydec.serve.worker import LEFT, ResponseAnswers
 
 log = logging.getLogger("polydec.serve")
@@ -74,8 +74,8 @@ async def respond_to_request(
         leaving = asyncio.create_task(_left(request, answers))
         if wanted.stream:
             # From here on the stream itself ends the request.
-            request_id = record_of(request.scope).request_id
-            return EventStream(writers, reply, answers, leaving, headers, request_id)
+            record = record_of(request.scope)
+            return EventStream(writers, reply, answers, leaving, headers, record)
         listed = 0
         most = answers.limits.entries
         async for news in answers.next_news():
@@ -148,7 +148,7 @@ class EventStream(StreamingResponse):
         answers: The answers under way.
         leaving: The task that waits for the client to leave; it is cancelled at the end.
         headers: Headers of the response.
-        request_id: Id of the request, which stands in its errors. Default "".
+        record: The request's record, which ends with the answers.
     """
 
     def __init__(
@@ -158,10 +158,10 @@ class EventStream(StreamingResponse):
         answers: ResponseAnswers,
         leaving: asyncio.Task[None],
         headers: Mapping[str, str],
-        request_id: str = "",
+        record: RequestRecord,
     ) -> None:
         super().__init__(
-            _events(writers, reply, answers, request_id),
+            _events(writers, reply, answers, record),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
         )
@@ -177,7 +177,7 @@ class EventStream(StreamingResponse):
 
 
 async def _events(
-    writers: Executor, reply: EndpointAnswer, answers: ResponseAnswers, request_id: str
+    writers: Executor, reply: EndpointAnswer, answers: ResponseAnswers, record: RequestRecord
 ) -> AsyncIterator[str]:
     """The events of a stream. What fails on the way becomes an event with an error."""
     try:
@@ -191,17 +191,20 @@ async def _events(
             else:
                 async for piece in _made_elsewhere(writers, reply.stream_chunks(news)):
                     yield piece
+        # Clients stop reading at the last event, and may ask again at once: what this answer took
+        # is counted by then.
+        await record.finish_record()
         async for piece in _made_elsewhere(writers, reply.closing_events(answers.completions)):
             yield piece
         if reply.last:
             yield reply.last
     except RefusalError as refusal:
-        refusal.request_id = request_id
+        refusal.request_id = record.request_id
         yield server_sent_event(reply.failure_events(refusal))
     except Exception:
-        log.exception("the stream of request %s failed", request_id)
+        log.exception("the stream of request %s failed", record.request_id)
         internal = RefusalError("the request failed inside the server", status=500, code="internal")
-        internal.request_id = request_id
+        internal.request_id = record.request_id
         yield server_sent_event(reply.failure_events(internal))
 
 

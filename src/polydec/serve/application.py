@@ -13,8 +13,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
-from polydec import __version__
 from polydec.base.options import short_repr
+from polydec.base.version import PACKAGE_VERSION
 from polydec.serve.errors import RefusalError
 from polydec.serve.gate import AccessGate, refusal_response
 from polydec.serve.metrics import ServerMetrics
@@ -61,7 +61,7 @@ def create_base_app(
     """
     app = FastAPI(
         title="polydec",
-        version=__version__,
+        version=PACKAGE_VERSION,
         lifespan=lifespan,
         openapi_url="/openapi.json" if described else None,
         docs_url=None,  # FastAPI's own pages come from another site

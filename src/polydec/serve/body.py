@@ -88,6 +88,7 @@ ASKED: Mapping[str, str] = MappingProxyType(
                 "stop_token_ids",
                 "ignore_eos",
                 "sanitize_control_tokens",
+                "infill_repeat",
                 "order",
                 "finish",
                 "reasoning_push",

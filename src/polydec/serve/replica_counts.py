@@ -79,6 +79,7 @@ def counts_json(record: RequestRecord) -> dict[str, Any]:
         "method": counts.method,
         "prompt": counts.prompt,
         "output": counts.output,
+        "written": counts.written,
         "cached": counts.cached,
         "reasons": list(counts.reasons),
         "first": None if counts.first is None else counts.first - record.began,
@@ -105,4 +106,5 @@ def counts_from_json(told: Mapping[str, Any], sent: float) -> ResponseCounts:
         tuple(told["reasons"]),
         None if first is None else sent + first,
         tuple(told["texts"]),
+        told["written"],
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -55,6 +56,10 @@ PASSED = (
     IGNORED.lower(),
 )
 """Headers of a replica's answer that are handed on."""
+_LAST_EVENT = re.compile(
+    rb"^(?:data: \[DONE\]|event: response\.(?:completed|incomplete|failed))$", re.MULTILINE
+)
+"""A line of an event behind which no other one comes. Texts of answers stand in JSON, where a line never begins."""
 GONE = (httpx.TransportError, httpx.StreamError)
 """What a connection says when its replica has gone."""
 
@@ -450,16 +455,21 @@ async def _streamed(
         async for part in response.aiter_raw():
             # Only complete events are handed on: an error may follow any of them.
             whole, mark, unsent = (unsent + part).rpartition(b"\n\n")
-            if mark:
-                yield whole + mark
-        # Before the end is handed on: the next request of the client counts with this one.
-        await record.collect_counts()
+            if not mark:
+                continue
+            # Before the last event is handed on, as clients stop reading there: the next request
+            # counts with this one.
+            if _LAST_EVENT.search(whole):
+                await record.finish_record()
+            yield whole + mark
     except GONE:
         fleet.note_lost(place.i, place.port)
-        code = "replica_died"
-        # Nobody knows any more what it took.
-        record.ask_counts = None
-        record.counts = ResponseCounts(reasons=(code,))
+        # Of a whole answer only the end of the connection is lost.
+        if record.ask_counts is not None:
+            code = "replica_died"
+            # Nobody knows any more what it took.
+            record.ask_counts = None
+            record.counts = ResponseCounts(reasons=(code,))
     except asyncio.CancelledError:
         if fleet.cut and me.uncancel() == 0:  # the server stops; else the client has left
             code = "stopping"

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from queue import Empty, Full, Queue
 from threading import Thread
 from typing import Any, Protocol
@@ -155,6 +156,11 @@ class RequestRecord:
         for ending in endings:
             ending(self)
 
+    async def finish_record(self) -> None:
+        """Collect what the answer took, wherever that is known, and end the record; once."""
+        await self.collect_counts()
+        self.end_record()
+
     def log_line(self) -> dict[str, Any]:
         """The line of the log, once the record has ended."""
         counts = self.counts
@@ -256,6 +262,7 @@ class RequestRecorder:
         if self.notes is not None:
             name = Headers(scope=scope).get(self.counts_header, "")
             self.notes.begin_request(name)
+            record.when_ended(partial(self.notes.end_request, name))
         marked = (REQUEST_ID.encode(), record.request_id.encode())
 
         async def send_marked(message: Message) -> None:
@@ -263,6 +270,9 @@ class RequestRecorder:
                 record.status = message["status"]
                 # A copy: the message belongs to whoever sent it.
                 message = {**message, "headers": [*message.get("headers", ()), marked]}
+            elif not message.get("more_body", False):
+                # Before the client has the end: its next request counts with this one.
+                await record.finish_record()
             await send(message)
 
         try:
@@ -273,10 +283,7 @@ class RequestRecorder:
             raise
         finally:
             # Also where the client has left: quotas count what was written until then.
-            await record.collect_counts()
-            record.end_record()
-            if self.notes is not None:
-                self.notes.end_request(name, record)
+            await record.finish_record()
             if self.request_log is not None:
                 self.request_log.put_line(record.log_line())
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from polydec.api import Ask, Completion, LoadedModel, Piece
 from polydec.base.options import short_repr
+from polydec.laws.constraints.protocols import OutputConstraint
 from polydec.laws.shapers.sampling import Sampling
 from polydec.request.fields import ALTERNATIVES
 from polydec.request.tool_calls import (
@@ -80,12 +82,11 @@ class ResponsesReader:
             RefusalError: Something cannot be honoured.
             RequestError: A value is out of its range.
         """
-        # First, as it puts the constraint of `text` under the name that is read below.
-        _format(body)
+        constraint = _text_constraint(body, model)
         no_ending(body)
         fields: dict[str, Any] = {
             **read_ask_fields(body, model, method, seed),
-            "constraint": read_request_constraint(body, model),
+            "constraint": constraint,
         }
         reasoning = read_reasoning(body)
         fields |= {"template": template_values(body, model), **reasoning.fields}
@@ -174,8 +175,33 @@ class ResponsesReader:
         return earlier
 
 
-def _format(body: RequestBody) -> None:
-    """`text` holds what is `response_format` elsewhere, one level less deep; it is put under that name."""
+_FORMAT_NAME = re.compile(r"\bresponse_format(?:\.json_schema)?\b")
+
+
+def _text_constraint(body: RequestBody, model: LoadedModel) -> OutputConstraint | None:
+    """The constraint of a request. What is wrong with `text.format` is said of this name."""
+    if not _format(body):
+        return read_request_constraint(body, model)
+    known = len(body.ignored)
+    try:
+        constraint = read_request_constraint(body, model)
+    except RefusalError as refusal:
+        if refusal.param != "response_format":
+            raise
+        raise RefusalError(
+            # Once: the rest of the sentence may quote what the client wrote.
+            _FORMAT_NAME.sub("text.format", str(refusal), count=1),
+            status=refusal.status,
+            param="text",
+            code=refusal.code,
+            retry=refusal.retry,
+        ) from None
+    body.ignored[known:] = [_FORMAT_NAME.sub("text.format", x, 1) for x in body.ignored[known:]]
+    return constraint
+
+
+def _format(body: RequestBody) -> bool:
+    """`text` holds what is `response_format` elsewhere, one level less deep; it is put under that name, if it is there."""
     form_asked = body.mapping_field("text")
     body.refuse_members("text", form_asked, ("format", "verbosity"))
     if form_asked.get("verbosity") not in (None, "medium"):
@@ -192,6 +218,7 @@ def _format(body: RequestBody) -> None:
         }
     if form is not None:
         body.put_field("response_format", form)
+    return form is not None
 
 
 def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:

@@ -1,12 +1,14 @@
 """Every draw of a method on toys: which part of it is off, and what cannot be enumerated."""
 
 import pytest
+import torch
 
 from polydec.core.types import Draft
 from polydec.lab.bench import enumerated_laws as room
 from polydec.lab.bench.enumerated_laws import enumerate_output_laws
 from polydec.lab.testing.enumerate import EnumeratingRng
 from polydec.methods.diffusion.loop.types import UnmaskerView
+from polydec.methods.insertion.loop.inserting import InsertionDecoder
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,20 @@ def test_a_canvas_that_is_not_drawn(monkeypatch):
     monkeypatch.setattr(UnmaskerView, "draw_token", lambda self, i, rng: self.likeliest[i])
     found = enumerate_output_laws("mdlm", {}, "diffusion")
     assert found.place.startswith("unmasking: toy law 1"), found
+
+
+def test_an_insertion_model_keeps_its_law_where_all_is_drawn(monkeypatch):
+    found = enumerate_output_laws("insertion-language-models", {"draw": True}, "insertion")
+    assert found.verdict == "keeps it" and found.laws == 8 and found.apart < 1e-12, found
+    # An end that is not drawn, and a slot's token at half the temperature.
+    for fault, name in (
+        (lambda self, offer, rng, step: offer.whole >= self.least, "is_complete"),
+        (lambda self, logw_V: 2 * logw_V - torch.logsumexp(2 * logw_V, -1), "slot_law"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(InsertionDecoder, name, fault)
+            found = enumerate_output_laws("insertion-language-models", {"draw": True}, "insertion")
+        assert found.place.startswith("insertion: toy law 1"), (name, found)
 
 
 def test_what_cannot_be_enumerated_says_why(monkeypatch):

@@ -14,11 +14,15 @@ SEARCHES = [
     name
     for name, m in registry.recipe_modules().items()
     if m.CARD.kind == "search"
-    and name not in ("exact-extract", "exact-mode", "generative-fusion-decoding", "plan-guided")
+    and name
+    not in {
+        *("conditional-beam", "exact-extract", "exact-mode"),
+        *("generative-fusion-decoding", "plan-guided"),
+    }
 ]
-"""exact-extract answers with spans of its prompt, exact-mode ranks by whole log-probabilities, generative-fusion-decoding reads
-a second model, plan-guided what plans: tests/methods/search checks them, in test_likeliest.py, test_exact_mode.py,
-test_fused_beam.py and test_plan_guided.py."""
+"""conditional-beam gives texts of its head's condition alone, exact-extract answers with spans of its prompt, exact-mode
+ranks by whole log-probabilities, generative-fusion-decoding reads a second model, plan-guided what plans: tests/methods/search
+checks them, in test_conditional_beam.py, test_likeliest.py, test_exact_mode.py, test_fused_beam.py and test_plan_guided.py."""
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -3,12 +3,15 @@ that trains it. The command line finds all three."""
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import forked
+from polydec.lab.train.kinds import KINDS
+from polydec.lab.train.specs.states import KIND_HELPS, drafter_kind_names
 
 PACKAGE = '''
 """Guess: a matrix on the target's state before a token guesses the token behind it."""
@@ -266,3 +269,11 @@ def test_a_drafter_on_states_is_one_more_kind(installed, tmp_path):
     done = ran(installed, *how, "other")
     assert done.returncode == 2 and "kind is 'other': it must be one of " in done.stderr
     assert "own-eagle" in done.stderr
+    assert "longspec" in (helped := ran(installed, "train", "eagle", "--help").stdout)
+    assert "own-eagle" in helped
+
+
+def test_flags_name_every_kind_without_loading_one():
+    assert sorted(drafter_kind_names()) == sorted(KINDS)
+    said = set(re.findall(r"[\w+-]+", " ".join(KIND_HELPS.values())))
+    assert said >= KINDS.keys(), "a kind of ours is in the help of the command that suits it"

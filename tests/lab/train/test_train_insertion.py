@@ -23,6 +23,7 @@ from polydec.lab.train.insertion import (
 )
 from polydec.lab.train.network import from_weights, make_bidirectional
 from polydec.lab.train.tokens import mark_id
+from polydec.methods.insertion.loop.inserting import InsertionDecoder
 from polydec.models.sessions.inserter import FRAME, BidirectionalInserter
 
 SMALL = {
@@ -301,3 +302,30 @@ def test_marks():
         student.tokenizer, END
     )
     assert {marks.mark, marks.end} < {*marks.barred} and len(marks.barred) == 5
+
+
+def test_verify_holds_insertions_against_a_fresh_pass(
+    trained, polydec_command, tmp_path, monkeypatch
+):
+    data = tmp_path / "prompts.txt"
+    data.write_text("copy: 1234\ncopy: 77\n")
+    asked = ("--model", str(trained[0]), "--data", str(data), "--method", "ilm", "--json")
+    drawn = ("--temperature", "1", "--set", "draw=true", "--samples", "16", "--max-tokens", "6")
+    code, out, _ = polydec_command("verify", *asked, *drawn)
+    said = json.loads(out)
+    assert code == 0 and said["verdict"] == "keeps it" and said["promise"] == "law", said["place"]
+    assert {t["name"] for t in said["law"]["tests"]} == {"surprise", "cells", "pairs", "twins"}
+    assert said["law"]["tokens"] > 32 and said["enumeration"]["laws"] == 8
+    # Without draws nothing is promised, and what is likeliest surprises less than the law expects.
+    code, out, _ = polydec_command("verify", *asked, "--max-tokens", "6")
+    far = json.loads(out)
+    assert code == 0 and far["promise"] == "approximate" and far["verdict"] == "measured"
+    assert far["distance"]["steps"] > 2 and not far["distance"]["excluded"]
+    assert far["distance"]["surprise"] != far["distance"]["expected"]
+    # A slot's token from another temperature is a fault: the toys and this model both see it.
+    cold = lambda self, logw_V: (6 * logw_V).log_softmax(-1)  # noqa: E731
+    monkeypatch.setattr(InsertionDecoder, "slot_law", cold)
+    code, out, _ = polydec_command("verify", *asked, *drawn)
+    said = json.loads(out)
+    assert code == 1 and said["verdict"] == "fault" and "insertion: toy law 1" in said["place"]
+    assert min(t["p"] for t in said["law"]["tests"]) < 1e-4

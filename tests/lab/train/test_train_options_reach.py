@@ -5,7 +5,7 @@ Nothing is trained: `run_training` is asked for what it would train, and the los
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -19,13 +19,51 @@ from polydec.base.errors import RequestError
 from polydec.base.options import dataclass_options
 from polydec.lab.commands.training import training_commands
 from polydec.lab.train.network import LlamaShape
+from polydec.lab.train.probe import train_probe
+from polydec.lab.train.seq2seq import train_seq2seq
+from polydec.lab.train.specs.probe import RewardSpec
+from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
 
 COMMANDS = {command.name: command for command in training_commands()}
 TINY = LlamaShape(320, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64)
 TASKS = {"tasks": ("copy",), "steps": 2, "rows": 2, "width": 32, "layers": 1}
 OWN_TEXT = {"target": "zoo:tiny", "text": "samples", "steps": 2, "rows": 2}
 TUNED = {"target": "zoo:tiny-draft", "text": "samples", "steps": 2, "rows": 2}
+# Held-out text is written by the target itself: few prompts of what travels along, and few tokens.
+HELD = {"text": "few", "data": "sample", "each": 2, "max_tokens": 4, "steps": 2}
+SPOKEN = {**HELD, "target": "zoo:tiny-draft", "length": 8, "bf16": False}
+CANVASES = {"target": "zoo:diffusion", "tasks": ("copy",), "steps": 2}
+SOLVED = {"target": "zoo:reasoner", "kinds": ("chain",), "each": 2, "steps": 2}
 SMALL: dict[str, Mapping[str, Any]] = {
+    "block-drafter": {
+        "target": "repairer",
+        "data": "exchanges",
+        "steps": 2,
+        "tokens": 64,
+        "parts": (1, 1),
+    },
+    "dparallel": {**CANVASES, "each": 2, "max_tokens": 5, "rows": 2},
+    "eagle": {**SPOKEN, "kind": "eagle", "rows": 2},
+    "heads": {**SPOKEN, "kind": "medusa", "rows": 2},
+    "joint": {**CANVASES, "texts": 4, "rows": 2},
+    "ngrams": {"target": "zoo:tiny", "text": "samples", "least": 1},
+    "probe --recipe filter": {**CANVASES, "each": 2, "max_tokens": 5, "block": 5},
+    "probe --recipe judge": {**HELD, "target": "zoo:tiny", "tries": 1},
+    "probe --recipe prm": SOLVED,
+    "probe --recipe reward": {"good": "good", "bad": "bad", "steps": 2},
+    "probe --recipe router": {**SOLVED, "draft": "zoo:reasoner"},
+    "probe --recipe stop-head": {**HELD, "target": "zoo:tiny"},
+    "probe --recipe text-router": {**SOLVED, "draft": "zoo:reasoner", "each": 24},
+    "probe --recipe value": {**CANVASES, "reward": "reward", "each": 4, "max_tokens": 5, "rows": 2},
+    "probes": {**SPOKEN, "kind": "ppd", "rows": 2},
+    "sorted": {
+        "target": "zoo:tiny-draft",
+        "data": "prose",
+        "layers": 2,
+        "steps": 2,
+        "held_kb": 1.0,
+    },
+    "strength": {"target": "zoo:tiny", "draft": "zoo:tiny-draft", "data": "answers"},
     "context": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
     "deer": {**OWN_TEXT, "layers": 1, "context": 64, "refine": 2, "muon": 0.0},
     "diffusion": TASKS,
@@ -60,8 +98,35 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "words": {"data": "prose", "steps": 2, "rows": 2, "layers": 1, "width": 64},
 }
 """By command the fields with which it is small."""
+SEARCHING = {"superlinear": 2}
+"""Fields of the search act where there is one."""
 
 CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
+    **{
+        (name, "tasks"): ((("slots",),), {})
+        for name in ("dparallel", "joint", "probe --recipe filter", "probe --recipe value")
+    },
+    **{
+        (f"probe --recipe {name}", "kinds"): ((("make",),), {})
+        for name in ("prm", "router", "text-router")
+    },
+    ("eagle", "every"): ((2,), {"kind": "eagle-3"}),
+    ("eagle", "kind"): (("eagle-published",), {}),
+    ("eagle", "texts"): ((40,), {"data": "prose"}),
+    ("eagle", "tokens"): ((64,), {"kind": "eagle-3"}),
+    ("heads", "kind"): (("clover",), {}),
+    ("probe --recipe filter", "written"): ((True,), {"tasks": ("shuffle",)}),
+    ("probe --recipe router", "temperature"): ((5.0,), {"each": 4}),
+    ("probe --recipe value", "varied"): ((True,), {"tasks": ("shuffle",), "max_tokens": 13}),
+    ("probe --recipe value", "temperature"): ((8.0,), {"tasks": ("shuffle",)}),
+    ("probes", "enters"): (
+        ((1,), (2,), (3,)),
+        {"kind": "hidden-transfer", "levels": 1, "target": "zoo:tiny"},
+    ),
+    ("probes", "kind"): (("lud",), {}),
+    ("sorted", "exits"): (((2,),), {}),
+    ("sorted", "width"): ((32, 64, 96), {}),
+    ("block-drafter", "longest"): ((4, 5, 6, 7, 9, 10), {}),
     ("deer", "context"): ((22,), {}),
     ("deer", "layers"): ((2,), {}),
     ("diffusion", "anneal"): ((2,), {"start": "zoo:tiny-draft"}),
@@ -76,14 +141,21 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("lexical-units", "alpha"): ((0.0,), {}),
     ("lm", "drop"): ((1.0,), {"data": None, "pairs": "exchanges"}),
     ("lm", "early_exit"): ((1.0,), {"shape": replace(TINY, layers=4)}),
+    ("lm", "ahead"): ((1.0,), SEARCHING),
+    ("lm", "behind"): ((4.0,), SEARCHING),
     ("lm", "mask"): ((0.5,), {"objective": "meap"}),
     ("lm", "mixture"): (
         ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)),
         {"objective": "tokenunify"},
     ),
+    ("lm", "near"): ((2,), SEARCHING),
+    ("lm", "search_power"): ((0.6,), SEARCHING),
+    ("lm", "search_scale"): ((0.1,), SEARCHING),
     ("lm", "second"): ((0,), {"data": None, "pairs": "exchanges", "objective": "meap"}),
+    ("lm", "span_power"): ((0.7,), SEARCHING),
     ("lm", "spans"): ((5.0,), {"objective": "cm3"}),
     ("lm", "stages"): ((True,), {"objective": "tokenunify", "mixture": (0.5, 0.5, 0.0)}),
+    ("lm", "superlinear"): ((1, 3), {}),
     ("lm", "train_mb"): (((0.004, 8.0, 6.0),), {}),
     ("reasoner", "kinds"): ((("make",),), {}),
     ("seq2seq", "longest"): ((4, 5, 6, 7, 9, 10), {}),
@@ -112,6 +184,33 @@ ELSEWHERE = {
     "tokenizer": "a model of another tokenizer: test_train_lm.py",
     "teacher": "another model: test_train_lm.py",
     "compiled": "the same losses from a compiled step, after minutes",
+    "mixed": "read where the target writes the text, which takes long",
+    "compute": "the target's arithmetic, which changes what it says by rounding alone",
+    "draft": "another model: the tests of each command train with several",
+    "good": "texts that are to be preferred: test_train_rewards.py",
+    "bad": "texts that are not: test_train_rewards.py",
+    "reward": "what another training wrote: test_train_rewards.py, test_train_router.py",
+    ("ngrams", "corpus"): "a text of one's own: test_superposed.py",
+    ("ngrams", "seed"): "read where the target writes the text, which takes long",
+    ("probe --recipe judge", "kinds"): "two models solve problems differently: test_train_judge.py",
+    (
+        "probe --recipe judge",
+        "replies",
+    ): "two models solve problems differently: test_train_judge.py",
+    ("probe --recipe judge", "seed"): "names the problems of kinds: test_train_judge.py",
+    (
+        "probe --recipe reward",
+        "seed",
+    ): "weights begin at 0, and each step reads all lines: it names nothing",
+    **{
+        (
+            "probe --recipe text-router",
+            name,
+        ): "steps of many problems are written first, until some are better and some worse: "
+        "test_train_text_router.py"
+        for name in ("kinds", "temperature", "steps", "seed")
+    },
+    ("strength", "raw"): "shows with a chat template alone, and no small model has one",
     ("context", "kind"): "other kinds train a model first: test_refrag.py, test_augmentation.py",
     ("context", "latents"): "its kind trains a model first: test_augmentation.py",
     ("context", "encoder"): "its kind trains a model first: test_refrag.py",
@@ -151,8 +250,11 @@ def files(tmp_path_factory):
         }
         for i in range(12)
     ]
-    for name in ("text.jsonl", "held.jsonl"):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in samples), "utf-8")
+    (folder / "few").mkdir()
+    for name, rows in (("", samples), ("few/", samples[:3])):
+        for file in ("text.jsonl", "held.jsonl"):
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / f"{name}{file}").write_text(lines, "utf-8")
     prose = "\n\n".join(
         f"The {a} {b} saw the {c} by the old river, and nobody asked why it was {d}."
         for a in ("grey", "tall", "quiet", "young", "old")
@@ -165,24 +267,70 @@ def files(tmp_path_factory):
     (folder / "pairs.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in exchanges), "utf-8"
     )
-    names = {"samples": "text.jsonl", "prose": "own.txt", "exchanges": "pairs.jsonl"}
+    (folder / "answers.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in exchanges[:6]), "utf-8"
+    )
+    (folder / "good.txt").write_text("a right answer\nit is right\n" * 4, "utf-8")
+    (folder / "bad.txt").write_text("wrong\nno, that is wrong\n" * 4, "utf-8")
+    # Two trainings start from what others wrote.
+    train_probe(
+        RewardSpec(
+            str(folder / "reward"), str(folder / "good.txt"), str(folder / "bad.txt"), steps=40
+        )
+    )
+    train_seq2seq(
+        Seq2SeqSpec(
+            str(folder / "repairer"), **{**SMALL["seq2seq"], "data": str(folder / "pairs.jsonl")}
+        )
+    )
+    names = {
+        "samples": "text.jsonl",
+        "few": "few/text.jsonl",
+        "prose": "own.txt",
+        "exchanges": "pairs.jsonl",
+        "answers": "answers.jsonl",
+        "good": "good.txt",
+        "bad": "bad.txt",
+        "reward": "reward",
+        "repairer": "repairer",
+    }
     return {name: str(folder / file) for name, file in names.items()}
 
 
+class PreparedRun(Exception):
+    """Carries what would be trained past whatever is done with the result."""
+
+
+def hand_over_run(kind: str, spec: Any, prepare: Any, *_: Any) -> Any:
+    """Stands for `run_training`: prepares, and trains nothing."""
+    raise PreparedRun(prepare(spec))
+
+
 def prepared(name: str, given: Mapping[str, Any], out: Path) -> Any:
-    """What a command would train."""
+    """What a command would train; of one that trains nothing, its result."""
     command = COMMANDS[name]
     module, _, entry = command.entry.partition(":")
-    module = import_module(module)
-    spec = command.spec(**{**command.defaults, "out": str(out), **given})
+    known = {field.name for field in fields(command.spec)}
+    more = {"out": str(out)} if "out" in known else {}
+    # Flags of the command that are no fields of the spec say which spec it is.
+    spec = command.spec(**{**command.defaults, **more, **given})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "run_training", lambda kind, spec, prepare, *_: prepare(spec))
-        return getattr(module, entry)(spec)
+        # Sorted drafts are trained by another command's module.
+        for place in (module, "polydec.lab.train.lm"):
+            patch.setattr(import_module(place), "run_training", hand_over_run, raising=False)
+        try:
+            return getattr(import_module(module), entry)(spec)
+        except PreparedRun as run:
+            return run.args[0]
 
 
 def observed_course(name: str, given: Mapping[str, Any], out: Path) -> tuple[Any, ...]:
-    """Sizes and sums of the weights, the schedule, and the losses of two steps."""
+    """Sizes and sums of the weights, the schedule, and the losses of two steps; of what trains nothing its result, and the
+    tensors that it wrote."""
     run = prepared(name, given, out)
+    if isinstance(run, Mapping):
+        result = {key: value for key, value in run.items() if key != "seconds"}
+        return result, [file.read_bytes() for file in sorted(out.glob("*.safetensors"))]
     weights = [
         (key, tuple(w.shape), float(w.detach().double().sum()))
         for key, w in run.network.named_parameters()
@@ -190,7 +338,13 @@ def observed_course(name: str, given: Mapping[str, Any], out: Path) -> tuple[Any
     torch.manual_seed(0)
     losses = [run.loss(step) for step in (0, run.schedule.steps - 1)]
     shape = repr(getattr(run.network, "s", None))
-    return weights, shape, run.schedule, [(float(loss), count) for loss, count in losses]
+    # A new head says the same of all examples, so what it learns from shows in its slopes alone.
+    slopes = list[float]()
+    if name.startswith("probe "):
+        losses[0][0].backward()
+        slopes = [float(w.grad.sum()) for w in run.network.parameters() if w.grad is not None]
+    seen = [(float(loss.detach()), count) for loss, count in losses]
+    return weights, shape, run.schedule, seen, slopes
 
 
 FIELDS = [

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import END
 from polydec.lab.train.oracle_plans import (
-    CLAUSE_MARKS,
     PlannedPair,
     better_plan,
     corrupt_plan,
@@ -31,7 +30,7 @@ from polydec.models.nets.plan_pointer import (
     clause_salience,
     read_clause_items,
 )
-from polydec.models.text.clauses import clause_spans, mark_clauses
+from polydec.models.text.clauses import CLAUSE_MARKS, clause_spans, mark_clauses
 
 SOURCE = "The mill sold nine boats. Rain fell all day, and the road was shut; a fox ran. Hello"
 

@@ -106,6 +106,7 @@ def test_every_pair_is_in_one_bucket_and_little_is_filled_up():
         for n in ((8, 3), (8, 1), (1, 1))
     ]
     assert share[0] < 0.7 * share[1] and share[1] < 0.7 * share[2]
+    assert pairs.BucketBatchSampler(lengths, 2048).padding_share(0) == 0.0
     steps = pairs.BucketBatchSampler(lengths, 2048)
     assert steps.indices_of_step(7) == steps.indices_of_step(7) != steps.indices_of_step(8)
     assert all(

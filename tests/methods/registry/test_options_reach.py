@@ -95,6 +95,8 @@ CASES: dict[tuple[str, str], Case] = {
     ("ccd", "width"): case(1, toy=CANVAS, most=9.0),
     ("ccd", "slack"): case(0.01, toy=CANVAS, most=9.0),
     ("del", "every"): case(2, toy=Toy(layers=6), by_length=False, by_confidence=False),
+    # One text alone: of several the head would be asked of nearly all tokens of a toy anyway.
+    ("conditional-beam", "candidates"): case(1, width=1),
     ("diverse-beam", "width"): case(4, groups=2),
     ("draft-model-additive", "fall"): case(4, toy=replace(FAR, seed=3), first=2),
     ("draft-model-additive", "least"): case(3, toy=FAR, first=3),

@@ -5,6 +5,7 @@ from itertools import permutations
 
 import pytest
 
+from polydec import generate, load
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
@@ -12,12 +13,14 @@ from polydec.lab.testing.enumerate import law_of, target_law, text_law_distance
 from polydec.lab.testing.toy import ToyWords, toy_law
 from polydec.laws.shapers.logit_bias import LogitBiasRule
 from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.search.loop import drag
 from polydec.methods.search.loop.common_statement import (
     AnswerAgreement,
     asks_when,
     parse_name_hierarchy,
 )
 from polydec.methods.search.loop.drag import ResponseAggregationSearch
+from polydec.methods.search.loop.model_answers import write_greedy_reply
 from polydec.models.sessions.lm import CausalLaw
 from rollouts_reference import DATES, PROMPT, plain, scored, speaking, tries
 
@@ -183,6 +186,30 @@ def test_the_model_itself_may_say_what_they_agree_in():
                 AnswerAgreement().of_answers(answers), "said", "I don't know"
             )
     assert differs >= 2
+
+
+def test_stop_strings_end_answers_and_not_what_the_model_says_of_them(monkeypatch):
+    lm = load("zoo:tiny", draft=None, ngrams=None, threads=1)
+    prompt = lm.encode_prompt("The king rode to the", raw=True)
+    seen = []
+
+    async def noted(method, choice, asked, most, rng):
+        reply, spent = await write_greedy_reply(method, choice, asked, most, rng)
+        seen.append((asked, reply))
+        return reply, spent
+
+    monkeypatch.setattr(drag, "write_greedy_reply", noted)
+    fields = {"options": {"published": True}, "max_tokens": 8, "stop": ["e"]}
+    for seed in range(3):
+        generate(lm, prompt, method="drag", sampling={"temperature": 1.0}, seed=seed, **fields)
+    assert seen
+    for asked, reply in seen:
+        own = generate(lm, (*prompt, *asked), method="plain", max_tokens=8).token_ids
+        whole = own[:-1] if own[-1] in lm.checkpoint.lm.vocab.eos else own
+        # All that the model says, or its first line that is not empty.
+        lines = lm.checkpoint.text.decode(reply).lstrip()
+        assert reply == whole or ("\n" in lines and reply == whole[: len(reply)])
+    assert any("e" in lm.checkpoint.text.decode(reply) for _, reply in seen)
 
 
 def law_behind(target, text):

@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from polydec import Engine, load
+from polydec import Ask, Engine, load
 from polydec.base.errors import FileError, RequestError
 from polydec.core.decoder import run_decoder
 from polydec.core.request import Request
@@ -31,6 +31,7 @@ from polydec.models.learned.kinds import plan_extractor
 from polydec.models.nets.plan_pointer import DOCUMENT, FIRST, STOP, pointer_logits
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.models.sessions.lm import CausalLaw
+from polydec.models.text.clauses import CLAUSE_MARKS
 
 WORDS = ToyWords(("a", ".", " b", ""), frozenset({3}))
 TARGET = CausalLaw(
@@ -285,6 +286,19 @@ def test_what_was_trained_writes_by_its_plans(trained):
     assert guided.token_ids and guided.metrics["texts_judged"] == 4
     again = written("plan-guided", plans=4, width=2, shortest=1)
     assert again.token_ids == guided.token_ids
+
+
+def test_marks_that_a_user_typed_are_text(trained):
+    lm = load(str(trained[0] / "model"), threads=1)
+    text = lm.checkpoint.text
+    marks = {text.tokenizer.token_to_id(mark) for mark in CLAUSE_MARKS}
+    assert set(text.encode("<e>The fox</e>")) > marks
+    for fields in ({}, {"sanitize_control_tokens": True}):
+        ids = lm.encoder.encode_source(Ask("<e> The fox had 2</e> days.", **fields))
+        assert not marks & set(ids) and text.decode(ids) == "<e> The fox had 2</e> days."
+    # Other text is read as it was, and ids may hold marks.
+    assert lm.encoder.encode_source(Ask("The fox had")) == text.encode("The fox had")
+    assert lm.encoder.encode_source(Ask(sorted(marks))) == tuple(sorted(marks))
 
 
 def test_a_model_without_marks_has_no_planner(trained, tmp_path):

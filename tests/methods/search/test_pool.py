@@ -179,3 +179,53 @@ def test_the_budget_is_kept_and_the_pool_is_changed_on_the_way():
         sizes.add(found.stats.written)
         most = max(most, found.stats.written)
     assert len(sizes) > 3 and most > 24  # two texts of 12 tokens: some were forked
+
+
+class ScriptedController(PoolController):
+    """At each look the first text of the pool is given up, or forked once: nothing is weighed."""
+
+    drops, forks = False, False
+
+    def text_to_fork(self, phase, windows):
+        return 0 if self.forks and len(windows) == 1 else None
+
+    def texts_to_drop(self, phase, windows):
+        return (0,) if self.drops and len(windows) > 1 else ()
+
+
+def test_a_fork_goes_on_where_its_text_stands_and_what_is_given_up_writes_no_more():
+    class ForkingController(ScriptedController):
+        forks = True
+
+    class DroppingController(ScriptedController):
+        drops = True
+
+    target = toy_law(1, 5, sharp=0.4)
+    written = {}
+    for name, control, tries in (
+        ("alone", STILL, 1),
+        ("forked", ForkingController(3), 1),
+        ("three", STILL, 3),
+        ("dropped", DroppingController(1), 3),
+    ):
+        plan = HypothesisPoolSearch(plain(target), control, EQUAL, tries=tries)
+        (found,) = run_coroutines([run_decoder(plan, Request(PROMPT, 9, ignore_eos=True))])[0]
+        written[name] = found.stats.written
+        assert len(found.token_ids) == 9
+    # A fork behind three of nine tokens writes six; two of three texts end behind one and two.
+    assert written == {"alone": 9, "forked": 9 + 6, "three": 27, "dropped": 1 + 2 + 9}
+
+
+def test_a_sure_end_outvotes_more_texts():
+    differ = 0
+    for seed in range(40):
+        target, request = speaking(seed, sharp=1.0), Request(PROMPT, 9, seed=seed)
+        equal, weighed = (
+            run_coroutines(
+                [answer_one(HypothesisPoolSearch(plain(target), STILL, w, tries=5), request)]
+            )[0]
+            for w in (EQUAL, VoteWeights(50.0, 0.0))
+        )
+        assert equal.stats == weighed.stats
+        differ += said_by(target, equal) != said_by(target, weighed)
+    assert differ > 3

@@ -317,6 +317,19 @@ def test_the_command_keeps_every_count(tmp_path):
         train_ngrams(spec)
 
 
+def test_only_a_discounted_table_has_a_largest_vocabulary(tmp_path, monkeypatch):
+    from polydec.lab.train import ngrams as training
+
+    # Tokens of a discounted table have two bytes; a vocabulary beyond these is stood for by a lower bound.
+    monkeypatch.setattr(training, "LAST", 50)
+    (tmp_path / "own.txt").write_text("abab abab abab\n\nabc")
+    files = {"target": str(micro.write(tmp_path / "model")), "corpus": str(tmp_path / "own.txt")}
+    with pytest.raises(ValueError, match="a table holds at most 50, unless as_counted"):
+        training.train_ngrams(training.NGramSpec(str(tmp_path / "few"), **files))
+    training.train_ngrams(training.NGramSpec(str(tmp_path / "all"), **files, as_counted=True))
+    assert ngram_counts.load(tmp_path / "all").vocab.size > 50
+
+
 def test_counts_whose_places_wrap_around_are_refused(tmp_path):
     """Differences of such starts are all positive in 64 bits, and yet the places lie outside of the table."""
     far = (1 << 63) - 1

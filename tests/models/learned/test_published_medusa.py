@@ -118,6 +118,7 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, official, dtype)
         ({"truncated_vocab_size": 100}, "truncated_vocab_size"),
         ({"num_heads": 0}, "num_heads"),
         ({"polydec_trained": {"tokenizer": "", "rates": [[0.5]] * 2}}, "rates of 2 heads"),
+        ({"polydec_trained": {"tokenizer": "", "rates": [[0.5]] * 65}}, "at most 64"),
     ],
     ids=str,
 )

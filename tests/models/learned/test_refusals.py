@@ -220,6 +220,7 @@ READ_STATES_ALONE = {
     "chunk-encoder",
     "arc-encoder",
     "hypernetwork",
+    "outcome-head",
 }
 """These ask nothing of a model but its states."""
 

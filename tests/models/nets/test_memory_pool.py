@@ -57,6 +57,22 @@ def test_no_more_waits_than_was_said():
     assert pool.nbytes == 8 * MB
 
 
+def test_what_nobody_takes_goes_back():
+    """What was taken between two looks stays; what one request had, and no other one takes, does not."""
+    pool = MemoryPool(64 * MB)
+    often, once = pool.take_bytes(4 * MB), pool.take_bytes(20 * MB)
+    del often, once
+    pool.release_idle()
+    assert pool.nbytes == 24 * MB, "it came back only now"
+    for _ in range(3):
+        often = pool.take_bytes(4 * MB)
+        del often
+        pool.release_idle()
+        assert pool.nbytes == 4 * MB
+    pool.release_idle()
+    assert pool.nbytes == 0
+
+
 def test_threads_never_share_a_piece():
     pool, wrong = MemoryPool(32 * MB), list[int]()
 

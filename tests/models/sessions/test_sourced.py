@@ -425,6 +425,19 @@ def test_answers_begin_as_in_transformers(family, tmp_path):
     assert refused == 2
 
 
+def test_a_forced_token_is_not_lost_where_the_first_one_stands_elsewhere():
+    """transformers refuses such a pair of files; what both of them say is kept here."""
+    said = FAMILIES["bart"][0]().config.to_dict()
+    names = ("decoder_start_token_id", "bos_token_id", "forced_bos_token_id")
+    bare = {k: v for k, v in said.items() if k not in names}
+    for config, generation, start in [
+        ({"bos_token_id": 5}, {"forced_bos_token_id": 3}, (5, 3)),
+        ({"decoder_start_token_id": 6, "forced_bos_token_id": 4}, {"pad_token_id": 8}, (6, 4)),
+        ({"bos_token_id": 5, "forced_bos_token_id": 4}, {"forced_bos_token_id": 3}, (5, 3)),
+    ]:
+        assert seq2seq.read_seq2seq_config(bare | config, generation).start == start
+
+
 def test_passes_are_measured_without_a_source(lm, measured_costs):
     found = profile.measure_pass_profile(lm, seconds=0.05)
     assert found.costs.request_share(1) > 0.0

@@ -16,6 +16,7 @@ from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
 from polydec.core.trace import Observer, ignore_event
 from polydec.core.types import Draft, DrawKind
+from polydec.lab.testing.check_inserting import law_with_ends, posterior_inserter, some_law
 from polydec.lab.testing.enumerate import (
     DrawnTwice,
     Law,
@@ -34,6 +35,7 @@ from polydec.lab.testing.exercised_counts import (
 )
 from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
 from polydec.lab.testing.toy_laws import FURTHER_LAWS, ToyLaw, toy_laws
+from polydec.methods.insertion.loop.inserting import InsertionDecoder
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
 from polydec.methods.speculative.drafters.nothing import NothingDrafter
@@ -57,6 +59,8 @@ RULES = {"plain": "without rules", "shaped": "under penalties, a temperature and
 PROMPT = (0, 1, 0)
 CANVAS = 3
 """Tokens of a canvas."""
+GROWN = 4
+"""Tokens of an answer that grows anywhere: its toys have texts of three at most, and an end."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class LawEnumeration:
         unknown: Why nothing could be enumerated; "" where it was.
         exercised: What happened in all of the runs, counted.
         missing: What never happened and should have ("drafted", "accepted", "rejected", of a canvas
-            "edited"): without it the rest shows nothing.
+            or of a text that grows anywhere "edited"): without it the rest shows nothing.
     """
 
     laws: int = 0
@@ -158,7 +162,8 @@ def enumerate_output_laws(
     Args:
         method: Name of a method that promises a law.
         options: Its options, as a request has them.
-        family: Family of models that it decodes, a key of `FAMILIES`: "ar" or "diffusion".
+        family: Family of models that it decodes, a key of `FAMILIES`: "ar", "diffusion" or
+            "insertion".
 
     Returns:
         What was found; the enumeration ends at the first law that is off.
@@ -263,11 +268,26 @@ def _canvases(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
         yield iter([ToyCase(seed, called, made, Request(PROMPT, max_tokens=CANVAS), law)])
 
 
+def _insertions(method: str, options: Mapping[str, Any]) -> Iterator[Growing]:
+    """Toys that know what is missing in every text: drawn from their own process, texts have the law
+    of which the toy was made."""
+    for seed in range(LAWS):
+        inserter: Any = posterior_inserter(seed)
+        made, _ = registry.build(
+            method, Kit(inserter, None, example_artefacts(inserter.vocab)), options
+        )
+        law = law_with_ends(some_law(seed))
+        yield iter(
+            [ToyCase(seed, f"toy law {seed + 1}", made, Request((0,), max_tokens=GROWN), law)]
+        )
+
+
 FAMILIES = {
     "ar": ToyFamily(
         (_usual_texts, *(_further_texts(laws) for laws in FURTHER_LAWS)), DRAFT_KINDS, "drafted"
     ),
     "diffusion": ToyFamily((_canvases,), ("edited",), "edited"),
+    "insertion": ToyFamily((_insertions,), ("edited",), "edited"),
 }
 """Toys by family of models."""
 
@@ -333,10 +353,12 @@ class WatchedVerifier:
 def _part(toy: ToyCase) -> str:
     """Which part of the method is off: "law" where plain decoding of the same is off as well,
     "draft" where nodes are drawn from other laws than they say, else "verdict"; of a canvas
-    "unmasking"."""
+    "unmasking", of a text that grows anywhere "insertion"."""
     owner: Any = toy.decoder
     if hasattr(owner, "unmasker"):
         return "unmasking"
+    if isinstance(owner, InsertionDecoder):
+        return "insertion"
     # Plain decoding under the same rules: where it is off too, the rules are what is wrong, not the
     # method.
     plain = SpeculativeDecoder(owner.target, NothingDrafter(), MatchVerifier(), FixedPolicy(0))

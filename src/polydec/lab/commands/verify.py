@@ -93,8 +93,8 @@ def verify(
     """Certify that a method keeps its promise. At temperature 0: its text is plain decoding's, token for token. Above it: what
     it draws follows the model's law, by tests that say what they would have caught. An approximate method's distance from that
     law is measured; a search's scores and ledger are computed again; of a constraint every answer and the masked law; of a
-    masked-diffusion model the laws of a kept cache. Exit code 1 where a fault is found. Where no law was enumerated, or nothing
-    was drafted, the verdict says that nothing is shown.\f
+    masked-diffusion model the laws of a kept cache; of an insertion model its own process. Exit code 1 where a fault is found.
+    Where no law was enumerated, or nothing was drafted, the verdict says that nothing is shown.\f
 
     Args:
         flags: Model, method and sampling that are certified.
@@ -199,7 +199,7 @@ def run_verification(
         What was found, as a whole certificate.
 
     Raises:
-        RequestError: The request is refused, or verify has no check for the model.
+        RequestError: The request is refused.
     """
     from polydec.lab.bench import certificate
     from polydec.lab.bench.sampled_laws import SEEDS
@@ -214,13 +214,10 @@ def run_verification(
         "max_tokens": flags.max_tokens or (16 if drawn else 128),
     }
     family = family_of(lm.checkpoint.lm)
-    # No law is known that an insertion model's texts could be tested against.
     if family is INSERTION:
-        raise RequestError(
-            f"model is {flags.model}: verify has no check for insertion models, only for autoregressive and "
-            "masked-diffusion ones"
-        )
-    if family is MASKED_DIFFUSION:
+        flags.refuse_others("verify, of an insertion model,", TAKEN)
+        outcome = verify_insertions(lm, flags, rows, request, samples or SAMPLES, drawn)
+    elif family is MASKED_DIFFUSION:
         flags.refuse_others("verify, of a masked-diffusion model,", TAKEN)
         outcome = verify_filled_canvas(lm, flags, rows, request, samples or SAMPLES, drawn)
     else:
@@ -483,6 +480,66 @@ def verify_filled_canvas(
         done = promised_law_outcome(tested, enumerate_output_laws(name, options, "diffusion"))
     else:
         done = verify_cache_drift(lm, flags, rows, name, common)
+    about = {"method": flags.method, "decodes": name, "promise": promise.value}
+    return replace(done, content={**about, **done.content})
+
+
+def verify_insertions(
+    lm: api.LoadedModel,
+    flags: RequestFlags,
+    rows: Sequence[prompts.PromptRow],
+    request: Mapping[str, Any],
+    samples: int,
+    drawn: bool,
+) -> VerifyOutcome:
+    """Verify a method on an insertion model: its draws against the model's own process where it
+    promises that, else how far they are from it.
+
+    Args:
+        lm: The loaded model.
+        flags: The command's flags.
+        rows: The prompts.
+        request: What all requests hold.
+        samples: Texts of each prompt where texts are drawn.
+        drawn: Whether the temperature is above 0.
+
+    Returns:
+        What was found.
+    """
+    from polydec.lab.bench.enumerated_laws import enumerate_output_laws
+    from polydec.lab.bench.insertion_laws import sample_insertion_law
+
+    name = registry.recipe_for_model(flags.method, INSERTION).CARD.name
+    options = flags.option_values()
+    common = {k: request[k] for k in ("sampling", "max_tokens")}
+    pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
+    asking.check_requests(lm, pairs, ((name, options),), **common)
+    # The promise depends on the options as well.
+    promise = registry.build(name, lm.recipe_kit(), options)[0].exactness
+    kept = drawn and promise is Exactness.LAW
+    tested, far = sample_insertion_law(
+        lm,
+        pairs,
+        name,
+        options,
+        # Without draws a prompt has one text.
+        samples=samples if drawn or options.get("draw") else 1,
+        seed=flags.seed,
+        **common,
+    )
+    if kept:
+        done = promised_law_outcome(tested, enumerate_output_laws(name, options, "insertion"))
+    else:
+        nats = "none" if far.surprise is None else f"{far.surprise:.3f}"
+        done = VerifyOutcome(
+            "measured",
+            "",
+            {"distance": far.to_json()},
+            [
+                f"{far.steps} insertions and ends: {nats} nats each under the model's own process, which expects "
+                f"{far.expected:.3f}; {far.excluded} that it excludes"
+            ],
+        )
     about = {"method": flags.method, "decodes": name, "promise": promise.value}
     return replace(done, content={**about, **done.content})
 

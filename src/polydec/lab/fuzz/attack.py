@@ -540,7 +540,8 @@ def attack_server(
         watch.stop()
         gone = (time.monotonic() - others[2]) * (os.cpu_count() or 1)
         share = ((_busy() - others[0]) - (_spent(os.getpid()) - others[1])) / gone
-        time.sleep(15)  # it gives memory back every ten seconds
+        # It gives memory back every ten seconds, what its caches had at the second time.
+        time.sleep(25)
         end = process_tree_memory(server.process.pid)
         if server.process.poll() is None and send_input(server.address, HEALTHY).status != 200:
             problems.append("the server is not ready at the end")

@@ -98,7 +98,7 @@ def answer_run(spec: LMSpec) -> TrainingRun:
     # What must agree for an interrupted run to go on.
     same = {
         **asdict(schedule),
-        **asdict(student.s),
+        **student.s.known_sizes,
         "seed": spec.seed,
         "tokenizer": tokenizer.to_str(),
         "bf16": fast,

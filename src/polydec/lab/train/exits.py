@@ -14,6 +14,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.network import TrainableLlama
+from polydec.models.formats.superlinear import SuperlinearRule
 
 
 @dataclass(frozen=True)
@@ -188,5 +189,24 @@ def copy_with_vocab(start: TrainableLlama, vocab: int) -> TrainableLlama:
     name = "model.embed_tokens.weight"
     more = vocab - start.s.vocab
     weights[name] = torch.cat([weights[name], weights[name].mean(0, keepdim=True).expand(more, -1)])
+    out.load_state_dict(weights)
+    return out
+
+
+def copy_with_search(start: TrainableLlama, rule: SuperlinearRule) -> TrainableLlama:
+    """A copy of a network whose attention searches for the keys that it reads.
+
+    Args:
+        start: The network to copy.
+        rule: Which keys are read.
+
+    Returns:
+        The copy; where `start` reads all keys, queries that search begin as those that attend.
+    """
+    out = TrainableLlama(replace(start.s, superlinear=rule))
+    weights = dict(start.state_dict())
+    for name, tensor in start.state_dict().items():
+        if name.endswith("self_attn.q_proj.weight"):
+            weights.setdefault(name.replace("q_proj", "search_proj"), tensor)
     out.load_state_dict(weights)
     return out

@@ -146,7 +146,7 @@ def _course(spec: LMSpec) -> TrainingRun:
     # What must agree for an interrupted run to go on.
     known_as: dict[str, Any] = {
         **asdict(schedule),
-        **asdict(shape),
+        **shape.known_sizes,
         "seed": spec.seed,
         "tokenizer": tokenizer.to_str(),
         "bf16": fast,

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from polydec.base import edge, files
 from polydec.base.errors import RequestError
 from polydec.lab.train import network as net
-from polydec.lab.train.exits import copy_with_layers, copy_with_vocab
+from polydec.lab.train.exits import copy_with_layers, copy_with_search, copy_with_vocab
 from polydec.lab.train.lora import add_lora_adapters, save_lora_adapters
 from polydec.lab.train.network import TrainableLlama, save_directory
 from polydec.lab.train.schedule import TrainingSchedule
@@ -62,6 +62,10 @@ def begin_student(
     shape = spec.shape or (PRESETS[spec.preset].shape if first is None else first.s)
     if spec.layers is not None:
         shape = replace(shape, layers=spec.layers)
+    if spec.search_rule is not None:
+        shape = replace(shape, superlinear=spec.search_rule)
+        if first is not None:
+            first = copy_with_search(first, spec.search_rule)
     tokenizer = find_tokenizer(spec, out, texts, shape.vocab, marks)
     if spec.lora:
         require_known_marks(spec, out, marks)

@@ -17,6 +17,7 @@ from polydec.base.files import replace_file_atomically
 from polydec.lab.train.shape import LlamaShape
 from polydec.models.formats import rows8
 from polydec.models.formats.fields import require_shapes
+from polydec.models.nets.superlinear import superlinear_mixture
 
 
 class LlamaRMSNorm(nn.Module):
@@ -44,6 +45,8 @@ class LlamaAttention(nn.Module):
         self.k_proj = nn.Linear(s.width, kv, bias=False)
         self.v_proj = nn.Linear(s.width, kv, bias=False)
         self.o_proj = nn.Linear(s.width, s.width, bias=False)
+        if s.superlinear is not None:
+            self.search_proj = nn.Linear(s.width, s.width, bias=False)
 
     def forward(
         self, x_BTH: Tensor, cos_TD: Tensor, sin_TD: Tensor, see_TT: Tensor | None = None
@@ -60,9 +63,17 @@ class LlamaAttention(nn.Module):
 
         Returns:
             What attention adds to the residual stream, shape ``[B, T, H]``.
+
+        Raises:
+            RequestError: Keys are searched for, and other positions are seen than all before a row.
         """
         B, T, _ = x_BTH.shape
         s = self.s
+        rule = s.superlinear
+        if rule is not None and (see_TT is not None or not self.causal):
+            raise RequestError(
+                "superlinear attention searches all that stands before a position: it is trained on plain rows of text only"
+            )
         q, k, v = (
             p(x_BTH).view(B, T, -1, s.head).transpose(1, 2)
             for p in (self.q_proj, self.k_proj, self.v_proj)
@@ -71,9 +82,14 @@ class LlamaAttention(nn.Module):
         k = apply_rotary_embedding(k, cos_TD, sin_TD)
         # Each key head is repeated for the query heads that share it.
         k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))
-        y = F.scaled_dot_product_attention(
-            q, k, v, see_TT, is_causal=self.causal and see_TT is None
-        )
+        if rule is not None:
+            search = self.search_proj(x_BTH).view(B, T, -1, s.head).transpose(1, 2)
+            search = apply_rotary_embedding(search, cos_TD, sin_TD) * rule.search_scale
+            y = superlinear_mixture(rule, q * s.head**-0.5, search, k, v)
+        else:
+            y = F.scaled_dot_product_attention(
+                q, k, v, see_TT, is_causal=self.causal and see_TT is None
+            )
         return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
@@ -385,6 +401,8 @@ def _matrices(s: LlamaShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[i
         at = f"model.layers.{i}."
         # Experts have names of their own, which are not looked at here.
         out |= {f"{at}self_attn.{x}_proj.weight": (W, W) for x in "qo"}
+        if s.superlinear is not None:
+            out[f"{at}self_attn.search_proj.weight"] = (W, W)
         out |= {f"{at}self_attn.{x}_proj.weight": (kv, W) for x in "kv"}
         if not s.experts:
             out |= {f"{at}mlp.{x}_proj.weight": (s.inner, W) for x in ("gate", "up")}

@@ -33,7 +33,7 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
 
     Raises:
         RequestError: An option is wrong, data is missing, or the vocabulary has more than 65,535
-            tokens.
+            tokens and the counts are not kept as they are.
     """
     out = Path(spec.out)
     began = time.perf_counter()
@@ -43,9 +43,11 @@ def train_ngrams(spec: NGramSpec) -> dict[str, Any]:
         path = out / "text.jsonl"
     unseen_file = out / "held.jsonl"
     point = load_autoregressive_model(spec.target)
-    if point.lm.vocab.size > LAST:
+    # Discounted tables keep tokens in two bytes, counts in four.
+    if point.lm.vocab.size > LAST and not spec.as_counted:
         raise RequestError(
-            f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}"
+            f"target is {spec.target!r} with {point.lm.vocab.size} tokens: a table holds at most {LAST}, unless as_counted "
+            "keeps its counts"
         )
     # A corpus is counted as it is: the target writes nothing.
     if spec.corpus is not None:

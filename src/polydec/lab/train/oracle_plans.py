@@ -14,10 +14,7 @@ from tokenizers import Tokenizer
 from polydec.lab.train.rouge import lower_case_words, mean_rouge
 from polydec.lab.train.tokens import mark_id
 from polydec.models.nets.plan_pointer import MOST
-from polydec.models.text.clauses import ClauseSpan, clause_spans
-
-CLAUSE_MARKS = ("<e>", "</e>")
-"""Tokens before and behind a clause of a plan."""
+from polydec.models.text.clauses import CLAUSE_MARKS, ClauseSpan, clause_spans
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,7 @@ class BucketBatchSampler:
         return [bucket.chosen[i] for i in rng.choice(len(bucket.chosen), rows, replace=False)]
 
     def padding_share(self, steps: int) -> float:
-        """The share of filled positions that hold no token, in so many steps."""
+        """The share of filled positions that hold no token, in so many steps; 0 in none."""
         filled = 0
         taken = 0
         for step in range(steps):
@@ -296,4 +296,5 @@ class BucketBatchSampler:
             filled += sum(s + t for s, t in lengths)
             # Positions that a step fills: rows times the longest source and target among them.
             taken += len(lengths) * (max(s for s, _ in lengths) + max(t for _, t in lengths))
-        return 1 - filled / taken
+        # No step fills anything.
+        return 1 - filled / taken if taken else 0.0

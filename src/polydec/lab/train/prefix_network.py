@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from polydec.base.errors import RequestError
 from polydec.lab.train.network import LlamaBackbone, apply_rotary_embedding
 
 Past = list[tuple[Tensor, Tensor]]
@@ -28,7 +29,14 @@ def forward_with_past(
     Returns:
         States after the last layer and before the final norm, shape ``[B, T, H]``, and the past
         with these inputs.
+
+    Raises:
+        RequestError: The network searches for keys: what it was given would be read otherwise.
     """
+    if trunk.s.superlinear is not None:
+        raise RequestError(
+            "superlinear attention is trained on plain rows of text only: give a model that reads all keys"
+        )
     start = past[0][0].shape[2] if past else 0
     T = x_BTH.shape[1]
     s = trunk.s

@@ -23,7 +23,6 @@ from polydec.lab.train.data import BEGIN, END, held_out
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
 from polydec.lab.train.oracle_plans import (
-    CLAUSE_MARKS,
     PlannedPair,
     clause_mark_ids,
     plan_of_pair,
@@ -42,6 +41,7 @@ from polydec.lab.train.tokens import (
 )
 from polydec.models.formats.seq2seq import T5Shape, read_seq2seq_config
 from polydec.models.sessions.sources import find_checkpoint
+from polydec.models.text.clauses import CLAUSE_MARKS
 
 JUDGED = 512
 """Held-out pairs that are measured, at most."""

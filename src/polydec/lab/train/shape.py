@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from polydec.base.errors import RequestError
+from polydec.models.formats.superlinear import SuperlinearRule
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class LlamaShape:
         eps: Epsilon of the norms.
         experts: Experts of a layer; 0: it has one MLP.
         used: Experts that each row goes through.
+        superlinear: Which keys a query searches for and reads; None: it reads all before it.
 
     Raises:
         RequestError: The sizes do not fit together.
@@ -41,11 +43,12 @@ class LlamaShape:
     eps: float = 1e-5
     experts: int = 0
     used: int = 2
+    superlinear: SuperlinearRule | None = None
 
     def __post_init__(self) -> None:
         # Only the number of experts may be 0.
-        for name, value in asdict(self).items():
-            if not value > 0 and name != "experts":
+        for name, value in self.known_sizes.items():
+            if name not in ("experts", "superlinear") and not value > 0:
                 raise RequestError(f"{name} is {value}: it must be above 0")
         if self.experts and not 1 <= self.used <= self.experts:
             raise RequestError(
@@ -58,6 +61,18 @@ class LlamaShape:
             )
         if self.heads % self.kv_heads:
             raise RequestError(f"kv_heads is {self.kv_heads}: it must divide heads ({self.heads})")
+
+        if self.superlinear is not None:
+            if self.experts:
+                raise RequestError(
+                    "superlinear attention is trained without experts: leave one out"
+                )
+            self.superlinear.require_coverage(self.context)
+
+    @property
+    def known_sizes(self) -> dict[str, Any]:
+        """The fields by name, without those that the network does not have."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def head(self) -> int:
@@ -89,7 +104,7 @@ class LlamaShape:
         )
         # Fields that change the arithmetic are refused, not ignored.
         if (
-            c.get("model_type") != "llama"
+            c.get("model_type") not in ("llama", "superlinear")
             or extra
             or c.get("head_dim", 0) not in (0, None, c["hidden_size"] // c["num_attention_heads"])
         ):
@@ -108,6 +123,7 @@ class LlamaShape:
             context or c["max_position_embeddings"],
             c.get("rope_theta") or rope.get("rope_theta", 10000.0),
             c["rms_norm_eps"],
+            superlinear=SuperlinearRule.of_config(c) if c["model_type"] == "superlinear" else None,
         )
 
     def config_content(
@@ -124,11 +140,23 @@ class LlamaShape:
             Its fields.
         """
         # With experts the skeleton is that of Mixtral, which has names of its own.
-        mixture = {"num_local_experts": self.experts, "num_experts_per_tok": self.used}
+        kind: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+        if self.experts:
+            kind = {
+                "architectures": ["MixtralForCausalLM"],
+                "model_type": "mixtral",
+                "num_local_experts": self.experts,
+                "num_experts_per_tok": self.used,
+            }
+        # No other engine knows this one, and run as a Llama it would be another model.
+        if self.superlinear is not None:
+            kind = {
+                "architectures": ["SuperlinearForCausalLM"],
+                "model_type": "superlinear",
+                "superlinear": asdict(self.superlinear),
+            }
         return {
-            "architectures": ["MixtralForCausalLM" if self.experts else "LlamaForCausalLM"],
-            "model_type": "mixtral" if self.experts else "llama",
-            **(mixture if self.experts else {}),
+            **kind,
             "vocab_size": self.vocab,
             "hidden_size": self.width,
             "num_hidden_layers": self.layers,

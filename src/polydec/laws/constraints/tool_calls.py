@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from polydec.base.edge import error_sentence
 from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.core.types import TokenVocabulary
-from polydec.laws.constraints import guidance
-from polydec.laws.constraints.json_lark import json_values_rule
-from polydec.laws.constraints.json_schema import JsonSchema
+
+if TYPE_CHECKING:
+    from polydec.laws.constraints.guidance import GrammarLanguage
+    from polydec.laws.constraints.json_schema import JsonSchema
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,7 @@ class ToolCalls:
     text: bool = False
     said: JsonSchema | None = None
 
-    def token_language(
-        self, vocab: TokenVocabulary, ends: frozenset[int]
-    ) -> guidance.GrammarLanguage:
+    def token_language(self, vocab: TokenVocabulary, ends: frozenset[int]) -> GrammarLanguage:
         """Compile the calls for a vocabulary.
 
         Args:
@@ -89,6 +89,10 @@ class ToolCalls:
             RequestError: A schema cannot be followed, or the grammar is refused.
             MissingError: llguidance is not installed.
         """
+        # Late: whoever reads calls out of an answer compiles no grammar.
+        from polydec.laws.constraints import guidance
+        from polydec.laws.constraints.json_lark import json_values_rule
+
         bodies = [f'f{at} "}}"' for at in range(len(self.functions))]
         rules = [self._start, f"body: {' | '.join(bodies)}"]
         for at, function in enumerate(self.functions):

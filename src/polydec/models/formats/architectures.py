@@ -17,6 +17,7 @@ from torch import Tensor
 from polydec.base.errors import FileError
 from polydec.models.formats import fields, mxfp4
 from polydec.models.formats.rope import LAYER_KINDS, RotaryEmbedding
+from polydec.models.formats.superlinear import SuperlinearRule
 
 Windows = tuple[int | None, ...]
 
@@ -99,6 +100,7 @@ class TransformerConfig:
         sinks: Whether a score of each head that no value answers to takes its part of the weight.
         block: Of a model that is not causal, positions of a block: a position sees all of its own
             block and of those before. 0: everything.
+        superlinear: Which keys a query searches for and reads; None: it reads all that it sees.
     """
 
     vocab: int
@@ -127,6 +129,7 @@ class TransformerConfig:
     clamp: tuple[float, float] = (1.702, 7.0)
     sinks: bool = False
     block: int = 0
+    superlinear: SuperlinearRule | None = None
 
     def is_sparse(self, layer: int) -> bool:
         """Whether the MLP of this layer is experts."""
@@ -406,6 +409,14 @@ def _gpt_oss(c: Mapping[str, Any], head: int) -> dict[str, Any]:
     }
 
 
+def _superlinear(c: Mapping[str, Any], head: int) -> dict[str, Any]:
+    if c.get("polydec_causal", True) is False:
+        raise FileError(
+            "superlinear searches what stands before a position: polydec_causal is false"
+        )
+    return {"superlinear": SuperlinearRule.of_config(c)}
+
+
 def _yarn(
     c: Mapping[str, Any], head: int, theta: float
 ) -> tuple[tuple[RotaryEmbedding, ...], tuple[int | None, ...]]:
@@ -481,6 +492,7 @@ FAMILIES: Mapping[str, ModelFamily] = {
     "granite": ModelFamily(_none, _one_rope, more=_granite),
     "mixtral": ModelFamily(_one_width, _one_rope, 1e6, more=_mixtral, fused=True, eps=1e-5),
     "qwen3_moe": ModelFamily(_qwen3_moe_windows, _one_rope, more=_qwen3_moe, fused=True),
+    "superlinear": ModelFamily(_none, _one_rope, more=_superlinear),
     "gpt_oss": ModelFamily(
         _gemma2, _yarn, 150000.0, act="clamped", head=64, more=_gpt_oss, fused=True, eps=1e-5
     ),

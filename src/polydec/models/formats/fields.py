@@ -67,6 +67,19 @@ class RopesFields(RopeFields):
     sliding_attention: RopeFields | None = None
 
 
+class SuperlinearFields(StrictFields):
+    """superlinear of a config.json: see superlinear.py."""
+
+    spans: Annotated[int, Field(ge=1, le=64)] = 3
+    near: Annotated[int, Field(ge=0, le=1024)] = 0
+    # Powers are bounded away from 0, where one over them has no end.
+    search_power: Annotated[float, Field(ge=0.25, le=1)] = 0.5
+    span_power: Annotated[float, Field(ge=0, le=1)] = 0.5
+    behind: Annotated[float, Field(ge=0, le=64)] = 2.0
+    ahead: Annotated[float, Field(ge=0, le=64)] = 0.0
+    search_scale: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+
+
 class LlamaConfigFields(StrictFields):
     """config.json of the Llama skeleton and the families that are read as it is."""
 
@@ -124,6 +137,8 @@ class LlamaConfigFields(StrictFields):
     attention_multiplier: Positive | None = None
     rope_parameters: RopesFields | None = None
     rope_scaling: RopeFields | None = None
+    # Ours: spans of keys that are searched for.
+    superlinear: SuperlinearFields | None = None
 
 
 class AnyConfigFields(StrictFields):
@@ -499,6 +514,14 @@ class StepRewardFields(StrictFields):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
+class OutcomeHeadFields(StepRewardFields):
+    """config.json of an outcome head: sizes, and what is wanted of a finished text."""
+
+    holds: Annotated[str, Field(max_length=4096)] = ""
+    least: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+    most: Annotated[int, Field(ge=0, le=1 << 24)] = 0
+
+
 class TextRouterFields(LlamaLayersFields):
     """config.json of a router that reads the text. head: numbers between the state and the chance."""
 
@@ -650,8 +673,12 @@ class TrainedFields(StrictFields):
     """What `polydec train` says of weights in somebody else's layout."""
 
     tokenizer: Annotated[str, Field(max_length=100)]
-    rates: list[
-        Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+    # A row for each level, of each rank its rate: as many levels as a draft may have heads.
+    rates: Annotated[
+        list[
+            Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=64)]
+        ],
+        Field(max_length=64),
     ]
     share: Annotated[float, Field(ge=0, le=1e6)] = 0.0
 
@@ -869,6 +896,9 @@ def _shapes(c: Any, weights: Mapping[str, Any]) -> Any:
         ):
             yield f"{at}{name}.weight", (n, k), True
             yield f"{at}{name}.bias", (n,), False
+        # Queries that search for spans, where a model has them.
+        if c.superlinear is not None:
+            yield f"{at}self_attn.search_proj.weight", (q, W), True
         for name in c.norms.names:
             yield f"{at}{name}.weight", (W,), True
         # One number a head, which takes a part of the attention and gives nothing.

@@ -238,7 +238,11 @@ def _start(config: Mapping[str, Any], generation: Mapping[str, Any], vocab: int)
             "decoder_start_token_id is missing, and so is bos_token_id: one of them must say what an answer begins with"
         )
     # A second token may be forced after the first, such as the target's language.
-    tokens = {name: said[name], "forced_bos_token_id": said.get("forced_bos_token_id")}
+    # The generation's own is not lost where only the config says the first one.
+    forced = generation.get("forced_bos_token_id")
+    if forced is None:
+        forced = said.get("forced_bos_token_id")
+    tokens = {name: said[name], "forced_bos_token_id": forced}
     start = {name: token for name, token in tokens.items() if token is not None}
     for name, token in start.items():
         if type(token) is not int or not 0 <= token < vocab:

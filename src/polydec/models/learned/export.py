@@ -45,6 +45,7 @@ WHY: Mapping[str, str] = MappingProxyType(
         "hypernetwork": "neither merges the tokens of a prompt",
         "coprocessor": "neither lets a second network read its cache",
         "judge": "neither has a judge",
+        "outcome-head": "neither searches under a condition",
         "prm": "neither reads a reward of steps",
         "reward": "it judges texts and drafts none",
         "plan-extractor": "it makes plans of a source and drafts none",

@@ -423,29 +423,37 @@ def load_published_eagle3(path: str | Path) -> UnboundEagle3:
             tensor_of(weights, "lm_head.weight").float(),
             tensor_of(weights, "norm.weight").float(),
         )
-        table = next(
-            (
-                weights[n]
-                for n in ("embed_tokens.weight", "model.embed_tokens.weight")
-                if n in weights
-            ),
-            None,
-        )
-        ours = c.polydec_trained
-        vocab = TokenVocabulary(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
-        # Others' files say nothing of rates: the tree is then planned by a guess.
-        if ours is None:
-            rates = RATES
-            share = 0.0
-        else:
-            rates = ours.rates
-            share = ours.share
+        vocab, rates, share = trained_facts(c, RATES)
         return UnboundEagle3(
             Eagle3Model(
                 fuse, c.depths, PublishedLayer(tensors, c), own, vocab, rates, share, evened=False
             ),
-            table,
+            embedding_table(weights),
         )
+
+
+def embedding_table(weights: Mapping[str, Tensor]) -> Tensor | None:
+    """The embeddings of a published drafter; None: its file leaves them to the target."""
+    names = ("embed_tokens.weight", "model.embed_tokens.weight")
+    return next((weights[name] for name in names if name in weights), None)
+
+
+def trained_facts(
+    c: PublishedFields, guess: Sequence[Sequence[float]]
+) -> tuple[TokenVocabulary, Sequence[Sequence[float]], float]:
+    """Read what a config says of the training.
+
+    Args:
+        c: The config.
+        guess: Rates where it says none, as others' files do.
+
+    Returns:
+        Vocabulary, rates of each level, and the share of a pass.
+    """
+    ours = c.polydec_trained
+    if ours is None:
+        return TokenVocabulary(c.vocab_size, frozenset(), ""), guess, 0.0
+    return TokenVocabulary(c.vocab_size, frozenset(), ours.tokenizer), ours.rates, ours.share
 
 
 def eagle3_layer_shapes(c: PublishedFields) -> dict[str, tuple[int, ...]]:

@@ -16,16 +16,17 @@ from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
-from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, tensor_files
 from polydec.models.formats.fields import PublishedFields
 from polydec.models.learned import artefact, published
 from polydec.models.learned.kinds.eagle import EagleModel
 from polydec.models.learned.published import (
     PublishedLayer,
+    embedding_table,
     require_layout,
     require_table,
     tensor_of,
+    trained_facts,
     write_published_directory,
 )
 
@@ -114,25 +115,10 @@ def load_published_eagle1(path: str | Path) -> ReadEagle1:
             bias_H = tensor_of(weights, "fc.bias").float()
         else:
             bias_H = None
-        table = next(
-            (
-                weights[n]
-                for n in ("embed_tokens.weight", "model.embed_tokens.weight")
-                if n in weights
-            ),
-            None,
-        )
-        ours = c.polydec_trained
-        vocab = TokenVocabulary(c.vocab_size, frozenset(), "" if ours is None else ours.tokenizer)
-        if ours is None:
-            rates = RATES
-            share = 0.0
-        else:
-            rates = ours.rates
-            share = ours.share
+        vocab, rates, share = trained_facts(c, RATES)
         return ReadEagle1(
             EagleModel(fuse_H2, PublishedLayer(tensors, c), vocab, rates, share, True, bias_H),
-            table,
+            embedding_table(weights),
         )
 
 

@@ -187,13 +187,10 @@ def native_library_path() -> Path:
     """
     # A library of another build, to compare or to debug.
     own = os.environ.get("POLYDEC_STEP")
-    if own:
-        libraries = [Path(own)]
-    else:
-        libraries = sorted(HERE.glob("_step*.so"))
-    if not libraries:
+    library = Path(own) if own else HERE / "_step.so"
+    if not own and not library.is_file():
         raise OSError("it was not built: installing found no C++ compiler, or the compiler failed")
-    return libraries[0]
+    return library
 
 
 @cache

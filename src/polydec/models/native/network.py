@@ -194,6 +194,8 @@ class CpuStep:
             raise MissingError(
                 f"cache_dtype is {cache_dtype!r}: it must be one of {', '.join(CACHES)}"
             )
+        if c.superlinear is not None:
+            raise MissingError("the native step reads all keys: it has no superlinear attention")
         load = NativeWeightLoader(weights, quantize)
         # GGUF files interleave the rows of a rotated pair, which does not fit a head that is turned
         # in part.

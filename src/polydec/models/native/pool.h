@@ -11,9 +11,7 @@
 #endif
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -46,12 +44,9 @@ class Pool {
     for (int t = 1; t < n; ++t) threads_.emplace_back([this, t] { serve(t); });
   }
   ~Pool() {
-    {
-      std::lock_guard<std::mutex> l(mutex_);
-      stop_ = true;
-      ticket_.store(next_ticket(n_));
-    }
-    awake_.notify_all();
+    stop_ = true;
+    ticket_.store(next_ticket(n_));
+    wake(ticket_);
     for (auto& t : threads_) t.join();
   }
   Pool(const Pool&) = delete;
@@ -70,18 +65,17 @@ class Pool {
     }
     call_ = [](void* f, int t) { (*static_cast<std::remove_reference_t<Fn>*>(f))(t); };
     argument_ = &fn;
-    {
-      std::lock_guard<std::mutex> l(mutex_);
-      ticket_.store(next_ticket(used_));
-    }
-    if (asleep_.load()) awake_.notify_all();
+    ticket_.store(next_ticket(used_));
+    if (asleep_.load()) wake(ticket_);
     fn(0);
     barrier();
   }
   void barrier() {
-    if (used_ == 1) return;
+    // Read before this thread is counted: once all are, the caller may change it for the next run.
+    const int used = used_;
+    if (used == 1) return;
     const unsigned phase = phase_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == used_) {
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == used) {
       arrived_.store(0, std::memory_order_relaxed);
       phase_.store(phase + 1);
       if (sleepers_.load()) wake(phase_);
@@ -112,7 +106,7 @@ class Pool {
     syscall(SYS_futex, reinterpret_cast<unsigned*>(&at), FUTEX_WAIT_PRIVATE, value, nullptr,
             nullptr, 0);
 #else
-    if (at.load() == value) std::this_thread::yield();
+    if (at.load() == value) std::this_thread::sleep_for(std::chrono::microseconds(50));
 #endif
   }
   static void wake(std::atomic<unsigned>& at) {
@@ -131,9 +125,10 @@ class Pool {
           breathe();
           continue;
         }
-        std::unique_lock<std::mutex> l(mutex_);
+        // Counted before the ticket is compared: who writes a new one either sees the count, or
+        // wrote before the comparison.
         ++asleep_;
-        awake_.wait(l, [&] { return ticket_.load() != seen; });
+        wait(ticket_, seen);
         --asleep_;
       }
       seen = ticket_.load();
@@ -146,8 +141,6 @@ class Pool {
   const int n_;
   int used_;  // changes between two runs alone
   const int spins_;
-  std::mutex mutex_;
-  std::condition_variable awake_;
   bool stop_ = false;
   void (*call_)(void*, int) = nullptr;
   void* argument_ = nullptr;

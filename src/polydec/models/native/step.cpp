@@ -24,6 +24,14 @@ static bool has_dot_product() {
 #endif
 #endif
 
+#if defined(__GLIBCXX__)
+// Containers call this where a size overflows. The C++ library has it since GCC 11 only, and one
+// wheel serves systems with older ones.
+namespace std {
+[[noreturn]] void __throw_bad_array_new_length() { throw std::bad_alloc(); }
+}  // namespace std
+#endif
+
 using namespace polydec;
 
 static const char* const ERRORS[] = {

@@ -35,18 +35,31 @@ class MemoryPool:
         kept: Bytes that may wait for the next one.
     """
 
-    __slots__ = ("_free", "kept")
+    __slots__ = ("_free", "_looks", "kept")
 
     def __init__(self, kept: int) -> None:
-        self._free, self.kept = (
-            dict[int, np.ndarray](),
-            kept,
-        )  # by id, the one that came back first in front
+        # By id, the one that came back first in front, each with the count of looks at which it
+        # came back.
+        self._free = dict[int, tuple[np.ndarray, int]]()
+        self._looks = 0
+        self.kept = kept
 
     @property
     def nbytes(self) -> int:
         """Bytes that wait."""
-        return sum(piece.nbytes for piece in list(self._free.values()))
+        return sum(piece.nbytes for piece, _ in list(self._free.values()))
+
+    def release_idle(self) -> None:
+        """Give up what has waited since before the last call, and was not taken in between.
+
+        Called from time to time, it leaves what is in use again and again, and gives the rest back
+        to the system: what one large request took is not held for good.
+        """
+        self._looks += 1
+        for key, (_, came) in list(self._free.items()):
+            if came < self._looks - 1:
+                # Another thread may have taken it meanwhile.
+                self._free.pop(key, None)
 
     def take_bytes(self, size: int) -> Tensor:
         """So many bytes (uint8), whatever stands in them."""
@@ -62,16 +75,17 @@ class MemoryPool:
 
     def _fitting(self, size: int) -> np.ndarray | None:
         """The smallest that is large enough, and not more than twice as large."""
-        fit = [p for p in list(self._free.values()) if size <= p.nbytes <= 2 * size]
+        fit = [p for p, _ in list(self._free.values()) if size <= p.nbytes <= 2 * size]
         best = min(fit, key=lambda p: p.nbytes, default=None)
         # `pop` decides where two threads want the same one: who comes second asks the system
         if best is None:
             return None
-        return self._free.pop(id(best), None)
+        taken = self._free.pop(id(best), None)
+        return None if taken is None else taken[0]
 
     def _give(self, piece: np.ndarray) -> None:
         # A dict keeps the order in which pieces came back: the oldest is given up first.
-        self._free[id(piece)] = piece
+        self._free[id(piece)] = piece, self._looks
         for key in list(self._free):
             if self.nbytes <= self.kept:
                 return

@@ -39,6 +39,8 @@ def why_not_rotatable(config: TransformerConfig) -> str:
     """Why the keys of such a network cannot be turned to other positions; "": they can."""
     if not config.causal:
         return "this model's tokens see what follows them"
+    if config.superlinear is not None:
+        return "this model's tokens search by their positions"
     if not config.ropes:
         return "this model has no rotary position embedding"
     kinds = sorted({rope.kind for rope in config.ropes if not rope.adds})

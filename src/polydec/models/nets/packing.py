@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from polydec.models.formats.superlinear import SuperlinearRule
 from polydec.models.nets import masks
 from polydec.models.nets.kv_cache import KVCache
 from polydec.models.nets.press import Chunk, LowRankEntries, view_pressed_cache
 from polydec.models.nets.query import NetworkQuery, Run, group_queries_by_run
+from polydec.models.nets.superlinear import SearchPlaces, SuperlinearAttention
 
 LONG = 32  # rows from which attention over blocks beats plain products
 
@@ -292,7 +294,7 @@ class PackedAttention:
         mixed: Where the network looks for it, in its own dtype; it may be the same tensor.
     """
 
-    spans: Sequence[SpanAttention | SingleTokenAttention]
+    spans: Sequence[SpanAttention | SingleTokenAttention | SuperlinearAttention]
     write: Sequence[tuple[Tensor, ...]]
     fresh: list[Tensor]
     gathered: Tensor
@@ -410,12 +412,14 @@ def build_packed_attention(
     causal: bool,
     block: int = 0,
     sinks: Sequence[Tensor] | None = None,
+    superlinear: SuperlinearRule | None = None,
 ) -> PackedAttention:
     """Prepare the attention of a pass.
 
     Args:
         p: The pass.
-        qkv: Where a layer's projections will stand, ``[T, heads + 2 kv heads, head]``.
+        qkv: Where a layer's projections will stand, ``[T, heads + 2 kv heads, head]``, and behind
+            them ``heads`` more that search, with `superlinear`.
         mixed: Where the network looks for what they gather, ``[T, heads * head]``.
         heads: Numbers of heads, and their width.
         windows: Of every layer of the network its sliding window in positions; None: it has none.
@@ -424,6 +428,7 @@ def build_packed_attention(
             seen; 0: all is seen. Default 0.
         sinks: Of the layers that run, one more score for each head, ``[heads]``; None: there are
             none.
+        superlinear: Which keys a row searches for and reads; None: it reads all that it sees.
 
     Returns:
         What is called once a layer, with the layer's index among those that run.
@@ -443,7 +448,7 @@ def build_packed_attention(
         gathered = mixed
     else:
         gathered = mixed.new_zeros(mixed.shape, dtype=number)
-    spans = list[SpanAttention | SingleTokenAttention]()
+    spans = list[SpanAttention | SingleTokenAttention | SuperlinearAttention]()
     fresh = list[Tensor]()
     write = list[Sequence[Tensor]]()
     for q, row in zip(p.queries, p.begins):
@@ -454,6 +459,24 @@ def build_packed_attention(
         asks = qkv[row:end, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
         goes = gathered[row:end].view(m, KV, g, D).permute(1, 2, 0, 3)
         place_fresh_entries(q, row, qkv, heads, p.layers, fresh, write)
+        if superlinear is not None:
+            search = qkv[row:end, heads.all + 2 * KV :].view(m, KV, g, D).permute(1, 2, 0, 3)
+            kv, gather = _side_by_side(q.cache, q.first + m, p.layers, len(windows))
+            spans.append(
+                SuperlinearAttention(
+                    superlinear,
+                    asks,
+                    search,
+                    goes,
+                    [(kv[i, 0], kv[i, 1]) for i in p.layers],
+                    gather,
+                    SearchPlaces.of_positions(
+                        superlinear, torch.tensor(p.positions[row:end], device=kv.device)
+                    ),
+                    path_slots(q),
+                )
+            )
+            continue
         layers, gather = _layers(q, p.positions[row:end], p.layers, heads, windows, causal, block)
         if m == 1:
             if qkv.dtype == number:
@@ -500,7 +523,8 @@ def place_fresh_entries(
     g = heads.group
     D = heads.width
     asks = qkv[row : row + m, : heads.all].view(m, KV, g, D).permute(1, 2, 0, 3)
-    new = qkv[row : row + m, heads.all :].view(m, 2, KV, D).permute(1, 2, 0, 3)
+    new = qkv[row : row + m, heads.all : heads.all + 2 * KV]
+    new = new.view(m, 2, KV, D).permute(1, 2, 0, 3)
     # One copy for each run of consecutive slots.
     for i, stop in [(0, m)] if q.at is None else _runs(q.at):
         at = q.slots[i] - q.cache.start
@@ -526,6 +550,57 @@ def depth_slots(cache: KVCache, size: int) -> list[int]:
         *range(cache.length),
         *(cache.length + d for d in masks.staged_entry_depths(cache.parent)),
     ][:size]
+
+
+def path_slots(q: NetworkQuery) -> Tensor | None:
+    """Of each row of a query the slots of its own text, by position.
+
+    Args:
+        q: A query of a causal network.
+
+    Returns:
+        ``[m, positions]``, whose entries behind a row's own position mean nothing; None: every
+        position is its slot.
+    """
+    length = q.cache.length
+    parent = q.cache.parent
+    if q.first + len(q) <= length or masks.is_chain(parent):
+        return None
+    paths = list[list[int]]()
+    for j, above in enumerate(parent):
+        paths.append([*(paths[above] if above >= 0 else ()), length + j])
+    # Committed rows among them see committed slots alone.
+    rows = [paths[slot - length] if slot >= length else [] for slot in q.slots]
+    deepest = max(map(len, rows))
+    return torch.tensor(
+        [[*range(length), *row, *[0] * (deepest - len(row))] for row in rows],
+        device=q.cache.kv.device,
+    )
+
+
+def _side_by_side(
+    cache: KVCache, size: int, layers: Sequence[int], count: int
+) -> tuple[Tensor, list[KVGather]]:
+    """The first entries of a cache in one tensor ``[layers, planes, kv heads, slots, head]``, and
+    what copies each layer's there before it is read: nothing where no other cache holds them.
+
+    Args:
+        cache: The cache.
+        size: How many entries are read.
+        layers: Indices of the layers that run.
+        count: Number of layers of the network.
+    """
+    kv = cache.kv
+    if not cache.shared:
+        return kv[..., :size, :], []
+    # Every layer is gathered into the same place.
+    place = kv.new_empty(*kv.shape[1:-2], size, kv.shape[-1])
+    pieces = list(cache.entry_pieces(0, size))
+    into = [place[..., at : at + piece.shape[-2], :] for at, piece in pieces]
+    # Expanded over the layers, so that what follows need not know that there is one place for all.
+    return place.expand(count, *place.shape), [
+        KVGather(into, [piece[i] for _, piece in pieces]) for i in layers
+    ]
 
 
 def _runs(slots: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -565,15 +640,7 @@ def _layers(
     size = stop if causal else cache.end
     if block and not causal:
         seen = 0, masks.up_to_block(q.slots, size, block, kv)
-    gather = list[KVGather]()
-    if cache.shared:  # every layer is gathered into the same place
-        place = kv.new_empty(*kv.shape[1:-2], size, kv.shape[-1])
-        pieces = list(cache.entry_pieces(0, size))
-        into = [place[..., at : at + piece.shape[-2], :] for at, piece in pieces]
-        gather = [KVGather(into, [piece[i] for _, piece in pieces]) for i in layers]
-        # Expanded over the layers, so that what follows need not know that there is one place for
-        # all.
-        kv = place.expand(len(windows), *place.shape)
+    kv, gather = _side_by_side(cache, size, layers, len(windows))
     used = dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], AttentionReach]]()
     reaches = list[int | None]()
     for i in layers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -259,6 +260,30 @@ class Seq2SeqParts:
             scores = scores + mask
         return (torch.softmax(scores, -1) @ value).transpose(0, 1).flatten(1)
 
+    def attend_flat_texts(
+        self,
+        layer: Seq2SeqAttention,
+        slices: Sequence[slice],
+        masks: Sequence[Tensor | None],
+        h: Tensor,
+    ) -> Tensor:
+        """Attention of every text over itself.
+
+        Args:
+            layer: The layer's attention.
+            slices: Where each text stands in `h`.
+            masks: Of each text what is added to its scores; see `attend_heads`.
+            h: What the attention reads, all texts flat, ``[tokens, width]``.
+
+        Returns:
+            What it adds, of the same shape.
+        """
+        # Matrices run over all texts at once, attention over each text apart: nothing need be
+        # padded.
+        q, k, v = (self.split_heads(m(h)) for m in (layer.query, layer.key, layer.value))
+        mixed = [self.attend_heads(q[:, r], k[:, r], v[:, r], b) for r, b in zip(slices, masks)]
+        return layer.out(torch.cat(mixed))
+
     def position_scores(
         self, tower: Seq2SeqStack, query: Tensor, key: Tensor, both: bool
     ) -> Tensor | None:
@@ -342,25 +367,8 @@ class Seq2SeqEncoder:
         )
         apart = [p.position_scores(tower, place, place, True) for place in places]
         for block in tower.blocks:
-
-            def own_attention(h: Tensor, block: Seq2SeqBlock = block) -> Tensor:
-                """Attention of every source over itself.
-
-                Args:
-                    h: What the layer's attention reads, all sources flat.
-                    block: The layer.
-
-                Returns:
-                    What it adds.
-                """
-                q, k, v = (
-                    p.split_heads(m(h)) for m in (block.own.query, block.own.key, block.own.value)
-                )
-                # Attention looks at each source by itself, so nothing need be padded.
-                mixed = [p.attend_heads(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
-                return block.own.out(torch.cat(mixed))
-
-            x = p.residual_step(x, block.own.norm, own_attention)
+            own = partial(p.attend_flat_texts, block.own, rows, apart)
+            x = p.residual_step(x, block.own.norm, own)
             x = p.residual_step(x, block.norm, lambda h, block=block: p.run_mlp(block, h))
         if tower.leave is not None:
             x = tower.leave(x)
@@ -437,24 +445,6 @@ class GapFiller:
         apart = [p.position_scores(tower, place, place, True) for place in places]
         for i, block in enumerate(tower.blocks):
 
-            def own_attention(h: Tensor, block: Seq2SeqBlock = block) -> Tensor:
-                """Attention of every text over itself, gaps included.
-
-                Args:
-                    h: What the layer's attention reads, all texts flat.
-                    block: The layer.
-
-                Returns:
-                    What it adds.
-                """
-                # Texts stand flat in one tensor: matrices run over all at once, attention over each
-                # text apart.
-                q, k, v = (
-                    p.split_heads(m(h)) for m in (block.own.query, block.own.key, block.own.value)
-                )
-                mixed = [p.attend_heads(q[:, r], k[:, r], v[:, r], b) for r, b in zip(rows, apart)]
-                return block.own.out(torch.cat(mixed))
-
             def cross_attention(h: Tensor, i: int = i, block: Seq2SeqBlock = block) -> Tensor:
                 """Attention of every text over its own source.
 
@@ -475,7 +465,8 @@ class GapFiller:
                     mixed.append(p.attend_heads(asks[:, r], key, value, None))
                 return block.cross.out(torch.cat(mixed))
 
-            x = p.residual_step(x, block.own.norm, own_attention)
+            own = partial(p.attend_flat_texts, block.own, rows, apart)
+            x = p.residual_step(x, block.own.norm, own)
             assert block.cross is not None, "a decoder reads a source"
             x = p.residual_step(x, block.cross.norm, cross_attention)
             x = p.residual_step(x, block.norm, lambda h, block=block: p.run_mlp(block, h))

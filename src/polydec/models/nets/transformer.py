@@ -232,6 +232,10 @@ class LlamaTransformer:
             raise RequestError(
                 "batching lays texts out that grow at their ends: a masked-diffusion model's canvas does not"
             )
+        if self.config.superlinear is not None:
+            raise RequestError(
+                "batching lays all keys of several texts side by side: a superlinear model searches its own"
+            )
         twin = copy(self)
         twin.account = padded.PaddingStats()
         twin.presses = False
@@ -300,11 +304,12 @@ class LlamaTransformer:
             rows = c.vocab
         else:
             rows = len(tokens)
+        searching = 0 if c.superlinear is None else H
         # Of every matrix that a row goes through, for the choice of the kernel and for the cost.
         shapes = [
             s
             for i in range(c.layers)
-            for s in (((H + 2 * KV) * D, W), (W, H * D), *_mlp_shapes(c, i))
+            for s in (((H + searching + 2 * KV) * D, W), (W, H * D), *_mlp_shapes(c, i))
         ]
         shapes.append((rows, W))
         if where.type == "cuda":
@@ -376,10 +381,12 @@ class LlamaTransformer:
             RequestError: A press was given, and not every layer sees all that stands before a row.
         """
         # A press chooses among all earlier entries, and a window or a view of what follows does not
-        # see them so.
-        if press is not None and (any(self.config.windows) or not self.config.causal):
+        # see them so; where keys are searched, those that are gone could be anchors.
+        if press is not None and (
+            any(self.config.windows) or not self.config.causal or self.config.superlinear
+        ):
             raise RequestError(
-                f"cache is {press.called}: layers of this model see a window of the text, or what follows, and are read as "
+                f"cache is {press.called}: layers of this model see parts of the text, or what follows, and are read as "
                 "they are only"
             )
         # Presses that look at queries need room for them beside keys and values.
@@ -530,10 +537,16 @@ class LlamaTransformer:
         self._enter(p, x[: len(p)])
         # Scratch of all layers: projections, and views of them for queries with keys, and for
         # rotated pairs as complex numbers.
-        qkv = full.new_empty(T, heads.all + 2 * heads.kv, heads.width, dtype=self._turn_number)
+        own = heads.all + 2 * heads.kv
+        # Queries that search stand behind the values.
+        searching = 0 if c.superlinear is None else heads.all
+        qkv = full.new_empty(T, own + searching, heads.width, dtype=self._turn_number)
         flat = qkv.view(T, -1)
         qk = qkv[:, : heads.all + heads.kv]
-        pairs = torch.view_as_complex(qk[..., :dim].unflatten(-1, (dim // 2, 2)))
+        pairs = [
+            torch.view_as_complex(part[..., :dim].unflatten(-1, (dim // 2, 2)))
+            for part in (qk, qkv[:, own:])[: 2 if searching else 1]
+        ]
         # Rows that only pad the pass repeat the last position; their results are cut off.
         positions = [*p.positions, *[p.positions[-1]] * (T - len(p))]
         turn = [self._turns(k, positions) for k in range(len(c.ropes))]
@@ -543,7 +556,7 @@ class LlamaTransformer:
         attend: PackedAttention | padded.PaddedAttention
         if self.account is None:
             attend = build_packed_attention(
-                p, qkv, mixed, heads, c.windows, c.causal, c.block, sinks or None
+                p, qkv, mixed, heads, c.windows, c.causal, c.block, sinks or None, c.superlinear
             )
         else:
             attend = padded.build_padded_attention(
@@ -578,7 +591,8 @@ class LlamaTransformer:
             if layer.qk_norm is not None:
                 self._norm_heads(qk, layer.qk_norm)
             if k is not None:
-                pairs.mul_(turn[k])
+                for part in pairs:
+                    part.mul_(turn[k])
             attend(at)
             y = self._normed(layer.out(mixed), layer.attended)
             for gate in gates:
@@ -651,6 +665,7 @@ class LlamaTransformer:
             if (
                 c.experts is not None
                 or c.residual != 1.0
+                or c.superlinear is not None
                 or c.norms.attention is None
                 or c.norms.mlp is None
                 or any(
@@ -946,12 +961,22 @@ def _layer(
         """
         return t.view(n, D, -1)[:, order].reshape(n * D, -1)
 
+    searching = list[Tensor]()
+    if c.superlinear is not None:
+        # Its scores have a scale of their own, and no bias.
+        search = load.read_tensor(a + "search_proj.weight", (H * D, W))
+        searching.append(reorder_heads(search, H) * c.superlinear.search_scale)
+
     def pack_qkv() -> Linear:
-        weight = fold_norm(torch.cat([reorder_heads(q, H) * scale, reorder_heads(k, KV), v]), n1)
+        weight = torch.cat([reorder_heads(q, H) * scale, reorder_heads(k, KV), v, *searching])
+        weight = fold_norm(weight, n1)
         b = bias
         if b is not None:
             bq, bk, bv = b.split(sizes)
-            b = torch.cat([reorder_heads(bq, H)[:, 0] * scale, reorder_heads(bk, KV)[:, 0], bv])
+            none = [bq.new_zeros(H * D) for _ in searching]
+            b = torch.cat(
+                [reorder_heads(bq, H)[:, 0] * scale, reorder_heads(bk, KV)[:, 0], bv, *none]
+            )
         return kernel.pack(weight, b)
 
     def bias_of(which: str, after: str | None) -> Tensor | None:

@@ -12,6 +12,9 @@ LEAST = 4
 WINDOW = 8
 """Tokens of a clause where nothing says what tokens mean."""
 
+CLAUSE_MARKS = ("<e>", "</e>")
+"""Tokens before and behind a clause of a plan, in models that were trained to write by plans."""
+
 ClauseSpan = tuple[int, int]
 """First token of a clause, and the one behind its last."""
 

@@ -70,6 +70,20 @@ class ControlTokens:
         # Ids of control tokens that the twin can still reach: by merges of its plain vocabulary.
         self._forbidden = frozenset(self._ids.values()) - self._meant.keys()
 
+    def mark_names(self, text: str, names: Iterable[str]) -> str:
+        """A text with marks around some control tokens; the others stay tokens.
+
+        Args:
+            text: The text.
+            names: Of the control tokens that are plain text in it. Those that are none are left.
+        """
+        known = [re.escape(name) for name in names if name in self._ids]
+        if not known:
+            return text
+        return re.sub(
+            "|".join(known), lambda found: f"{FIRST}{found[0]}{LAST}", _PRIVATE.sub("", text)
+        )
+
     def mark_texts(self, value: Any) -> Any:
         """A text, or lists and dicts whose values are texts, with marks around each control token.
 

@@ -8,11 +8,18 @@ from pathlib import Path
 from polydec.base.edge import require_integer
 from polydec.base.errors import RequestError
 from polydec.cli.flags import RequestFlags
-from polydec.lab.commands.studies import decodingtrust, permutations, scaling, steps
+from polydec.lab.commands.studies import (
+    decodingtrust,
+    hidden_states,
+    permutations,
+    scaling,
+    steps,
+)
 from polydec.lab.commands.studies.study_report import StudyRequest, StudySuite, publish_study
 
 SUITES: Mapping[str, StudySuite] = {
     "decodingtrust": decodingtrust.SUITE,
+    "hidden-states": hidden_states.SUITE,
     "permutations": permutations.SUITE,
     "scaling": scaling.SUITE,
     "steps": steps.SUITE,

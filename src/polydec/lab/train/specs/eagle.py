@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.states import ENTRY, StatesSpec
+from polydec.lab.train.specs.states import ENTRY, StatesSpec, kind_help
 
 COMMAND = TrainingCommand(
     "eagle",
@@ -11,9 +11,6 @@ COMMAND = TrainingCommand(
     StatesSpec,
     ENTRY,
     defaults={"kind": "eagle"},
-    helps={
-        "kind": "eagle, eagle-3, eagle-3-narrow, chimera, falcon, longspec; for vLLM and SGLang eagle-published, "
-        "eagle-3-published"
-    },
+    helps={"kind": kind_help("eagle")},
     without=("copies", "enters"),
 )

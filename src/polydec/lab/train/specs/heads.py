@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.states import ENTRY, OF_EAGLES, StatesSpec
+from polydec.lab.train.specs.states import ENTRY, OF_EAGLES, StatesSpec, kind_help
 
 COMMAND = TrainingCommand(
     "heads",
@@ -13,8 +13,7 @@ COMMAND = TrainingCommand(
     spelled={"levels": "--heads"},
     defaults={"kind": "medusa"},
     helps={
-        "kind": "medusa, hydra, hydra++, hydra++-deep (four blocks a head), hydra++-own (and a vocabulary matrix each), "
-        "clover; for vLLM medusa-published",
+        "kind": kind_help("heads"),
         "levels": "how many tokens ahead are guessed (0: 3)",
     },
     without=(*OF_EAGLES, "copies", "enters"),

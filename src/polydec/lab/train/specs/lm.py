@@ -13,6 +13,7 @@ from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import Data, OwnPairs, QuestionDropout, Resumed, Seed, StartLora
+from polydec.models.formats.superlinear import SuperlinearRule
 
 if TYPE_CHECKING:  # loads torch, which a list of flags does not need
     from polydec.lab.train.exits import EarlyExitLosses
@@ -99,6 +100,25 @@ class LMSpec:
     layers: Annotated[
         int | None, AtLeast(1), "first layers of --start, or more, that begin as identities"
     ] = None
+    superlinear: Annotated[
+        int,
+        InRange(0, 64),
+        "spans of keys that a query searches for and reads (superlinear attention; 0: it reads all keys)",
+    ] = 0
+    near: Annotated[
+        int, InRange(0, 1024), "stripes of anchors that a window of the last keys stands for"
+    ] = 0
+    search_power: Annotated[
+        float, InRange(0.25, 1), "how the number of anchors grows with the text"
+    ] = 0.5
+    span_power: Annotated[float, InRange(0, 1), "how a span's length grows with the text"] = 0.5
+    behind: Annotated[
+        float, InRange(0, 64), "keys of a span before its anchor, times the text's power"
+    ] = 2.0
+    ahead: Annotated[float, InRange(0, 64), "keys of a span after its anchor, likewise"] = 0.0
+    search_scale: Annotated[float, InRange(0, 1e6), "what scores of anchors are multiplied by"] = (
+        1.0
+    )
     objective: Annotated[
         str, OneOf(*OBJECTIVES), "what a step learns of a text (docs/training.md#objectives)"
     ] = "next-token"
@@ -151,6 +171,11 @@ class LMSpec:
                 f"lora is {self.lora}: an adapter changes the checkpoint of --start, with its own layers and without "
                 "tokenunify's heads"
             )
+        # Thin matrices are added to those that the checkpoint has, and a search is a new one.
+        if self.superlinear and self.lora:
+            raise RequestError(
+                f"superlinear is {self.superlinear}: an adapter adds no queries that search, so leave lora out"
+            )
         # Pairs have questions; running text has none that could be left out.
         if self.drop and self.pairs is None:
             raise RequestError(
@@ -168,6 +193,21 @@ class LMSpec:
                 "without a teacher and without early exits"
             )
         _ = self.depths  # says what is wrong with exits
+
+    @property
+    def search_rule(self) -> SuperlinearRule | None:
+        """Which keys a query searches for; None: it reads all, or what --start does."""
+        if not self.superlinear:
+            return None
+        return SuperlinearRule(
+            self.superlinear,
+            self.near,
+            self.search_power,
+            self.span_power,
+            self.behind,
+            self.ahead,
+            self.search_scale,
+        )
 
     @property
     def depths(self) -> EarlyExitLosses:

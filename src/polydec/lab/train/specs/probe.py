@@ -215,6 +215,42 @@ class TextRouterSpec:
 
 
 @dataclass(frozen=True)
+class OutcomeSpec:
+    """A head that says of each next token whether the finished text will be as wanted.
+
+    Attributes:
+        text: None: the target writes out/text.jsonl first.
+        holds: What is wanted of a finished text, with least and most.
+    """
+
+    recipe: ClassVar[str] = "outcome"
+
+    out: Kept
+    target: Target = "zoo:tiny"
+    data: Data = None
+    text: Samples = None
+    each: Each = 100
+    max_tokens: Longest = 64
+    temperature: Annotated[float, AtLeast(0), "at which the target writes"] = 1.0
+    holds: Annotated[str, "a piece of text that is wanted in a finished text"] = ""
+    least: Annotated[int, AtLeast(0), "tokens wanted of it at least, its end counted"] = 0
+    most: Annotated[int, AtLeast(0), "tokens wanted of it at most (0: any number)"] = 0
+    inner: Annotated[int, AtLeast(1), "units of the head"] = 64
+    steps: Steps = 600
+    rows: Annotated[int, AtLeast(1), NoFlag(), "positions a step"] = 512
+    rate: HeadRate = 3e-3
+    seed: Seed = 0
+    save_every: SaveEvery = 50
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+        if not self.holds and not self.least and not self.most:
+            raise RequestError(
+                "holds is empty: say what is wanted of a finished text (holds, least, most)"
+            )
+
+
+@dataclass(frozen=True)
 class ValueSpec:
     """A network that foretells what the answer on a half-filled canvas will be worth."""
 
@@ -302,6 +338,7 @@ ProbeSpec = (
     | JudgeSpec
     | RouterSpec
     | TextRouterSpec
+    | OutcomeSpec
     | ValueSpec
     | FilterSpec
     | RewardSpec
@@ -320,6 +357,7 @@ def _recipe(spec: type[ProbeSpec], what: str) -> TrainingCommand:
 RECIPES = (
     _recipe(FilterSpec, "the filter of learn2pd from a model's own runs"),
     _recipe(JudgeSpec, "the probe that keeps right tokens for judge-decoding"),
+    _recipe(OutcomeSpec, "the head of conditional-beam on a model's own texts"),
     _recipe(PrmSpec, "a process reward model for a reasoner on its own solutions"),
     _recipe(RewardSpec, "a classifier of texts, a reward for svdd-reward"),
     _recipe(RouterSpec, "the router of arbitrage on a draft model's own states"),

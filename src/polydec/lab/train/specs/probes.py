@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.states import ENTRY, OF_EAGLES, StatesSpec
+from polydec.lab.train.specs.states import ENTRY, OF_EAGLES, StatesSpec, kind_help
 
 COMMAND = TrainingCommand(
     "probes",
@@ -13,7 +13,7 @@ COMMAND = TrainingCommand(
     spelled={"levels": "--probes"},
     defaults={"kind": "ppd"},
     helps={
-        "kind": "ppd, hidden-transfer, lud or mtp",
+        "kind": kind_help("probes"),
         "levels": "how many tokens ahead are guessed (0: 3 or 4)",
     },
     without=OF_EAGLES,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
+from polydec.base import plugins
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
 from polydec.lab.train.specs.fields import (
@@ -23,6 +26,37 @@ SOME = ("tokens", "every", "start", "copies", "layers", "enters")
 """Fields that mean nothing to some kinds."""
 
 ENTRY = "polydec.lab.train.states:train_states"
+KIND_HELPS = {
+    "eagle": "eagle, eagle-3, eagle-3-narrow, chimera, falcon, longspec; for vLLM and SGLang "
+    "eagle-published, eagle-3-published",
+    "heads": "medusa, hydra, hydra++, hydra++-deep (four blocks a head), hydra++-own (and a "
+    "vocabulary matrix each), clover; for vLLM medusa-published",
+    "probes": "ppd, hidden-transfer, lud or mtp",
+}
+"""What each command says of the kinds that suit it."""
+KIND_FILES = Path(__file__).parents[1] / "kinds"
+
+
+def drafter_kind_names() -> list[str]:
+    """Names of all kinds, those of other packages behind ours."""
+    # Read from the files' text: the modules load torch, which a list of flags does not need.
+    texts = [file.read_text("utf-8") for file in sorted(KIND_FILES.glob("*.py"))]
+    own = [name for text in texts for name in re.findall(r'"(\S+)": DrafterKind\(', text)]
+    return [*own, *plugins.plugin_packages("students", own)]
+
+
+def kind_help(command: str) -> str:
+    """Say which kinds there are.
+
+    Args:
+        command: "eagle", "heads" or "probes".
+
+    Returns:
+        The kinds that suit the command, and those that no command speaks of.
+    """
+    spoken_of = set(re.findall(r"[\w+-]+", " ".join(KIND_HELPS.values())))
+    others = [name for name in drafter_kind_names() if name not in spoken_of]
+    return "; ".join([KIND_HELPS[command], *([", ".join(others)] if others else [])])
 
 
 @dataclass(frozen=True)

@@ -264,7 +264,11 @@ class ChoiceSearch:
         return forks
 
     async def begin_attempt(
-        self, method: SpeculativeMethod, prompt: Sequence[int], asked: int | None = None
+        self,
+        method: SpeculativeMethod,
+        prompt: Sequence[int],
+        asked: int | None = None,
+        stops: bool = True,
     ) -> SearchAttempt:
         """Return an attempt after a prompt of its own, which is closed when the search is over.
 
@@ -272,12 +276,13 @@ class ChoiceSearch:
             method: Draws the text.
             prompt: Token ids, all of which are fed now.
             asked: How many alternatives are noted with each token. None: no log-probabilities.
+            stops: Whether the request's stop strings end the text. Default True.
         """
         base = RowDetail.NOTHING
         if asked is not None:
             base = RowDetail.ROW
         walk = await Walk.open_walk(method, prompt, base=base, whole=True)
-        attempt = SearchAttempt(walk, self.into.open_hypothesis(), asked)
+        attempt = SearchAttempt(walk, self.into.open_hypothesis(stops), asked)
         self.opened.append(attempt)
         return attempt
 

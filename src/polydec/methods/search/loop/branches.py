@@ -38,6 +38,7 @@ class BranchTree:
         *,
         base: RowDetail = RowDetail.NOTHING,
         whole: bool = False,
+        hidden: bool = False,
     ) -> BranchTree:
         """Feed a prompt, and return the tree that begins with it.
 
@@ -46,6 +47,7 @@ class BranchTree:
             prompt: Token ids, at least one.
             base: What will be read of the model's own rows, before shaping.
             whole: Feed all of the prompt now; else a last part may be fed with the first score.
+            hidden: The state after each text is read, too.
         """
         session = target.open_session(prompt)
         try:
@@ -58,7 +60,7 @@ class BranchTree:
         return BranchTree(
             session,
             Draft.chain_draft(prompt[-1]),
-            ScoreRequest(base=base, hidden=target.layers > 0),
+            ScoreRequest(base=base, hidden=hidden or target.layers > 0),
         )
 
     def fork(self, choice: int) -> BranchTree:

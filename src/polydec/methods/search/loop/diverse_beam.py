@@ -15,6 +15,7 @@ from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
 from polydec.core.types import Exactness, TokenVocabulary
 from polydec.methods.search.loop.best import NBestAnswers
 from polydec.methods.search.loop.branches import BranchTree
+from polydec.methods.search.loop.protocols import BeamCondition
 from polydec.methods.search.loop.ranking import LIKELIEST, LengthRanking
 from polydec.methods.search.loop.stats import SearchStats
 
@@ -27,11 +28,13 @@ class BeamHypothesis:
         text: The text so far.
         total: Sum of its log-probabilities, less the charges.
         node: Branch that it continues.
+        chance: Log-probability that it meets the condition; 0 where there is none.
     """
 
     text: AnswerText
     total: float
     node: int
+    chance: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,19 +59,26 @@ class DiverseBeamSearch:
     step scores `strength` * c less. A continuation that ends is kept as a result if it is among the
     best `width / groups`. The answers are the best texts of all groups.
 
+    With a condition a text ranks by its own log-probability and that of the condition behind it. The
+    latter is the newest one, not a sum over steps: it is the chance of one event, foretold ever
+    better. Texts that end without meeting it are no results.
+
     Attributes:
         target: Model whose likely texts are searched.
         width: Beams in all, 1 to 64.
         groups: Number of groups, at least 1; divides `width`.
         strength: Charge lambda for a token that another group chose, 0 to 100, in nats.
         ranking: How texts of different lengths compare, and when a group is done.
+        condition: What is wanted of a finished text. None: nothing.
+        candidates: Likeliest tokens of a beam that the condition is asked of, at least; 1 to 4096.
 
     Exact: approximate. A search for the likeliest text; nothing is drawn, so all seeds give one
     text.
     Reduces to: beam search with one group, or with strength 0 (of width / groups beams); greedy
-    decoding at width 1.
+    decoding at width 1; the same without a condition where it always holds.
     Source: Vijayakumar et al., "Diverse beam search" (2016), with Hamming diversity. Ended texts
-    count where they end.
+    count where they end. Conditions: Yoshida, "Making the most of your model: methods for
+    finetuning and applying pretrained transformers" (2024).
     """
 
     target: Target
@@ -76,9 +86,13 @@ class DiverseBeamSearch:
     groups: int = 5
     strength: float = 0.5
     ranking: LengthRanking = LIKELIEST
+    condition: BeamCondition | None = None
+    candidates: int = 50
     exactness = Exactness.APPROXIMATE
 
     def __post_init__(self) -> None:
+        if not 1 <= self.candidates <= 4096:
+            raise RequestError(f"candidates is {self.candidates}: it must lie in 1 to 4096")
         if self.groups < 1 or self.width % self.groups:
             raise RequestError(
                 f"groups is {self.groups}: it must be at least 1 and divide width, which is {self.width}"
@@ -126,9 +140,17 @@ class DiverseBeamSearch:
 
         Returns:
             Texts that ended, the best first, at least one, and what the search took.
+
+        Raises:
+            RequestError: No text that ended meets the condition.
         """
         stats = SearchStats()
-        tree = await BranchTree.open_tree(self.target, request.prompt, base=request.base_detail)
+        tree = await BranchTree.open_tree(
+            self.target,
+            request.prompt,
+            base=request.base_detail,
+            hidden=self.condition is not None,
+        )
         try:
             groups: Sequence[BeamGroup] = [
                 BeamGroup((BeamHypothesis(into.open_hypothesis(), 0.0, 0),))
@@ -149,6 +171,10 @@ class DiverseBeamSearch:
         finally:
             tree.close()
         ended = sorted((b for g in groups for b in g.ended), key=self._score, reverse=True)
+        if not ended:
+            raise RequestError(
+                f"condition: none of the texts that {self.width} beams found meets it: take a larger width, or more max_tokens"
+            )
         return ended, stats
 
     def _step(
@@ -162,10 +188,10 @@ class DiverseBeamSearch:
         ended = list(group.ended)
         tokens = list[int]()
         # From the best continuation down, until as many go on as there are beams.
-        for rank, (total, beam, x) in enumerate(self._continuations(group, scores, chosen)):
+        for rank, (total, chance, beam, x) in enumerate(self._continuations(group, scores, chosen)):
             if len(live) == self.beams:
                 break
-            after = BeamHypothesis(beam.text.fork(), total, beam.node)
+            after = BeamHypothesis(beam.text.fork(), total, beam.node, chance)
             after.text.write_tokens(
                 (x,), logprobs_at_nodes(scores, (beam.node,), (x,), request.logprobs)
             )
@@ -173,6 +199,13 @@ class DiverseBeamSearch:
             if over and rank >= self.beams:
                 # An end counts only among the best continuations, as many as there are beams.
                 continue
+            # What is certain takes the place of what was foretold.
+            if over and self.condition is not None:
+                words = self.vocab.words
+                said = "" if words is None else words.decode(after.text.tokens)
+                if not self.condition.is_met(said, len(after.text.tokens)):
+                    continue
+                after = replace(after, chance=0.0)
             after.text.score = self._score(after)
             (ended if over else live).append(after)
             tokens.append(x)
@@ -182,12 +215,12 @@ class DiverseBeamSearch:
 
     def _continuations(
         self, group: BeamGroup, scores: DraftScores, chosen: Mapping[int, int]
-    ) -> list[tuple[float, BeamHypothesis, int]]:
-        """Return (total, beam, token) of the continuations, the best first.
+    ) -> list[tuple[float, float, BeamHypothesis, int]]:
+        """Return (total, chance of the condition, beam, token) of the continuations, the best first.
 
         There are enough of each beam that as many go on as there are beams.
         """
-        out = list[tuple[float, BeamHypothesis, int]]()
+        out = list[tuple[float, float, BeamHypothesis, int]]()
         for beam in group.live:
             logp_V = scores.logprob_row(beam.node)
             if chosen and self.strength:
@@ -197,13 +230,21 @@ class DiverseBeamSearch:
             # At most `ends` tokens of a beam end its text, so with this many at least `beams` of
             # them go on.
             enough = (1 + max(1, len(beam.text.ends))) * self.beams
+            if self.condition is not None:
+                enough = max(enough, self.candidates)
             value_K, token_K = logp_V.topk(min(enough, len(logp_V)))
-            options = zip(map(float, value_K), map(int, token_K), strict=True)
-            out += [(beam.total + v, beam, x) for v, x in options if v > -math.inf]
-        return sorted(out, key=lambda option: -option[0])
+            tokens = [int(x) for x in token_K]
+            chances: Sequence[float] = [0.0] * len(tokens)
+            if self.condition is not None:
+                states = scores.hidden_NH
+                state = None if states is None else states[beam.node]
+                chances = self.condition.log_chances(state, tokens)
+            options = zip(map(float, value_K), chances, tokens, strict=True)
+            out += [(beam.total + v, chance, beam, x) for v, chance, x in options if v > -math.inf]
+        return sorted(out, key=lambda option: -(option[0] + option[1]))
 
     def _score(self, beam: BeamHypothesis) -> float:
-        return self.ranking.ranked_score(beam.total, len(beam.text.tokens))
+        return self.ranking.ranked_score(beam.total + beam.chance, len(beam.text.tokens))
 
     def _done(
         self, live: Sequence[BeamHypothesis], ended: Sequence[BeamHypothesis], limit: int
@@ -212,8 +253,10 @@ class DiverseBeamSearch:
         # A group with too few results goes on while it can.
         if not live or len(ended) < self.beams:
             return not live
+        # A condition may come to hold for certain, so its chance bounds nothing.
+        most = max(b.total for b in live)
         return self.ranking.is_settled(
-            self._score(ended[-1]), live[0].total, len(live[0].text.tokens), limit
+            self._score(ended[-1]), most, len(live[0].text.tokens), limit
         )
 
 

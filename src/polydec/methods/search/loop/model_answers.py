@@ -19,8 +19,8 @@ async def write_greedy_reply(
 ) -> tuple[tuple[int, ...], SearchStats]:
     """Write the model's own words after the prompt and a question, greedily.
 
-    They reach up to an end of the text, the end of the first line that is not empty, or `most`
-    tokens.
+    Stop strings of the request do not end them. They reach up to an end of the text, the end of the
+    first line that is not empty, or `most` tokens.
 
     Args:
         method: Writes the reply.
@@ -33,7 +33,8 @@ async def write_greedy_reply(
         The reply's tokens, without its end, and what they cost.
     """
     prompt = (*choice.into.request.prompt, *asked)
-    attempt = await choice.begin_attempt(method, prompt)
+    # Stop strings are of answers: a line break among them would leave an empty reply.
+    attempt = await choice.begin_attempt(method, prompt, stops=False)
     text = attempt.text
     words = method.target.vocab.words
     text.limit = most

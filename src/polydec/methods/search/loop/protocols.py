@@ -95,3 +95,25 @@ class ContinuationTable(Protocol):
         As long as the context is known.
         """
         ...
+
+
+class BeamCondition(Protocol):
+    """What is wanted of a finished text, and how likely it is from a beginning."""
+
+    def log_chances(self, hidden_H: Tensor | None, tokens: Sequence[int]) -> Sequence[float]:
+        """Return of each token that may come next the log-probability of the condition behind it.
+
+        Args:
+            hidden_H: State after the text so far; None where the model shows none.
+            tokens: Tokens that may follow.
+        """
+        ...
+
+    def is_met(self, text: str, tokens: int) -> bool:
+        """Return whether a finished text meets it.
+
+        Args:
+            text: The text, without marks.
+            tokens: How many tokens it has, its end counted.
+        """
+        ...

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import DraftScores, Session
+from polydec.core.protocols import Session
 from polydec.core.rng import Rng
-from polydec.core.types import Draft, ScoreRequest
-from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
-from polydec.methods.speculative.loop.types import DraftBudget, Verdict
+from polydec.core.types import Draft
+from polydec.methods.speculative.drafters._delegated_guess import DelegatedGuess
+from polydec.methods.speculative.loop.protocols import Drafter
+from polydec.methods.speculative.loop.types import DraftBudget
 
 
 @dataclass(frozen=True)
@@ -45,28 +46,19 @@ class CappedDrafter:
         Returns:
             The guess.
         """
-        return CappedGuess(self, self.drafter.open_guess(prompt, session))
+        return CappedGuess(self.drafter.open_guess(prompt, session), self)
 
 
 @dataclass(frozen=True)
-class CappedGuess:
+class CappedGuess(DelegatedGuess):
     """The drafter's guess under the smaller budget.
 
     Attributes:
-        config: The configuration.
         guess: The drafter's own guess.
+        config: The configuration.
     """
 
     config: CappedDrafter
-    guess: DraftGuess
-
-    @property
-    def price(self) -> float:
-        return self.guess.price
-
-    @property
-    def want(self) -> ScoreRequest:
-        return self.guess.want
 
     async def propose_draft(self, root: int, position: int, budget: DraftBudget, rng: Rng) -> Draft:
         """Propose within the smaller budget.
@@ -84,28 +76,3 @@ class CappedGuess:
         return await self.guess.propose_draft(
             root, position, replace(budget, depth=min(budget.depth, self.config.depth)), rng
         )
-
-    def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
-        """Pass a pass on to the drafter.
-
-        Args:
-            draft: The draft that the target has scored.
-            scores: The target's scores at the nodes of the draft.
-            verdict: The accepted nodes and the token that follows them.
-        """
-        self.guess.learn_round(draft, scores, verdict)
-
-    def fork_guess(self, session: Session, choice: int | None = None) -> CappedGuess:
-        """Fork the drafter's guess.
-
-        Args:
-            session: Fork of the target's session, for the copy to read.
-            choice: Index of the choice that the copy drafts for. None: the same choice as before.
-
-        Returns:
-            The copy.
-        """
-        return CappedGuess(self.config, self.guess.fork_guess(session, choice))
-
-    def close(self) -> None:
-        self.guess.close()
