@@ -66,7 +66,7 @@ ASKED = {
     "timeout": ("questions.html#timeout-rate-limit",),
     "license": ("questions.html#licence-license",),
     "fine-tuning": ("questions.html#fine-tuning-training",),
-    "resume": ("questions.html#ctrl-c-interrupted-resume",),
+    "ctrl-c": ("questions.html#ctrl-c-interrupted-resume",),
     "hugging face token": ("questions.html#hugging-face-token-private-models",),
     "error": ("questions.html#errors-bugs",),
     "slow": ("questions.html#slow-faster",),
