@@ -88,8 +88,8 @@ def step_law(offer: InsertionScores, shapers: Sequence[Any]) -> Tensor:
         Probabilities, float64, shape ``[S * V + 1]``: slot after slot, then the end.
     """
     rows = list[Tensor]()
-    for logw_V in offer.logw_SV:
-        shaped_V = logw_V
+    for slot in range(len(offer.logw_SV)):
+        shaped_V = offer.logw_SV[slot]
         # The slot is drawn from the model's own law: rules bend the token alone.
         for rule in shapers:
             shaped_V = rule.shape_law(rule.start_state(()), shaped_V)
