@@ -35,7 +35,7 @@ wordless = "json"
 absent = "polydec_echo.absent"
 
 [project.entry-points."polydec.drafters"]
-echo = "polydec_echo:Echo"
+echo = "polydec_echo:EchoDrafter"
 
 [project.entry-points."polydec.shapers"]
 cool = "polydec_cool"
@@ -100,7 +100,7 @@ def documented() -> str:
     """The drafter and the recipe of docs/adding-a-method.md as one file."""
     lines = f"{guide.FILES['methods/speculative/drafters/echo.py']}\n{guide.FILES['methods/speculative/recipes/echo.py']}"
     lines = lines.replace("from __future__ import annotations\n", "")
-    lines = lines.replace("from polydec.methods.speculative.drafters.echo import Echo\n", "")
+    lines = lines.replace("from polydec.methods.speculative.drafters.echo import EchoDrafter\n", "")
     return f"from __future__ import annotations\n{lines}"
 
 
