@@ -34,7 +34,7 @@ class GapMarks:
 def find_gap_marks(text: Tokenizer) -> GapMarks | None:
     """The marks of a tokenizer; None where the model was not trained to fill gaps of a text that it
     continues."""
-    # Marks are special tokens, which no text of a user can spell.
+    # Marks are special tokens: a text that spells one is read as it, as with all control tokens.
     added = text.tokenizer.get_added_tokens_decoder()
     ids = {token.content: token_id for token_id, token in added.items()}
     gaps = list[int]()
