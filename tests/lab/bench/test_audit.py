@@ -1,18 +1,14 @@
 """What `verify` says of searches whose texts are of two models, or read further prompts: no alarm where nothing is wrong, and
 one where a ledger or a log-probability is."""
 
-import sys
 from dataclasses import replace
 
 import pytest
 from small_artefacts import ALL, SETTINGS
 
 from polydec import load
-from polydec.cli.main import main
 from polydec.lab.bench.search_claims import audit_search
-from polydec.lab.train.insertion import train_insertion
 from polydec.lab.train.reasoner import train_reasoner
-from polydec.lab.train.specs.insertion import InsertionSpec
 from polydec.lab.train.specs.reasoner import ReasonerSpec
 from polydec.methods.registry import registry
 from polydec.methods.search.loop.stats import SearchStats
@@ -49,17 +45,6 @@ def test_a_further_prompt_that_shares_the_first_one_is_no_alarm(monkeypatch):
         SearchStats, "metrics", lambda self: counted(replace(self, scored=self.scored + 9999))
     )
     assert "are booked as scored" in audited(lm, "iterative-agent-decoding").place
-
-
-def test_an_insertion_model_is_refused_by_what_it_is(tmp_path, monkeypatch, capsys):
-    out = str(tmp_path / "model")
-    train_insertion(InsertionSpec(out, tasks=("copy",), steps=1, rows=2, width=32, layers=1))
-    capsys.readouterr()
-    line = ("verify", "--model", out, "--method", "insertion-language-models", "--limit", "1")
-    monkeypatch.setattr(sys, "argv", ["polydec", *line])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2 and "no check for insertion models" in capsys.readouterr().err
 
 
 def test_small_artefacts_are_named_as_they_are_made():
