@@ -30,8 +30,8 @@ MUTANTS = {
     "sessions are not closed": ("branches", "self._session.close()", "pass"),
     "the parent is left out of the score": (
         "diverse_beam",
-        "(beam.total + v, beam, x)",
-        "(v, beam, x)",
+        "(beam.total + v, chance, beam, x)",
+        "(v, chance, beam, x)",
     ),
     "charges are doubled": ("diverse_beam", "self.strength * count", "2 * self.strength * count"),
     "charges are forgotten": ("diverse_beam", "chosen.update(tokens)", "pass"),
