@@ -95,9 +95,7 @@ def test_a_recipe_has_flags_of_its_own(words):
 
 @pytest.mark.parametrize("words", [(), ("--recipe",), ("--recipe", "prn")])
 def test_a_recipe_that_there_is_not_is_refused_with_those_that_there_are(words):
-    says = (
-        f"recipe is {'none' if len(words) < 2 else 'prn'!r}: it must be one of filter, judge, prm"
-    )
+    says = f"recipe is {'none' if len(words) < 2 else 'prn'!r}: it must be one of filter, judge, outcome, prm"
     with pytest.raises(ValueError, match=says):
         GROUP.resolve_command(None, ["probe", "--out", "x", *words])
 
