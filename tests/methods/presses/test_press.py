@@ -614,7 +614,7 @@ def test_windows_and_networks_that_see_what_follows_are_refused():
     net = LlamaTransformer.build(
         config.to_dict(), MistralForCausalLM(config).state_dict(), dtype="float32"
     )
-    with pytest.raises(RequestError, match="see a window"):
+    with pytest.raises(RequestError, match="see parts of the text"):
         CausalLaw(net, TokenVocabulary(50, frozenset({0}))).pressed_law(
             WindowPress("window", 16, 4)
         )
