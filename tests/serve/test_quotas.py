@@ -3,7 +3,6 @@
 import http.client
 import json
 import threading
-import time
 
 import pytest
 
@@ -201,29 +200,39 @@ def test_a_quota_counts_texts_that_a_search_throws_away(lm):
         wait_until(taken)
         whole = taken()
         assert whole >= 3 + 4 * 40, "the texts that lost a vote cost nothing"
-        # Whoever leaves before the end pays for what was written until then.
+        # Whoever leaves before the end pays for what was written until then: the eighth step waits
+        # until the server has seen that the client is gone.
         engine = house.worker.engine
-        step, steps, go = engine.step, [], threading.Event()
+        step = engine.step
+        cancel = house.worker.cancel_prompts
+        steps = list[int]()
+        waited = list[bool]()
+        gone = threading.Event()
 
         def step_and_wait():
             steps.append(1)
             if len(steps) == 8:
-                assert go.wait(60)
+                waited.append(gone.wait(60))
             return step()
 
+        def cancel_and_say(jobs, why):
+            cancel(jobs, why)
+            gone.set()
+
         engine.step = step_and_wait
+        house.worker.cancel_prompts = cancel_and_say
         try:
             asking = http.client.HTTPConnection("127.0.0.1", httpx.URL(house.url).port)
             head = {"authorization": f"Bearer {ONE}", "content-type": "application/json"}
             asking.request("POST", "/v1/completions", json.dumps(SEARCHED), head)
-            while len(steps) < 8:
-                time.sleep(0.005)
+            wait_until(lambda: len(steps) >= 8)
             asking.close()
-            while taken() == whole:
-                time.sleep(0.005)
+            wait_until(lambda: taken() != whole)
         finally:
-            go.set()
+            gone.set()
             del engine.step
+            del house.worker.cancel_prompts
+        assert waited == [True], "the server did not see that its client had left"
         assert 3 + 8 < taken() - whole < whole
 
 
