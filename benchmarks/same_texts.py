@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -63,18 +64,23 @@ Line = tuple[list[Any], list[Any]]
 """What was asked, and what came of it."""
 
 
+def name_number(name: str) -> int:
+    """A number of a method's own: where others are added, its request stays what it was."""
+    return zlib.crc32(name.encode()) % 1000
+
+
 def toy_lines() -> Iterator[Line]:
     """Every method on small laws that are known in full."""
     for seed, (target, draft) in enumerate(target_draft_pairs(4)[TOYS]):
         for law, shapers in SHAPERS.items():
             made = list[tuple[str, Any, Request]]()
-            for i, method in enumerate(METHODS):
+            for method in METHODS:
                 asked = ["toy", seed, law, method]
                 try:
                     one = example_decoder(
                         method, bend_target(target, shapers), bend_target(draft, shapers)
                     )
-                    request = _toy_request(i)
+                    request = _toy_request(name_number(method))
                     yield [*asked, "alone"], _watched([(one, request)])[0]
                     made.append((method, one, request))
                 except FAULTS as error:
@@ -133,7 +139,8 @@ def engine_lines(dtype: str, memory: int | None) -> Iterator[Line]:
 
 def _submitted(lm: Any, submit: Callable[..., Line | None], odd: bool) -> Iterator[Line | None]:
     """Hand in the requests. odd: those that are greedy with memory enough are drawn here, and the other way round."""
-    for i, method in enumerate(METHODS):
+    for method in METHODS:
+        i = name_number(method)
         if MASKED_DRAFT not in registry.get_recipe_module(method).CARD.needs:
             temperature = 0.0 if (i % 2 == 0) != odd else 0.9
             yield submit(
@@ -145,7 +152,8 @@ def _submitted(lm: Any, submit: Callable[..., Line | None], odd: bool) -> Iterat
                 ignore_eos=i % 3 == 0,
             )
     bent = lm.sampling_with(temperature=0.8, repetition_penalty=1.2)
-    for i, steering in enumerate(STEERINGS):
+    for steering in STEERINGS:
+        i = name_number(steering)
         for method in ("plain", "draft-model", "prompt-lookup", "beam"):
             fields = {"method": method, "seed": i, "steer": steering}
             label = f"{steering}, {method}"
@@ -200,15 +208,23 @@ def write(path: Path) -> None:
 
 
 def compare(before: Path, after: Path) -> int:
-    """How many lines differ, which are named, or stand in one record only."""
-    old, new = (path.read_text("utf-8").splitlines() for path in (before, after))
-    different = [json.loads(one)[0] for one, other in zip(old, new) if one != other]
+    """How many requests of both records were answered otherwise. They are named, and those of one record alone are counted."""
+    old, new = (recorded_answers(path) for path in (before, after))
+    both = [asked for asked in old if asked in new]
+    different = [asked for asked in both if old[asked] != new[asked]]
     for asked in different:
         print("differs:", asked)
-    if len(old) != len(new):
-        print(f"one has {len(old)} lines, the other {len(new)}")
-    print(f"{min(len(old), len(new))} lines compared, {len(different)} different")
-    return len(different) + abs(len(old) - len(new))
+    alone = len(old) + len(new) - 2 * len(both)
+    print(f"{len(both)} requests compared, {len(different)} different, {alone} in one record alone")
+    return len(different)
+
+
+def recorded_answers(path: Path) -> dict[str, Any]:
+    """What came of each request, by what was asked."""
+    # The last line of a record that is being written may be cut.
+    whole = path.read_text("utf-8").rpartition("\n")[0]
+    lines = [json.loads(line) for line in whole.splitlines()]
+    return {json.dumps(asked): answer for asked, answer in lines}
 
 
 def main() -> None:
