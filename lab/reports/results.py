@@ -173,7 +173,7 @@ CLASSIFY = Run(
     "lab/reports/classify.csv",
     "python benchmarks/classify.py lab/reports/classify.csv",
     "any: counts, no times",
-    "2223a571",
+    "800e9bd9",
 )
 BYTE2WORD = Run(
     "lab/reports/byte2word.csv",
@@ -531,6 +531,8 @@ WAYS_TO_SORT = {
     "four prompts, transported": "transported",
     "four prompts, prototypes only": "transported, prototypes only",
     "four prompts, words only": "transported, words only",
+    "four prompts, averaged": "averaged",
+    "four prompts, averaged, prototypes only": "averaged, prototypes only",
 }
 
 
