@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import numpy as np
 import torch
 from benchmarks.csv_rows import write_csv
+from benchmarks.studies.intervals import mean_with_interval
 
 from polydec import generate, load
 from polydec.base.errors import RequestError
@@ -88,11 +88,6 @@ def seed_rows(out: Path, wish: str, seed: int, data: str | None) -> list[dict[st
     return rows
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean and the half width of the 95 % interval of three runs (Student's t)."""
-    return f"{np.mean(values):.3f} ± {4.303 * np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
-
-
 def main() -> None:
     """One line a way and seed, a file of all, and the means."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -115,7 +110,7 @@ def main() -> None:
     for row in rows:
         groups.setdefault((row["wish"], row["way"]), []).append(row)
     for (wish, way), of in groups.items():
-        figures = [spread([float(r[k]) for r in of]) for k in ("met", "nats", "tokens")]
+        figures = [mean_with_interval([float(r[k]) for r in of]) for k in ("met", "nats", "tokens")]
         print(wish, way, *figures, flush=True)
 
 

@@ -25,14 +25,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from benchmarks.studies.intervals import interval_half_width
+
 from polydec import Engine, load
 from polydec.lab.train.data import held_out
 from polydec.lab.train.problems import draw_problem
 from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
 from polydec.models.formats import text_rows
-
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Of a mean of so many values, 95 %."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
     mean = statistics.fmean(values)
     if len(values) == 1:
         return mean, mean, mean
-    half = STUDENT[len(values)] * statistics.stdev(values) / len(values) ** 0.5
+    half = interval_half_width(values)
     return mean, mean - half, mean + half
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.csv_rows import write_csv
+from benchmarks.studies.intervals import mean_with_interval
 from torch import Tensor
 
 from polydec.lab.train.data import BEGIN, END
@@ -149,11 +150,6 @@ def seed_rows(seed: int, counts: Sequence[int], tuned: int) -> list[dict[str, An
     return rows
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean and the half width of the 95 % interval of three runs (Student's t)."""
-    return f"{np.mean(values):.3f} ± {4.303 * np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
-
-
 def main() -> None:
     """One line a run, a file of all, and the means."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -175,7 +171,7 @@ def main() -> None:
     for row in rows:
         groups.setdefault((row["form"], row["mask"], row["steps"]), []).append(row["recall"])
     for key, values in groups.items():
-        print(*key, spread(values) if len(values) > 1 else values[0], flush=True)
+        print(*key, mean_with_interval(values) if len(values) > 1 else values[0], flush=True)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.csv_rows import merge_csv, write_csv
+from benchmarks.studies.intervals import mean_with_interval
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -199,11 +200,6 @@ def passes_at(rule: SuperlinearRule | None, lengths: Sequence[int]) -> list[dict
     return rows
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean and the half width of the 95 % interval of three runs (Student's t)."""
-    return f"{np.mean(values):.3f} ± {4.303 * np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
-
-
 def main() -> None:
     """One line a run, a file of all, and the means."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -234,7 +230,7 @@ def main() -> None:
     for arm in arms:
         of = [row for row in rows if row["arm"] == arm]
         figures = [[row[name] for row in of] for name in ("begun", "recall")]
-        print(arm, *(spread(f) if len(f) > 1 else f[0] for f in figures), flush=True)
+        print(arm, *(mean_with_interval(f) if len(f) > 1 else f[0] for f in figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -441,6 +441,49 @@ def _drafts(method: str, lm: api.LoadedModel) -> bool:
     return card.kind == "draft-and-verify" and not card.unexercised.get("drafted")
 
 
+@dataclass(frozen=True)
+class PromisedMethod:
+    """A method as it is verified.
+
+    Attributes:
+        name: The recipe's name.
+        options: Its options.
+        promise: What it promises with them.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    promise: Exactness
+
+
+def promised_method(
+    lm: api.LoadedModel,
+    flags: RequestFlags,
+    pairs: Sequence[tuple[api.Prompt, bool]],
+    common: Mapping[str, Any],
+) -> PromisedMethod:
+    """Find the method that is asked for, and check the requests before any pass.
+
+    Args:
+        lm: The loaded model.
+        flags: The command's flags.
+        pairs: The prompts, each with whether it goes in without the chat template.
+        common: Fields that all requests have.
+
+    Returns:
+        The method.
+
+    Raises:
+        RequestError: A request cannot be answered.
+    """
+    name = registry.recipe_for_model(flags.method, family_of(lm.checkpoint.lm)).CARD.name
+    options = flags.option_values()
+    asking.check_requests(lm, pairs, ((name, options),), **common)
+    # The promise depends on the options as well.
+    promise = registry.build(name, lm.recipe_kit(), options)[0].exactness
+    return PromisedMethod(name, options, promise)
+
+
 def verify_filled_canvas(
     lm: api.LoadedModel,
     flags: RequestFlags,
@@ -466,21 +509,19 @@ def verify_filled_canvas(
     from polydec.lab.bench.enumerated_laws import enumerate_output_laws
     from polydec.lab.bench.schedule_laws import sample_canvas_law
 
-    name = registry.recipe_for_model(flags.method, MASKED_DIFFUSION).CARD.name
-    options = flags.option_values()
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
-    asking.check_requests(lm, pairs, ((name, options),), **common)
-    # The promise depends on the options as well.
-    promise = registry.build(name, lm.recipe_kit(), options)[0].exactness
-    if drawn and promise is Exactness.LAW:
+    asked = promised_method(lm, flags, pairs, common)
+    name = asked.name
+    options = asked.options
+    if drawn and asked.promise is Exactness.LAW:
         tested = sample_canvas_law(
             lm, pairs, name, options, samples=samples, seed=flags.seed, **common
         )
         done = promised_law_outcome(tested, enumerate_output_laws(name, options, "diffusion"))
     else:
         done = verify_cache_drift(lm, flags, rows, name, common)
-    about = {"method": flags.method, "decodes": name, "promise": promise.value}
+    about = {"method": flags.method, "decodes": name, "promise": asked.promise.value}
     return replace(done, content={**about, **done.content})
 
 
@@ -509,14 +550,12 @@ def verify_insertions(
     from polydec.lab.bench.enumerated_laws import enumerate_output_laws
     from polydec.lab.bench.insertion_laws import sample_insertion_law
 
-    name = registry.recipe_for_model(flags.method, INSERTION).CARD.name
-    options = flags.option_values()
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
-    asking.check_requests(lm, pairs, ((name, options),), **common)
-    # The promise depends on the options as well.
-    promise = registry.build(name, lm.recipe_kit(), options)[0].exactness
-    kept = drawn and promise is Exactness.LAW
+    asked = promised_method(lm, flags, pairs, common)
+    name = asked.name
+    options = asked.options
+    kept = drawn and asked.promise is Exactness.LAW
     tested, far = sample_insertion_law(
         lm,
         pairs,
@@ -540,7 +579,7 @@ def verify_insertions(
                 f"{far.expected:.3f}; {far.excluded} that it excludes"
             ],
         )
-    about = {"method": flags.method, "decodes": name, "promise": promise.value}
+    about = {"method": flags.method, "decodes": name, "promise": asked.promise.value}
     return replace(done, content={**about, **done.content})
 
 
