@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -37,12 +38,13 @@ KIND_HELPS = {
 KIND_FILES = Path(__file__).parents[1] / "kinds"
 
 
-def drafter_kind_names() -> list[str]:
+@cache
+def drafter_kind_names() -> tuple[str, ...]:
     """Names of all kinds, those of other packages behind ours."""
     # Read from the files' text: the modules load torch, which a list of flags does not need.
     texts = [file.read_text("utf-8") for file in sorted(KIND_FILES.glob("*.py"))]
     own = [name for text in texts for name in re.findall(r'"(\S+)": DrafterKind\(', text)]
-    return [*own, *plugins.plugin_packages("students", own)]
+    return (*own, *plugins.plugin_packages("students", own))
 
 
 def kind_help(command: str) -> str:
