@@ -208,22 +208,22 @@ def write(path: Path) -> None:
 
 
 def compare(before: Path, after: Path) -> int:
-    """How many requests of both records were answered otherwise. They are named, and those of one record alone are counted."""
+    """How many lines differ, which are named, or stand in one record only."""
     old, new = (recorded_answers(path) for path in (before, after))
     both = [asked for asked in old if asked in new]
     different = [asked for asked in both if old[asked] != new[asked]]
     for asked in different:
-        print("differs:", asked)
+        print("differs:", json.loads(asked))
     alone = len(old) + len(new) - 2 * len(both)
-    print(f"{len(both)} requests compared, {len(different)} different, {alone} in one record alone")
-    return len(different)
+    if alone:
+        print(f"{alone} lines stand in one record only")
+    print(f"{len(both)} lines compared, {len(different)} different")
+    return len(different) + alone
 
 
 def recorded_answers(path: Path) -> dict[str, Any]:
     """What came of each request, by what was asked."""
-    # The last line of a record that is being written may be cut.
-    whole = path.read_text("utf-8").rpartition("\n")[0]
-    lines = [json.loads(line) for line in whole.splitlines()]
+    lines = map(json.loads, path.read_text("utf-8").splitlines())
     return {json.dumps(asked): answer for asked, answer in lines}
 
 
