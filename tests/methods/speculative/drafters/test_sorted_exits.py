@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 import torch
 
+from polydec.base.errors import RequestError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
 from polydec.core.rng import Rng
@@ -142,7 +143,8 @@ def dropped_last(self, tokens, real=LMSession.commit_tokens):
 )
 def test_passes_that_are_left_out_or_misplaced_show(monkeypatch, owner, place, fault):
     monkeypatch.setattr(owner, place, fault)
-    with pytest.raises(AssertionError):
+    # A layer that was left out leaves its part of the cache as the memory was: other laws, or NaN.
+    with pytest.raises((AssertionError, RequestError)):
         compare(network(), network())
 
 
