@@ -7,7 +7,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from reprlib import Repr
@@ -285,6 +285,23 @@ def json_value_or_none(text: str) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises RequestError with one sentence where it is none."""
     return parse_object(read_bytes(path), f"file {str(path)!r}")
+
+
+def read_json_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Read JSON files of a folder, each of which holds an object.
+
+    Args:
+        folder: The folder.
+        names: The files' names.
+
+    Returns:
+        What each file holds, by its name; nothing for one that is not there.
+
+    Raises:
+        RequestError: A file cannot be read, or holds something else; one sentence.
+    """
+    paths = {name: folder / name for name in names}
+    return {name: read_json(path) if path.is_file() else {} for name, path in paths.items()}
 
 
 def path_text(value: object, what: str) -> str:

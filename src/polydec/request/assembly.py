@@ -54,8 +54,11 @@ def assemble_loaded_model(
     Raises:
         RequestError: Something cannot be had, or was made for another model.
     """
+    # What was made for an embedded model and lies beside it.
+    own_draft = zoo.default_draft(name)
+    own_table = zoo.default_ngrams(name)
     if draft == "default" and workers > 1:
-        draft = zoo.default_draft(name) or "none"
+        draft = own_draft or "none"
     if workers > 1:
         threads = _half(name, draft, device, threads, workers)
     # A draft model shares its target's tokenizer, so files that were opened are handed on.
@@ -72,7 +75,7 @@ def assemble_loaded_model(
     )
     named = draft != "default"
     if not named:
-        draft = zoo.default_draft(name)
+        draft = own_draft
     # The command line has a word for None.
     if draft == "none":
         draft = None
@@ -84,7 +87,7 @@ def assemble_loaded_model(
         small = _small(draft, named, model, dtype, device, threads, opened)
     # "default" is the table that belongs to the model, where it has one.
     if ngrams == "default":
-        table = zoo.default_ngrams(name)
+        table = own_table
     else:
         table = ngrams
     paths = [*trained, *([] if table is None else [table])]

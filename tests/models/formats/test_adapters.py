@@ -1,6 +1,7 @@
 """Adapters as PEFT writes them: a directory of one is a model's name, and its weights are the sum."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ import polydec
 from polydec.base.errors import FileError
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest
-from polydec.models.formats import adapters
 from polydec.models.sessions import checkpoint, sources
 
 NAMES = ("self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj")
@@ -328,7 +328,12 @@ def test_a_directory_without_weights_or_without_a_base_says_so(base, tmp_path):
     (path / "adapter_model.safetensors").unlink()
     with pytest.raises(FileError, match="safetensors beside it"):
         sources.open_source(str(path))
-    assert adapters.is_adapter_directory(path) and not adapters.is_adapter_directory(base)
     path, _ = write(tmp_path / "far", tmp_path / "nowhere")
     with pytest.raises(FileError, match="nowhere"):
         sources.open_source(str(path))
+
+
+def test_a_whole_checkpoint_counts_before_an_adapter(base, tmp_path):
+    both = shutil.copytree(base, tmp_path / "both")
+    (both / "adapter_config.json").write_text("{}")
+    assert set(sources.open_source(both).weights) == set(sources.open_source(base).weights)

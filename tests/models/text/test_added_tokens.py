@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from polydec.base.errors import PolydecError
-from polydec.models.sessions import sources
+from polydec.models.text import tokenizer_files
 
 CHARACTERS = [*"abcdefgh<>|/_ou", "Ġ"]
 VOCAB = {c: i for i, c in enumerate(CHARACTERS)} | {"ab": 16, "<s>": 17, "</s>": 18, "<t>": 19}
@@ -112,7 +112,7 @@ def test_tokens_are_those_of_transformers(name, own, tmp_path):
     from transformers import AutoTokenizer
 
     path = write(tmp_path, FORMS[name], own)
-    text, _ = sources._open_text(path, {"vocab_size": 64}, {}, 0)
+    text, _ = tokenizer_files.open_tokenizer(path, {"vocab_size": 64}, {}, 0)
     theirs = AutoTokenizer.from_pretrained(path)
     for sample in TEXTS:
         assert list(text.encode(sample, special=False)) == theirs.encode(
@@ -141,5 +141,5 @@ def test_tokens_are_those_of_transformers(name, own, tmp_path):
 def test_what_is_no_token_is_one_sentence(file, content, match, tmp_path):
     path = write(tmp_path, {file: content})
     with pytest.raises(PolydecError, match=match) as error:
-        sources._open_text(path, {"vocab_size": 64}, {}, 0)
+        tokenizer_files.open_tokenizer(path, {"vocab_size": 64}, {}, 0)
     assert len(str(error.value)) <= 300

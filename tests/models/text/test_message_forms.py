@@ -9,8 +9,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordLevel
 
 from polydec.base.errors import RequestError
-from polydec.models.sessions import sources
-from polydec.models.text import message_forms, tool_prompt
+from polydec.models.text import message_forms, tokenizer_files, tool_prompt
 from polydec.models.text.tokenizer import Tokenizer
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -214,12 +213,13 @@ def test_several_templates_are_known_by_name(tmp_path):
     listed = [{"name": n, "template": t} for n, t in (("default", usual), ("tool_use", tooled))]
     config = json.dumps({"chat_template": listed})
     (tmp_path / "tokenizer_config.json").write_text(config)
-    assert sources._chat_templates(tmp_path) is None  # the config's are read with the tokenizer
+    # Those of the config are read with the tokenizer.
+    assert tokenizer_files.read_chat_templates(tmp_path) is None
     folder = tmp_path / "additional_chat_templates"
     folder.mkdir()
     (folder / "tool_use.jinja").write_text(tooled)
     (tmp_path / "chat_template.jinja").write_text(usual)
-    assert sources._chat_templates(tmp_path) == {"default": usual, "tool_use": tooled}
+    assert tokenizer_files.read_chat_templates(tmp_path) == {"default": usual, "tool_use": tooled}
 
 
 def test_forms_are_tried_once():

@@ -90,11 +90,6 @@ class LoraAdapter:
         return out
 
 
-def is_adapter_directory(path: Path) -> bool:
-    """Whether a directory holds an adapter and no full checkpoint."""
-    return (path / CONFIG).is_file() and not (path / "config.json").is_file()
-
-
 def read_lora_adapter(path: Path) -> LoraAdapter:
     """The adapter in a directory.
 

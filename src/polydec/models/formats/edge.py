@@ -13,6 +13,7 @@ from polydec.base.edge import (
     escape_control_characters,
     path_text,
     read_json,
+    read_json_files,
     validate_record,
 )
 from polydec.base.errors import FileError
@@ -25,6 +26,7 @@ __all__ = [
     "own_code",
     "path_text",
     "read_json",
+    "read_json_files",
     "refuse_kernels",
     "report_read_errors",
     "validate_record",

@@ -29,7 +29,7 @@ from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.models.sessions.inserter import BidirectionalInserter
 from polydec.models.sessions.lm import CausalLaw
 from polydec.models.sessions.options import CacheDtype, Compute, Dtype, Quantize, Threads
-from polydec.models.sessions.sources import CheckpointFiles, open_source
+from polydec.models.sessions.sources import CheckpointFiles, open_checkpoint
 from polydec.models.text.tokenizer import Tokenizer
 
 
@@ -159,7 +159,7 @@ def load_bundle(
             (approximate). None: POLYDEC_COMPUTE, else by instruction set.
         cache_dtype: How the native step holds keys and values: "float32", or approximately
             "float16" or "int8". None: POLYDEC_CACHE_DTYPE, else float32.
-        opened: GGUF files that are open already, as `open_source` has them. None: none are.
+        opened: GGUF files that are open already, as `open_checkpoint` has them. None: none are.
 
     Returns:
         The loaded model.
@@ -176,7 +176,7 @@ def load_bundle(
     if threads is not None:
         torch.set_num_threads(threads)
     name = edge.path_text(name, "model")
-    source = open_source(name, opened)
+    source = open_checkpoint(name, {} if opened is None else opened)
     with edge.report_read_errors(f"{name} cannot be loaded"):
         # Published layouts of masked-diffusion models become ours, so that one skeleton runs all of
         # them.
@@ -237,7 +237,7 @@ def load_draft(
             Default "auto".
         device: "cpu" or "cuda". Default "cpu".
         threads: Threads on the CPU, at least 1; None: all cores.
-        opened: GGUF files that are open already, as `open_source` has them. None: none are.
+        opened: GGUF files that are open already, as `open_checkpoint` has them. None: none are.
 
     Returns:
         The loaded model.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -11,32 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from tokenizers import Tokenizer as HFTokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 
 from polydec.base import files
-from polydec.base.caller_warnings import warn_caller
-from polydec.base.edge import read_bytes
 from polydec.base.errors import FileError
 from polydec.models.formats import adapters, edge, fields, zoo
 from polydec.models.formats.gguf import GGUFCheckpoint
 from polydec.models.formats.hub import fetch_hub_checkpoint
 from polydec.models.formats.hub_names import group_gguf_files
 from polydec.models.formats.tensor_files import SharedEmbeddingWeights, open_weights
-from polydec.models.text.added_tokens import merged_settings
-from polydec.models.text.chat_template import MOST, ChatTemplate
+from polydec.models.text.chat_template import ChatTemplate
 from polydec.models.text.gguf_text import generation_defaults, read_text
-from polydec.models.text.tokenizer import Tokenizer, named_templates
+from polydec.models.text.tokenizer import Tokenizer
+from polydec.models.text.tokenizer_files import open_tokenizer
 
 BASES = 4
 """How many checkpoints may stand behind one another by `polydec_base`."""
-TEMPLATES = 64
-"""Chat templates by name that are read at most."""
-BYTES_OF_ID = 8
-"""What a token's embedding takes of a file at least: a vocabulary without a tokenizer is made up,
-and takes far more."""
+CONFIG = "config.json"
+GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -60,8 +52,29 @@ class CheckpointFiles:
     generation: dict[str, Any]
 
 
-def open_source(
-    name: str | PathLike[str], opened: dict[Path, CheckpointFiles] | None = None
+CheckpointReader = Callable[[Path, dict[Path, CheckpointFiles], int], CheckpointFiles]
+"""Reads one kind of checkpoint: its path, the GGUF files that are open already, and how many
+checkpoints may stand behind it."""
+
+
+def open_source(name: str | PathLike[str]) -> CheckpointFiles:
+    """Open the files of a checkpoint that a user names, as `open_checkpoint` does.
+
+    Args:
+        name: ``zoo:NAME``, a directory, a GGUF file or a Hub id.
+
+    Returns:
+        The files, weights still unread.
+
+    Raises:
+        RequestError: The name is neither a text nor a path.
+        FileError: The checkpoint cannot be found or read.
+    """
+    return open_checkpoint(edge.path_text(name, "model"), {})
+
+
+def open_checkpoint(
+    name: str, opened: dict[Path, CheckpointFiles], bases: int = BASES
 ) -> CheckpointFiles:
     """Open a checkpoint's files.
 
@@ -72,7 +85,8 @@ def open_source(
     Args:
         name: ``zoo:NAME``, a directory, a GGUF file or a Hub id.
         opened: By their paths, GGUF files that are open already; those that are opened here are put
-            into it. None: none are.
+            into it.
+        bases: How many checkpoints may stand behind this one. Default BASES.
 
     Returns:
         The files, weights still unread.
@@ -80,87 +94,9 @@ def open_source(
     Raises:
         FileError: The checkpoint cannot be found or read.
     """
-    return _open(edge.path_text(name, "model"), BASES, {} if opened is None else opened)
-
-
-def _open(name: str, bases: int, opened: dict[Path, CheckpointFiles]) -> CheckpointFiles:
-    path = find_checkpoint(name)
+    path, read_files = _locate_checkpoint(name)
     with edge.report_read_errors(str(path)):
-        if adapters.is_adapter_directory(path):
-            return _open_adapter(path, bases, opened)
-        if not path.is_file():
-            return _open_directory(path, bases, opened)
-        # A large vocabulary takes time to read: the target and its draft model may name the same
-        # file.
-        if path not in opened:
-            opened[path] = _open_gguf(path)
-        # A copy of the tokenizer, since who loads the model writes into it.
-        return replace(opened[path], text=copy(opened[path].text))
-
-
-def _open_gguf(path: Path) -> CheckpointFiles:
-    file = GGUFCheckpoint(path)
-    text = read_text(file)
-    generation = generation_defaults(file, text.eos)
-    edge.validate_record(fields.GenerationConfigFields, generation, str(path))
-    return CheckpointFiles(str(path), file.config, file, text, text.fingerprint, generation)
-
-
-def _open_adapter(path: Path, bases: int, opened: dict[Path, CheckpointFiles]) -> CheckpointFiles:
-    adapter = adapters.read_lora_adapter(path)
-    # The limit ends circles of checkpoints that name each other.
-    if not bases:
-        raise FileError(f"{path}: adapters stand behind one another, more than {BASES} times")
-    base = _open(adapter.base, bases - 1, opened)
-    if isinstance(base.weights, GGUFCheckpoint):
-        raise FileError(
-            f"{path} changes {adapter.base}, a GGUF file, whose blocks stay as they are: name the checkpoint that "
-            f"it was made of in {adapters.CONFIG}"
-        )
-    return replace(base, path=str(path), weights=adapters.LoraMergedWeights(base.weights, adapter))
-
-
-def _open_directory(path: Path, bases: int, opened: dict[Path, CheckpointFiles]) -> CheckpointFiles:
-    at = path / "config.json"
-    config = _json(at)
-    generation = _json(path / "generation_config.json", {})
-    if not isinstance(config.get("model_type"), str):
-        raise FileError(f"{at} names no model_type: it is not the configuration of a model")
-    edge.validate_record(fields.AnyConfigFields, config, str(at))
-    edge.validate_record(fields.TextConfigFields, _text_config(config), str(at))
-    edge.validate_record(
-        fields.GenerationConfigFields, generation, str(path / "generation_config.json")
-    )
-    # Checked before anything reads the files by `transformers`.
-    edge.refuse_kernels(at, config)
-    weights = open_weights(path)
-    # A vocabulary that no tensor bears out would make whoever reads it allocate any amount.
-    size = _text_config(config).get("vocab_size")
-    if (
-        size is not None
-        and size > (longest := fields.longest_tensor_side(weights))
-        and "polydec_base" not in config
-    ):
-        raise FileError(
-            f"{at}: vocab_size is {size}, but no tensor has a side longer than {longest}"
-        )
-    if config.get("polydec_base") is not None:
-        if not bases:
-            raise FileError(
-                f"{at}: polydec_base names a checkpoint that names another, more than {BASES} times"
-            )
-        base = _open(config["polydec_base"], bases - 1, opened)
-        return CheckpointFiles(
-            str(path),
-            config,
-            SharedEmbeddingWeights(weights, base.weights),
-            base.text,
-            base.fingerprint,
-            {**base.generation, **generation},
-        )
-    stored = sum(f.stat().st_size for end in ("safetensors", "bin") for f in path.glob(f"*.{end}"))
-    text, fingerprint = _open_text(path, config, generation, stored)
-    return CheckpointFiles(str(path), config, weights, text, fingerprint, generation)
+        return read_files(path, opened, bases)
 
 
 def find_checkpoint(name: str) -> Path:
@@ -169,25 +105,33 @@ def find_checkpoint(name: str) -> Path:
     Raises:
         FileError: There is none.
     """
+    return _locate_checkpoint(name)[0]
+
+
+def _locate_checkpoint(name: str) -> tuple[Path, CheckpointReader]:
+    """The directory or file of a name, and what reads it."""
     if not name:
         raise FileError("model is empty: give a Hub id, a directory, a GGUF file or zoo:NAME")
     if name.startswith("zoo:"):
-        return zoo.zoo_model_path(name)
-    path = edge.at_home(name)
-    if path.is_dir():
-        if not (path / "config.json").is_file() and not adapters.is_adapter_directory(path):
-            raise FileError(_no_config(name, path))
-        return path
+        path = zoo.zoo_model_path(name)
+    else:
+        path = edge.at_home(name)
+    on_hub = not path.is_dir() and not path.is_file()
+    if on_hub:
+        path = fetch_hub_checkpoint(name)
     if path.is_file():
-        return path  # GGUF says so where it is none
-    folder = fetch_hub_checkpoint(name)
-    if folder.is_file():
-        return folder
-    if not (folder / "config.json").is_file() and not adapters.is_adapter_directory(folder):
-        raise FileError(
-            f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint"
-        )
-    return folder
+        read_files = _read_gguf_file  # it says so where it is none
+    else:
+        told = next((file for file in _DIRECTORY_READERS if (path / file).is_file()), None)
+        if told is None:
+            raise FileError(_no_config_on_hub(name) if on_hub else _no_config(name, path))
+        read_files = _DIRECTORY_READERS[told]
+    return path, read_files
+
+
+def _no_config_on_hub(name: str) -> str:
+    """What is said of a repository without a config.json."""
+    return f"model {name!r} on the Hugging Face Hub has no config.json: it holds no checkpoint"
 
 
 def _no_config(name: str, path: Path) -> str:
@@ -203,117 +147,89 @@ def _no_config(name: str, path: Path) -> str:
     )
 
 
-def _json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    if default is not None and not path.is_file():
-        return default
-    return edge.read_json(path)
+# One reader for each kind of checkpoint
 
 
-def _open_text(
-    path: Path, config: Mapping[str, Any], generation: Mapping[str, Any], stored: int
-) -> tuple[Tokenizer, str]:
-    """The tokenizer of a directory and its fingerprint. stored: bytes of its weights."""
-    # What both files say of special tokens, checked before a tokenizer is made of it.
-    settings = merged_settings(
-        _json(path / "tokenizer_config.json", {}), _json(path / "special_tokens_map.json", {})
-    )
-    edge.validate_record(fields.TokenizerConfig, settings, str(path / "tokenizer_config.json"))
-    template = _chat_templates(path)
-    # generation_config.json knows of further ends, such as that of a turn.
-    eos = generation.get("eos_token_id", _text_config(config).get("eos_token_id"))
-    if eos is None:
-        eos = []
-    elif isinstance(eos, int):
-        eos = [eos]
-    if (path / "tokenizer.json").is_file():
-        text = Tokenizer.from_tokenizer_json(
-            path / "tokenizer.json", settings, added=_added(path), eos=eos, template=template
+def _read_gguf_file(path: Path, opened: dict[Path, CheckpointFiles], bases: int) -> CheckpointFiles:
+    # A large vocabulary takes time to read: the target and its draft model may name the same file.
+    if path not in opened:
+        file = GGUFCheckpoint(path)
+        text = read_text(file)
+        generation = generation_defaults(file, text.eos)
+        edge.validate_record(fields.GenerationConfigFields, generation, str(path))
+        opened[path] = CheckpointFiles(
+            str(path), file.config, file, text, text.fingerprint, generation
         )
-    # Marian has two tokenizers, one for each language; the source's is read.
-    elif (path / "source.spm").is_file():
-        from polydec.models.text.marian_text import marian_tokenizer
+    # A copy of the tokenizer, since who loads the model writes into it.
+    return replace(opened[path], text=copy(opened[path].text))
 
-        tokenizer = marian_tokenizer(path, _json(path / "vocab.json"))
-        text = Tokenizer.from_parts(tokenizer, settings, eos=eos, template=template)
-    elif any(
-        (path / f).is_file() for f in ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+def _read_adapter(path: Path, opened: dict[Path, CheckpointFiles], bases: int) -> CheckpointFiles:
+    adapter = adapters.read_lora_adapter(path)
+    # The limit ends circles of checkpoints that name each other.
+    if not bases:
+        raise FileError(f"{path}: adapters stand behind one another, more than {BASES} times")
+    base = open_checkpoint(adapter.base, opened, bases - 1)
+    if isinstance(base.weights, GGUFCheckpoint):
+        raise FileError(
+            f"{path} changes {adapter.base}, a GGUF file, whose blocks stay as they are: name the checkpoint that "
+            f"it was made of in {adapters.CONFIG}"
+        )
+    return replace(base, path=str(path), weights=adapters.LoraMergedWeights(base.weights, adapter))
+
+
+def _read_directory(path: Path, opened: dict[Path, CheckpointFiles], bases: int) -> CheckpointFiles:
+    config, generation = _read_configs(path)
+    weights = open_weights(path)
+    own = _text_config(config)
+    # A vocabulary that no tensor bears out would make whoever reads it allocate any amount.
+    size = own.get("vocab_size")
+    if (
+        size is not None
+        and size > (longest := fields.longest_tensor_side(weights))
+        and "polydec_base" not in config
     ):
-        from transformers import AutoTokenizer
-
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-            text = Tokenizer.from_parts(
-                tokenizer.backend_tokenizer,
-                {**settings, **tokenizer.special_tokens_map},
-                eos=eos,
-                template=template,
-            )
-        except Exception as e:  # whatever the tokenizer's own code meets
-            why = (
-                edge.own_code(path / "tokenizer_config.json")
-                or edge.own_code(path / "config.json")
-                or edge.first_line(e)
-            )
-            raise FileError(
-                edge.error_sentence(f"{path} has a tokenizer that transformers cannot read ({why})")
-            ) from None
-    else:
-        warn_caller(
-            f"{path} has no tokenizer: prompts are token ids, and texts are written as <id> <id> …"
+        raise FileError(
+            f"{path / CONFIG}: vocab_size is {size}, but no tensor has a side longer than {longest}"
         )
-        size = _text_config(config).get("vocab_size")
-        if size is None:
-            raise FileError(f"{path} has no tokenizer, and its config.json no vocab_size")
-        if size * BYTES_OF_ID > stored:
-            raise FileError(
-                f"{path} has no tokenizer, and its config.json says vocab_size {size}: its weights take {stored} bytes, "
-                f"less than the {BYTES_OF_ID} that an embedding takes at least"
-            )
-        # A made-up vocabulary: token i is written "<i>".
-        tokenizer = HFTokenizer(WordLevel({f"<{i}>": i for i in range(size)}))
-        tokenizer.pre_tokenizer = WhitespaceSplit()
-        return Tokenizer(tokenizer, eos=eos), ""
-    # Configs often name one end of an answer only, and the tokenizer another.
-    text.eos |= _own_end(text, _text_config(config).get("vocab_size"))
-    return text, text.fingerprint
-
-
-def _own_end(text: Tokenizer, size: int | None) -> frozenset[int]:
-    """The token that the tokenizer itself calls the end of a text, where the model, of so many
-    tokens, knows it."""
-    name = text.names.get("eos_token")
-    if name is None:
-        end = None
+    if config.get("polydec_base") is None:
+        ends = ("safetensors", "bin")
+        stored = sum(file.stat().st_size for end in ends for file in path.glob(f"*.{end}"))
+        text, fingerprint = open_tokenizer(path, own, generation, stored)
     else:
-        end = text.tokenizer.token_to_id(name)
-    return frozenset(() if end is None or (size is not None and end >= size) else (end,))
+        if not bases:
+            raise FileError(
+                f"{path / CONFIG}: polydec_base names a checkpoint that names another, more than {BASES} times"
+            )
+        base = open_checkpoint(config["polydec_base"], opened, bases - 1)
+        weights = SharedEmbeddingWeights(weights, base.weights)
+        text = base.text
+        fingerprint = base.fingerprint
+        generation = {**base.generation, **generation}
+    return CheckpointFiles(str(path), config, weights, text, fingerprint, generation)
 
 
-def _added(path: Path) -> dict[str, int]:
-    """Tokens with their ids, of an added_tokens.json."""
-    at = path / "added_tokens.json"
-    return edge.validate_record(fields.AddedTokens, {"tokens": _json(at, {})}, str(at)).tokens
+def _read_configs(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What config.json and generation_config.json hold, checked."""
+    said = edge.read_json_files(path, (CONFIG, GENERATION))
+    config = said[CONFIG]
+    generation = said[GENERATION]
+    at = path / CONFIG
+    if not isinstance(config.get("model_type"), str):
+        raise FileError(f"{at} names no model_type: it is not the configuration of a model")
+    edge.validate_record(fields.AnyConfigFields, config, str(at))
+    edge.validate_record(fields.TextConfigFields, _text_config(config), str(at))
+    edge.validate_record(fields.GenerationConfigFields, generation, str(path / GENERATION))
+    # Checked before anything reads the files by `transformers`.
+    edge.refuse_kernels(at, config)
+    return config, generation
 
 
-def _chat_templates(path: Path) -> dict[str, str] | None:
-    """Chat templates in files of their own, by name; None: there are none."""
-    found = {
-        at.stem: at
-        for at in sorted((path / "additional_chat_templates").glob("*.jinja"))[:TEMPLATES]
-    }
-    if (at := path / "chat_template.jinja").is_file():
-        found = {"default": at, **found}
-    if found:
-        return {name: _template_text(at) for name, at in found.items()}
-    if (at := path / "chat_template.json").is_file():
-        content = edge.validate_record(fields.TokenizerConfig, _json(at), str(at)).model_dump()
-        return named_templates(content["chat_template"])
-    return None
-
-
-def _template_text(at: Path) -> str:
-    with edge.report_read_errors(str(at)):
-        return read_bytes(at, MOST).decode("utf-8")
+_DIRECTORY_READERS: Mapping[str, CheckpointReader] = {
+    CONFIG: _read_directory,
+    adapters.CONFIG: _read_adapter,
+}
+"""By the file that tells what a directory holds, what reads it; the first one that is there counts."""
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -392,12 +308,12 @@ def save_checkpoint(
     # Copies: safetensors refuses tensors that share memory, such as tied embeddings.
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
     replace_file("model.safetensors", lambda part: save_file(tensors, part, {"format": "pt"}))
-    put_json("config.json", config)
+    put_json(CONFIG, config)
     if text is not None and text.eos:
         eos = {"eos_token_id": sorted(text.eos)}
     else:
         eos = {}
-    put_json("generation_config.json", {**eos, **(generation or {})})
+    put_json(GENERATION, {**eos, **(generation or {})})
     if text is not None:
         replace_file("tokenizer.json", lambda part: text.tokenizer.save(str(part)))
         put_json(
