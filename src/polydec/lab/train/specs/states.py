@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Annotated
 
 from polydec.base import plugins
@@ -27,6 +24,31 @@ SOME = ("tokens", "every", "start", "copies", "layers", "enters")
 """Fields that mean nothing to some kinds."""
 
 ENTRY = "polydec.lab.train.states:train_states"
+KIND_NAMES = {
+    "eagle": (
+        "eagle",
+        "eagle-3",
+        "eagle-3-narrow",
+        "chimera",
+        "falcon",
+        "longspec",
+        "eagle-published",
+        "eagle-3-published",
+    ),
+    "heads": (
+        "medusa",
+        "hydra",
+        "hydra++",
+        "hydra++-deep",
+        "hydra++-own",
+        "clover",
+        "medusa-published",
+    ),
+    "probes": ("ppd", "hidden-transfer", "lud", "mtp"),
+}
+"""By command the kinds that suit it; `kinds/` has all of them. They stand here as well, since its
+modules load torch, which a list of flags does not need."""
+OWN_KINDS = tuple(name for names in KIND_NAMES.values() for name in names)
 KIND_HELPS = {
     "eagle": "eagle, eagle-3, eagle-3-narrow, chimera, falcon, longspec; for vLLM and SGLang "
     "eagle-published, eagle-3-published",
@@ -34,17 +56,7 @@ KIND_HELPS = {
     "vocabulary matrix each), clover; for vLLM medusa-published",
     "probes": "ppd, hidden-transfer, lud or mtp",
 }
-"""What each command says of the kinds that suit it."""
-KIND_FILES = Path(__file__).parents[1] / "kinds"
-
-
-@cache
-def drafter_kind_names() -> tuple[str, ...]:
-    """Names of all kinds, those of other packages behind ours."""
-    # Read from the files' text: the modules load torch, which a list of flags does not need.
-    texts = [file.read_text("utf-8") for file in sorted(KIND_FILES.glob("*.py"))]
-    own = [name for text in texts for name in re.findall(r'"(\S+)": DrafterKind\(', text)]
-    return (*own, *plugins.plugin_packages("students", own))
+"""What each command says of these."""
 
 
 def kind_help(command: str) -> str:
@@ -54,11 +66,10 @@ def kind_help(command: str) -> str:
         command: "eagle", "heads" or "probes".
 
     Returns:
-        The kinds that suit the command, and those that no command speaks of.
+        The kinds that suit the command, and those that other packages bring.
     """
-    spoken_of = set(re.findall(r"[\w+-]+", " ".join(KIND_HELPS.values())))
-    others = [name for name in drafter_kind_names() if name not in spoken_of]
-    return "; ".join([KIND_HELPS[command], *([", ".join(others)] if others else [])])
+    brought = plugins.plugin_packages("students", OWN_KINDS)
+    return "; ".join([KIND_HELPS[command], *([", ".join(brought)] if brought else [])])
 
 
 @dataclass(frozen=True)
