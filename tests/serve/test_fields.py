@@ -309,6 +309,7 @@ def test_members_that_nobody_knows_are_refused_or_ignored(lm, path, body, says):
         ({"type": "json_schema", "name": "x"}, "text.format has no schema"),
         ({"type": "object"}, "text.format.type is 'object'"),
         ({"type": "json_object", "schema": 5}, "text.format has no schema"),
+        ("json", "text.format is 'json': it must be an object"),
     ],
 )
 def test_what_is_wrong_with_a_format_of_texts_is_said_by_its_name(lm, form, says):

@@ -60,6 +60,28 @@ FORMATS = {"text": (), "json_object": ("schema",), "json_schema": ("json_schema"
 """The types of `response_format`, and what each holds beside its type."""
 
 
+@dataclass(frozen=True)
+class FormatField:
+    """What a client calls its `response_format`, under which name a body holds it here.
+
+    Attributes:
+        name: Path of the format in what the client wrote.
+        schema: Path of the object in which a schema lies, where the type is json_schema.
+    """
+
+    name: str
+    schema: str
+
+    def client_path(self, field: str) -> str:
+        """What the client calls a field of a body."""
+        return self.name if field == "response_format" else field
+
+
+RESPONSE_FORMAT = FormatField("response_format", "response_format.json_schema")
+TEXT_FORMAT = FormatField("text.format", "text.format")
+"""Of /v1/responses: its schema lies beside the type."""
+
+
 @dataclass(frozen=True, eq=False)
 class PrecompiledConstraint:
     """A constraint with the language that was compiled when the request was read.
@@ -95,12 +117,15 @@ class PrecompiledConstraint:
         return self.constraint.token_language(vocab, ends)
 
 
-def read_request_constraint(body: RequestBody, model: LoadedModel) -> OutputConstraint | None:
+def read_request_constraint(
+    body: RequestBody, model: LoadedModel, form: FormatField = RESPONSE_FORMAT
+) -> OutputConstraint | None:
     """Read the constraint of a request.
 
     Args:
         body: Body of the request, from which the fields are taken.
         model: The model that is to answer.
+        form: What the client calls the body's `response_format`. Default: by that name.
 
     Returns:
         The constraint; None where the request has none.
@@ -112,18 +137,24 @@ def read_request_constraint(body: RequestBody, model: LoadedModel) -> OutputCons
     asked = {
         name: read
         for name, value in [(name, body.take_field(name)) for name in FIELDS]
-        if value is not None and (read := _read(name, value, body))
+        if value is not None and (read := _read(name, value, body, form))
     }
+    paths = [form.client_path(name) for name in asked]
     if len(asked) > 1:
         raise RefusalError(
-            f"{' and '.join(asked)} are both given: an answer has one constraint",
-            param=next(iter(asked)),
+            f"{' and '.join(paths)} are both given: an answer has one constraint",
+            param=_parameter(paths[0]),
         )
     # There is one entry or none.
     for name, value in asked.items():
         body.constraint_field = name
-        return compile_field_constraint(name, lambda value=value: constraint_of(value), model)
+        return compile_field_constraint(paths[0], lambda value=value: constraint_of(value), model)
     return None
+
+
+def _parameter(path: str) -> str:
+    """The field of a request in which a path lies."""
+    return path.partition(".")[0]
 
 
 def compile_field_constraint(
@@ -132,7 +163,7 @@ def compile_field_constraint(
     """Compile the constraint of a field, so that what is wrong with it is said of this field.
 
     Args:
-        name: Name of the field.
+        name: Path of the field.
         make: Makes the constraint; None from it means that there is none.
         model: The model that is to answer.
 
@@ -159,20 +190,27 @@ def compile_field_constraint(
             )
     except WorkerBusyError as error:
         raise RefusalError(
-            f"{name}: {error}", status=503, param=name, code="queue_full", retry=SOON
+            f"{name}: {error}",
+            status=503,
+            param=_parameter(name),
+            code="queue_full",
+            retry=SOON,
         ) from None
     except PolydecError as error:
-        raise RefusalError(f"{name}: {error}", param=name) from None
+        raise RefusalError(f"{name}: {error}", param=_parameter(name)) from None
 
 
-def _read(name: str, value: Any, body: RequestBody) -> dict[str, Any]:
+def _read(name: str, value: Any, body: RequestBody, form: FormatField) -> dict[str, Any]:
     """What a field asks for, by our names; nothing where it asks for text."""
     if name in GUIDED:
         return {GUIDED[name]: value}
     if name == "grammar":
         return _gbnf(value)
     if not isinstance(value, Mapping):
-        raise RefusalError(f"{name} is {short_repr(value)}: it must be an object", param=name)
+        path = form.client_path(name)
+        raise RefusalError(
+            f"{path} is {short_repr(value)}: it must be an object", param=_parameter(path)
+        )
     if name == "constraint":
         # The name of the kind is the member's own name.
         if len(value) != 1:
@@ -186,7 +224,7 @@ def _read(name: str, value: Any, body: RequestBody) -> dict[str, Any]:
         return {
             STRUCTURED[key]: x for key, x in value.items() if key in STRUCTURED and x is not None
         }
-    return _format(value, body)
+    return _format(value, body, form)
 
 
 def _gbnf(value: Any) -> dict[str, Any]:
@@ -199,7 +237,7 @@ def _gbnf(value: Any) -> dict[str, Any]:
         raise RefusalError(f"grammar: {error}", param="grammar") from None
 
 
-def _format(value: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
+def _format(value: Mapping[str, Any], body: RequestBody, form: FormatField) -> dict[str, Any]:
     """The constraint in OpenAI's or llama.cpp's response_format.
 
     OpenAI has {"type": "text"}, {"type": "json_object"} and {"type": "json_schema", "json_schema":
@@ -208,10 +246,10 @@ def _format(value: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
     kind = value.get("type")
     if kind not in FORMATS:
         raise RefusalError(
-            f"response_format.type is {short_repr(kind)}: it must be text, json_object or json_schema",
-            param="response_format",
+            f"{form.name}.type is {short_repr(kind)}: it must be text, json_object or json_schema",
+            param=_parameter(form.name),
         )
-    body.refuse_members("response_format", value, ("type", *FORMATS[kind]))
+    body.refuse_members(form.name, value, ("type", *FORMATS[kind]))
     if kind == "text":
         return {}
     if kind == "json_object":
@@ -228,14 +266,14 @@ def _format(value: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
         return {"json_object": True}
     if not isinstance(held, Mapping) or not isinstance(schema, Mapping):
         if kind == "json_object":
-            where = "response_format"
+            where = form.name
         else:
-            where = "response_format.json_schema"
+            where = form.schema
         raise RefusalError(
             f"{where} has no schema: it must hold a JSON schema by that name",
-            param="response_format",
+            param=_parameter(where),
         )
     if kind == "json_schema":
         known = ("name", "description", "schema", "strict")
-        body.refuse_members("response_format.json_schema", held, known)
+        body.refuse_members(form.schema, held, known)
     return {"json_schema": schema}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from polydec.api import Ask, Completion, LoadedModel, Piece
 from polydec.base.options import short_repr
-from polydec.laws.constraints.protocols import OutputConstraint
 from polydec.laws.shapers.sampling import Sampling
 from polydec.request.fields import ALTERNATIVES
 from polydec.request.tool_calls import (
@@ -20,7 +18,12 @@ from polydec.request.tool_calls import (
     read_calls,
 )
 from polydec.serve.body import RequestBody, ResponseOptions, read_ask_fields, read_max_tokens
-from polydec.serve.constrained import read_request_constraint
+from polydec.serve.constrained import (
+    RESPONSE_FORMAT,
+    TEXT_FORMAT,
+    FormatField,
+    read_request_constraint,
+)
 from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import LazyRows, json_pieces
 from polydec.serve.reasoning import ThoughtStream, may_think, read_reasoning
@@ -82,7 +85,7 @@ class ResponsesReader:
             RefusalError: Something cannot be honoured.
             RequestError: A value is out of its range.
         """
-        constraint = _text_constraint(body, model)
+        constraint = read_request_constraint(body, model, _name_format(body))
         no_ending(body)
         fields: dict[str, Any] = {
             **read_ask_fields(body, model, method, seed),
@@ -175,33 +178,9 @@ class ResponsesReader:
         return earlier
 
 
-_FORMAT_NAME = re.compile(r"\bresponse_format(?:\.json_schema)?\b")
-
-
-def _text_constraint(body: RequestBody, model: LoadedModel) -> OutputConstraint | None:
-    """The constraint of a request. What is wrong with `text.format` is said of this name."""
-    if not _format(body):
-        return read_request_constraint(body, model)
-    known = len(body.ignored)
-    try:
-        constraint = read_request_constraint(body, model)
-    except RefusalError as refusal:
-        if refusal.param != "response_format":
-            raise
-        raise RefusalError(
-            # Once: the rest of the sentence may quote what the client wrote.
-            _FORMAT_NAME.sub("text.format", str(refusal), count=1),
-            status=refusal.status,
-            param="text",
-            code=refusal.code,
-            retry=refusal.retry,
-        ) from None
-    body.ignored[known:] = [_FORMAT_NAME.sub("text.format", x, 1) for x in body.ignored[known:]]
-    return constraint
-
-
-def _format(body: RequestBody) -> bool:
-    """`text` holds what is `response_format` elsewhere, one level less deep; it is put under that name, if it is there."""
+def _name_format(body: RequestBody) -> FormatField:
+    """What the client calls the format of its answer. `text` holds what is `response_format` elsewhere, one level less deep;
+    it is put under that name, if it is there."""
     form_asked = body.mapping_field("text")
     body.refuse_members("text", form_asked, ("format", "verbosity"))
     if form_asked.get("verbosity") not in (None, "medium"):
@@ -216,9 +195,10 @@ def _format(body: RequestBody) -> bool:
             "type": "json_schema",
             "json_schema": {k: v for k, v in form.items() if k != "type"},
         }
-    if form is not None:
-        body.put_field("response_format", form)
-    return form is not None
+    if form is None:
+        return RESPONSE_FORMAT
+    body.put_field(RESPONSE_FORMAT.name, form)
+    return TEXT_FORMAT
 
 
 def read_input(body: RequestBody, value: Any) -> list[Mapping[str, Any]]:
