@@ -255,6 +255,73 @@ def read_artefact_tensor(
     return t
 
 
+def read_float_tensor(
+    tensors: Mapping[str, Tensor], kind: ArtefactKind, name: str, *shape: int
+) -> Tensor:
+    """Read one tensor in fp32.
+
+    Args:
+        tensors: As for `read_artefact_tensor`.
+        kind: As for `read_artefact_tensor`.
+        name: As for `read_artefact_tensor`.
+        shape: As for `read_artefact_tensor`, a side each.
+
+    Returns:
+        The tensor; all its numbers are finite.
+
+    Raises:
+        FileError: As for `read_artefact_tensor`.
+    """
+    return read_artefact_tensor(tensors, kind, name, shape).float()
+
+
+def read_float_tensors(
+    tensors: Mapping[str, Tensor],
+    kind: ArtefactKind,
+    shapes: Mapping[str, tuple[int, ...]],
+    prefix: str = "",
+) -> dict[str, Tensor]:
+    """Read tensors in fp32.
+
+    Args:
+        tensors: As for `read_artefact_tensor`.
+        kind: As for `read_artefact_tensor`.
+        shapes: Of each tensor its shape, by its name.
+        prefix: What their names begin with in the file. Default "".
+
+    Returns:
+        The tensors by their names in `shapes`.
+
+    Raises:
+        FileError: As for `read_artefact_tensor`.
+    """
+    return {
+        name: read_float_tensor(tensors, kind, prefix + name, *shape)
+        for name, shape in shapes.items()
+    }
+
+
+def read_float_layer(
+    tensors: Mapping[str, Tensor], kind: ArtefactKind, name: str, *shape: int
+) -> tuple[Tensor, Tensor]:
+    """Read a layer in fp32.
+
+    Args:
+        tensors: As for `read_artefact_tensor`.
+        kind: As for `read_artefact_tensor`.
+        name: What the names of its tensors begin with, without the dot.
+        shape: Sides of its weight, the numbers that it gives first.
+
+    Returns:
+        Its weight, and its bias, of as many numbers as it gives.
+
+    Raises:
+        FileError: As for `read_artefact_tensor`.
+    """
+    weight = read_float_tensor(tensors, kind, f"{name}.weight", *shape)
+    return weight, read_float_tensor(tensors, kind, f"{name}.bias", shape[0])
+
+
 def token_ids(
     tensors: Mapping[str, Tensor], kind: ArtefactKind, name: str, count: int, vocab: int
 ) -> Tensor:

@@ -127,8 +127,5 @@ def read_head(
         FileError: A tensor is missing, damaged or of another shape.
     """
     shapes = {"weight": (width, inputs), "bias": (width,), "skip": (width, inputs)}
-    weight, bias, skip = (
-        artefact.read_artefact_tensor(t, kind, name + part, shape).float()
-        for part, shape in shapes.items()
-    )
+    weight, bias, skip = artefact.read_float_tensors(t, kind, shapes, name).values()
     return weight, bias, skip

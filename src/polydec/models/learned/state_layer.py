@@ -222,10 +222,9 @@ def read_state_layer(
         raise FileError(
             f"heads is {c.heads}, kv_heads {c.kv_heads}: they must divide the width {width}"
         )
-    tensors = {
-        name: artefact.read_artefact_tensor(t, kind, at + name, shape).float()
-        for name, shape in state_layer_shapes(width, c.heads, c.kv_heads, c.inner, wide).items()
-    }
+    tensors = artefact.read_float_tensors(
+        t, kind, state_layer_shapes(width, c.heads, c.kv_heads, c.inner, wide), at
+    )
     return StateLayer(tensors, c.heads, c.kv_heads, c.theta)
 
 

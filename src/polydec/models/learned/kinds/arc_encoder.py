@@ -270,9 +270,6 @@ def load(path: str | Path) -> ArcEncoder:
         # Sizes are checked before any shape is made of them.
         skeleton = LlamaLayers(c.width, c.layers, c.heads, c.kv_heads, c.inner, c.theta, c.eps)
         s = ArcEncoderSizes(c.vocab_size, c.chunk, skeleton, c.bottleneck, c.target)
-        tensors = {
-            name: artefact.read_artefact_tensor(t, KIND, name, shape).float()
-            for name, shape in (s.encoder_shapes | s.decoder_shapes).items()
-        }
+        tensors = artefact.read_float_tensors(t, KIND, s.encoder_shapes | s.decoder_shapes)
         vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
         return ArcEncoder(vocab, s, c.factor, PassageMarks(c.opening, c.closing), tensors)

@@ -162,10 +162,7 @@ def load(path: str | Path) -> BlockDrafter:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(BlockDrafterFields, config, artefact.CONFIG)
         shape = T5Shape(c.vocab_size, c.width, c.head, c.inner, c.first, c.layers)
-        whole = {
-            name: artefact.read_artefact_tensor(tensors, KIND, name, size).float()
-            for name, size in t5_tensor_shapes(shape).items()
-        }
+        whole = artefact.read_float_tensors(tensors, KIND, t5_tensor_shapes(shape))
         return BlockDrafter(
             TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer), shape, c.block, whole
         )

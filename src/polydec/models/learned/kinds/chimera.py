@@ -219,13 +219,10 @@ def load(path: str | Path) -> ChimeraModel:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(EagleFields, config, artefact.CONFIG)
         H = c.width
-        weight, project = (
-            artefact.read_artefact_tensor(t, KIND, f"trigram.{name}", shape).float()
-            for name, shape in (("weight", (3 * H, 3 * H)), ("project", (H, 3 * H)))
-        )
+        weight = artefact.read_float_tensor(t, KIND, "trigram.weight", 3 * H, 3 * H)
+        project = artefact.read_float_tensor(t, KIND, "trigram.project", H, 3 * H)
         heads = [
-            artefact.read_artefact_tensor(t, KIND, f"{k}.head", (H, 2 * H)).float()
-            for k in range(len(c.rates))
+            artefact.read_float_tensor(t, KIND, f"{k}.head", H, 2 * H) for k in range(len(c.rates))
         ]
         return ChimeraModel(
             (weight, project),

@@ -272,9 +272,6 @@ def load(path: str | Path) -> ChunkEncoder:
             c.policy_width, c.policy_layers, c.policy_heads, c.policy_places
         )
         s = ChunkEncoderSizes(c.vocab_size, c.chunk, encoder, policy, c.target)
-        tensors = {
-            name: artefact.read_artefact_tensor(t, KIND, name, shape).float()
-            for name, shape in s.shapes.items()
-        }
+        tensors = artefact.read_float_tensors(t, KIND, s.shapes)
         vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
         return ChunkEncoder(vocab, s, PassageMarks(c.opening, c.closing), tensors)

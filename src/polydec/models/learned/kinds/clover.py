@@ -233,7 +233,7 @@ def load(path: str | Path) -> CloverModel:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(CloverFields, config, artefact.CONFIG)
         query, key, value = (
-            artefact.read_artefact_tensor(t, KIND, f"attend.{name}", (c.width, c.width)).float()
+            artefact.read_float_tensor(t, KIND, f"attend.{name}", c.width, c.width)
             for name in "qkv"
         )
         out = (

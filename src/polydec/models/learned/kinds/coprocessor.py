@@ -187,9 +187,6 @@ def load(path: str | Path) -> CacheCoprocessor:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(CoprocessorFields, config, artefact.CONFIG)
         s = LlamaLayers(c.width, c.layers, c.heads, c.kv_heads, c.inner, c.theta, c.eps)
-        soft = artefact.read_artefact_tensor(t, KIND, "soft", (c.count, c.width)).float()
-        tensors = {
-            name: artefact.read_artefact_tensor(t, KIND, name, shape).float()
-            for name, shape in s.shapes.items()
-        }
+        soft = artefact.read_float_tensor(t, KIND, "soft", c.count, c.width)
+        tensors = artefact.read_float_tensors(t, KIND, s.shapes)
         return CacheCoprocessor(s, soft, tensors)

@@ -192,9 +192,7 @@ def load(path: str | Path) -> EagleModel:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(EagleFields, config, artefact.CONFIG)
-        fuse_H2 = artefact.read_artefact_tensor(
-            t, KIND, "fuse.weight", (c.width, 2 * c.width)
-        ).float()
+        fuse_H2 = artefact.read_float_tensor(t, KIND, "fuse.weight", c.width, 2 * c.width)
         return EagleModel(
             fuse_H2,
             state_stack.read_state_layers(c.layer, t, KIND, c.width),

@@ -260,13 +260,11 @@ def load(path: str | Path) -> Eagle3Model:
         # The head knows fewer tokens than the target, by ids that the file lists.
         own = DraftVocabularyHead(
             token_C,
-            artefact.read_artefact_tensor(t, KIND, "head.weight", (c.tokens, c.width)).float(),
-            artefact.read_artefact_tensor(t, KIND, "norm.weight", (c.width,)).float(),
+            artefact.read_float_tensor(t, KIND, "head.weight", c.tokens, c.width),
+            artefact.read_float_tensor(t, KIND, "norm.weight", c.width),
         )
         return Eagle3Model(
-            artefact.read_artefact_tensor(
-                t, KIND, "fuse.weight", (c.width, len(c.depths) * c.width)
-            ).float(),
+            artefact.read_float_tensor(t, KIND, "fuse.weight", c.width, len(c.depths) * c.width),
             tuple(c.depths),
             state_layer.read_state_layer(c.layer, t, KIND, c.width, 2 * c.width),
             own,

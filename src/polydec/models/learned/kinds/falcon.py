@@ -351,10 +351,7 @@ def load(path: str | Path) -> FalconModel:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(FalconFields, config, artefact.CONFIG)
-        lstm = {
-            name: artefact.read_artefact_tensor(t, KIND, name, shape).float()
-            for name, shape in lstm_tensor_shapes(c.width).items()
-        }
+        lstm = artefact.read_float_tensors(t, KIND, lstm_tensor_shapes(c.width))
         return FalconModel(
             lstm,
             state_layer.read_state_layer(c.layer, t, KIND, c.width),

@@ -138,23 +138,8 @@ def load(path: str | Path) -> ConfidenceFilter:
         c = edge.validate_record(FilterFields, config, artefact.CONFIG)
         # Older files name no size: hidden units were as many as positions.
         hidden = c.hidden or c.block
-
-        def load_layer(i: int, into: int, out: int) -> tuple[Tensor, Tensor]:
-            """Read the weight and the bias of a layer.
-
-            Args:
-                i: Index of the layer, 0 or 1.
-                into: Numbers that it reads.
-                out: Numbers that it gives.
-
-            Returns:
-                Weight ``[out, into]`` and bias ``[out]`` in fp32.
-            """
-            return (
-                artefact.read_artefact_tensor(t, KIND, f"{i}.weight", (out, into)).float(),
-                artefact.read_artefact_tensor(t, KIND, f"{i}.bias", (out,)).float(),
-            )
-
-        return ConfidenceFilter(
-            (load_layer(0, c.block, hidden), load_layer(1, hidden, c.block)), c.written
+        layers = (
+            artefact.read_float_layer(t, KIND, "0", hidden, c.block),
+            artefact.read_float_layer(t, KIND, "1", c.block, hidden),
         )
+        return ConfidenceFilter(layers, c.written)

@@ -240,10 +240,9 @@ def load(path: str | Path) -> DraftHeads:
             layer = None
         else:
             layer = state_layer.read_state_layer(c.layer, t, KIND, c.width)
-        matrix = (c.vocab_size, c.width)
         if c.own:
             own_VH = [
-                artefact.read_artefact_tensor(t, KIND, f"{k}.own", matrix).float()
+                artefact.read_float_tensor(t, KIND, f"{k}.own", c.vocab_size, c.width)
                 for k in range(len(sizes))
             ]
         else:
@@ -258,12 +257,10 @@ def load(path: str | Path) -> DraftHeads:
             own_VH,
             [
                 # Files have either no further blocks or as many for each head.
-                [_block(t, f"{k}.more.{i}.", c.width) for i in range(c.blocks - 1)]
+                [
+                    artefact.read_float_layer(t, KIND, f"{k}.more.{i}", c.width, c.width)
+                    for i in range(c.blocks - 1)
+                ]
                 for k in range(len(sizes) if c.blocks > 1 else 0)
             ],
         )
-
-
-def _block(t: Mapping[str, Tensor], name: str, width: int) -> Block:
-    weight = artefact.read_artefact_tensor(t, KIND, name + "weight", (width, width)).float()
-    return weight, artefact.read_artefact_tensor(t, KIND, name + "bias", (width,)).float()

@@ -196,9 +196,6 @@ def load(path: str | Path) -> MergedTokenMaker:
         c = edge.validate_record(HypernetworkFields, config, artefact.CONFIG)
         encoder = BidirectionalEncoder(c.width, c.layers, c.heads, c.longest)
         s = HypernetworkSizes(c.longest, encoder, c.target)
-        tensors = {
-            name: artefact.read_artefact_tensor(t, KIND, name, shape).float()
-            for name, shape in s.tensor_shapes.items()
-        }
+        tensors = artefact.read_float_tensors(t, KIND, s.tensor_shapes)
         vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
         return MergedTokenMaker(vocab, s, tensors)

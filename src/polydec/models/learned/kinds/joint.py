@@ -223,9 +223,9 @@ def load(path: str | Path) -> JointSamplerLayer:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(JointFields, config, artefact.CONFIG)
         H = c.width
-        fuse_H2 = artefact.read_artefact_tensor(t, KIND, "fuse.weight", (H, 2 * H)).float()
+        fuse_H2 = artefact.read_float_tensor(t, KIND, "fuse.weight", H, 2 * H)
         token_H, state_H, out_H = (
-            artefact.read_artefact_tensor(t, KIND, f"{name}.weight", (H,)).float()
+            artefact.read_float_tensor(t, KIND, f"{name}.weight", H)
             for name in ("token", "state", "out")
         )
         layer = state_layer.read_state_layer(c.layer, t, KIND, H)

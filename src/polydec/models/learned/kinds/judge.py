@@ -103,7 +103,7 @@ def load(path: str | Path) -> JudgeProbe:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(JudgeFields, config, artefact.CONFIG)
         return JudgeProbe(
-            artefact.read_artefact_tensor(t, KIND, "weight", (c.width,)).float(),
-            artefact.read_artefact_tensor(t, KIND, "bias", ()).float(),
+            artefact.read_float_tensor(t, KIND, "weight", c.width),
+            artefact.read_float_tensor(t, KIND, "bias"),
             TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer),
         )

@@ -362,8 +362,5 @@ def load(path: str | Path) -> LongSpec:
         sizes = LongSpecSizes(
             c.width, c.layer.heads, c.layer.kv_heads, c.head, c.layer.inner, c.layer.theta
         )
-        tensors = {
-            name: artefact.read_artefact_tensor(t, KIND, f"layer.{name}", shape).float()
-            for name, shape in sizes.shapes.items()
-        }
+        tensors = artefact.read_float_tensors(t, KIND, sizes.shapes, "layer.")
         return LongSpec(tensors, sizes, c.window, artefact.vocab_of(c), c.rates, c.share)

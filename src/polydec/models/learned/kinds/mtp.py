@@ -196,23 +196,11 @@ def load(path: str | Path) -> MtpModel:
             "down": (c.inner, H),
         }
 
-        def read_tensor(name: str, *shape: int) -> Tensor:
-            """Read a tensor in fp32.
-
-            Args:
-                name: Name of the tensor.
-                shape: Shape that it must have.
-
-            Returns:
-                The tensor.
-            """
-            return artefact.read_artefact_tensor(t, KIND, name, shape).float()
-
         layers = [
             {
                 place: (
-                    read_tensor(f"layers.{i}.{place}.a", R, into),
-                    read_tensor(f"layers.{i}.{place}.b", out, R),
+                    artefact.read_float_tensor(t, KIND, f"layers.{i}.{place}.a", R, into),
+                    artefact.read_float_tensor(t, KIND, f"layers.{i}.{place}.b", out, R),
                 )
                 # Each matrix is a product of two thin ones, in and out of the rank.
                 for place, (into, out) in sizes.items()
@@ -221,12 +209,14 @@ def load(path: str | Path) -> MtpModel:
         ]
         sampler = [
             # The first block reads token and state, 2 H numbers, the second H.
-            read_tensor(f"sampler.{k}.{part}", *((H, (2 - k) * H) if part == "weight" else (H,)))
+            artefact.read_float_tensor(
+                t, KIND, f"sampler.{k}.{part}", *((H, (2 - k) * H) if part == "weight" else (H,))
+            )
             for k in range(2)
             for part in PARTS
         ]
         return MtpModel(
-            read_tensor("masks", len(c.rates), H),
+            artefact.read_float_tensor(t, KIND, "masks", len(c.rates), H),
             GatedAdapter(layers) if layers else None,
             sampler,
             artefact.vocab_of(c),

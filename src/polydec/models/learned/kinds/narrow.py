@@ -313,13 +313,13 @@ def load(path: str | Path) -> UnboundNarrowEagle:
             artefact.token_ids(t, KIND, "head.tokens", c.tokens, c.vocab_size),
             # No rows yet: `bound` puts the head here.
             torch.empty(0, H),
-            artefact.read_artefact_tensor(t, KIND, "norm.weight", (H,)).float(),
+            artefact.read_float_tensor(t, KIND, "norm.weight", H),
         )
         layer = NarrowLayer(
-            artefact.read_artefact_tensor(t, KIND, "join.weight", (H, 2 * H)).float(),
+            artefact.read_float_tensor(t, KIND, "join.weight", H, 2 * H),
             state_layer.read_state_layer(c.layer, t, KIND, H),
         )
-        fuse_HD = artefact.read_artefact_tensor(t, KIND, "fuse.weight", (H, D * H)).float()
+        fuse_HD = artefact.read_float_tensor(t, KIND, "fuse.weight", H, D * H)
         return UnboundNarrowEagle(
             Eagle3Model(
                 fuse_HD, tuple(c.depths), layer, own, artefact.vocab_of(c), c.rates, c.share

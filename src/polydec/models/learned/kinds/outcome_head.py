@@ -206,20 +206,10 @@ def load(path: str | Path) -> OutcomeHead:
     config, t = artefact.read_artefact_files(edge.at_home(path), KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(OutcomeHeadFields, config, artefact.CONFIG)
-
-        def read_tensor(name: str, *shape: int) -> Tensor:
-            """Read a tensor in fp32.
-
-            Args:
-                name: Name of the tensor.
-                shape: Shape that it must have.
-            """
-            return artefact.read_artefact_tensor(t, KIND, name, shape).float()
-
         return OutcomeHead(
-            (read_tensor("inner.weight", c.inner, c.width), read_tensor("inner.bias", c.inner)),
-            read_tensor("token", c.vocab_size, c.inner),
-            (read_tensor("out.weight", 1, c.inner), read_tensor("out.bias", 1)),
+            artefact.read_float_layer(t, KIND, "inner", c.inner, c.width),
+            artefact.read_float_tensor(t, KIND, "token", c.vocab_size, c.inner),
+            artefact.read_float_layer(t, KIND, "out", 1, c.inner),
             WantedOutcome(c.holds, c.least, c.most),
             TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer),
         )

@@ -311,9 +311,6 @@ def load(path: str | Path) -> PlanExtractor:
                 f"opens and closes must lie below vocab_size, {c.vocab_size}: they are {c.opens} and {c.closes}"
             )
         sizes = PointerSizes(c.vocab_size, c.width, c.reading, c.items, c.pointing)
-        whole = {
-            name: artefact.read_artefact_tensor(tensors, KIND, name, shape).float()
-            for name, shape in pointer_tensor_shapes(sizes).items()
-        }
+        whole = artefact.read_float_tensors(tensors, KIND, pointer_tensor_shapes(sizes))
         vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
         return PlanExtractor(vocab, sizes, (c.opens, c.closes), whole)

@@ -184,11 +184,8 @@ def load(path: str | Path) -> SoftProbes:
         if c.copies > 1 and c.maps:
             raise FileError(f"copies is {c.copies}: probes with maps have one copy")
         if c.maps:
-            maps = [
-                artefact.read_artefact_tensor(t, KIND, f"{j}.map", (H, H)).float()
-                for j in range(count)
-            ]
+            maps = [artefact.read_float_tensor(t, KIND, f"{j}.map", H, H) for j in range(count)]
         else:
             maps = None
-        bias_PH = artefact.read_artefact_tensor(t, KIND, "bias", (c.copies * count, H)).float()
+        bias_PH = artefact.read_float_tensor(t, KIND, "bias", c.copies * count, H)
         return SoftProbes(bias_PH, maps, enter, artefact.vocab_of(c), c.rates, c.share, c.copies)

@@ -150,6 +150,6 @@ def load(path: str | Path) -> TextReward:
     config, t = artefact.read_artefact_files(edge.at_home(path), KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(RewardFields, config, artefact.CONFIG)
-        weight_S = artefact.read_artefact_tensor(t, KIND, "weight", (c.size,)).float()
+        weight_S = artefact.read_float_tensor(t, KIND, "weight", c.size)
         bias = float(artefact.read_artefact_tensor(t, KIND, "bias", (1,))[0])
         return TextReward(NgramTextClassifier(weight_S, bias, c.order), True)

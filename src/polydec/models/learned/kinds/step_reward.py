@@ -153,25 +153,8 @@ def load(path: str | Path, kind: artefact.ArtefactKind = KIND) -> StepReward:
     config, t = artefact.read_artefact_files(edge.at_home(path), kind)
     with artefact.report_artefact_damage(path, kind):
         c = edge.validate_record(StepRewardFields, config, artefact.CONFIG)
-
-        def tensor_pair(name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-            """Read the weight and the bias of a layer.
-
-            Args:
-                name: "inner" or "out".
-                rows: Numbers that it gives.
-                columns: Numbers that it reads.
-
-            Returns:
-                Weight ``[rows, columns]`` and bias ``[rows]`` in fp32.
-            """
-            return (
-                artefact.read_artefact_tensor(t, kind, f"{name}.weight", (rows, columns)).float(),
-                artefact.read_artefact_tensor(t, kind, f"{name}.bias", (rows,)).float(),
-            )
-
         return StepReward(
-            tensor_pair("inner", c.inner, c.width),
-            tensor_pair("out", 1, c.inner),
+            artefact.read_float_layer(t, kind, "inner", c.inner, c.width),
+            artefact.read_float_layer(t, kind, "out", 1, c.inner),
             TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer),
         )

@@ -148,25 +148,10 @@ def load(path: str | Path | None) -> StopHead:
     config, t = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(StopHeadFields, config, artefact.CONFIG)
-
-        def tensor_pair(name: str, rows: int) -> tuple[Tensor, Tensor]:
-            """Read the weight and the bias of a layer.
-
-            Args:
-                name: What the names of its tensors begin with.
-                rows: Numbers that it gives.
-
-            Returns:
-                Weight ``[rows, width]`` and bias ``[rows]`` in fp32.
-            """
-            return (
-                artefact.read_artefact_tensor(t, KIND, f"{name}.weight", (rows, c.width)).float(),
-                artefact.read_artefact_tensor(t, KIND, f"{name}.bias", (rows,)).float(),
-            )
-
         # A tied head has one block in its file, which is repeated here.
         single = tuple(
-            tensor_pair(f"blocks.{i}", c.width)
+            artefact.read_float_layer(t, KIND, f"blocks.{i}", c.width, c.width)
             for i in range(min(c.depth, 1) if c.tied else c.depth)
         )
-        return StopHead(single * c.depth if c.tied else single, tensor_pair("out", 2))
+        out = artefact.read_float_layer(t, KIND, "out", 2, c.width)
+        return StopHead(single * c.depth if c.tied else single, out)

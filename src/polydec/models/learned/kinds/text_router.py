@@ -184,14 +184,13 @@ def load(path: str | Path) -> TextRouter:
         sizes = TextRouterSizes(
             c.width, c.layers, c.heads, c.kv_heads, c.inner, c.context, c.theta, c.eps
         )
-        network = {
-            name: artefact.read_artefact_tensor(tensors, KIND, name, size).float()
-            for name, size in sizes.tensor_shapes(c.vocab_size + MARKS).items()
-        }
+        network = artefact.read_float_tensors(
+            tensors, KIND, sizes.tensor_shapes(c.vocab_size + MARKS)
+        )
         # In the order of HEAD.
         shapes = ((c.head, c.width), (c.head,), (1, c.head), (1,))
         t = [
-            artefact.read_artefact_tensor(tensors, KIND, name, shape).float()
+            artefact.read_float_tensor(tensors, KIND, name, *shape)
             for name, shape in zip(HEAD, shapes, strict=True)
         ]
         vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)

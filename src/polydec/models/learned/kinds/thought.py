@@ -107,8 +107,8 @@ def load(path: str | Path) -> ThoughtProjection:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(ThoughtFields, config, artefact.CONFIG)
         return ThoughtProjection(
-            artefact.read_artefact_tensor(t, KIND, "weight", (c.width, c.states)).float(),
-            artefact.read_artefact_tensor(t, KIND, "bias", (c.width,)).float(),
-            artefact.read_artefact_tensor(t, KIND, "scale", (c.width,)).float(),
+            artefact.read_float_tensor(t, KIND, "weight", c.width, c.states),
+            artefact.read_float_tensor(t, KIND, "bias", c.width),
+            artefact.read_float_tensor(t, KIND, "scale", c.width),
             c.mark,
         )

@@ -162,35 +162,10 @@ def load(path: str | Path) -> ValueNetwork:
     config, t = artefact.read_artefact_files(edge.at_home(path), KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(ValueFields, config, artefact.CONFIG)
-
-        def read_tensor(name: str, *shape: int) -> Tensor:
-            """Read a tensor in fp32.
-
-            Args:
-                name: Name of the tensor.
-                shape: Shape that it must have.
-
-            Returns:
-                The tensor.
-            """
-            return artefact.read_artefact_tensor(t, KIND, name, shape).float()
-
-        def load_layer(name: str, *shape: int) -> tuple[Tensor, Tensor]:
-            """Read the weight and the bias of a layer.
-
-            Args:
-                name: What the names of its tensors begin with.
-                shape: Shape of its weight.
-
-            Returns:
-                Weight and bias in fp32.
-            """
-            return read_tensor(f"{name}.weight", *shape), read_tensor(f"{name}.bias", shape[0])
-
         return ValueNetwork(
-            read_tensor("embed", c.vocab_size, c.width),
-            load_layer("one", c.width, c.width, 3),
-            load_layer("two", c.width, c.width, 3),
-            load_layer("out", 1, c.width),
+            artefact.read_float_tensor(t, KIND, "embed", c.vocab_size, c.width),
+            artefact.read_float_layer(t, KIND, "one", c.width, c.width, 3),
+            artefact.read_float_layer(t, KIND, "two", c.width, c.width, 3),
+            artefact.read_float_layer(t, KIND, "out", 1, c.width),
             TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer),
         )
