@@ -14,7 +14,7 @@ import csv
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from polydec import load
@@ -27,6 +27,7 @@ from polydec.lab.bench.law_distances import measure_law_distances
 from polydec.lab.bench.sampled_laws import OTHERS, draw_texts, sample_against_law
 from polydec.lab.bench.schedule_laws import sample_canvas_law
 from polydec.lab.bench.search_claims import audit_search
+from polydec.lab.bench.trials import MethodTrial
 from polydec.methods.registry import registry
 
 PROMPTS = [("Once upon a time", True), ("def mean(values):", True)]
@@ -69,26 +70,29 @@ def _evidence(family: str, kind: str, promise: Exactness) -> str:
 
 def place_of(lm: LoadedModel, row: Row, seed: int, plain: Any) -> str:
     """Where an alarm stands; "" where there is none."""
-    heat = lm.sampling_with(temperature=HEAT)
     if row.by == "scores":
-        rules = lm.sampling_with(repetition_penalty=1.2)
-        return audit_search(
-            lm, PROMPTS, row.method, {}, seed=seed, sampling=rules, max_tokens=12
-        ).place
+        request = {"sampling": lm.sampling_with(repetition_penalty=1.2), "max_tokens": 12}
+        return audit_search(MethodTrial(lm, PROMPTS, row.method, {}, request, seed=seed)).place
     if row.by == "cache":
         text, raw = CANVAS[0]
         asked = {"sampling": lm.sampling_with(), "max_tokens": 14, "raw": raw, "seed": seed}
         found = measure_cache_drift(lm, text, row.method, {}, **asked)
         return "" if found.stale is None else f"pass {found.stale}: stale"
-    request = {"samples": SAMPLES, "max_tokens": TOKENS, "sampling": heat}
+    trial = warm_trial(lm, row.method, seed)
     if row.by == "distance":
-        return measure_law_distances(lm, PROMPTS, row.method, {}, seed=seed, **request).place
+        return measure_law_distances(trial).place
     if plain is None:
-        return sample_canvas_law(lm, CANVAS, row.method, {}, seed=seed, **request).place
+        return sample_canvas_law(replace(trial, prompts=CANVAS)).place
     greedy = compare_greedy_texts(lm, *_greedy(lm), row.method, {}, seed=seed, **_asked(lm))
     if greedy.verdict == "fault":
         return f"greedy: {greedy.place}"
-    return sample_against_law(lm, PROMPTS, row.method, {}, seed=seed, plain=plain, **request).place
+    return sample_against_law(trial, plain).place
+
+
+def warm_trial(lm: LoadedModel, method: str, seed: int) -> MethodTrial:
+    """A method that draws."""
+    request = {"max_tokens": TOKENS, "sampling": lm.sampling_with(temperature=HEAT)}
+    return MethodTrial(lm, PROMPTS, method, {}, request, SAMPLES, seed)
 
 
 def _greedy(lm: LoadedModel) -> tuple[str]:
@@ -108,11 +112,7 @@ def turns(most: int) -> Iterator[tuple[LoadedModel, Row, int, Any]]:
     for seed in range(most):
         for lm, some in sides:
             text = any(row.by == "distance" for row in some)
-            heat = lm.sampling_with(temperature=HEAT)
-            asked = {"samples": SAMPLES, "max_tokens": TOKENS, "sampling": heat, "told": True}
-            plain = (
-                draw_texts(lm, PROMPTS, "plain", {}, seed=seed + OTHERS, **asked) if text else None
-            )
+            plain = draw_texts(warm_trial(lm, "plain", seed + OTHERS), told=True) if text else None
             for row in some:
                 yield lm, row, seed, plain
 

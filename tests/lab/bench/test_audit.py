@@ -8,6 +8,7 @@ from small_artefacts import ALL, SETTINGS
 
 from polydec import load
 from polydec.lab.bench.search_claims import audit_search
+from polydec.lab.bench.trials import MethodTrial
 from polydec.lab.train.reasoner import train_reasoner
 from polydec.lab.train.specs.reasoner import ReasonerSpec
 from polydec.methods.registry import registry
@@ -26,7 +27,7 @@ def small(tmp_path_factory):
 
 def audited(lm, method, options=None, **request):
     asked = {"sampling": lm.sampling_with(temperature=0.9), "max_tokens": 8, **request}
-    return audit_search(lm, [(LONG, True)], method, options or {}, seed=1, **asked)
+    return audit_search(MethodTrial(lm, [(LONG, True)], method, options or {}, asked, seed=1))
 
 
 def test_a_step_of_the_draft_model_has_its_law(small):

@@ -24,7 +24,6 @@ from polydec.lab.bench.sampled_laws import (
     SampledToken,
     detection_power,
     seeds_apart,
-    spread_over,
 )
 from polydec.lab.bench.shapes import (
     PLACES,
@@ -33,6 +32,7 @@ from polydec.lab.bench.shapes import (
     finite_difference_range,
     measure_candidate_gap,
 )
+from polydec.lab.bench.trials import spread_over
 from polydec.lab.bench.valid import is_valid_text
 from polydec.laws.constraints.any_of import AnyOf
 from polydec.laws.constraints.json_schema import JsonSchema

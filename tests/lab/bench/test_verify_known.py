@@ -9,6 +9,7 @@ from polydec.lab.bench.enumerated_laws import enumerate_output_laws
 from polydec.lab.bench.law_distances import measure_law_distances
 from polydec.lab.bench.schedule_laws import sample_canvas_law
 from polydec.lab.bench.search_claims import audit_search, on_toys
+from polydec.lab.bench.trials import MethodTrial
 from polydec.methods.registry import registry
 
 PROMPTS = [("Once upon a time", True)]
@@ -41,14 +42,14 @@ def by_enumeration(models, method):
 
 def by_canvas(models, method):
     lm = models("zoo:diffusion")
-    request = {"samples": 24, "max_tokens": 12, "sampling": lm.sampling_with(temperature=0.9)}
-    return sample_canvas_law(lm, [("copy: 1234", False)], method, {}, **request)
+    request = {"max_tokens": 12, "sampling": lm.sampling_with(temperature=0.9)}
+    return sample_canvas_law(MethodTrial(lm, [("copy: 1234", False)], method, {}, request, 24))
 
 
 def by_search(models, method):
     lm = models("zoo:tiny")
-    rules = lm.sampling_with(repetition_penalty=1.5)
-    return audit_search(lm, PROMPTS, method, {}, sampling=rules, max_tokens=12)
+    request = {"max_tokens": 12, "sampling": lm.sampling_with(repetition_penalty=1.5)}
+    return audit_search(MethodTrial(lm, PROMPTS, method, {}, request))
 
 
 def by_toys(models, method):
@@ -57,8 +58,8 @@ def by_toys(models, method):
 
 def by_distance(models, method):
     lm = models("zoo:tiny")
-    request = {"samples": 32, "max_tokens": 12, "sampling": lm.sampling_with(temperature=1.0)}
-    return measure_law_distances(lm, PROMPTS, method, {}, **request)
+    request = {"max_tokens": 12, "sampling": lm.sampling_with(temperature=1.0)}
+    return measure_law_distances(MethodTrial(lm, PROMPTS, method, {}, request, 32))
 
 
 EVIDENCE = {

@@ -15,6 +15,7 @@ from polydec.lab.bench.law_distances import measure_law_distances
 from polydec.lab.bench.masked import judge_constrained
 from polydec.lab.bench.sampled_laws import OTHERS, draw_texts, sample_against_law
 from polydec.lab.bench.search_claims import audit_search
+from polydec.lab.bench.trials import MethodTrial
 from polydec.laws.constraints.regex import Regex
 from polydec.methods.search.loop.ranking import LengthRanking
 from polydec.methods.search.loop.stats import SearchStats
@@ -35,14 +36,18 @@ def lm():
 @pytest.fixture(scope="module")
 def drawing(lm):
     """What every sampled certificate here asks for, plain decoding's side drawn once."""
-    request = {"samples": 24, "max_tokens": 8, "sampling": lm.sampling_with(temperature=1.0)}
-    return request | {
-        "plain": draw_texts(lm, PROMPTS, "plain", {}, seed=OTHERS, told=True, **request)
-    }
+    trial = warm_trial(lm, "plain", samples=24)
+    return trial, draw_texts(replace(trial, seed=OTHERS), told=True)
 
 
-def law(lm, drawing, method, options=None, **more):
-    return sample_against_law(lm, PROMPTS, method, options or {}, **(drawing | more))
+def warm_trial(lm, method, samples=8):
+    request = {"max_tokens": 8, "sampling": lm.sampling_with(temperature=1.0)}
+    return MethodTrial(lm, PROMPTS, method, {}, request, samples)
+
+
+def law(drawing, method, **more):
+    trial, plain = drawing
+    return sample_against_law(replace(trial, method=method, **more), plain)
 
 
 # Methods that draw
@@ -151,7 +156,7 @@ DRAWN = [
 @pytest.mark.parametrize("mutant, method, where", DRAWN, ids=lambda x: getattr(x, "__name__", None))
 def test_a_drawn_fault(lm, drawing, monkeypatch, mutant, method, where):
     mutant(monkeypatch)
-    found = law(lm, drawing, method)
+    found = law(drawing, method)
     monkeypatch.undo()
     assert found.verdict == "fault" and where in found.place, (found.place, found.tests)
 
@@ -161,7 +166,7 @@ CLEAN = ["prompt-lookup", "draft-model", "draft-model-coupled", "spectr", "rsd-s
 
 @pytest.mark.parametrize("method", CLEAN[:3])
 def test_no_alarm_on_a_clean_seed(lm, drawing, method):
-    found = law(lm, drawing | {"samples": 12}, method, seed=3)
+    found = law(drawing, method, samples=12, seed=3)
     assert found.verdict == "keeps it", (found.place, found.tests)
 
 
@@ -169,7 +174,7 @@ def test_no_alarm_on_a_clean_seed(lm, drawing, method):
 @pytest.mark.parametrize("seed", range(20))
 def test_no_alarm_on_twenty_clean_seeds(lm, drawing, seed):
     for method in CLEAN:
-        found = law(lm, drawing | {"samples": 8}, method, seed=100 + seed)
+        found = law(drawing, method, samples=8, seed=100 + seed)
         assert found.verdict == "keeps it", (method, found.place, found.tests)
 
 
@@ -242,22 +247,19 @@ def greedily(patch):
 
 
 def test_an_approximate_method_that_leaves_its_own_law(lm, monkeypatch):
-    request = {"samples": 8, "max_tokens": 8, "sampling": lm.sampling_with(temperature=1.0)}
-    assert (
-        measure_law_distances(lm, PROMPTS, "entropy-adaptive", {}, **request).verdict == "measured"
-    )
+    trial = warm_trial(lm, "entropy-adaptive")
+    assert measure_law_distances(trial).verdict == "measured"
     greedily(monkeypatch)
-    found = measure_law_distances(lm, PROMPTS, "entropy-adaptive", {}, **request)
+    found = measure_law_distances(trial)
     monkeypatch.undo()
     assert found.verdict == "fault" and found.place.startswith("against its own law, ")
 
 
 def test_a_model_that_never_takes_over_is_further_off(lm):
     """The measured distance moves with what the method does, beyond its intervals."""
-    request = {"samples": 8, "max_tokens": 8, "sampling": lm.sampling_with(temperature=1.0)}
+    trial = replace(warm_trial(lm, "entropy-adaptive"), prompts=PROMPTS[:1])
     near, far = (
-        measure_law_distances(lm, PROMPTS[:1], "entropy-adaptive", {"tau": tau}, **request).all
-        for tau in (1.0, "none")
+        measure_law_distances(replace(trial, options={"tau": tau})).all for tau in (1.0, "none")
     )
     assert far.kl_interval[0] > near.kl_interval[1] and far.tv > near.tv
 
@@ -280,7 +282,8 @@ def tokens_for_nothing(patch):
 )
 def test_a_search_that_keeps_false_books(lm, monkeypatch, mutant, where):
     mutant(monkeypatch)
-    found = audit_search(lm, PROMPTS[:1], "beam", {}, sampling=lm.sampling_with(), max_tokens=8)
+    request = {"max_tokens": 8, "sampling": lm.sampling_with()}
+    found = audit_search(MethodTrial(lm, PROMPTS[:1], "beam", {}, request))
     monkeypatch.undo()
     assert found.verdict == "fault" and where in found.place
 
@@ -293,18 +296,19 @@ def test_log_probabilities_of_other_tokens(lm, monkeypatch):
             replace(t, logp=t.logp - 0.5) for t in told(scores, nodes, tokens, k)
         ],
     )
-    found = audit_search(lm, PROMPTS[:1], "beam", {}, sampling=lm.sampling_with(), max_tokens=8)
+    request = {"max_tokens": 8, "sampling": lm.sampling_with()}
+    found = audit_search(MethodTrial(lm, PROMPTS[:1], "beam", {}, request))
     assert found.verdict == "fault" and "token 0: its log-probability" in found.place
 
 
 def test_a_grammar_that_is_looser_than_the_pattern(lm, monkeypatch):
-    asked = (PROMPTS[:1], "prompt-lookup", {})
-    request = {"samples": 8, "max_tokens": 24, "sampling": lm.sampling_with(temperature=1.0)}
+    request = {"max_tokens": 24, "sampling": lm.sampling_with(temperature=1.0)}
     request["constraint"] = Regex("[0-9]{4}")
-    assert judge_constrained(lm, *asked, **request).verdict == "keeps it"
+    trial = MethodTrial(lm, PROMPTS[:1], "prompt-lookup", {}, request, samples=8)
+    assert judge_constrained(trial).verdict == "keeps it"
     language, looser = Regex.token_language, Regex("[a-z]{4}")
     monkeypatch.setattr(Regex, "token_language", lambda self, *rest: language(looser, *rest))
-    found = judge_constrained(lm, *asked, **request)
+    found = judge_constrained(trial)
     assert found.verdict == "fault" and "does not allow" in found.place
 
 

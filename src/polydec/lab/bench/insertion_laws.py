@@ -4,7 +4,7 @@ end, against the law that a fresh pass over the same text gives both."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import mean
 from typing import Any, ClassVar
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydec.api import LoadedModel, Prompt, generate
 from polydec.core.insertion_law import Inserter, InsertionScores
 from polydec.core.law import float64_probabilities, normalise_log_weights
 from polydec.core.scheduler import run_coroutines
@@ -21,19 +20,9 @@ from polydec.core.trace import EditedEvent, TraceEvent
 from polydec.core.types import TextEdit
 from polydec.lab.bench.forced import token_fate
 from polydec.lab.bench.places import TokenPlace
-from polydec.lab.bench.sampled_laws import (
-    LawTest,
-    MethodSample,
-    SampledToken,
-    SamplingFindings,
-    conclude_law_tests,
-    neighbour_rank_test,
-    rank_cells_test,
-    shared_randomness_test,
-    spread_over,
-    surprise_test,
-)
-from polydec.laws.shapers.sampling import Sampling, build_shapers
+from polydec.lab.bench.sampled_laws import MethodSample, SampledToken, SamplingFindings
+from polydec.lab.bench.trials import MethodTrial
+from polydec.lab.bench.watched_samples import conclude_watched_law, watch_method
 
 
 @dataclass
@@ -125,102 +114,72 @@ def score_whole_text(
     return run_coroutines([ask_once()])[0]
 
 
-def sample_insertion_law(
-    lm: LoadedModel,
-    prompts: Sequence[tuple[Prompt, bool]],
-    method: str,
-    options: Mapping[str, Any],
-    *,
-    samples: int,
-    seed: int = 0,
-    sampling: Sampling,
-    max_tokens: int,
-) -> tuple[SamplingFindings, InsertionDistance]:
-    """Draw texts, and test every insertion and every end against the law of a fresh pass over the
+def draw_insertions(trial: MethodTrial) -> MethodSample:
+    """Draw texts, and look at every insertion and every end by the law of a fresh pass over the
     text as it stood.
 
     Of several tokens of one pass each is looked at behind those to its left, as if it had seen them.
 
     Args:
-        lm: An insertion model.
-        prompts: Prompts, each with whether it goes in without the chat template.
-        method: Name of a method that puts tokens in.
-        options: Its options.
-        samples: Texts for each prompt, at least 1.
-        seed: The first of the seeds over which they are spread. Default 0.
-        sampling: Sampling rules.
-        max_tokens: The most tokens of an answer.
+        trial: A method that puts tokens in, on an insertion model, and the requests for its texts.
 
     Returns:
-        The tests and what they come to, and how far the draws are from the law: the first is for
-        methods that promise the law, the second for all others.
+        The insertions and ends with their fates, and what the texts cost.
     """
-    model: Inserter = lm.checkpoint.lm
+    model: Inserter = trial.lm.checkpoint.lm
     end = min(model.vocab.eos)
-    dice = np.random.default_rng(seed)
+    prompts = [tuple(trial.lm.encode_prompt(prompt, raw=raw)) for prompt, raw in trial.prompts]
+    watched = watch_method(trial, lambda at: InsertionObserver())
+    dice = np.random.default_rng(trial.seed)
     drawn = list[SampledToken]()
-    texts = dict[Any, tuple[int, ...]]()
-    passes = 0
-    positions = 0
-    for at, (prompt, raw) in enumerate(prompts):
-        ids = tuple(lm.encode_prompt(prompt, raw=raw))
-        for i, n in enumerate(spread_over(samples)):
-            watch = InsertionObserver()
-            completion = generate(
-                lm,
-                prompt,
-                method=method,
-                options=options,
-                raw=raw,
-                seed=seed + i,
-                n=n,
-                sampling=sampling,
-                max_tokens=max_tokens,
-                on=watch,
-            )
-            passes += int(completion.metrics["target_passes"])
-            positions += int(completion.metrics["positions_fed"])
-            for choice, written in enumerate(completion.choices):
-                texts[at, seed + i, choice] = written.token_ids
-                shapers = build_shapers(sampling, order="vllm", seed=seed + i, choice=choice)
-                answer = list[int]()
-                for step, (where, outcome) in enumerate(_outcomes(watch.edits[choice], len(ids))):
-                    offer = score_whole_text(model, ids, answer, end)
-                    size = offer.logw_SV.shape[1]
-                    # The end is the last outcome, behind those of all slots.
-                    index = (len(answer) + 1) * size if outcome is None else where * size + outcome
-                    law_N = step_law(offer, shapers).numpy()
-                    fate = token_fate(law_N, index, dice.random())
-                    place = TokenPlace(step + 1, 1, False)
-                    before = tuple(answer)
-                    drawn.append(
-                        SampledToken(at, seed + i, choice, step, index, place, fate, before)
-                    )
-                    if outcome is not None:
-                        answer.insert(where, outcome)
-    ours = MethodSample(tuple(drawn), passes, positions, 0.0, texts)
-    # Tests need finite surprises; what the law excludes is a fault of its own.
-    possible = [d for d in drawn if d.fate.chance > 0.0]
-    never = [d for d in drawn if d.fate.chance <= 0.0]
-    tests = [
-        surprise_test(possible),
-        rank_cells_test(possible),
-        neighbour_rank_test(possible),
-        shared_randomness_test(possible),
-    ]
-    if never:
-        d = never[0]
-        what = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, {d.place}"
-        tests.append(LawTest("impossible", 0.0, float(len(never)), what))
-    far = InsertionDistance(
-        len(drawn),
-        None if never or not drawn else mean(d.fate.surprise for d in drawn),
-        mean(d.fate.entropy for d in drawn) if drawn else 0.0,
-        len(never),
-    )
+    for answer in watched.answers:
+        ids = prompts[answer.prompt]
+        text = list[int]()
+        outcomes = _outcomes(answer.watch.edits[answer.choice], len(ids))
+        for step, (where, token) in enumerate(outcomes):
+            offer = score_whole_text(model, ids, text, end)
+            size = offer.logw_SV.shape[1]
+            # The end is the last outcome, behind those of all slots.
+            index = (len(text) + 1) * size if token is None else where * size + token
+            law_N = step_law(offer, answer.shapers).numpy()
+            fate = token_fate(law_N, index, dice.random())
+            place = TokenPlace(step + 1, 1, False)
+            drawn.append(answer.sampled_token(step, index, place, fate, tuple(text)))
+            if token is not None:
+                text.insert(where, token)
+    return watched.sample_of(drawn)
+
+
+def insertion_law_findings(ours: MethodSample) -> SamplingFindings:
+    """Test insertions and ends against their laws.
+
+    Args:
+        ours: What `draw_insertions` gave.
+
+    Returns:
+        The tests and what they come to.
+    """
     # Each outcome has a fresh pass of its own.
-    cost = {"method": ours.cost, "plain": {"passes": float(len(drawn))}}
-    return conclude_law_tests(tests, (), ours, cost), far
+    return conclude_watched_law(ours, (), len(ours.drawn))
+
+
+def insertion_distance(ours: MethodSample) -> InsertionDistance:
+    """Measure how far insertions and ends are from their laws.
+
+    Args:
+        ours: What `draw_insertions` gave.
+
+    Returns:
+        The distance.
+    """
+    fates = [d.fate for d in ours.drawn]
+    never = sum(fate.chance <= 0.0 for fate in fates)
+    return InsertionDistance(
+        len(fates),
+        None if never or not fates else mean(fate.surprise for fate in fates),
+        mean(fate.entropy for fate in fates) if fates else 0.0,
+        never,
+    )
 
 
 def _outcomes(edits: Sequence[TextEdit], begin: int) -> list[tuple[int, int | None]]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from polydec.api import Ask, LoadedModel, Prompt
 from polydec.core.law import float64_probabilities
 from polydec.core.protocols import Target
 from polydec.core.scheduler import run_coroutines
@@ -26,6 +25,7 @@ from polydec.lab.bench.sampled_laws import (
     run_law_tests,
 )
 from polydec.lab.bench.shapes import target_before_argmax
+from polydec.lab.bench.trials import MethodTrial
 from polydec.request.ask import plan_request
 
 DRAWS = 400
@@ -118,44 +118,23 @@ class LawPairDistance:
     own: TokenFate
 
 
-def measure_law_distances(
-    lm: LoadedModel,
-    prompts: Sequence[tuple[Prompt, bool]],
-    method: str,
-    options: Mapping[str, Any],
-    *,
-    samples: int,
-    seed: int = 0,
-    **request: Any,
-) -> LawDistances:
+def measure_law_distances(trial: MethodTrial) -> LawDistances:
     """Measure how far the texts of a method are from plain decoding's law.
 
     Args:
-        lm: The loaded model.
-        prompts: Prompts, each with whether it goes in without the chat template.
-        method: Name of the method.
-        options: Its options.
-        samples: Texts of each prompt, at least 1; at temperature 0 each prompt has one.
-        seed: The first of the seeds. Default 0.
-        request: What else the request holds; `sampling` must be there.
+        trial: The method, and the requests for its texts; at temperature 0 each prompt has one.
 
     Returns:
         The distances over all positions and by position.
     """
-    greedy = not request["sampling"].temperature
+    greedy = trial.is_greedy
     # At temperature 0 the laws before the argmax are compared: after it they have one token each.
-    ours = draw_texts(
-        lm,
-        prompts,
-        method,
-        options,
+    if greedy:
         # A greedy text has no chance in it: one sample says all.
-        samples=1 if greedy else samples,
-        seed=seed,
-        law=target_before_argmax if greedy else None,
-        **request,
-    )
-    rows = _rows(lm, prompts, method, options, ours.texts, greedy, request)
+        ours = draw_texts(replace(trial, samples=1), law=target_before_argmax)
+    else:
+        ours = draw_texts(trial)
+    rows = _rows(trial, ours.texts)
     # What can be compared depends on the method: laws where it shows them, else texts.
     if rows:
         by = "laws"
@@ -324,13 +303,7 @@ def _interval(
 
 
 def _rows(
-    lm: LoadedModel,
-    prompts: Sequence[tuple[Prompt, bool]],
-    method: str,
-    options: Mapping[str, Any],
-    texts: Mapping[tuple[int, int, int], tuple[int, ...]],
-    greedy: bool,
-    request: Mapping[str, Any],
+    trial: MethodTrial, texts: Mapping[tuple[int, int, int], tuple[int, ...]]
 ) -> dict[tuple[int, int, int, int], LawPairDistance]:
     """Of every token of these texts the distance of plain decoding's law and the method's own
     there; none where the method has no law of its own: its verifier, or a search, is what departs.
@@ -338,21 +311,15 @@ def _rows(
     of temperature 1."""
     out = dict[tuple[int, int, int, int], LawPairDistance]()
     rng = np.random.default_rng(1)
+    # A greedy request is compared at temperature 1: there its laws are the model's own.
+    warm = trial.at_temperature(1.0) if trial.is_greedy else trial
     groups = defaultdict[tuple[int, int], dict[int, tuple[int, ...]]](dict)
     for (prompt, seed, choice), tokens in texts.items():
         groups[prompt, seed][choice] = tokens
     for (prompt, seed), written in groups.items():
-        asked, raw = prompts[prompt]
-        # A greedy request is compared at temperature 1: there its laws are the model's own.
-        warm = {**request, "sampling": replace(request["sampling"], temperature=1.0)}
         made: list[Any] = [
-            plan_request(
-                lm,
-                Ask(
-                    asked, method=m, options=o, raw=raw, seed=seed, **(warm if greedy else request)
-                ),
-            )
-            for m, o in (("plain", {}), (method, options))
+            plan_request(trial.lm, side.ask_method(prompt, seed))
+            for side in (warm.plain_trial, warm)
         ]
         # Its verifier, or a search, departs from the target's law: there is no law to compare with.
         if not _keeps_its_law(made[1].decoder):

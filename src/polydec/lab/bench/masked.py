@@ -3,17 +3,18 @@ the mask."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from polydec.api import Ask, LoadedModel, Prompt, generate
+from polydec.api import generate
 from polydec.core.law import normalise_log_weights
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.bench.places import TokenPlaceObserver
+from polydec.lab.bench.trials import MethodTrial
 from polydec.lab.bench.valid import is_valid_text
 from polydec.laws.shapers.sampling import Sampling
 from polydec.request.ask import plan_request
@@ -58,27 +59,13 @@ class ConstraintFindings:
         return {"verdict": self.verdict, **asdict(self)}
 
 
-def judge_constrained(
-    lm: LoadedModel,
-    prompts: Sequence[tuple[Prompt, bool]],
-    method: str,
-    options: Mapping[str, Any],
-    *,
-    samples: int,
-    seed: int = 0,
-    **request: Any,
-) -> ConstraintFindings:
+def judge_constrained(trial: MethodTrial) -> ConstraintFindings:
     """Judge a method's answers under a constraint, and compute the laws of the first answer to each
     prompt again.
 
     Args:
-        lm: The loaded model.
-        prompts: Prompts, each with whether it goes in without the chat template.
-        method: Name of the method.
-        options: Its options.
-        samples: Answers to each prompt; 1 at temperature 0.
-        seed: Names the randomness. Default 0.
-        request: What else the request holds; `sampling` and `constraint` must be there.
+        trial: The method, and its requests, which have a constraint; at temperature 0 each prompt
+            has one answer.
 
     Returns:
         What was found over all prompts.
@@ -88,27 +75,18 @@ def judge_constrained(
     furthest = 0.0
     outside = 0.0
     place = ""
-    greedy = not request["sampling"].temperature
-    for at, (prompt, raw) in enumerate(prompts):
+    constraint = trial.request["constraint"]
+    for at in range(len(trial.prompts)):
         watch = TokenPlaceObserver()
-        completion = generate(
-            lm,
-            prompt,
-            method=method,
-            options=options,
-            raw=raw,
-            seed=seed,
-            n=1 if greedy else samples,
-            on=watch,
-            **request,
-        )
+        ask = trial.ask_method(at, trial.seed, n=1 if trial.is_greedy else trial.samples)
+        completion = generate(trial.lm, ask, on=watch)
         for choice, answer in enumerate(completion.choices):
             counts["answers"] += 1
             # An answer that was cut off at its length need not be complete.
             if answer.finish_reason != "stop":
                 continue
             counts["finished"] += 1
-            judged = is_valid_text(request["constraint"], answer.text)
+            judged = is_valid_text(constraint, answer.text)
             counts[{True: "yes", False: "no", None: "unknown"}[judged]] += 1
             if judged is False and not place:
                 wrong = (
@@ -116,8 +94,8 @@ def judge_constrained(
                 )
                 place = f"prompt {at + 1}, answer {choice}: {wrong}"
         # Other rules bend the law as well: then the model's row and the mask do not give it.
-        if _is_bare(request["sampling"]):
-            again = _again(lm, prompt, raw, seed, completion.choices[0].token_ids, request)
+        if _is_bare(trial.sampling_rules):
+            again = _again(trial, at, completion.choices[0].token_ids)
             for i, (gap, more) in enumerate(again):
                 rows += 1
                 furthest = max(furthest, gap)
@@ -145,33 +123,21 @@ def _is_bare(sampling: Sampling) -> bool:
     return Sampling(temperature=sampling.temperature) == sampling
 
 
-def _again(
-    lm: LoadedModel,
-    prompt: Prompt,
-    raw: bool,
-    seed: int,
-    tokens: Sequence[int],
-    request: Mapping[str, Any],
-) -> list[tuple[float, float]]:
+def _again(trial: MethodTrial, at: int, tokens: Sequence[int]) -> list[tuple[float, float]]:
     """Of every token's law under the constraint: how far its log-probabilities are from the model's
     own row, divided by the temperature, cut by the mask and normalised here; and what weight it has
     outside the mask. At temperature 0 both are of temperature 1."""
-    sampling = request["sampling"]
-    if sampling.temperature:
-        warm = sampling
-    else:
-        warm = Sampling(temperature=1.0)
-    asked = {**request, "sampling": warm}
+    warm = trial.at_temperature(1.0) if trial.is_greedy else trial
     # Plain decoding's target under the same constraint: its rows are what the method drew from.
-    made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **asked))
+    made = plan_request(trial.lm, warm.plain_trial.ask_method(at, trial.seed))
     decoder: Any = made.decoder
-    vocab = lm.checkpoint.lm.vocab
+    vocab = trial.lm.checkpoint.lm.vocab
     # The language must know which tokens end an answer, as the request's own does.
-    if request.get("ignore_eos"):
+    if trial.request.get("ignore_eos"):
         eos = frozenset[int]()
     else:
-        eos = lm.checkpoint.lm.vocab.eos
-    language = request["constraint"].token_language(vocab, eos | made.request.stop_ids)
+        eos = vocab.eos
+    language = trial.request["constraint"].token_language(vocab, eos | made.request.stop_ids)
 
     async def ask_once() -> list[tuple[float, float]]:
         # The whole answer as one draft: row i is the law of token i.
@@ -185,7 +151,7 @@ def _again(
             state = language.start_state()
             for i, x in enumerate(tokens):
                 mask_V = language.token_mask(state)
-                own_V = scores.base.log_weights(i).double().cpu() / warm.temperature
+                own_V = scores.base.log_weights(i).double().cpu() / warm.sampling_rules.temperature
                 want_V = normalise_log_weights(
                     own_V.masked_fill(~mask_V[: len(own_V)].cpu(), float("-inf"))
                 ).numpy()

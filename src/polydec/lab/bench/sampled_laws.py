@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from polydec.api import Ask, Engine, LoadedModel, Prompt
+from polydec.api import Engine, LoadedModel
 from polydec.core.protocols import Target
 from polydec.core.request import TokenLogprob
 from polydec.lab.bench.certificate import content_digest
@@ -24,6 +24,7 @@ from polydec.lab.bench.chance import (
 )
 from polydec.lab.bench.forced import TokenFate, answer_token_fates, is_possible_token
 from polydec.lab.bench.places import TokenPlace, TokenPlaceObserver
+from polydec.lab.bench.trials import MethodTrial
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
 from polydec.methods.registry.family import AUTOREGRESSIVE
@@ -36,8 +37,6 @@ POWER = 0.9
 """The chance with which a fault of the stated size is caught."""
 CELLS = 16
 """Cells of equal weight into which a law's tokens are parted, the likeliest first."""
-SEEDS = 4
-"""Seeds over which the samples of a prompt are spread."""
 OTHERS = 1_000_003
 """Added to a seed for the draws of plain decoding that a method's are held against."""
 SHUFFLES = 400
@@ -162,16 +161,7 @@ class SamplingFindings:
 
 
 def draw_texts(
-    lm: LoadedModel,
-    prompts: Sequence[tuple[Prompt, bool]],
-    method: str,
-    options: Mapping[str, Any],
-    *,
-    samples: int,
-    seed: int = 0,
-    law: Callable[[Target], Target] | None = None,
-    told: bool = False,
-    **request: Any,
+    trial: MethodTrial, *, law: Callable[[Target], Target] | None = None, told: bool = False
 ) -> MethodSample:
     """Draw texts by a method, and compute the fate of each token under plain decoding's law of the
     same request.
@@ -179,47 +169,29 @@ def draw_texts(
     Texts are spread over seeds and decoded together.
 
     Args:
-        lm: The loaded model.
-        prompts: Prompts, each with whether it goes in without the chat template.
-        method: Name of the method.
-        options: Its options.
-        samples: Texts of each prompt, at least 1.
-        seed: The first of the seeds. Default 0.
+        trial: The method, and the requests for its texts.
         law: Applied to plain decoding's law before fates are computed; None: the law itself.
         told: Whether the method is asked for log-probabilities as well. Default false.
-        request: What else the request holds, such as `sampling` and `max_tokens`.
 
     Returns:
         The tokens with their fates, and what they cost.
     """
     asked: dict[str, Any] = {"logprobs": 0} if told else {}
     # First stage: all texts of all prompts and seeds in one engine, where they share passes.
-    engine = Engine(lm)
+    engine = Engine(trial.lm)
     jobs = list[tuple[int, int, Any, TokenPlaceObserver]]()
     # All requests are submitted before any runs, so that they share passes.
-    for at, (prompt, raw) in enumerate(prompts):
-        for i, n in enumerate(spread_over(samples)):
-            watch = TokenPlaceObserver()
-            ticket = engine.submit(
-                prompt,
-                method=method,
-                options=options,
-                raw=raw,
-                seed=seed + i,
-                n=n,
-                on=watch,
-                **request,
-                **asked,
-            )
-            jobs.append((at, seed + i, ticket, watch))
+    for at, seed, n in trial.sample_requests():
+        watch = TokenPlaceObserver()
+        ticket = engine.submit(trial.ask_method(at, seed, n=n, **asked), on=watch)
+        jobs.append((at, seed, ticket, watch))
     answers = engine.run([ticket for _, _, ticket, _ in jobs])
     # Second stage: plain decoding's law at every token, teacher-forced on the texts.
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(trial.seed)
     drawn = list[SampledToken]()
     texts = {}
     for (at, s, _ticket, watch), answer in zip(jobs, answers, strict=True):
-        prompt, raw = prompts[at]
-        made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=s, **request))
+        made = plan_request(trial.lm, trial.plain_trial.ask_method(at, s))
         plain: Any = made.decoder
         if law is None:
             target = plain.target
@@ -228,7 +200,7 @@ def draw_texts(
         written = {c: x.token_ids for c, x in enumerate(answer.choices)}
         notes = [x.logprobs or () for x in answer.choices]
         # A lean towards the draft's law is tested only where the method has a draft.
-        beside = _draft(lm, method, target)
+        beside = _draft(trial.lm, trial.method, target)
         fates_of = answer_token_fates(target, made.request.prompt, written, rng, beside, told)
         for c, tokens in written.items():
             texts[at, s, c] = tokens
@@ -238,11 +210,28 @@ def draw_texts(
                 )
                 for i, (x, f) in enumerate(zip(tokens, fates_of[c], strict=True))
             ]
-    metrics = [a.metrics for a in answers]
+    return method_sample(drawn, [answer.metrics for answer in answers], texts)
+
+
+def method_sample(
+    drawn: Sequence[SampledToken],
+    metrics: Sequence[Mapping[str, Any]],
+    texts: Mapping[tuple[int, int, int], tuple[int, ...]],
+) -> MethodSample:
+    """Sum up what requests cost.
+
+    Args:
+        drawn: Tokens of their answers.
+        metrics: Metrics of each request.
+        texts: Token ids by prompt, seed and choice.
+
+    Returns:
+        The sample.
+    """
     return MethodSample(
         tuple(drawn),
-        sum(m["target_passes"] for m in metrics),
-        sum(m["positions_fed"] for m in metrics),
+        sum(int(m["target_passes"]) for m in metrics),
+        sum(int(m["positions_fed"]) for m in metrics),
         sum(sum(usage["seconds"] for usage in m["models"]) for m in metrics),
         texts,
     )
@@ -265,13 +254,6 @@ def _nth(notes: Sequence[TokenLogprob], i: int) -> TokenLogprob | None:
     if i < len(notes):
         return notes[i]
     return None
-
-
-def spread_over(samples: int) -> list[int]:
-    """How many answers each seed is asked for."""
-    # Several seeds, so that a fault in one stream of randomness cannot hide.
-    seeds = min(SEEDS, samples)
-    return [samples // seeds + (i < samples % seeds) for i in range(seeds)]
 
 
 def run_law_tests(drawn: Sequence[SampledToken]) -> list[LawTest]:
@@ -487,18 +469,13 @@ def _shaped_off(d: SampledToken) -> float:
 
 
 def find_impossible_tokens(
-    lm: LoadedModel,
-    prompts: Sequence[tuple[Prompt, bool]],
-    drawn: Sequence[SampledToken],
-    request: Mapping[str, Any],
+    trial: MethodTrial, drawn: Sequence[SampledToken]
 ) -> tuple[list[SampledToken], list[SampledToken]]:
     """Look at tokens to which the law gives no probability, at most 16 of them.
 
     Args:
-        lm: The loaded model.
-        prompts: Prompts, each with whether it goes in without the chat template.
+        trial: The method, and the requests for its texts.
         drawn: Tokens that the method drew.
-        request: What else the request holds.
 
     Returns:
         Tokens that no shape of passes allows, and those that another shape allows.
@@ -506,8 +483,7 @@ def find_impossible_tokens(
     never = list[SampledToken]()
     ties = list[SampledToken]()
     for d in [d for d in drawn if d.fate.chance <= 0.0][:16]:
-        prompt, raw = prompts[d.prompt]
-        made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=d.seed, **request))
+        made = plan_request(trial.lm, trial.plain_trial.ask_method(d.prompt, d.seed))
         target: Any = made.decoder
         fits = is_possible_token(target.target, made.request.prompt, d.before, d.token)
         (ties if fits else never).append(d)
@@ -622,47 +598,30 @@ def detection_power(drawn: Sequence[SampledToken], count: int) -> DetectionPower
     )
 
 
-def sample_against_law(
-    lm: LoadedModel,
-    prompts: Sequence[tuple[Prompt, bool]],
-    method: str,
-    options: Mapping[str, Any],
-    *,
-    samples: int,
-    seed: int = 0,
-    plain: MethodSample | None = None,
-    **request: Any,
-) -> SamplingFindings:
+def sample_against_law(trial: MethodTrial, plain: MethodSample | None = None) -> SamplingFindings:
     """Draw by the method and by plain decoding, and test both against the laws and against each
     other.
 
     Args:
-        lm: The loaded model.
-        prompts: Prompts, each with whether it goes in without the chat template.
-        method: Name of the method.
-        options: Its options.
-        samples: Texts of each prompt, at least 1.
-        seed: The first of the method's seeds. Default 0.
-        plain: What plain decoding drew before for the same request under other seeds; None: it
+        trial: The method, and the requests for its texts.
+        plain: What plain decoding drew before for the same requests under other seeds; None: it
             draws now.
-        request: What else the request holds, such as `sampling` and `max_tokens`.
 
     Returns:
         The tests and what they come to.
     """
-    asked = {"samples": samples, **request}
-    ours = draw_texts(lm, prompts, method, options, seed=seed, told=True, **asked)
+    ours = draw_texts(trial, told=True)
     if plain is None:
-        plain = draw_texts(lm, prompts, "plain", {}, seed=seed + OTHERS, told=True, **asked)
-    if request.get("steer"):
+        plain = draw_texts(replace(trial.plain_trial, seed=trial.seed + OTHERS), told=True)
+    if trial.request.get("steer"):
         rules = "steering"
     else:
         rules = "law"
     laws = fresh_law_tests(ours.drawn, plain.drawn, rules)
-    results = [*laws, *run_law_tests(ours.drawn), seeds_apart(ours, plain, seed)]
+    results = [*laws, *run_law_tests(ours.drawn), seeds_apart(ours, plain, trial.seed)]
     # The same tests of plain decoding: an alarm here would be one of the tests, not of the method.
     control = run_law_tests(plain.drawn)
-    never, ties = find_impossible_tokens(lm, prompts, ours.drawn, request)
+    never, ties = find_impossible_tokens(trial, ours.drawn)
     # A token that the law rules out settles it, whatever the tests say.
     if never or ties:
         d = (never or ties)[0]

@@ -11,29 +11,17 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from polydec.api import LoadedModel, Prompt, generate
 from polydec.core.canvas_law import Canvas, Denoiser
 from polydec.core.law import float64_probabilities
 from polydec.core.scheduler import run_coroutines
 from polydec.core.trace import EditedEvent, OpenedEvent, TraceEvent
 from polydec.core.types import TextEdit
 from polydec.lab.bench.chance import chi_square_tail
-from polydec.lab.bench.forced import TokenFate, token_fate
+from polydec.lab.bench.forced import token_fate
 from polydec.lab.bench.places import TokenPlace
-from polydec.lab.bench.sampled_laws import (
-    CELLS,
-    LawTest,
-    MethodSample,
-    SampledToken,
-    SamplingFindings,
-    conclude_law_tests,
-    neighbour_rank_test,
-    shared_randomness_test,
-    spread_over,
-    surprise_test,
-)
-from polydec.lab.bench.sampled_laws import rank_cells_test as ranks
-from polydec.laws.shapers.sampling import Sampling, build_shapers
+from polydec.lab.bench.sampled_laws import CELLS, LawTest, SampledToken, SamplingFindings
+from polydec.lab.bench.trials import MethodTrial
+from polydec.lab.bench.watched_samples import conclude_watched_law, watch_method
 from polydec.methods.diffusion.loop.events import UnmaskedEvent
 from polydec.methods.diffusion.loop.types import UnmaskerView, canvas_with_edit, gap_positions
 from polydec.methods.registry import registry
@@ -97,115 +85,58 @@ class CanvasWriteObserver:
             self.now[event.choice] = canvas_with_edit(canvas, TextEdit(write=mine))
 
 
-def sample_canvas_law(
-    lm: LoadedModel,
-    prompts: Sequence[tuple[Prompt, bool]],
-    method: str,
-    options: Mapping[str, Any],
-    *,
-    samples: int,
-    seed: int = 0,
-    sampling: Sampling,
-    max_tokens: int,
-) -> SamplingFindings:
+def sample_canvas_law(trial: MethodTrial) -> SamplingFindings:
     """Draw texts and test every token against the law that a fresh pass over the same canvas gives
     its position, and every position against the order that the method promises.
 
     Args:
-        lm: A masked-diffusion model.
-        prompts: Prompts, each with whether it goes in without the chat template.
-        method: Name of a method that fills a canvas by draws.
-        options: Its options.
-        samples: Texts for each prompt, at least 1.
-        seed: The first of the seeds over which they are spread. Default 0.
-        sampling: Sampling rules.
-        max_tokens: Positions of an answer.
+        trial: A method that fills a canvas by draws, on a masked-diffusion model, and the requests
+            for its texts.
 
     Returns:
         The tests and what they come to.
     """
-    denoiser: Denoiser = lm.checkpoint.lm
-    rng = np.random.default_rng(seed)
+    denoiser: Denoiser = trial.lm.checkpoint.lm
+    gaps = (None,) * trial.request["max_tokens"]
+    # The canvases as they stand before the first pass: the prompt and nothing but gaps.
+    begins: list[Canvas] = [
+        (*trial.lm.encode_prompt(prompt, raw=raw), *gaps) for prompt, raw in trial.prompts
+    ]
+    watched = watch_method(trial, lambda at: CanvasWriteObserver(begins[at]))
+    rng = np.random.default_rng(trial.seed)
     drawn = list[SampledToken]()
-    texts = dict[Any, tuple[int, ...]]()
     turns = list[Turn]()
     stale = LawTest("cache", 1.0, 0.0)
-    totals = {"target_passes": 0, "positions_fed": 0}
     fresh = 0
-    seconds = 0.0
-    for at, (prompt, raw) in enumerate(prompts):
-        # The canvas as it stands before the first pass: the prompt and nothing but gaps.
-        begin: Canvas = (*lm.encode_prompt(prompt, raw=raw), *(None,) * max_tokens)
-        first = len(begin) - max_tokens
-        # Some choices a request: they share the prompt's pass.
-        for i, n in enumerate(spread_over(samples)):
-            watch = CanvasWriteObserver(begin)
-            completion = generate(
-                lm,
-                prompt,
-                method=method,
-                options=options,
-                raw=raw,
-                seed=seed + i,
-                n=n,
-                sampling=sampling,
-                max_tokens=max_tokens,
-                on=watch,
-            )
-            totals = {k: v + int(completion.metrics[k]) for k, v in totals.items()}
-            seconds += sum(usage["seconds"] for usage in completion.metrics["models"])
-            for choice, answer in enumerate(completion.choices):
-                texts[at, seed + i, choice] = answer.token_ids
-                # The same rules as the method's, in the stream of this choice.
-                shapers = build_shapers(sampling, order="vllm", seed=seed + i, choice=choice)
-                count = 0
-                # Each pass of the method against a fresh one over the canvas as it was then.
-                for step, written in enumerate(watch.passes[choice], 1):
-                    where = f"prompt {at + 1}, seed {seed + i}, answer {choice}, pass {step}"
-                    fresh += 1
-                    look = _look(denoiser, first, written, shapers)
-                    for depth, (p, token) in enumerate(written.write, 1):
-                        # The method's own confidence shows whether its pass saw the law that a
-                        # fresh pass gives.
-                        row = look.rows.index(p)
-                        off = abs(float(look.logp_RV[row, token].exp()) - written.sure[p])
-                        if off > max(CLOSE, stale.off):
-                            what = f"{where}, position {p - first}: its law is not that of a fresh pass"
-                            stale = LawTest("cache", 0.0, off, what)
-                        law_V = float64_probabilities(look.shaped_RV[row]).cpu().numpy()
-                        mine: TokenFate = token_fate(law_V, token, rng.random())
-                        # Draws of equal canvases and position are compared with each other:
-                        # together they name the law.
-                        before = tuple(GAP if x is None else x for x in written.canvas[first:])
-                        place = TokenPlace(step, depth, False)
-                        drawn.append(
-                            SampledToken(
-                                at, seed + i, choice, count, token, place, mine, (p, *before)
-                            )
-                        )
-                        count += 1
-                    turns += _turns(written)
-    ours = MethodSample(
-        tuple(drawn), totals["target_passes"], totals["positions_fed"], seconds, texts
-    )
-    # Tests need finite surprises; impossible tokens are a fault of their own, reported below.
-    possible = [d for d in drawn if d.fate.chance > 0.0]
-    never = [d for d in drawn if d.fate.chance <= 0.0]
-    tests = [
-        surprise_test(possible),
-        ranks(possible),
-        neighbour_rank_test(possible),
-        shared_randomness_test(possible),
-        stale,
-    ]
-    if (name := registry.get_recipe_module(method).CARD.name) in ORDERS:
-        tests += [ORDERS[name](turns, rng)]
-    if never:
-        d = never[0]
-        what = f"prompt {d.prompt + 1}, seed {d.seed}, answer {d.choice}, {d.place}"
-        tests.append(LawTest("impossible", 0.0, float(len(never)), what))
-    cost = {"method": ours.cost, "plain": {"passes": float(fresh)}}
-    return conclude_law_tests(tests, (), ours, cost)
+    for answer in watched.answers:
+        first = len(begins[answer.prompt]) - len(gaps)
+        count = 0
+        # Each pass of the method against a fresh one over the canvas as it was then.
+        for step, written in enumerate(answer.watch.passes[answer.choice], 1):
+            fresh += 1
+            look = _look(denoiser, first, written, answer.shapers)
+            for depth, (p, token) in enumerate(written.write, 1):
+                # The method's own confidence shows whether its pass saw the law that a fresh pass
+                # gives.
+                row = look.rows.index(p)
+                off = abs(float(look.logp_RV[row, token].exp()) - written.sure[p])
+                if off > max(CLOSE, stale.off):
+                    where = f"{answer.place_words}, pass {step}, position {p - first}"
+                    what = f"{where}: its law is not that of a fresh pass"
+                    stale = LawTest("cache", 0.0, off, what)
+                law_V = float64_probabilities(look.shaped_RV[row]).cpu().numpy()
+                fate = token_fate(law_V, token, rng.random())
+                # Draws of equal canvases and position are compared with each other: together they
+                # name the law.
+                before = (p, *(GAP if x is None else x for x in written.canvas[first:]))
+                place = TokenPlace(step, depth, False)
+                drawn.append(answer.sampled_token(count, token, place, fate, before))
+                count += 1
+            turns += _turns(written)
+    more = [stale]
+    if (name := registry.get_recipe_module(trial.method).CARD.name) in ORDERS:
+        more.append(ORDERS[name](turns, rng))
+    return conclude_watched_law(watched.sample_of(drawn), more, fresh)
 
 
 def _look(denoiser: Denoiser, begin: int, written: CanvasWrite, shapers: Any) -> UnmaskerView:

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from polydec.api import Ask, LoadedModel, Prompt, generate
+from polydec.api import generate
 from polydec.base.errors import PolydecError
 from polydec.core.decoder import answer_one
 from polydec.core.protocols import Target
 from polydec.core.request import Request, Result
 from polydec.core.scheduler import RequestPass, run_coroutines
 from polydec.lab.bench.forced import answer_token_fates
+from polydec.lab.bench.trials import MethodTrial
 from polydec.lab.testing.examples import SHAPERS, bend_target, example_decoder, target_draft_pairs
 from polydec.laws.targets.search_target import drop_greedy_rule
 from polydec.methods.search.loop.arbitrage import ArbitrageSearch
@@ -73,27 +74,14 @@ class SearchAudit:
         return {"verdict": self.verdict, **asdict(self)}
 
 
-def audit_search(
-    lm: LoadedModel,
-    prompts: Sequence[tuple[Prompt, bool]],
-    method: str,
-    options: Mapping[str, Any],
-    *,
-    seed: int = 0,
-    **request: Any,
-) -> SearchAudit:
+def audit_search(trial: MethodTrial) -> SearchAudit:
     """Audit one answer to each prompt.
 
     Scores are computed again where their definition is known (`SCORES`), the log-probabilities of
     the answer's tokens wherever the method reports them, the counts of passes and positions always.
 
     Args:
-        lm: The loaded model.
-        prompts: Prompts, each with whether it goes in without the chat template.
-        method: Name of a search or rollout method.
-        options: Its options.
-        seed: Names the randomness. Default 0.
-        request: What else the request holds, such as `sampling` and `max_tokens`.
+        trial: A search or rollout method, and its requests.
 
     Returns:
         What was found over all prompts.
@@ -103,31 +91,23 @@ def audit_search(
     place = ""
     booked: dict[str, int] = {"passes": 0, "positions": 0}
     ran = dict(booked)
-    for at, (prompt, raw) in enumerate(prompts):
+    lm = trial.lm
+    for at in range(len(trial.prompts)):
         passes = list[RequestPass]()
         # How much was shared before, as shared positions are not fed.
         shared = lm.checkpoint.lm.shared
-        completion = generate(
-            lm,
-            prompt,
-            method=method,
-            options=options,
-            raw=raw,
-            seed=seed,
-            logprobs=0,
-            passes=passes,
-            **request,
-        )
+        asked = trial.ask_method(at, trial.seed, logprobs=0)
+        completion = generate(lm, asked, passes=passes)
         answers += 1
         # The plain method gives the law that log-probabilities are compared with.
-        made = plan_request(lm, Ask(prompt, method="plain", raw=raw, seed=seed, **request))
+        made = plan_request(lm, trial.plain_trial.ask_method(at, trial.seed))
         plain: Any = made.decoder
         answer = completion.choices[0]
         # Ranks are not used here, so the generator does not matter.
         rng = np.random.default_rng(0)
-        asked = Ask(prompt, method=method, options=options, raw=raw, seed=seed, **request)
+        searching = plan_request(lm, trial.ask_method(at, trial.seed)).decoder
         # A search scores by the law before the argmax; some steps may be another model's.
-        laws = [drop_greedy_rule(plain.target), *_second_law(plan_request(lm, asked).decoder)]
+        laws = [drop_greedy_rule(plain.target), *_second_law(searching)]
         mine, *others = (
             answer_token_fates(law, made.request.prompt, {0: answer.token_ids}, rng)[0]
             for law in laws

@@ -202,7 +202,7 @@ def run_verification(
         RequestError: The request is refused.
     """
     from polydec.lab.bench import certificate
-    from polydec.lab.bench.sampled_laws import SEEDS
+    from polydec.lab.bench.trials import SEEDS
 
     lm = flags.load() if lm is None else lm
     drawn = bool(flags.temperature)
@@ -272,20 +272,21 @@ def verify_continuation(
     from polydec.lab.bench.masked import judge_constrained
     from polydec.lab.bench.sampled_laws import sample_against_law
     from polydec.lab.bench.search_claims import audit_search, on_toys
+    from polydec.lab.bench.trials import MethodTrial
     from polydec.request.ask import plan_request
 
     method = flags.method
     options = flags.option_values()
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
+    trial = MethodTrial(lm, pairs, method, options, request, samples, flags.seed)
     # `auto` decides by the request: planning one says which method decodes, and what it promises.
-    first = api.Ask(pairs[0][0], method=method, options=options, raw=pairs[0][1], **request)
-    made = plan_request(lm, first)
+    made = plan_request(lm, trial.ask_method(0, flags.seed))
     promise = made.decoder.exactness
     kind = made.card.kind
     about = {"method": method, "decodes": made.method, "promise": promise.value}
     # A search promises no law: its scores and its ledger are computed again.
     if kind in SEARCHES:
-        audited = audit_search(lm, pairs, method, options, seed=flags.seed, **request)
+        audited = audit_search(trial)
         toys = on_toys(method, options)
         done = VerifyOutcome(
             _worse(audited.verdict, toys.verdict),
@@ -295,23 +296,17 @@ def verify_continuation(
         )
     # Nothing is promised here, so the distance is measured.
     elif promise is Exactness.APPROXIMATE or (drawn and promise is Exactness.ARGMAX):
-        far = measure_law_distances(
-            lm, pairs, method, options, samples=samples, seed=flags.seed, **request
-        )
+        far = measure_law_distances(trial)
         done = VerifyOutcome(far.verdict, far.place, {"distance": far.to_json()}, _distances(far))
     # A promised law: tests on this model, and every draw enumerated on toys.
     elif drawn:
-        tested = sample_against_law(
-            lm, pairs, method, options, samples=samples, seed=flags.seed, **request
-        )
+        tested = sample_against_law(trial)
         done = promised_law_outcome(tested, enumerate_output_laws(method, options))
     else:
         done = verify_greedy_text(lm, flags, rows, request)
     # A constraint is judged on top of whatever else was found.
     if request.get("constraint") is not None:
-        inside = judge_constrained(
-            lm, pairs, method, options, samples=samples, seed=flags.seed, **request
-        )
+        inside = judge_constrained(trial)
         done = VerifyOutcome(
             _worse(done.verdict, inside.verdict),
             # A fault of the method itself is named before one of the constraint.
@@ -508,6 +503,7 @@ def verify_filled_canvas(
     """
     from polydec.lab.bench.enumerated_laws import enumerate_output_laws
     from polydec.lab.bench.schedule_laws import sample_canvas_law
+    from polydec.lab.bench.trials import MethodTrial
 
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
@@ -515,9 +511,8 @@ def verify_filled_canvas(
     name = asked.name
     options = asked.options
     if drawn and asked.promise is Exactness.LAW:
-        tested = sample_canvas_law(
-            lm, pairs, name, options, samples=samples, seed=flags.seed, **common
-        )
+        trial = MethodTrial(lm, pairs, name, options, common, samples, flags.seed)
+        tested = sample_canvas_law(trial)
         done = promised_law_outcome(tested, enumerate_output_laws(name, options, "diffusion"))
     else:
         done = verify_cache_drift(lm, flags, rows, name, common)
@@ -548,7 +543,12 @@ def verify_insertions(
         What was found.
     """
     from polydec.lab.bench.enumerated_laws import enumerate_output_laws
-    from polydec.lab.bench.insertion_laws import sample_insertion_law
+    from polydec.lab.bench.insertion_laws import (
+        draw_insertions,
+        insertion_distance,
+        insertion_law_findings,
+    )
+    from polydec.lab.bench.trials import MethodTrial
 
     common = {k: request[k] for k in ("sampling", "max_tokens")}
     pairs = [(r.prompt, flags.raw or r.raw) for r in rows]
@@ -556,16 +556,11 @@ def verify_insertions(
     name = asked.name
     options = asked.options
     kept = drawn and asked.promise is Exactness.LAW
-    tested, far = sample_insertion_law(
-        lm,
-        pairs,
-        name,
-        options,
-        # Without draws a prompt has one text.
-        samples=samples if drawn or options.get("draw") else 1,
-        seed=flags.seed,
-        **common,
-    )
+    # Without draws a prompt has one text.
+    count = samples if drawn or options.get("draw") else 1
+    ours = draw_insertions(MethodTrial(lm, pairs, name, options, common, count, flags.seed))
+    tested = insertion_law_findings(ours)
+    far = insertion_distance(ours)
     if kept:
         done = promised_law_outcome(tested, enumerate_output_laws(name, options, "insertion"))
     else:
