@@ -555,15 +555,14 @@ def verify_insertions(
     asked = promised_method(lm, flags, pairs, common)
     name = asked.name
     options = asked.options
-    kept = drawn and asked.promise is Exactness.LAW
     # Without draws a prompt has one text.
     count = samples if drawn or options.get("draw") else 1
     ours = draw_insertions(MethodTrial(lm, pairs, name, options, common, count, flags.seed))
-    tested = insertion_law_findings(ours)
-    far = insertion_distance(ours)
-    if kept:
+    if drawn and asked.promise is Exactness.LAW:
+        tested = insertion_law_findings(ours)
         done = promised_law_outcome(tested, enumerate_output_laws(name, options, "insertion"))
     else:
+        far = insertion_distance(ours)
         nats = "none" if far.surprise is None else f"{far.surprise:.3f}"
         done = VerifyOutcome(
             "measured",
