@@ -7,6 +7,7 @@ import json
 
 import pytest
 import torch
+from request_road import load_road
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors
@@ -342,3 +343,9 @@ def test_a_deferred_model_has_every_field_of_a_loaded_one():
     deferred = checkpoint.DeferredBundle("name", lambda: loaded)
     assert not deferred.loaded
     assert [getattr(deferred, name) for name in fields] == fields
+
+
+def test_the_way_from_a_name_to_its_network_is_short():
+    """Modules that are given the name or the path, as `benchmarks/request_road.py` counts them."""
+    road = load_road("zoo:tiny")
+    assert len(road.stations) <= 30 and road.returns <= 10, road.stations

@@ -122,10 +122,10 @@ def _locate_checkpoint(name: str) -> tuple[Path, CheckpointReader]:
     if path.is_file():
         read_files = _read_gguf_file  # it says so where it is none
     else:
-        told = next((file for file in _DIRECTORY_READERS if (path / file).is_file()), None)
-        if told is None:
+        found = next((file for file in _DIRECTORY_READERS if (path / file).is_file()), None)
+        if found is None:
             raise FileError(_no_config_on_hub(name) if on_hub else _no_config(name, path))
-        read_files = _DIRECTORY_READERS[told]
+        read_files = _DIRECTORY_READERS[found]
     return path, read_files
 
 
@@ -211,9 +211,9 @@ def _read_directory(path: Path, opened: dict[Path, CheckpointFiles], bases: int)
 
 def _read_configs(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What config.json and generation_config.json hold, checked."""
-    said = edge.read_json_files(path, (CONFIG, GENERATION))
-    config = said[CONFIG]
-    generation = said[GENERATION]
+    contents = edge.read_json_files(path, (CONFIG, GENERATION))
+    config = contents[CONFIG]
+    generation = contents[GENERATION]
     at = path / CONFIG
     if not isinstance(config.get("model_type"), str):
         raise FileError(f"{at} names no model_type: it is not the configuration of a model")

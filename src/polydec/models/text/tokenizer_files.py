@@ -35,14 +35,14 @@ class TokenizerSettings:
 
     Attributes:
         path: The directory.
-        settings: Of special tokens: tokenizer_config.json, with special_tokens_map.json.
+        config: Of special tokens: tokenizer_config.json, with special_tokens_map.json.
         added: Content of added_tokens.json: tokens with their ids.
         templates: Chat templates in files of their own, by name; None: there are none.
         eos: Ids that end an answer, as the model's configs have them.
     """
 
     path: Path
-    settings: Mapping[str, Any]
+    config: Mapping[str, Any]
     added: Mapping[str, int]
     templates: Mapping[str, str] | None
     eos: tuple[int, ...]
@@ -67,11 +67,11 @@ def open_tokenizer(
         FileError: Nothing here reads the tokenizer, or there is none and the config says no size
             that the weights bear out.
     """
-    said = _read_settings(path, config, generation)
+    settings = _read_settings(path, config, generation)
     read = next((read for file, read in _READERS.items() if (path / file).is_file()), None)
     if read is None:
-        return _made_up_tokenizer(path, config.get("vocab_size"), stored, said.eos), ""
-    text = read(said)
+        return _made_up_tokenizer(path, config.get("vocab_size"), stored, settings.eos), ""
+    text = read(settings)
     # Configs often name one end of an answer only, and the tokenizer another.
     text.eos |= _own_end(text, config.get("vocab_size"))
     return text, text.fingerprint
@@ -82,17 +82,17 @@ def _read_settings(
 ) -> TokenizerSettings:
     """What stands beside a tokenizer, checked before a tokenizer is made of it."""
     templates = read_chat_templates(path)
-    said = edge.read_json_files(path, (SETTINGS, ROLES, ADDED))
-    settings = merged_settings(said[SETTINGS], said[ROLES])
-    edge.validate_record(fields.TokenizerConfig, settings, str(path / SETTINGS))
-    added = edge.validate_record(fields.AddedTokens, {"tokens": said[ADDED]}, str(path / ADDED))
+    contents = edge.read_json_files(path, (SETTINGS, ROLES, ADDED))
+    merged = merged_settings(contents[SETTINGS], contents[ROLES])
+    edge.validate_record(fields.TokenizerConfig, merged, str(path / SETTINGS))
+    added = edge.validate_record(fields.AddedTokens, {"tokens": contents[ADDED]}, str(path / ADDED))
     # generation_config.json knows of further ends, such as that of a turn.
     eos = generation.get("eos_token_id", config.get("eos_token_id"))
     if eos is None:
         eos = []
     elif isinstance(eos, int):
         eos = [eos]
-    return TokenizerSettings(path, settings, added.tokens, templates, tuple(eos))
+    return TokenizerSettings(path, merged, added.tokens, templates, tuple(eos))
 
 
 def read_chat_templates(path: Path) -> dict[str, str] | None:
@@ -123,35 +123,37 @@ def _template_text(at: Path) -> str:
 # One reader for each kind of tokenizer
 
 
-def _read_tokenizer_json(said: TokenizerSettings) -> Tokenizer:
+def _read_tokenizer_json(settings: TokenizerSettings) -> Tokenizer:
     return Tokenizer.from_tokenizer_json(
-        said.path / "tokenizer.json",
-        said.settings,
-        added=said.added,
-        eos=said.eos,
-        template=said.templates,
+        settings.path / "tokenizer.json",
+        settings.config,
+        added=settings.added,
+        eos=settings.eos,
+        template=settings.templates,
     )
 
 
-def _read_marian(said: TokenizerSettings) -> Tokenizer:
+def _read_marian(settings: TokenizerSettings) -> Tokenizer:
     """Marian has two tokenizers, one for each language; the source's is read."""
     from polydec.models.text.marian_text import marian_tokenizer
 
-    tokenizer = marian_tokenizer(said.path, edge.read_json(said.path / "vocab.json"))
-    return Tokenizer.from_parts(tokenizer, said.settings, eos=said.eos, template=said.templates)
+    tokenizer = marian_tokenizer(settings.path, edge.read_json(settings.path / "vocab.json"))
+    return Tokenizer.from_parts(
+        tokenizer, settings.config, eos=settings.eos, template=settings.templates
+    )
 
 
-def _read_by_transformers(said: TokenizerSettings) -> Tokenizer:
+def _read_by_transformers(settings: TokenizerSettings) -> Tokenizer:
     from transformers import AutoTokenizer
 
-    path = said.path
+    path = settings.path
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         return Tokenizer.from_parts(
             tokenizer.backend_tokenizer,
-            {**said.settings, **tokenizer.special_tokens_map},
-            eos=said.eos,
-            template=said.templates,
+            {**settings.config, **tokenizer.special_tokens_map},
+            eos=settings.eos,
+            template=settings.templates,
         )
     except Exception as e:  # whatever the tokenizer's own code meets
         why = (
