@@ -1,0 +1,56 @@
+"""benchmarks/front_page.py compares sides on the same tasks, by all tasks together and by points of a hundred."""
+
+import front_page
+import pytest
+from front_page import Turn
+
+import polydec
+from polydec.lab.bench.measure import BenchTask
+
+
+def turn(work, seconds, right=0, ids=((1, 2),)):
+    return Turn(work, seconds, 10, 4, right, ids)
+
+
+def test_speed_is_of_all_tasks_together_and_its_interval_holds_it():
+    ours = [turn(10, 1.0), turn(30, 2.0), turn(8, 1.0)]
+    theirs = [turn(10, 2.0), turn(30, 3.0), turn(8, 1.0)]
+    line = front_page.compare_sides("many", "one", "other", ours, theirs)
+    assert line["speed"] == round((48 / 4) / (48 / 6), 3)
+    assert line["median"] == 1.5
+    assert 1.0 <= line["low"] < line["speed"] < line["high"] <= 2.0
+    assert line["like the other"] == 3
+    beside_itself = front_page.compare_sides("many", "one", "one", ours, ours)
+    assert [beside_itself[key] for key in ("speed", "low", "high", "median")] == [1.0] * 4
+
+
+def test_right_answers_are_told_in_points_over_the_other_side():
+    ours = [turn(1, 1.0, right=1), turn(1, 1.0, right=1), turn(1, 1.0), turn(1, 1.0)]
+    theirs = [turn(1, 1.0, right=1), turn(1, 1.0), turn(1, 1.0), turn(1, 1.0, ids=((3,),))]
+    line = front_page.compare_sides("better", "one", "other", ours, theirs)
+    assert (line["right"], line["points"]) == (50.0, 25.0)
+    assert line["points low"] <= 25.0 < line["points high"]
+    assert line["like the other"] == 3
+
+
+@pytest.mark.parametrize("name", list(front_page.ROWS))
+def test_each_row_compares_sides_that_it_measures(name):
+    row = front_page.ROWS[name]
+    labels = [side.label for side in row.sides]
+    assert len(set(labels)) == len(labels)
+    assert row.bases and set(row.bases) <= set(labels)
+
+
+def test_at_once_or_one_after_another_the_texts_are_the_same():
+    lm = polydec.load("zoo:tiny", dtype="float32")
+    task = BenchTask("stories", ("Once upon a time", "A fox saw"), raw=True)
+    row = front_page.ROWS["many"]
+    alone, together = (
+        front_page.take_turn(
+            lm, row, front_page.side_of("plain", "plain", at_once=count), task, 6, 0
+        )
+        for count in (1, 2)
+    )
+    assert alone.ids == together.ids and len(alone.ids) == 2
+    assert alone.work == together.work == 12
+    assert together.passes == alone.passes
