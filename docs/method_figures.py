@@ -112,7 +112,7 @@ SPEEDS = Measured(
 TRAINED = Measured(
     "trained.csv",
     "Tokens a pass, greedy, with a draft of at most so many tokens, where plain decoding has 1; 95 % intervals. Tokens a pass "
-    "are no speed: on a CPU none of these is faster than plain decoding",
+    "are no speed: on a CPU few of these are faster than plain decoding",
     "trained-measured.md",
     lambda name, row: row["method"].split(" ")[0] == name and row["law"] == "greedy",
     {

@@ -43,6 +43,7 @@ CORE4 = "a core of an AMD EPYC (Zen 4)"
 CORE = "a core of an AMD EPYC (Zen 5)"
 XEON = "two cores of an Intel Xeon (Sapphire Rapids or later, AVX-512 VNNI, BF16, FP16 and AMX), under load"
 COUNTED = "any: counts and distances, no times"
+XEON_CORE = "a core of an Intel Xeon (Emerald Rapids, AVX-512 VNNI and AMX), beside other load, by processor time"
 HEADLINE = Run(
     "lab/reports/headline.csv",
     "python benchmarks/speculation.py --each 2 --methods auto (each row has its own)",
@@ -117,6 +118,12 @@ TIES = Run(
     "--methods prompt-lookup",
     "a core of an AMD EPYC (Zen 4), torch's own arithmetic",
     "7b885504",
+)
+FRONT_PAGE = Run(
+    "lab/reports/front-page.csv",
+    "python benchmarks/front_page.py trained --threads 1 --processor --each 2 --tokens 96",
+    XEON_CORE,
+    "b512ebc9",
 )
 TRAINED = Run("lab/reports/trained.csv", "python benchmarks/trained.py", CORE, "a06b93c7")
 CONTEXT = Run(
@@ -797,6 +804,34 @@ KINDS = (
 )
 STEP = "| file | set | context | arithmetic | 1 | 2 | 4 | 8 | 16 | prompt of 512 | t(8) / t(1) |"
 
+
+def front_page(row: str, side: str, *columns: str, over: str = "plain") -> list[str]:
+    """Figures of one side beside another, over all tasks."""
+    found = pick(FRONT_PAGE, row=row, side=side, kind="all", over=over)
+    return [found[column] for column in columns] if found else []
+
+
+SPEED_WITH_ENDS = ("speed", "low", "high")
+
+
+def on_a_xeon(place: Place, cells: Sequence[str]) -> list[str] | None:
+    """A trained draft's row: speed over plain with its interval, of workloads the least and the most, tokens a pass."""
+    side = cells[0].replace(" --set nodes=4", ", nodes=4")
+    kinds = [
+        float(row["speed"])
+        for row in FRONT_PAGE.rows
+        if (row["row"], row["side"]) == ("trained", side) and row["kind"] != "all"
+    ]
+    if not kinds:
+        return None
+    return [
+        *front_page("trained", side, *SPEED_WITH_ENDS),
+        told(min(kinds)),
+        told(max(kinds)),
+        *front_page("trained", side, "tokens a pass"),
+    ]
+
+
 TABLES = (
     Table(
         "lab/reports/constraints-measured.md",
@@ -874,6 +909,12 @@ TABLES = (
     Table("lab/reports/all-methods.md", METHODS, ALL_SPEED, speed_row(ALL_SPEED)),
     Table("lab/reports/all-methods.md", CATEGORIES, ALL_AUTO, auto_row(ALL_AUTO)),
     Table("lab/reports/trained-measured.md", KINDS, TRAINED, trained_row),
+    Table(
+        "lab/reports/trained-measured.md",
+        "| on a Xeon with AMX | over plain | of a workload: least, most | tokens a pass |",
+        FRONT_PAGE,
+        on_a_xeon,
+    ),
     Table(
         "lab/reports/trained-measured.md",
         "| | tokens a pass, times | greedy, 4 nodes | greedy, 16 nodes | T = 0.7, 4 nodes | T = 0.7, 16 nodes |",
@@ -1161,6 +1202,12 @@ def travelling_speed() -> list[str]:
     return [row["timed"] for row in rows if row]
 
 
+def beside_the_xeon() -> list[str]:
+    """Of the travelling drafter: Zen 5 with 16 and 4 nodes, then the Xeon with 16 and with 4."""
+    sides = ("eagle-3", "eagle-3, nodes=4")
+    return travelling_speed() + [x for side in sides for x in front_page("trained", side, "speed")]
+
+
 def published_forms() -> list[str]:
     names = ("medusa (medusa-published)", "eagle (eagle-published)", "eagle-2 (eagle-published)")
     rows = [
@@ -1217,7 +1264,12 @@ SENTENCES = (
         DIFFUSION["varied"],
         saved_on_varied_answers,
     ),
-    Sentence("README.md", "where they lose: [{} to {} of plain]", TRAINED, travelling_speed),
+    Sentence(
+        "README.md",
+        "[{} to {} of plain on a Zen 5, {} to {} on a Xeon with AMX]",
+        FRONT_PAGE,
+        beside_the_xeon,
+    ),
     Sentence(
         "docs/training.md",
         "{} to {} by trees of `zoo:smollm2-states` (one thread, Zen 5)",
@@ -1225,10 +1277,21 @@ SENTENCES = (
         travelling_speed,
     ),
     Sentence(
+        "docs/training.md",
+        "{} ({} to {}) by its trees of 4 nodes, {} ({} to {}) by those of 16, which are the default, and {} ({} to {}) by "
+        "a chain of `zoo:smollm2-draft`, where `auto` is at {} ({} to {})",
+        FRONT_PAGE,
+        lambda: [
+            figure
+            for side in ("eagle-3, nodes=4", "eagle-3", "draft-model", "auto")
+            for figure in front_page("trained", side, *SPEED_WITH_ENDS)
+        ],
+    ),
+    Sentence(
         "docs/trained.md",
-        "the one that travels along writes {} to {} times as many tokens a second",
-        TRAINED,
-        travelling_speed,
+        "writes {} to {} times as many tokens a second as plain decoding on a Zen 5, and {} to {} on a Xeon with AMX",
+        FRONT_PAGE,
+        beside_the_xeon,
     ),
     Sentence(
         "lab/reports/caches-measured.md",
