@@ -215,6 +215,24 @@ HALVES = "\n".join(
 LAB_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)?(lab/[^)]+)\)")
 """The lab book is not in the site: its path stands there in place of a link."""
 
+CODE = re.compile(r"(<code[^>]*>)(.*?)(</code>)", re.S)
+CELL = re.compile(r"<t[dh][ >].*?</t[dh]>", re.S)
+FLAG = re.compile(r"(<[^>]*>)|(?<![\w-])(--?[A-Za-z][\w-]*)")
+"""A tag, which stays as it is, or a flag."""
+
+
+def with_whole_flags(html: str) -> str:
+    """Mark the flags in code, so that site.css keeps a line from ending behind their dashes."""
+
+    def marked(code: re.Match[str]) -> str:
+        return code[1] + FLAG.sub(_marked_flag, code[2]) + code[3]
+
+    return CODE.sub(marked, html)
+
+
+def _marked_flag(found: re.Match[str]) -> str:
+    return found[1] or f'<span class="flag">{found[2]}</span>'
+
 
 def on_files(files: Any, config: Any) -> Any:
     """MkDocs asks for further files here."""
@@ -256,3 +274,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         kept = ", ".join(f"[`{n}`](methods/press-{n}.md)" for n in sorted(press.press_modules()))
         text += f"\n## Ways to keep a cache\n\nThese change it, too: {kept}.\n"
     return text
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """What Markdown made of a page, before the theme puts it into place."""
+    # A bar in a cell's code is written with a backslash before it, as GitHub wants it, and Markdown here keeps that.
+    html = CELL.sub(lambda found: found[0].replace("\\|", "|"), html)
+    return with_whole_flags(html)

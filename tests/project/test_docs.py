@@ -33,6 +33,21 @@ def test_the_reference_says_something_of_every_public_name():
     assert " at 0x" not in text
 
 
+def test_code_on_the_site_keeps_flags_whole_and_bars_bare():
+    pages = runpy.run_path(str(ROOT / "docs" / "site_pages.py"))
+    html = '<p>-- by <code>-e x --method auto</code> and <code><a href="--b">a-b</a> --out=<b>c</b></code></p>'
+    assert pages["on_page_content"](html) == (
+        '<p>-- by <code><span class="flag">-e</span> x <span class="flag">--method</span> auto</code> and '
+        '<code><a href="--b">a-b</a> <span class="flag">--out</span>=<b>c</b></code></p>'
+    )
+    bars = "<table><td><code>&lt;\\|mask\\|&gt;</code></td></table><code>a\\|b</code>"
+    assert pages["on_page_content"](bars) == (
+        "<table><td><code>&lt;|mask|&gt;</code></td></table><code>a\\|b</code>"
+    )
+    css = (ROOT / "docs" / "site.css").read_text("utf-8")
+    assert re.search(r"code \.flag \{[^}]*white-space: nowrap", css)
+
+
 def test_what_belongs_to_a_member_stays_in_its_entry_on_the_site():
     markdown = pytest.importorskip("markdown", reason="MkDocs is not installed: polydec[docs]")
     reference = runpy.run_path(str(ROOT / "docs" / "reference.py"))

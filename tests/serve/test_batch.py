@@ -214,6 +214,21 @@ def test_a_text_file_holds_a_prompt_a_line(lm, run, tmp_path):
     }
 
 
+def test_fields_of_a_request_beside_a_prompt_are_said_to_be_unread(run, tmp_path):
+    lines = [
+        {"prompt": "The fox", "answer": "4", "raw": True},
+        {"prompt": "A boat", "max_tokens": 3, "temperature": 0.9},
+        {"prompt": "A hill", "seed": 3},
+    ]
+    said = run(write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl", "--max-tokens", "2")
+    assert "line 2 gives max_tokens, temperature beside a prompt" in said
+    assert "line 1" not in said and "line 3" not in said
+    plain = write(tmp_path / "plain.jsonl", lines[:1])
+    assert "beside a prompt" not in run(plain, tmp_path / "more.jsonl", "--max-tokens", "2")
+    text = write(tmp_path / "in.txt", ['see {"max_tokens": 3}'])
+    assert "beside a prompt" not in run(text, tmp_path / "text.jsonl", "--max-tokens", "2")
+
+
 def test_an_answer_that_fails_is_a_row(lm):
     batch = rows.BatchRunner(
         lm,

@@ -18,12 +18,12 @@ import typer
 
 from polydec import api
 from polydec.base import files
-from polydec.base.edge import require_integer
+from polydec.base.edge import parse_object, require_integer
 from polydec.base.errors import MissingError, RequestError, UnwritableError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
 from polydec.cli.declared_flags import expand_flag_parameters
-from polydec.cli.flags import RequestFlags
+from polydec.cli.flags import BENT, RequestFlags
 from polydec.cli.generate import open_trace_file, print_unused_settings
 from polydec.request.batching import BatchingMode, batching_by_name
 from polydec.serve.settings import request_limit_options
@@ -31,6 +31,9 @@ from polydec.serve.settings import request_limit_options
 RUNNING = request_limit_options()["running"]
 EVERY = 2.0
 """Seconds between two lines of progress."""
+
+REQUESTED = frozenset(("max_tokens", "max_completion_tokens", "method", "seed", "stop"))
+"""Fields of a request that are not of sampling, and that no set of questions has for its own."""
 
 ELSEWHERE = (
     "model",
@@ -123,6 +126,8 @@ def batch(
             lm = flags.load()
             lm.check_method(flags.method, flags.option_values())
             _say_what_is_idle(lm, flags, lines)
+            if not as_text:
+                _say_which_fields_are_unread(lines)
             with _watched(lm, flags.trace) as submit, out.open("ab", buffering=0) as file:
                 job: Any = _job(lm, flags, path, as_text, max_running, shared_by, submit=submit)
                 # The model was loaded for the checks alone: each process of Ray loads its own.
@@ -170,6 +175,29 @@ def _say_what_is_idle(lm: api.LoadedModel, flags: RequestFlags, lines: Sequence[
     ask = api.Ask("x", **flags.request_fields(lm))
     if not any(rows.is_request(line.text) for line in lines):
         print_unused_settings(lm, plan_request(lm, ask, measure=PassCosts))
+
+
+def _say_which_fields_are_unread(lines: Sequence[Any]) -> None:
+    """What lines say beside a prompt as if they were requests: flags answer for all prompts."""
+    from polydec.serve import batch as rows
+
+    for line in lines:
+        if rows.is_request(line.text):
+            continue
+        try:
+            told = parse_object(line.text, "a line")
+        # It becomes a row with its error.
+        except RequestError:
+            continue
+        unread = sorted((BENT | REQUESTED).intersection(told))
+        if unread:
+            print(
+                f"polydec: line {line.at} gives {', '.join(unread)} beside a prompt, where no field but the prompt is read: "
+                'the flags say it for all prompts, and a line with a "body" says its own',
+                file=sys.stderr,
+            )
+            # The others are most likely alike.
+            return
 
 
 def _job(
