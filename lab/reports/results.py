@@ -123,7 +123,7 @@ FRONT_PAGE = Run(
     "lab/reports/front-page.csv",
     "python benchmarks/front_page.py trained --threads 1 --processor --each 2 --tokens 96",
     XEON_CORE,
-    "b512ebc9",
+    "99ce0f62",
 )
 TRAINED = Run("lab/reports/trained.csv", "python benchmarks/trained.py", CORE, "a06b93c7")
 CONTEXT = Run(
