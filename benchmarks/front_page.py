@@ -153,13 +153,14 @@ def prompts_of_workloads(root: Path, given: argparse.Namespace) -> list[BenchTas
 def sums_in_words(root: Path, given: argparse.Namespace) -> list[BenchTask]:
     """Held-out problems of SVAMP, at even distances, which ask for an end that a vote can compare."""
     rows = [row for row in read_suite_rows("svamp", root, sys.maxsize) if held_out(str(row.prompt))]
-    return [
-        BenchTask("svamp", (f"{asked}\nEnd with a line: The answer is NUMBER.",), wanted=(answer,))
-        for asked, answer in (
-            (str(row.prompt).rpartition("\n")[0], row.answer)
-            for row in evenly_spaced_rows(rows, given.questions)
-        )
-    ]
+    tasks = list[BenchTask]()
+    for row in evenly_spaced_rows(rows, given.questions):
+        # The suite's own wish for an end is replaced.
+        asked, _, _ = str(row.prompt).rpartition("\n")
+        wanted = None if isinstance(row.answer, str) else row.answer
+        prompt = f"{asked}\nEnd with a line: The answer is NUMBER."
+        tasks.append(BenchTask("svamp", (prompt,), wanted=(wanted,)))
+    return tasks
 
 
 def side_of(
