@@ -102,6 +102,23 @@ def test_without_a_profile_it_is_measured_and_said():
     assert profile.read_pass_profile(lm).costs == costs and costs.draft_ms == 0
 
 
+@pytest.mark.parametrize(
+    "load, says",
+    [
+        (0.0, r"measures more carefully\)$"),
+        (0.7, r"other programs compute: run `polydec tune` when they are done\)$"),
+    ],
+)
+def test_a_first_use_on_a_busy_machine_says_so(monkeypatch, load, says):
+    quick = profile.measure_pass_profile(api.load("zoo:tiny", draft=None), seconds=0.5)
+    monkeypatch.setattr(profile, "read_pass_profile", lambda lm: None)
+    monkeypatch.setattr(profile, "measure_pass_profile", lambda lm, seconds: quick)
+    monkeypatch.setattr(profile, "save_pass_profile", lambda lm, measured: None)
+    monkeypatch.setattr(machine, "relative_cpu_load", lambda: load)
+    with pytest.warns(UserWarning, match=says):
+        profile.known_pass_costs(api.load("zoo:tiny", draft=None))
+
+
 def test_a_recorded_profile_is_read_whatever_the_model(command, monkeypatch, tmp_path):
     printed = command("tune", "--model", "zoo:tiny", "--seconds", "1", "--json").out
     (tmp_path / "costs.json").write_text(printed)

@@ -22,9 +22,6 @@ from polydec.cli.lab_commands import lab_module
 from polydec.request import machine
 from polydec.request.loading import loading_options
 
-BUSY = 0.2
-"""Load of a core from which on what passes cost is doubtful."""
-
 
 def tune(
     model: Annotated[
@@ -116,7 +113,7 @@ def tune(
         )
     # Asked before: the measurement itself is a load.
     load = machine.relative_cpu_load()
-    if load > BUSY:
+    if load > machine.BUSY:
         err.print(
             f"warning: the machine is busy (load {load:.1f} of its cores): figures are doubtful",
             style="yellow",
@@ -129,7 +126,7 @@ def tune(
     ):
         measured = profile.measure_pass_profile(lm, seconds=seconds)
     # Every later choice of `auto` rests on it: a wrong one is worse than an older one.
-    kept = load <= BUSY or anyway
+    kept = load <= machine.BUSY or anyway
     # Stored before the prompts are decoded, which may be stopped.
     if kept:
         profile.keep_surely(lm, measured)

@@ -52,10 +52,13 @@ def package_versions() -> dict[str, str]:
     }
 
 
+BUSY = 0.2
+"""Load of a core from which on figures are doubtful: another process on few cores stretches a pass
+many times (thread barriers)."""
+
+
 def relative_cpu_load() -> float:
-    """Load of the last minute in units of all cores; 0 where the system does not say. Above 0.2
-    figures are doubtful: another process on few cores stretches a pass many times (thread
-    barriers)."""
+    """Load of the last minute in units of all cores; 0 where the system does not say."""
     try:
         return os.getloadavg()[0] / (os.cpu_count() or 1)
     except OSError:

@@ -39,6 +39,7 @@ from polydec.methods.speculative.trees.best_first import BestFirstTree
 from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.nets.linear import cpu_name, profile_path
 from polydec.models.sessions.checkpoint import DeferredBundle
+from polydec.request import machine
 from polydec.request.passes import PassTimer, measure_pass_times
 
 
@@ -475,9 +476,13 @@ def known_pass_costs(lm: ProfiledModel) -> PassCosts:
     measured = read_pass_profile(lm)
     if measured is None:
         name = lm.checkpoint.name
+        # What others compute would stay in the costs: whoever asked first may not know of `tune`.
+        if machine.relative_cpu_load() > machine.BUSY:
+            advice = "other programs compute: run `polydec tune` when they are done"
+        else:
+            advice = "`polydec tune` measures more carefully"
         warn_caller(
-            f"no profile of {name} on this machine: measuring passes for {QUICK:.0f} seconds "
-            "(`polydec tune` measures more carefully)"
+            f"no profile of {name} on this machine: measuring passes for {QUICK:.0f} seconds ({advice})"
         )
         measured = measure_pass_profile(lm, seconds=QUICK)
         save_pass_profile(lm, measured)

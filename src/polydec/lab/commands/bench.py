@@ -45,10 +45,6 @@ REPORTED = USUAL | {"ar": "auto,prompt-lookup,suffix-automaton,token-recycling"}
 """The same for a report that is compared with those of other machines."""
 
 
-BUSY = 0.2
-"""Load of a core from which on speeds are doubtful."""
-
-
 @expand_flag_parameters
 def bench(
     flags: RequestFlags,
@@ -204,7 +200,7 @@ def bench(
     # The identity holds all that must be alike for runs of one record.
     measured = bench_run.BenchFindings(bench_run.record_identity(every, _settings(flags)))
     # Before and after: load that comes in the middle spoils figures as well.
-    if (busy := machine.relative_cpu_load()) > BUSY:
+    if (busy := machine.relative_cpu_load()) > machine.BUSY:
         measured.doubts.append(
             f"the machine is busy (load {busy:.1f} of its cores): figures are doubtful"
         )
@@ -217,7 +213,7 @@ def bench(
     finally:
         # Also what was measured before a failure or Ctrl-C.
         measured.rows += measured.partly
-        if not measured.doubts and machine.relative_cpu_load() > BUSY:
+        if not measured.doubts and machine.relative_cpu_load() > machine.BUSY:
             measured.doubts.append("the machine became busy meanwhile: figures are doubtful")
         if measured.partly:
             measured.doubts.append("it was stopped: only what was measured until then stands here")
