@@ -87,18 +87,21 @@ def shown(options: Mapping[str, object]) -> str:
 def measure(a: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     done = read_rows(a.csv) if a.csv.exists() else []
-    have = {(row["text"], row["press"], row["options"]) for row in done}
+    have = {(row["text"], row["press"], row["options"], row["length"]) for row in done}
     lm = polydec.load("zoo:smollm2", dtype=a.dtype, draft=None, ngrams=None, threads=1)
     for name in a.texts:
-        settings = [parse_press_setting(way) for way in a.presses]
-        missing = [s for s in settings if (name, s.name, shown(s.options)) not in have][: a.most]
+        missing = [
+            s
+            for s in map(parse_press_setting, a.presses)
+            if any((name, s.name, shown(s.options), str(n)) not in have for n in a.lengths)
+        ][: a.most]
         if not missing:
             continue
         ids = lm.encode_prompt(text(max(a.lengths), name), raw=True)[: max(a.lengths) + 1]
         for costs in measure_cache_costs(lm, ids, missing, a.lengths):
             for cost in costs:
                 row = {"text": name, **{k: str(v) for k, v in cost.as_record().items()}}
-                if row["press"] != "none" or (name, "none", "") not in have:
+                if (name, row["press"], row["options"], row["length"]) not in have:
                     done.append(row)
             write_csv(a.csv, done)
             print(*(list(cost.as_record().values()) for cost in costs), flush=True)

@@ -20,7 +20,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from benchmarks.csv_rows import write_csv
+from benchmarks.csv_rows import merge_csv
 from benchmarks.studies.intervals import mean_with_interval
 
 from polydec import generate, load
@@ -98,18 +98,18 @@ def main() -> None:
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [
-        row
-        for wish in asked.wishes.split(",")
-        for seed in map(int, asked.seeds.split(","))
-        for row in seed_rows(asked.out, wish, seed, asked.data)
-    ]
-    if asked.csv:
-        write_csv(asked.csv, rows)
+    rows = list[dict[str, Any]]()
+    for wish in asked.wishes.split(","):
+        for seed in map(int, asked.seeds.split(",")):
+            rows += seed_rows(asked.out, wish, seed, asked.data)
+            if asked.csv:
+                merge_csv(asked.csv, rows, ("wish", "way", "seed"))
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["wish"], row["way"]), []).append(row)
     for (wish, way), of in groups.items():
+        if len(of) == 1:
+            continue
         figures = [mean_with_interval([float(r[k]) for r in of]) for k in ("met", "nats", "tokens")]
         print(wish, way, *figures, flush=True)
 

@@ -7,7 +7,8 @@
 
 One decoder on words, three seeds of everything that is trained for it. Answers are decoded by the
 engine (greedy), one question about each of 300 pages that are held out. Prints JSON lines, a summary
-last.
+last; --csv FILE writes a row of every figure (study, what, seed, value) as soon as it is there. Shares
+are of 300 questions; "rewritten" is the share of tokens of lines written once more.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
+from benchmarks.csv_rows import merge_csv
+from benchmarks.studies.intervals import mean_with_interval
 
 from polydec import Ask, Engine, load
 from polydec.api import LoadedModel
@@ -80,8 +83,37 @@ def words(out: Path, steps: int) -> str:
     return at.out
 
 
-def of_refrag(out: Path, steps: int, seeds: int, reader: int) -> None:
-    at, cells = words(out, reader or 1000), dict[str, list[float]]()
+@dataclass(frozen=True)
+class StudyFigures:
+    """Figures of a study by seed.
+
+    Attributes:
+        study: Its name.
+        csv: The file that gets every figure; None: there is none.
+        by_name: Of each name the figures, seed after seed from 0.
+    """
+
+    study: str
+    csv: Path | None
+    by_name: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+
+    def keep_figure(self, name: str, value: float) -> None:
+        """Keep the next seed's figure of this name, and write it."""
+        values = self.by_name.setdefault(name, [])
+        values.append(round(value, 3))
+        row = {"study": self.study, "what": name, "seed": len(values) - 1, "value": values[-1]}
+        if self.csv is not None:
+            merge_csv(self.csv, [row], ("study", "what", "seed"))
+
+    def print_summary(self) -> None:
+        """Print means, with Student's interval where there are several seeds."""
+        for name, values in self.by_name.items():
+            told = mean_with_interval(values) if len(values) > 1 else values[0]
+            print(json.dumps({"what": name, "mean": told, "by seed": values}))
+
+
+def of_refrag(out: Path, steps: int, seeds: int, reader: int, figures: StudyFigures) -> None:
+    at = words(out, reader or 1000)
     ways: Mapping[str, Mapping[str, Any]] = {
         "expand 0": {"expand": 0.0},
         "0.25 by the policy": {"expand": 0.25},
@@ -95,39 +127,42 @@ def of_refrag(out: Path, steps: int, seeds: int, reader: int) -> None:
             str(out / f"refrag-{seed}"), kind="refrag", steps=steps, seed=seed, target=at, **SHAPE
         )
         told = train_context(spec)
-        keep(cells, "rewritten", told["rewritten"][page_reader.MOST])
-        keep(cells, "rewritten, nats", told["rewritten_nats"][page_reader.MOST])
+        figures.keep_figure("rewritten", told["rewritten"][page_reader.MOST])
+        figures.keep_figure("rewritten, nats", told["rewritten_nats"][page_reader.MOST])
         once = replace(
             spec, out=str(out / f"at-once-{seed}"), steps=max(1, steps * 4 // 10), at_once=True
         )
         flat = run_training("at once", once, refrag.rewriting_course)
-        keep(cells, "rewritten, without curriculum", flat["rewritten"][page_reader.MOST])
-        keep(cells, "rewritten, without curriculum, nats", flat["rewritten_nats"][page_reader.MOST])
+        figures.keep_figure("rewritten, without curriculum", flat["rewritten"][page_reader.MOST])
+        figures.keep_figure(
+            "rewritten, without curriculum, nats", flat["rewritten_nats"][page_reader.MOST]
+        )
         lm = load(spec.out, draft=None, trained=[f"{spec.out}/chunks"])
         for name, options in ways.items():
             cell = answered(lm, questions(), steer="refrag", steer_options=options)
-            keep(cells, name, cell["right"])
+            figures.keep_figure(name, cell["right"])
             print(
                 json.dumps({"seed": seed, "what": name, **cell, "picked": told["picked_records"]})
             )
         print(json.dumps({"seed": seed, "seconds": told["seconds"]}))
     told_plain = answered(load(at, draft=None), questions())
     print(json.dumps({"what": "words, before", **told_plain}))
-    summary(cells)
 
 
-def of_arc(out: Path, steps: int, seeds: int, reader: int) -> None:
-    at, cells = words(out, reader or steps), dict[str, list[float]]()
+def of_arc(out: Path, steps: int, seeds: int, reader: int, figures: StudyFigures) -> None:
+    at = words(out, reader or steps)
     decoder = load(at, draft=None)
     for name, asked in (("words", questions()), ("no page", questions(False))):
-        print(json.dumps({"what": name, **answered(decoder, asked)}))
+        cell = answered(decoder, asked)
+        figures.keep_figure(name, cell["right"])
+        print(json.dumps({"what": name, **cell}), flush=True)
     ways: Mapping[str, Mapping[str, Any]] = {
         "factor 2": {"factor": 2},
         "factor 3": {"factor": 3},
         "factor 2, nothing rewritten": {"factor": 2, "rewriting": 0.0},
     }
-    for name, options in ways.items():
-        for seed in range(seeds):
+    for seed in range(seeds):
+        for name, options in ways.items():
             spec = ContextSpec(
                 str(out / f"{name}-{seed}".replace(" ", "-")),
                 kind="arc-encoder",
@@ -141,17 +176,14 @@ def of_arc(out: Path, steps: int, seeds: int, reader: int) -> None:
             told = train_context(spec)
             lm = load(spec.out, draft=None, trained=[f"{spec.out}/arc"])
             cell = answered(lm, questions(), steer="arc-encoder")
-            keep(cells, name, cell["right"])
-            keep(cells, f"{name}, rewritten", told["rewritten"][0])
-            print(
-                json.dumps({"seed": seed, "what": name, **cell, "seconds trained": told["seconds"]})
-            )
-    summary(cells)
+            figures.keep_figure(name, cell["right"])
+            figures.keep_figure(f"{name}, rewritten", told["rewritten"][0])
+            row = {"seed": seed, "what": name, **cell, "seconds trained": told["seconds"]}
+            print(json.dumps(row), flush=True)
 
 
-def of_augmentation(out: Path, steps: int, seeds: int, reader: int) -> None:
+def of_augmentation(out: Path, steps: int, seeds: int, reader: int, figures: StudyFigures) -> None:
     at = ContextSpec(str(out / "sums"), kind=AUGMENTED, steps=reader or 1000, hops=2, **SHAPE)
-    cells = dict[str, list[float]]()
     print(
         json.dumps(
             {"model": run_training("the model", at, cache_augmentation.prepare_base_model)["loss"]}
@@ -172,27 +204,19 @@ def of_augmentation(out: Path, steps: int, seeds: int, reader: int) -> None:
                 for which in ("without", "with"):
                     value = told[f"{key}_{which}"]
                     value = mean(value) if key == "nats" else value
-                    keep(cells, f"{key}, {which if which == 'without' else reasoning}", value)
+                    figures.keep_figure(
+                        f"{key}, {which if which == 'without' else reasoning}", value
+                    )
             print(json.dumps({"seed": seed, "what": reasoning, **told, "curve": None}))
         spec = replace(at, out=str(out / f"latent-{seed}"))
         lm = load(spec.out, draft=None, trained=[f"{spec.out}/coprocessor"])
         for count in (0, 1, 2, 4, 8):
             cell = answered(lm, asked, 1, steer=AUGMENTED, steer_options={"latents": count})
-            keep(cells, f"engine, {count} latents", cell["right"])
+            figures.keep_figure(f"engine, {count} latents", cell["right"])
             print(json.dumps({"seed": seed, "what": f"{count} latents", **cell}))
-    summary(cells)
 
 
-def keep(cells: dict[str, list[float]], name: str, value: float) -> None:
-    cells.setdefault(name, []).append(round(value, 3))
-
-
-def summary(cells: Mapping[str, list[float]]) -> None:
-    for name, values in cells.items():
-        print(json.dumps({"what": name, "mean": round(mean(values), 3), "by seed": values}))
-
-
-STUDIES: Mapping[str, Callable[[Path, int, int, int], None]] = {
+STUDIES: Mapping[str, Callable[[Path, int, int, int, StudyFigures], None]] = {
     "refrag": of_refrag,
     "augmentation": of_augmentation,
     "arc": of_arc,
@@ -208,9 +232,12 @@ def main() -> None:
     parser.add_argument(
         "--reader-steps", type=int, default=0, help="of the model that reads words (0: the usual)"
     )
+    parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    STUDIES[given.what](given.out, given.steps, given.seeds, given.reader_steps)
+    figures = StudyFigures(given.what, given.csv)
+    STUDIES[given.what](given.out, given.steps, given.seeds, given.reader_steps, figures)
+    figures.print_summary()
 
 
 if __name__ == "__main__":

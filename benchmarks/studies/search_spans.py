@@ -220,13 +220,11 @@ def main() -> None:
         )
         return
     arms = asked.arms.split(";")
-    rows = [
-        row
-        for seed in asked.seeds.split(",")
-        for row in recall_rows(arms, int(seed), asked.steps, asked.tuned)
-    ]
-    if asked.csv:
-        merge_csv(asked.csv, rows, ("arm", "seed"))
+    rows = list[dict[str, Any]]()
+    for seed in asked.seeds.split(","):
+        rows += recall_rows(arms, int(seed), asked.steps, asked.tuned)
+        if asked.csv:
+            merge_csv(asked.csv, rows, ("arm", "seed"))
     for arm in arms:
         of = [row for row in rows if row["arm"] == arm]
         figures = [[row[name] for row in of] for name in ("begun", "recall")]
