@@ -4,7 +4,7 @@
     POLYDEC_DATA=TEXTS python benchmarks/presses.py lab/reports/presses-texts.csv --texts books python stories --dtype auto \\
         --lengths 1000 2000 4000 --presses quantised:bits=4 (and others)
     POLYDEC_DATA=TEXTS python benchmarks/presses.py lab/reports/presses-long.csv --dtype auto \\
-        --lengths 8000 --presses hadamard:bits=4:group=32
+        --lengths 4000 8000 --presses hadamard:bits=4:group=32 quantised:bits=4
     python benchmarks/presses.py lab/reports/presses.csv --page lab/reports/caches-measured.md --svg lab/reports/presses.svg
     python benchmarks/presses.py lab/reports/presses-texts.csv --page lab/reports/caches-measured.md --mark texts
 
@@ -12,9 +12,9 @@ zoo:smollm2 reads a text under each press and with the cache as it is, as `polyd
 Weights are rounded to float16, keys, values and all else are float32; with --dtype auto the compiled step reads. A text is the
 first of its folder that is long enough, or as many as it takes (stories are short), none of them held out: SHA-1 mod 10 is
 below 7, as the default of `hadamard` was chosen on them. Rows are written press by press; one that is there is not measured
-again. Counts and distances only: nothing here is a time. Tokens a second are those of benchmarks/presses_step.py, or of
-`polydec cache-cost` on one's own machine. --page and --svg measure nothing: they write the table and the picture of what the
-file has.
+again, so lengths can be added: --longest 8000 --lengths 4000 reads the text that 8,000 tokens were taken of. Counts and
+distances only: nothing here is a time. Tokens a second are those of benchmarks/presses_step.py, or of `polydec cache-cost` on
+one's own machine. --page and --svg measure nothing: they write the table and the picture of what the file has.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def measure(a: argparse.Namespace) -> None:
         ][: a.most]
         if not missing:
             continue
-        ids = lm.encode_prompt(text(max(a.lengths), name), raw=True)[: max(a.lengths) + 1]
+        longest = max(a.longest or 0, *a.lengths)
+        ids = lm.encode_prompt(text(longest, name), raw=True)[: max(a.lengths) + 1]
         for costs in measure_cache_costs(lm, ids, missing, a.lengths):
             for cost in costs:
                 row = {"text": name, **{k: str(v) for k, v in cost.as_record().items()}}
@@ -210,6 +211,9 @@ def main() -> None:
     parser.add_argument("--texts", nargs="+", default=["books"], help="folders: text_NAME")
     parser.add_argument("--dtype", default="float16")
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
+    parser.add_argument(
+        "--longest", type=int, help="tokens that the text has (the greatest length)"
+    )
     parser.add_argument("--presses", nargs="+", default=list(WAYS))
     parser.add_argument("--most", type=int, help="presses of a text that are measured at most")
     parser.add_argument("--page", type=Path)

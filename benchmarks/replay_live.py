@@ -4,14 +4,15 @@
 
 Held-out prompts, one request at a time, greedy. Beside each run the recorded setting runs too, by turns before and behind it.
 A row a setting: tokens a pass and tokens a second, as replayed and as run, over all prompts together, and their error; the load
-of the machine beside them, since seconds mean nothing on a busy one.
+of the machine beside them, since seconds mean nothing on a busy one. There --processor counts seconds of processor time.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,8 +90,10 @@ def live(lm: api.LoadedModel, prompt: str, setting: Setting, tokens: int) -> Run
     )
 
 
-def measure(lm: api.LoadedModel, prompts: list[str], tokens: int, repeat: int) -> dict[str, Sum]:
-    """All settings on all prompts. Each run has a record of its own beside it, by turns before and behind it: a machine changes
+def measure(
+    lm: api.LoadedModel, prompts: list[str], settings: Sequence[Setting], tokens: int, repeat: int
+) -> dict[str, Sum]:
+    """Settings on all prompts. Each run has a record of its own beside it, by turns before and behind it: a machine changes
     its speed within seconds."""
     draft, sums = ShapedTarget(lm.draft_law(), GreedyRule()), dict[str, Sum]()
 
@@ -101,7 +104,7 @@ def measure(lm: api.LoadedModel, prompts: list[str], tokens: int, repeat: int) -
 
     for turn in range(repeat):
         for prompt in prompts:
-            for setting in (RECORDED, *OTHERS):
+            for setting in settings:
                 pair = [RECORDED, setting] if turn % 2 else [setting, RECORDED]
                 runs = [live(lm, prompt, each, tokens) for each in pair]
                 recorded, ran = runs if turn % 2 else runs[::-1]
@@ -146,14 +149,20 @@ def main() -> None:
     ask.add_argument("--repeat", type=int, default=2)
     ask.add_argument("--threads", type=int)
     ask.add_argument("--csv")
+    ask.add_argument("--only", nargs="+", help="settings, as the table names them")
+    ask.add_argument("--processor", action="store_true", help="seconds of processor time")
     asked = ask.parse_args()
+    if asked.processor:
+        # Profile, passes and replays all read this clock.
+        time.perf_counter = time.process_time
     lm = api.load(asked.model, threads=asked.threads)
     rows = read_rows(data_root() / "spec_bench" / "question.jsonl")
     texts = [text for r in rows if held_out(text := r["turns"][0]) and len(text) < 2000]
     prompts = texts[:: max(1, len(texts) // asked.prompts)][: asked.prompts]
     live(lm, prompts[0], OTHERS[-1], 8)  # what passes cost is measured when somebody first asks
     before = os.getloadavg()[0]
-    sums = measure(lm, prompts, asked.tokens, asked.repeat)
+    settings = [s for s in (RECORDED, *OTHERS) if not asked.only or named(s) in asked.only]
+    sums = measure(lm, prompts, settings, asked.tokens, asked.repeat)
     load = max(before, os.getloadavg()[0])
     out = [row(name, s, load) for name, s in sums.items()]
     for r in out:

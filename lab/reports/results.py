@@ -42,6 +42,7 @@ ZEN5 = "two cores of an AMD EPYC (Zen 5)"
 CORE4 = "a core of an AMD EPYC (Zen 4)"
 CORE = "a core of an AMD EPYC (Zen 5)"
 XEON = "two cores of an Intel Xeon (Sapphire Rapids or later, AVX-512 VNNI, BF16, FP16 and AMX), under load"
+RAPIDS = "a core of an Intel Xeon (Emerald Rapids, AVX-512 VNNI and AMX)"
 COUNTED = "any: counts and distances, no times"
 XEON_CORE = "a core of an Intel Xeon (Emerald Rapids, AVX-512 VNNI and AMX), beside other load, by processor time"
 HEADLINE = Run(
@@ -99,6 +100,13 @@ REPLAY = Run(
     "python benchmarks/replay_live.py --prompts 8 --tokens 96 --repeat 2 --csv lab/reports/replay-live.csv",
     f"{ZEN4}, load below 2",
     "61098405",
+)
+REPLAY_PROCESSOR = Run(
+    "lab/reports/replay-processor.csv",
+    'python benchmarks/replay_live.py --prompts 4 --threads 1 --processor --only "draft-model depth=2" '
+    "--csv lab/reports/replay-processor.csv",
+    f"{RAPIDS}, under load",
+    "fb725692",
 )
 COMMAND = Run(
     "lab/reports/verify-command.csv",
@@ -187,6 +195,18 @@ BYTE2WORD = Run(
     "python benchmarks/byte2word.py --steps 150 --out DIR --csv lab/reports/byte2word.csv",
     "any: counts, no times",
     "9aba97c8",
+)
+CONDITIONAL = Run(
+    "lab/reports/conditional-beam.csv",
+    "python -m benchmarks.studies.conditional_texts --out DIR --csv lab/reports/conditional-beam.csv",
+    COUNTED,
+    "fb725692",
+)
+MERGED_TOKENS = Run(
+    "lab/reports/merged-tokens.csv",
+    "python -m benchmarks.studies.merged_tokens OUT --boundaries word --csv lab/reports/merged-tokens.csv",
+    "any: counts and distances, no times",
+    "fb725692",
 )
 IN_A_ROW = Run(
     "lab/reports/edits-in-a-row.csv",
@@ -565,6 +585,70 @@ def byte2word_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     return [*counts, *(x for three in figures for x in three)]
 
 
+WAYS_OF_BEAMS = {
+    "beam search": "beam",
+    "beams that leave out what ends otherwise, without a head": "filtered",
+    "conditional beams": "conditional",
+}
+"""Rows of the tables of conditional beams, and their names in the file."""
+WISHES = ("long", "and")
+"""Wishes of these tables, in order."""
+
+
+def wish_rows(wish: str, way: str) -> list[Row]:
+    return [r for r in CONDITIONAL.rows if (r["wish"], r["way"]) == (wish, way)]
+
+
+def conditional_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A way to search, of the wish whose table it is."""
+    rows = wish_rows(WISHES[place.nth], WAYS_OF_BEAMS[cells[0]])
+    return [x for name in ("met", "nats", "tokens") for x in of_three_seeds(rows, name)]
+
+
+def wishes_met() -> list[str]:
+    """How much oftener conditional beams find a text that says "and" than the filter and than beam search, by seed."""
+    found = {way: column(wish_rows("and", way), "met") for way in WAYS_OF_BEAMS.values()}
+    out = list[str]()
+    for other in ("filtered", "beam"):
+        more = [a - b for a, b in zip(found["conditional"], found[other], strict=True)]
+        out += map(told, (fmean(more), *student_interval(more)))
+    return out
+
+
+def merged_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A boundary and a part of the way: how much shorter, what both ways add, and by how much they differ, seed by seed."""
+    boundary, _, share = cells[0].partition(", ")
+    both = [
+        [
+            r
+            for r in MERGED_TOKENS.rows
+            if (r["boundary"], r["way"], float(r["share"])) == (boundary, way, float(share))
+        ]
+        for way in ("means", "trained")
+    ]
+    if not all(both):
+        return None
+    less = [b - a for a, b in zip(*(column(rows, "more") for rows in both), strict=True)]
+    shorter = told(100 * fmean(column(both[0], "shorter")))
+    ways = [x for rows in both for x in of_three_seeds(rows, "more")]
+    return [shorter, *ways, *map(told, (fmean(less), *student_interval(less)))]
+
+
+def merged_cost() -> list[str]:
+    """What words read at a quarter and a half of the way cost, in % of nats a byte, and how much shorter the prompt is."""
+    out = list[str]()
+    for share in ("0.25", "0.5"):
+        rows = [
+            r
+            for r in MERGED_TOKENS.rows
+            if (r["boundary"], r["way"], r["share"]) == ("word", "trained", share)
+        ]
+        cost = [100 * float(r["more"]) / float(r["plain"]) for r in rows]
+        out += map(told, (100 * fmean(column(rows, "shorter")), fmean(cost)))
+        out += map(told, student_interval(cost))
+    return out
+
+
 CANVASES = {
     "fast-dllm, threshold 0.95": ("policies", "threshold 0.95", False),
     "localleap, 0.99": ("policies", "local 0.99", False),
@@ -704,10 +788,14 @@ def by_task_row(run: Run, *policies: str) -> Callable[[Place, Sequence[str]], Se
     return values
 
 
-def replay_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
-    row = pick(REPLAY, setting=cells[0].partition(",")[0])
+def replay_row(run: Run) -> Callable[[Place, Sequence[str]], Sequence[str] | None]:
     names = ("pass_for_pass", "runs", "tokens_a_pass", "error", "tokens_a_second", "error_a_second")
-    return row and [row[name] for name in names]
+
+    def values(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+        row = pick(run, setting=cells[0].partition(",")[0])
+        return row and [row[name] for name in names]
+
+    return values
 
 
 def ties_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
@@ -844,7 +932,13 @@ TABLES = (
         "lab/reports/replay-measured.md",
         "| setting | pass for pass | tokens a pass: live, error | tokens a second: live, error |",
         REPLAY,
-        replay_row,
+        replay_row(REPLAY),
+    ),
+    Table(
+        "lab/reports/replay-measured.md",
+        "| setting | pass for pass | tokens a pass: live, error | tokens a second of processor time: live, error |",
+        REPLAY_PROCESSOR,
+        replay_row(REPLAY_PROCESSOR),
     ),
     Table("docs/trained.md", "| | `zoo:tiny` | `zoo:smollm2` |", TRAINED, short_trained_row),
     Table(
@@ -976,6 +1070,18 @@ TABLES = (
         "| kind | weights | of its embeddings | bits a byte | with slips | cost |",
         BYTE2WORD,
         byte2word_row,
+    ),
+    Table(
+        "lab/reports/search-measured.md",
+        "| way | as wanted | nats | tokens |",
+        CONDITIONAL,
+        conditional_row,
+    ),
+    Table(
+        "lab/reports/steering-measured.md",
+        "| boundary, part of the way to the longest | shorter | means of the parts | hypernetwork | hypernetwork less means |",
+        MERGED_TOKENS,
+        merged_row,
     ),
     Table(
         "docs/diffusion.md",
@@ -1243,6 +1349,18 @@ SENTENCES = (
         "and the same likeliest token in {} of the places",
         PRESSES_LONG,
         hadamard_at_length,
+    ),
+    Sentence(
+        "lab/reports/search-measured.md",
+        "find a text that says so {} ({} to {}) oftener than the filter and {} ({} to {}) oftener than beam search",
+        CONDITIONAL,
+        wishes_met,
+    ),
+    Sentence(
+        "lab/reports/steering-measured.md",
+        "{} % shorter cost {} ({} to {}) % of the nats a byte, {} % shorter {} ({} to {}) %",
+        MERGED_TOKENS,
+        merged_cost,
     ),
     Sentence(
         "lab/reports/caches-measured.md",

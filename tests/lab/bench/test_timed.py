@@ -78,7 +78,8 @@ def test_passes_of_a_draft_model_cost_what_they_cost_in_the_record_or_the_table(
     again = ReplayRun(rounds(0, 0), 4, 0.3)
     assert clock.predict_seconds(own, again, None) == pytest.approx(2.0 + 4 * 0.25 + 0.65)
     alone = RecordClock.of_rounds(rounds(0, 0, 0), ran, "m")
-    costs = PassCosts(rows_ms=(1.0, 1.5), draft_ms=500.0)
+    # The machine took two seconds for each that the table has, for its own passes: so for a draft's.
+    costs = PassCosts(rows_ms=(500.0, 750.0), draft_ms=250.0)
     assert alone.predict_seconds(own, again, costs) == pytest.approx(2.0 + 4 * 0.5 + 0.9)
 
 

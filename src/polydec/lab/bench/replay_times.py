@@ -3,8 +3,8 @@
 A pass costs what passes of the record cost, another one what the table of costs says of it on a
 machine as quick as then. What stands between passes is what stood there in the record, and what
 this run's drafter needs more than the record's, which ran again just now. A pass of another model
-costs what it cost in the record, or what the table says: in a replay its weights lie in the
-processor's caches, where a larger model empties them.
+costs what it cost in the record, or what the table says at the record's pace: in a replay its
+weights lie in the processor's caches, where a larger model empties them.
 """
 
 from __future__ import annotations
@@ -114,20 +114,28 @@ class RecordClock:
         """Seconds of a pass of another model."""
         if self.others:
             return fmean(p.seconds for p in self.others)
-        return (PassCosts() if costs is None else costs).draft_ms / 1000
+        known = PassCosts() if costs is None else costs
+        # The table has what a pass takes where little else runs: whatever made the record's own
+        # passes take longer than they stand there makes those of a draft model take longer, too.
+        return known.draft_ms * fmean(self._paces(known))
+
+    def _paces(self, costs: PassCosts) -> list[float]:
+        """Seconds that each recorded pass took for a millisecond of the table."""
+        return [
+            p.seconds / costs.request_share(r.drafted + 1, 1, r.position)
+            for p, r in zip(self.passes, self.rounds, strict=True)
+        ]
 
     def _passes(self, rounds: Sequence[ReplayRound], costs: PassCosts | None) -> float:
         if costs is None:
             return self._drawn(rounds)
-        # By number of rows the ratio of recorded to tabled time: how much slower this machine was
-        # then.
+        paces = self._paces(costs)
+        # By number of rows: how much slower this machine was then.
         slower = defaultdict[int, list[float]](list)
-        for p, r in zip(self.passes, self.rounds, strict=True):
-            slower[r.drafted + 1].append(
-                p.seconds / costs.request_share(r.drafted + 1, 1, r.position)
-            )
+        for pace, r in zip(paces, self.rounds, strict=True):
+            slower[r.drafted + 1].append(pace)
         # Rows with few recorded passes take the average ratio.
-        usual = fmean(x for every in slower.values() for x in every)
+        usual = fmean(paces)
         known = {rows: fmean(every) for rows, every in slower.items() if len(every) >= ENOUGH}
         return sum(
             costs.request_share(r.drafted + 1, 1, r.position) * known.get(r.drafted + 1, usual)
