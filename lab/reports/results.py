@@ -106,7 +106,7 @@ REPLAY_PROCESSOR = Run(
     'python benchmarks/replay_live.py --prompts 4 --threads 1 --processor --only "draft-model depth=2" '
     "--csv lab/reports/replay-processor.csv",
     f"{RAPIDS}, under load",
-    "fb725692",
+    "a6919f83",
 )
 COMMAND = Run(
     "lab/reports/verify-command.csv",
@@ -200,13 +200,13 @@ CONDITIONAL = Run(
     "lab/reports/conditional-beam.csv",
     "python -m benchmarks.studies.conditional_texts --out DIR --csv lab/reports/conditional-beam.csv",
     COUNTED,
-    "fb725692",
+    "8b67e405",
 )
 MERGED_TOKENS = Run(
     "lab/reports/merged-tokens.csv",
     "python -m benchmarks.studies.merged_tokens OUT --boundaries word --csv lab/reports/merged-tokens.csv",
     "any: counts and distances, no times",
-    "fb725692",
+    "8b67e405",
 )
 IN_A_ROW = Run(
     "lab/reports/edits-in-a-row.csv",
