@@ -394,6 +394,7 @@ def main() -> None:
     parser.add_argument("--compute", help="float32, int16 or int8 (default: the machine's)")
     parser.add_argument("--threads", type=int, help="of a pass (default: the machine's cores)")
     parser.add_argument("--each", type=int, default=1, help="tasks of each workload")
+    parser.add_argument("--limit", type=int, help="tasks, at even distances (default: all)")
     parser.add_argument("--questions", type=int, default=60, help="sums in words, at most")
     parser.add_argument("--tokens", type=int, help="of an answer, at most (default: the row's own)")
     parser.add_argument("--seed", type=int, default=0)
@@ -411,6 +412,7 @@ def main() -> None:
     threads = lm.network.threads
     before = relative_cpu_load()
     tasks = row.tasks(data_root(given.data), given)
+    tasks = tasks[:: -(-len(tasks) // (given.limit or len(tasks)))]
     turns = measure_row(lm, given.row, tasks, given.tokens or row.tokens, given.seed, clock)
     print(
         f"{describe_machine(lm.network)}; load before {before:.2f}, after {relative_cpu_load():.2f}"
