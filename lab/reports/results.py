@@ -197,6 +197,16 @@ BYTE2WORD = Run(
     "any: counts, no times",
     "9aba97c8",
 )
+HIDDEN_STATES = {
+    name: Run(
+        f"lab/reports/hidden-states-{name}.csv",
+        "polydec bench --suite hidden-states --model zoo:tiny --from FILE --each 10 "
+        f"--csv lab/reports/hidden-states-{name}.csv (held-out texts of text_{name})",
+        COUNTED,
+        "50a50f38",
+    )
+    for name in ("stories", "books")
+}
 CONDITIONAL = Run(
     "lab/reports/conditional-beam.csv",
     "python -m benchmarks.studies.conditional_texts --out DIR --csv lab/reports/conditional-beam.csv",
@@ -589,6 +599,16 @@ def byte2word_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     counts = [rows[0][name] for name in ("weights", "embeddings")]
     figures = [of_three_seeds(rows, name) for name in ("bits", "slips", "cost")]
     return [*counts, *(x for three in figures for x in three)]
+
+
+def hidden_states_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """Texts of a kind, and a rate: perplexity, the change with its interval, and the share of texts that got better."""
+    name, _, rate = cells[0].partition(", ")
+    row = pick(HIDDEN_STATES[name], rate=rate)
+    if row is None:
+        return None
+    better = told(100 * float(row["better"]))
+    return [row["perplexity"], row["change"], *FIGURE.findall(row["interval"]), better]
 
 
 WAYS_OF_BEAMS = {
@@ -1082,6 +1102,16 @@ TABLES = (
         "| kind | weights | of its embeddings | bits a byte | with slips | cost |",
         BYTE2WORD,
         byte2word_row,
+    ),
+    *(
+        Table(
+            "lab/reports/caches-measured.md",
+            "| texts, rate | perplexity | nats a token, change | texts that got better |",
+            run,
+            hidden_states_row,
+            where=nth(i),
+        )
+        for i, run in enumerate(HIDDEN_STATES.values())
     ),
     Table(
         "lab/reports/search-measured.md",
