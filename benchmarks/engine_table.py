@@ -239,9 +239,13 @@ def held_out_prompts(
 
     by_kind = defaultdict[str, list[dict[str, Any]]](list)
     for row in workloads(data_root(), each, seed):
-        ids = list(lm.encode_prompt(row.prompt))
+        messages = row.prompt
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        text = lm.checkpoint.text.render_chat(messages)
+        ids = lm.checkpoint.text.encode(text)
         if len(ids) <= longest:
-            by_kind[row.workload].append({"ids": ids, "text": lm.decode(ids)})
+            by_kind[row.workload].append({"ids": ids, "text": text})
     out = list[tuple[str, dict[str, Any]]]()
     for i in range(each):
         out += [(kind, of[i]) for kind, of in by_kind.items() if i < len(of)]

@@ -1,11 +1,12 @@
 """llama.cpp's worker, through the low-level calls of its binding. Modes: `plain`, and `lookup`, its prompt lookup (one answer).
 
-ik_llama.cpp's binding has the same calls: IK_LLAMA is set by its own worker.
+The binding of ik_llama.cpp has the same calls: `LlamaBinding` holds what differs.
 """
 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
 from typing import Any
@@ -18,29 +19,53 @@ LONGEST = 4096
 MOST_TEXTS = 16
 
 
+@dataclass(frozen=True)
+class LlamaBinding:
+    """A Python binding of llama.cpp or of a fork.
+
+    Attributes:
+        package: Its module.
+        distribution: What pip calls it.
+        model_fields: Parameters of loading that are not the binding's own default.
+        context_fields: Parameters of the cache and of passes that are not.
+        clears_all: Whether a text's entries can be dropped with those of all others only.
+    """
+
+    package: str
+    distribution: str
+    model_fields: dict[str, Any] = field(default_factory=dict)
+    context_fields: dict[str, Any] = field(default_factory=dict)
+    clears_all: bool = False
+
+
+# One room for all texts: otherwise each would get a sixteenth of it.
+LLAMA_CPP = LlamaBinding("llama_cpp", "llama-cpp-python", context_fields={"kv_unified": True})
+
+
 class LlamaCppEngine:
     """A GGUF file whose texts share passes."""
 
-    package = "llama_cpp"
-    distribution = "llama-cpp-python"
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._lib = import_module(self.package)
+    def __init__(self, settings: dict[str, Any], binding: LlamaBinding = LLAMA_CPP) -> None:
+        self._binding = binding
+        self._lib = import_module(binding.package)
         self._mode = settings["mode"]
-        # Python must hold a reference to the callback as long as C may call it.
-        self._quiet = self._lib.llama_log_callback(lambda *_: None)
-        self._lib.llama_log_set(self._quiet, ctypes.c_void_p(0))
+        if hasattr(self._lib, "llama_log_callback"):
+            # Python must hold a reference to the callback as long as C may call it.
+            self._quiet = self._lib.llama_log_callback(lambda *_: None)
+            self._lib.llama_log_set(self._quiet, ctypes.c_void_p(0))
         self._lib.llama_backend_init()
         path = settings["files"][settings["format"]]
         model = self.load_model(path)
         self._context = self.open_context(model, settings["threads"])
         self._room = self._lib.llama_batch_init(LONGEST, 0, 1)
         self._size = self.vocabulary_size(model)
-        self.version = f"{self.distribution} {version(self.distribution)}"
+        self.version = f"{binding.distribution} {version(binding.distribution)}"
 
     def load_model(self, path: str) -> Any:
         """The file, loaded."""
         given = self._lib.llama_model_default_params()
+        for name, value in self._binding.model_fields.items():
+            setattr(given, name, value)
         return self._lib.llama_model_load_from_file(path.encode(), given)
 
     def open_context(self, model: Any, threads: int) -> Any:
@@ -50,11 +75,10 @@ class LlamaCppEngine:
         given.n_batch = LONGEST
         given.n_ubatch = 512
         given.n_seq_max = MOST_TEXTS
-        # One room for all: otherwise each text would get a sixteenth of it.
-        if hasattr(given, "kv_unified"):
-            given.kv_unified = True
         given.n_threads = threads
         given.n_threads_batch = threads
+        for name, value in self._binding.context_fields.items():
+            setattr(given, name, value)
         return self._lib.llama_init_from_model(model, given)
 
     def vocabulary_size(self, model: Any) -> int:
@@ -63,6 +87,9 @@ class LlamaCppEngine:
 
     def cut_text(self, text: int, length: int) -> None:
         """Drop a text's entries from a position on."""
+        if self._binding.clears_all:
+            self._lib.llama_kv_cache_clear(self._context)
+            return
         memory = self._lib.llama_get_memory(self._context)
         self._lib.llama_memory_seq_rm(memory, text, length, -1)
 
@@ -125,9 +152,9 @@ class LlamaCppEngine:
 
     def _look_up(self, prompt: list[int], tokens: int) -> list[int]:
         """As the binding offers it: 10 tokens behind a match of at most 2."""
-        drafts = import_module(f"{self.package}.llama_speculative").LlamaPromptLookupDecoding(
-            num_pred_tokens=10
-        )
+        drafts = import_module(
+            f"{self._binding.package}.llama_speculative"
+        ).LlamaPromptLookupDecoding(num_pred_tokens=10)
         answer = self._feed([(0, prompt, 0, 1)])[0]
         while len(answer) < tokens:
             text = np.array([*prompt, *answer], np.intc)

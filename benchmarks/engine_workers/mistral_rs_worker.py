@@ -33,7 +33,7 @@ class MistralRsEngine:
 
     def _write(self, text: str, tokens: int) -> int:
         request = self._mistralrs.CompletionRequest(
-            model="default", prompt=text, max_tokens=tokens, temperature=0.0
+            model="default", prompt=text, max_tokens=tokens, temperature=0.0, ignore_eos=True
         )
         return int(self._runner.send_completion_request(request).usage.completion_tokens)
 
