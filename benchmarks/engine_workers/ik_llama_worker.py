@@ -8,7 +8,7 @@ from lines import serve_lines
 from llama_cpp_worker import LlamaBinding, LlamaCppEngine
 
 IK_LLAMA = LlamaBinding(
-    "ik_llama_cpp",
+    "ik_llama_cpp._ctypes_api",
     "ik-llama-cpp-python",
     model_fields={"repack_tensors": True},
     context_fields={"flash_attn": True},
