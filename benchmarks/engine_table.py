@@ -49,13 +49,13 @@ class EngineKind:
         worker: Its file in benchmarks/engine_workers.
         packages: What pip installs into its environment; none: this very environment serves.
         ways: Its formats and modes, as `FORMAT:MODE`.
-        together: Whether its modes other than `plain` take several answers at once.
+        together: The modes in which it writes several answers at once.
     """
 
     worker: str
     packages: tuple[str, ...]
     ways: tuple[str, ...]
-    together: bool = False
+    together: frozenset[str] = frozenset({"plain"})
 
 
 TORCH = ("torch==2.13.0", "transformers>=5")
@@ -71,7 +71,7 @@ ENGINES: Mapping[str, EngineKind] = {
             "Q8_0:plain",
             "Q8_0:auto",
         ),
-        together=True,
+        together=frozenset({"plain", "auto", "plain,int8", "auto,int8"}),
     ),
     "llama.cpp": EngineKind(
         "llama_cpp_worker.py",
@@ -82,7 +82,7 @@ ENGINES: Mapping[str, EngineKind] = {
         "ik_llama_worker.py", ("ik-llama-cpp-python==0.1.5",), ("Q4_0:plain", "Q8_0:plain")
     ),
     "mistral.rs": EngineKind(
-        "mistral_rs_worker.py", ("mistralrs==0.9.5",), ("Q4_0:plain", "Q8_0:plain")
+        "mistral_rs_worker.py", ("mistralrs==0.9.5",), ("Q4_0:plain", "Q8_0:plain"), frozenset()
     ),
     "openvino": EngineKind(
         "openvino_worker.py",
@@ -209,7 +209,7 @@ class Worker:
 
     def takes(self, flight: int) -> bool:
         """Whether this mode writes so many answers at once."""
-        return flight == 1 or self.mode == "plain" or ENGINES[self.engine].together
+        return flight == 1 or self.mode in ENGINES[self.engine].together
 
 
 def open_workers(names: Sequence[str], settings: dict[str, Any], envs: Path) -> list[Worker]:

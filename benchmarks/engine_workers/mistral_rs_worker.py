@@ -1,8 +1,7 @@
-"""mistral.rs' worker: it reads the GGUF file itself. Mode: `plain`."""
+"""mistral.rs' worker: it reads the GGUF file itself. Mode: `plain`, one answer at a time, as its Python binding has it."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from lines import WorkerPrompt, serve_lines
 
 
 class MistralRsEngine:
-    """A runner that gets its requests from as many threads."""
+    """A runner that writes one answer after the other."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         import mistralrs
@@ -28,8 +27,7 @@ class MistralRsEngine:
         self.version = f"mistralrs {version('mistralrs')}"
 
     def write_answers(self, prompts: list[WorkerPrompt], tokens: int) -> list[list[int] | int]:
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            return list(pool.map(lambda prompt: self._write(prompt["text"], tokens), prompts))
+        return [self._write(prompt["text"], tokens) for prompt in prompts]
 
     def _write(self, text: str, tokens: int) -> int:
         request = self._mistralrs.CompletionRequest(

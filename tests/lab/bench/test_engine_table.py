@@ -53,7 +53,7 @@ def test_ratios_are_of_the_same_task_and_the_noise_is_of_both_ends():
 
 def test_sides_take_turns_and_plain_decoding_stands_at_both_ends(tmp_path, monkeypatch):
     kind = engine_table.EngineKind(
-        "polydec_worker.py", (), tuple(f"own:{mode}" for mode in SIDES), together=True
+        "polydec_worker.py", (), tuple(f"own:{mode}" for mode in SIDES), frozenset(SIDES)
     )
     monkeypatch.setattr(engine_table, "ENGINES", {"polydec": kind})
     monkeypatch.setattr(engine_table, "BASE", ("polydec", "own", "plain"))
