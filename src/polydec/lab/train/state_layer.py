@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.network import LlamaShape, apply_rotary_embedding
-from polydec.models.formats.fields import PublishedFields
+from polydec.models.learned.artefact_fields import PublishedFields
 from polydec.models.learned.kinds.narrow import NarrowLayer
 from polydec.models.learned.published import PublishedLayer
 from polydec.models.learned.state_layer import EPS, StateLayer, state_layer_shapes

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from safetensors.torch import save_file
@@ -18,6 +18,9 @@ from polydec.core.protocols import Session, Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, fields
 from polydec.models.formats.tensor_files import SafeTensors
+
+if TYPE_CHECKING:
+    from polydec.models.learned.artefact_fields import StateDrafterFields
 
 CONFIG = "config.json"
 
@@ -223,7 +226,7 @@ def said_of(drafter: StateDrafterModel) -> dict[str, Any]:
     }
 
 
-def vocab_of(c: fields.StateDrafterFields) -> TokenVocabulary:
+def vocab_of(c: StateDrafterFields) -> TokenVocabulary:
     return TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
 
 

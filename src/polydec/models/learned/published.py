@@ -22,9 +22,9 @@ from polydec.base.files import replace_file_atomically as replace_file
 from polydec.core.protocols import Target
 from polydec.core.types import RowDetail, TokenVocabulary
 from polydec.models.formats import edge, fields, tensor_files
-from polydec.models.formats.fields import PublishedFields
 from polydec.models.formats.rope import RotaryEmbedding
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import PublishedFields
 from polydec.models.learned.kinds.eagle3 import Eagle3Model
 from polydec.models.learned.state_layer import DraftVocabularyHead, state_layer_shapes
 from polydec.models.nets.kv_cache import KVCache

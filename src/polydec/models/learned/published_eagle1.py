@@ -17,8 +17,8 @@ from torch import Tensor
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.models.formats import edge, tensor_files
-from polydec.models.formats.fields import PublishedFields
 from polydec.models.learned import artefact, published
+from polydec.models.learned.artefact_fields import PublishedFields
 from polydec.models.learned.kinds.eagle import EagleModel
 from polydec.models.learned.published import (
     PublishedLayer,

@@ -13,8 +13,8 @@ from torch import Tensor
 from polydec.base.errors import FileError
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, fields, tensor_files
-from polydec.models.formats.fields import PublishedMedusaFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import PublishedMedusaFields
 from polydec.models.learned.kinds.heads import DraftHeads
 from polydec.models.learned.published import write_published_directory
 

@@ -12,8 +12,8 @@ from torch.nn.functional import pad
 
 from polydec.base.errors import FileError
 from polydec.models import native as cpu
-from polydec.models.formats.fields import LayerFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import LayerFields
 from polydec.models.nets.query import NeuralNetwork
 from polydec.models.nets.transformer import LlamaTransformer
 

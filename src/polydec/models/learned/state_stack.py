@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from polydec.models import native as cpu
-from polydec.models.formats.fields import LayerFields
 from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.artefact_fields import LayerFields
 from polydec.models.learned.state_layer import StateLayer
 from polydec.models.nets.query import NeuralNetwork
 from polydec.models.nets.transformer import LlamaTransformer

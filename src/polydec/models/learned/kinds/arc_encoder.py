@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import ArcEncoderFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import ArcEncoderFields
 from polydec.models.learned.passages import PassageMarks
 from polydec.models.learned.recent_tensors import recent_tensor
 from polydec.models.learned.skeleton import LlamaLayers

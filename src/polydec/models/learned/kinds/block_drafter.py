@@ -15,9 +15,9 @@ from torch import Tensor
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import BlockDrafterFields
 from polydec.models.formats.seq2seq import Seq2SeqConfig, T5Shape, read_seq2seq_config
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import BlockDrafterFields
 from polydec.models.nets.seq2seq import GapFiller, build
 
 KIND = artefact.ArtefactKind(

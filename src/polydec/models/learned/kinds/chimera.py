@@ -15,8 +15,8 @@ from torch.nn.functional import linear, silu
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import EagleFields
 from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.artefact_fields import EagleFields
 from polydec.models.learned.state_layer import StateLayer, rms_normalised
 from polydec.models.nets.query import NeuralNetwork
 

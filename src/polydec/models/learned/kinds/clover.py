@@ -15,8 +15,8 @@ from torch.nn.functional import cosine_similarity, linear, silu
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import CloverFields
 from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.artefact_fields import CloverFields
 from polydec.models.learned.head import (
     Head,
     Step,

@@ -15,8 +15,8 @@ from polydec.base.errors import FileError, PolydecError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import CoprocessorFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import CoprocessorFields
 from polydec.models.learned.skeleton import LlamaLayers, Past
 
 KIND = artefact.ArtefactKind("coprocessor", "coprocessor", "coprocessor.safetensors", "context")

@@ -16,8 +16,8 @@ from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import Eagle3Fields
 from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.artefact_fields import Eagle3Fields
 from polydec.models.learned.state_layer import DraftVocabularyHead, StateLayer, rms_normalised
 from polydec.models.native.growth import NativeTreeGrower
 from polydec.models.nets.query import NeuralNetwork

@@ -16,8 +16,8 @@ from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import FalconFields
 from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.artefact_fields import FalconFields
 from polydec.models.learned.state_layer import EPS, StateLayer, rms_normalised
 from polydec.models.nets.kv_cache import KVCache
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery

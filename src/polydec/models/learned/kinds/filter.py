@@ -14,8 +14,8 @@ from torch.nn.functional import linear, relu
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import FilterFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import FilterFields
 
 KIND = artefact.ArtefactKind("filter", "filter", "filter.safetensors", "filter")
 

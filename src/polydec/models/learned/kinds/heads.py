@@ -15,8 +15,8 @@ from torch.nn.functional import linear, silu
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import HeadsFields
 from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.artefact_fields import HeadsFields
 from polydec.models.learned.head import (
     Block,
     Head,

@@ -15,8 +15,8 @@ from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import JointFields
 from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.artefact_fields import JointFields
 from polydec.models.learned.state_layer import EPS, StateLayer, rms_normalised
 
 KIND = artefact.ArtefactKind("joint", "joint", "joint.safetensors", "joint")

@@ -13,8 +13,8 @@ from torch import Tensor
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import JudgeFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import JudgeFields
 from polydec.models.learned.state_layer import rms_normalised
 
 KIND = artefact.ArtefactKind("judge", "judge", "judge.safetensors", "judge")

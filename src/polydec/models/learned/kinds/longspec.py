@@ -16,8 +16,8 @@ from polydec.base.errors import FileError, PolydecError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import LongSpecFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import LongSpecFields
 from polydec.models.learned.state_layer import EPS, rms_normalised
 
 KIND = artefact.ArtefactKind("longspec", "eagle", "longspec.safetensors", "eagle --kind longspec")

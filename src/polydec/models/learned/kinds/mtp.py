@@ -15,8 +15,8 @@ from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import MtpFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import MtpFields
 from polydec.models.learned.state_layer import rms_normalised
 from polydec.models.nets.gated import PLACES, GatedAdapter
 

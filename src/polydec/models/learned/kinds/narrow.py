@@ -16,8 +16,8 @@ from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, rows8
-from polydec.models.formats.fields import NarrowFields
 from polydec.models.learned import artefact, state_layer
+from polydec.models.learned.artefact_fields import NarrowFields
 from polydec.models.learned.kinds.eagle3 import Eagle3Model
 from polydec.models.learned.state_layer import DraftVocabularyHead, StateLayer
 from polydec.models.native.growth import add_native_matrix

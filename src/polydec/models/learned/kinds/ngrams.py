@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge, zoo
-from polydec.models.formats.fields import NGramFields
+from polydec.models.formats.fields import Count, StrictFields
 from polydec.models.learned import artefact
 from polydec.models.native import copy_drafts
 
@@ -41,6 +42,14 @@ def extend_context_key(key: int, token: int) -> int:
     key = (key ^ (token + 1)) * MIX & MASK
     # High bits come down: the next product would otherwise never mix them into low ones.
     return key ^ key >> 29
+
+
+class NGramFields(StrictFields):
+    """config.json of an n-gram table; tokens are 16 bits wide, and the largest stands for none."""
+
+    order: Annotated[int, Field(ge=1, le=8)]
+    vocab_size: Count
+    tokenizer: Annotated[str, Field(max_length=100)]
 
 
 @dataclass(frozen=True, eq=False)

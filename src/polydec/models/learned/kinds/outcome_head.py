@@ -14,8 +14,8 @@ from torch.nn.functional import embedding, linear, logsigmoid, silu
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import OutcomeHeadFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import OutcomeHeadFields
 
 KIND = artefact.ArtefactKind("outcome-head", "head", "outcome.safetensors", "outcome-head")
 

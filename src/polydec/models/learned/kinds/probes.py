@@ -16,8 +16,8 @@ from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import ProbeFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import ProbeFields
 
 KIND = artefact.ArtefactKind("probes", "probes", "probes.safetensors", "probes")
 

@@ -16,8 +16,8 @@ from polydec.base.errors import RequestError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import RewardFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import RewardFields
 
 KIND = artefact.ArtefactKind("reward", "reward", "reward.safetensors", "reward")
 

@@ -14,8 +14,8 @@ from torch.nn.functional import linear, silu
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import StepRewardFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import StepRewardFields
 
 KIND = artefact.ArtefactKind("prm", "prm", "prm.safetensors", "prm")
 

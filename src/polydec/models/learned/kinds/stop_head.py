@@ -15,8 +15,8 @@ from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import StopHeadFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import StopHeadFields
 
 KIND = artefact.ArtefactKind("stop-head", "head", "head.safetensors", "stop-head")
 

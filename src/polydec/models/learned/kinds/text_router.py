@@ -15,8 +15,8 @@ from torch import Tensor
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import TextRouterFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import TextRouterFields
 from polydec.models.learned.kinds.step_reward import StepReward
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions.lm import CausalLaw

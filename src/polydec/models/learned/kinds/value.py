@@ -14,8 +14,8 @@ from torch.nn.functional import conv1d, linear, pad, silu
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
-from polydec.models.formats.fields import ValueFields
 from polydec.models.learned import artefact
+from polydec.models.learned.artefact_fields import ValueFields
 
 KIND = artefact.ArtefactKind("value", "value", "value.safetensors", "value")
 

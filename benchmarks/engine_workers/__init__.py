@@ -1,0 +1,1 @@
+"""One worker for each engine of benchmarks/engine_table.py."""
