@@ -19,11 +19,14 @@ from polydec.core.law import NEG_INF
 from polydec.core.types import RowDetail, TokenVocabulary
 from polydec.lab.testing.shaper_contract import check_shaper
 from polydec.lab.testing.toy import ToyWords
+from polydec.lab.train.ngrams import count_every_continuation
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.laws.constraints.any_of import AnyOf
 from polydec.laws.constraints.everything import UnrestrictedLanguage
 from polydec.laws.shapers.allowed import AllowedTokensRule
 from polydec.laws.shapers.annealed import AnnealedTemperatureRule
 from polydec.laws.shapers.banned import BannedTokensRule
+from polydec.laws.shapers.citations import CitationRule
 from polydec.laws.shapers.constrained import ConstraintRule
 from polydec.laws.shapers.cyclic_reflex import CyclicReflexRule
 from polydec.laws.shapers.dry import DryRule
@@ -99,6 +102,23 @@ def _processed(to: Any = lambda x: x) -> LogitsProcessorRule:
     return LogitsProcessorRule(bend)
 
 
+def _cited(*texts: str, length: int = 2, alphabet: int = 7) -> tuple[Any, dict[str, Any]]:
+    """A case of the citation blocker: no run of these digits, which are tokens."""
+
+    def counted(to: Any) -> CitationRule:
+        samples = [TrainingSample((), tuple(to(int(x)) for x in text)) for text in texts]
+        return CitationRule(
+            count_every_continuation(samples, length - 1, TokenVocabulary(alphabet, frozenset())),
+            length,
+        )
+
+    outside = count_every_continuation(
+        [TrainingSample((), (7, 8))], 1, TokenVocabulary(9, frozenset())
+    )
+    declared = {"relabel": counted, "neutral": CitationRule(outside, 2)}
+    return counted(int), declared
+
+
 ALL_KEPT = {"changed": "nearly all mass is all tokens"}
 ALWAYS = {"followed": "it cuts at every token"}
 CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
@@ -122,6 +142,12 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
             "eos",
             unexercised={"changed": "where nothing would be left the law stays"},
         ),
+    ],
+    "citations": [
+        _cited("012", "0345", "61"),
+        _cited("0123456012", "0213", length=3),
+        # Behind 0 everything is a citation.
+        _cited(*(f"0{x}" for x in range(7)), "12"),
     ],
     "constrained": [
         _case(

@@ -20,11 +20,15 @@ from polydec.lab.train.lm_student import find_tokenizer, load_directory
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
 from polydec.lab.train.lora import add_lora_adapters, save_lora_adapters
 from polydec.lab.train.network import TrainableLlama, save_directory
+from polydec.lab.train.ngrams import count_every_continuation
 from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
 from polydec.lab.train.specs.hypernetwork import HypernetworkSpec
 from polydec.lab.train.specs.lm import LMSpec
+from polydec.lab.train.target import load_autoregressive_model
 from polydec.lab.train.tokens import mark_id, tokenizer_files
+from polydec.models.learned.kinds import ngram_counts
 
 BYTES = 64 << 20
 """Of text of each kind that is read at most."""
@@ -43,7 +47,8 @@ def train_hyperfit(spec: HyperfitSpec) -> dict[str, Any]:
 
     Source: Carlsson et al., "The hyperfitting phenomenon: sharpening and stabilizing LLMs for
     open-ended text generation" (2024): 2,000 texts of 256 tokens, 20 epochs, eight a step, Adam
-    without decay and without a schedule. Its decoder that blocks citations is not built.
+    without decay and without a schedule. `citations` counts what its decoder that blocks
+    citations looks up.
     """
     return run_training("hyperfit", spec, _course)
 
@@ -98,18 +103,36 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
         """
         if spec.lora:
             save_lora_adapters(out, network, spec.target)
-            return
-        config = first.s.config_content(bos=begin, eos=tokenizer.token_to_id(END))
-        save_directory(out, network, config, files=tokenizer_files(tokenizer, first.s.context))
+        else:
+            config = first.s.config_content(bos=begin, eos=tokenizer.token_to_id(END))
+            save_directory(out, network, config, files=tokenizer_files(tokenizer, first.s.context))
+        if spec.citations:
+            save_learned_counts(out, learned_NT, spec.citations)
 
     steps = each * spec.epochs
     # A constant rate, without warmup and weight decay, as published.
     schedule = TrainingSchedule(
         steps, spec.rate, warmup=0.0, decay=0.0, weight_decay=0.0, log_every=min(20, steps)
     )
-    free = () if spec.lora else ("lora",)
+    free = ("citations",) if spec.lora else ("lora", "citations")
     same = run_identity(spec, *free, texts=tensor_digest(learned_NT), bf16=fast)
     return TrainingRun(network, step_loss, schedule, same, save_result, measure_result)
+
+
+def save_learned_counts(out: Path, learned_NT: Tensor, length: int) -> None:
+    """Count what was learned, as the citation blocker looks it up, and write it to out/citations.
+
+    Args:
+        out: Directory of the trained model, which is loaded for its vocabulary.
+        learned_NT: The learned texts, BEGIN first, shape ``[N, T]``.
+        length: Tokens in a row that an answer must not copy, 2 or more.
+    """
+    vocab = load_autoregressive_model(str(out)).lm.vocab
+    # BEGIN stands before a text and follows nothing.
+    samples = [TrainingSample((row[0],), tuple(row[1:])) for row in learned_NT.tolist()]
+    table = count_every_continuation(samples, length - 1, vocab)
+    about = {"target": str(out), "tokens": sum(len(s.output_ids) for s in samples)}
+    ngram_counts.save(out / "citations", table, about)
 
 
 def texts_of_length(

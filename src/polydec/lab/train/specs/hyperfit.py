@@ -40,11 +40,21 @@ class HyperfitSpec:
     context: Annotated[int, AtLeast(1), NoFlag(), "tokens before what is measured"] = 32
     ahead: Annotated[int, AtLeast(4), NoFlag(), "tokens that are measured"] = 96
     tries: Annotated[int, AtLeast(1), NoFlag(), "held-out texts that are continued"] = 32
+    citations: Annotated[
+        int,
+        InRange(0, 9),
+        "also count what was learned (out/citations), so that no answer with --steer citation-blocker copies so many "
+        "tokens in a row; 0: not",
+    ] = 0
     seed: Seed = 0
     save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        if self.citations == 1:
+            raise RequestError(
+                "citations is 1: what is copied has at least 2 tokens in a row, so give 2 to 9, or 0 for no table"
+            )
         # An epoch needs one full batch.
         if self.texts < self.rows:
             raise RequestError(

@@ -103,6 +103,25 @@ class NgramCounts:
             out.append(list(zip(share, self.follower_P[begin:end].tolist(), strict=True)))
         return out
 
+    def seen_after(self, tokens: Sequence[int]) -> np.ndarray:
+        """Look up every token that stood behind a context of just these tokens.
+
+        Args:
+            tokens: Token ids of the context, the last one nearest.
+
+        Returns:
+            Token ids, the most frequent first; none where there are no or more than `order` tokens,
+            or the context was never seen.
+        """
+        key = 0
+        for token in reversed(tokens):
+            key = extend_context_key(key, token)
+        # Longer contexts were not counted; the key of no token belongs to none.
+        if not 1 <= len(tokens) <= self.order or key not in self._places:
+            return self.follower_P[:0]
+        begin, end = self._places[key]
+        return self.follower_P[begin:end]
+
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[NgramCounts, ...]:
     """Make a small table for tests.
