@@ -4,7 +4,8 @@
 
 Fifteen tokens from the middle of a story (POLYDEC_DATA, `text_stories`; SHA-1 of its prompt modulo 10 at least 7) are gone on
 with for ten. The n-gram table is counted in other stories (below 7), as `polydec train ngrams --corpus FILE --order 5 --top 16
---least 1` counts: contexts of one to five tokens, so 2- to 6-grams.
+--least 1` counts: contexts of one to five tokens, so 2- to 6-grams; `counts` has every continuation of the same text as often
+as it stands there (`--as-counted`), nothing discounted and nothing left out.
 
 Columns: positions: fed behind the prompt, for all texts of a prompt; best, mean: perplexity of a prompt's best text and of all
 its texts under the model itself, a geometric mean over prompts; words of best, of mean: the share of the story's own next ten
@@ -38,7 +39,7 @@ from polydec.laws.shapers.sampling import Sampling, build_shapers
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
-from polydec.models.learned.kinds import ngrams
+from polydec.models.learned.kinds import ngram_counts, ngrams
 from polydec.models.sessions import checkpoint
 from polydec.models.sessions.checkpoint import ModelBundle
 
@@ -52,8 +53,8 @@ ONE = "nucleus, one sample"
 
 @dataclass(frozen=True)
 class Way:
-    """A row. sampling: how tokens are drawn; texts: of a prompt; seeds: draws that are averaged over; table: whether the n-gram
-    table is there."""
+    """A row. sampling: how tokens are drawn; texts: of a prompt; seeds: draws that are averaged over; table: "" none,
+    "likeliest" the usual n-gram table, "counts" every continuation as it was counted."""
 
     name: str
     method: str
@@ -61,26 +62,37 @@ class Way:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sampling: Sampling = field(default_factory=lambda: Sampling(temperature=0.0))
     seeds: int = 1
-    table: bool = False
+    table: str = ""
 
 
 NUCLEUS = Sampling(temperature=1.0, top_p=0.9)
 PUBLISHED = {"interpolated": True}
+COUNTED_ROWS = {"interpolated": True, "as_counted": True}
 WAYS = (
-    Way(ONE, "plain", 1, sampling=NUCLEUS, seeds=2),
-    Way("nucleus, three samples", "plain", 3, sampling=NUCLEUS, seeds=2),
+    Way(ONE, "plain", 1, sampling=NUCLEUS, seeds=3),
+    Way("nucleus, three samples", "plain", 3, sampling=NUCLEUS, seeds=3),
     Way("greedy", "plain", 1),
     Way("beam of three", "beam", 3, {"width": 3}),
     Way("superposed 3, no table", "superposed-decoding", 3),
-    Way("superposed 3, longest context", "superposed-decoding", 3, table=True),
-    Way("superposed 3, as published", "superposed-decoding", 3, PUBLISHED, table=True),
-    Way("the same, alpha 0.2", "superposed-decoding", 3, {**PUBLISHED, "alpha": 0.2}, table=True),
+    Way("superposed 3, longest context", "superposed-decoding", 3, table="likeliest"),
+    Way("superposed 3, levels added up", "superposed-decoding", 3, PUBLISHED, table="likeliest"),
+    Way("the same of counts", "superposed-decoding", 3, COUNTED_ROWS, table="counts"),
+    Way(
+        "the same, alpha 0.2",
+        "superposed-decoding",
+        3,
+        {**COUNTED_ROWS, "alpha": 0.2},
+        table="counts",
+    ),
+    Way(
+        "superposed 3, as published", "superposed-decoding", 3, {"published": True}, table="counts"
+    ),
     Way(
         "superposed 2, as published",
         "superposed-decoding",
         2,
-        {**PUBLISHED, "width": 2, "alpha": 0.62},
-        table=True,
+        {"published": True, "width": 2, "alpha": 0.62},
+        table="counts",
     ),
 )
 
@@ -103,8 +115,8 @@ def stories(unseen: bool) -> Iterator[str]:
             yield from (row["text"] for row in rows if held_out(row["prompt"]) == unseen)
 
 
-def counted(out: Path, model: str, size: int) -> ngrams.NGrams:
-    """The table of so many characters of stories."""
+def counted(out: Path, model: str, size: int) -> dict[str, Any]:
+    """The tables of so many characters of stories, by name."""
     corpus, texts, length = out / "corpus.txt", list[str](), 0
     for text in stories(False):
         texts.append(text)
@@ -115,15 +127,20 @@ def counted(out: Path, model: str, size: int) -> ngrams.NGrams:
     corpus.write_text("\n\n".join(texts), encoding="utf-8")
     told = train_ngrams(NGramSpec(str(out), model, order=5, top=16, least=1, corpus=str(corpus)))
     print(json.dumps(told), flush=True)
-    return ngrams.load(str(out))
+    raw = str(out / "counts")
+    train_ngrams(NGramSpec(raw, model, order=5, corpus=str(corpus), as_counted=True))
+    return {"likeliest": ngrams.load(str(out)), "counts": ngram_counts.load(raw)}
 
 
 def told(
-    way: Way, point: ModelBundle, table: ngrams.NGrams, asked: Sequence[tuple[tuple[int, ...], ...]]
+    way: Way,
+    point: ModelBundle,
+    tables: Mapping[str, Any],
+    asked: Sequence[tuple[tuple[int, ...], ...]],
 ) -> list[list[Told]]:
     """For each seed, of each prompt."""
     shapers = build_shapers(way.sampling, eos=point.lm.vocab.eos)
-    artefacts = (table,) if way.table else ()
+    artefacts = (tables[way.table],) if way.table else ()
     kit = Kit(ShapedTarget(point.lm, *shapers), None, artefacts)
     decoder = registry.build(way.method, kit, way.options)[0]
     out = list[list[Told]]()
@@ -204,7 +221,7 @@ def main() -> None:
     parser.add_argument("--csv")
     args = parser.parse_args()
     point = checkpoint.load_bundle(args.model)
-    table = counted(args.out, args.model, args.corpus)
+    tables = counted(args.out, args.model, args.corpus)
     asked = list[tuple[tuple[int, ...], ...]]()
     for text in stories(True):
         ids = tuple(point.text.encode(text[:1200], special=False))[SKIPPED:]
@@ -214,7 +231,7 @@ def main() -> None:
             break
     one, lines = list[list[Told]](), list[dict[str, Any]]()
     for way in WAYS:
-        got = told(way, point, table, asked)
+        got = told(way, point, tables, asked)
         one = one or got
         lines.append(line(way, got, one))
         print(*lines[-1].values(), sep=" | ", flush=True)

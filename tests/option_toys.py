@@ -345,6 +345,8 @@ def observed_unmasker(unmasker: Any, toy: Toy) -> tuple[Any, ...]:
     """
     network = StartedChain(toy.seed, toy.size, toy.sharp, context=64)
     denoiser = SpelledDenoiser(network, toy.size - 1 if toy.ends else -1, 0)
-    decoder = DenoisingDecoder(denoiser, unmasker, FullRefresh(), toy.block or 8)
+    # One that reads laws at known tokens is asked where.
+    asking = {"written": unmasker} if hasattr(unmasker, "known_positions") else {}
+    decoder = DenoisingDecoder(denoiser, unmasker, FullRefresh(), toy.block or 8, **asking)
     asked = [Request(toy.prompt[:3], toy.most, ignore_eos=not toy.ends)]
     return repr(_run([decoder], asked)), network.calls, network.fed

@@ -1,7 +1,8 @@
 """DistillSpec: the four divergences, learned from the target's text and from the draft's own, side by side. Of one seed every
 draft begins with the same weights, takes the same steps on the same prompts and is looked at on the same held-out text: how
 often its first choice is the target's, the chance that a draw is accepted (1 - TVD at temperature 0.7), and tokens a pass of
-greedy chains of 4."""
+greedy chains of 4.
+With --start every draft goes on from that one; a row tells what it was before."""
 
 from __future__ import annotations
 
@@ -34,15 +35,24 @@ def main() -> None:
         "steps": 200,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--start", help="a draft that all go on from, such as zoo:tiny-draft")
+    parser.add_argument("--rate", type=float, default=1e-3, help="highest rate of AdamW")
+    parser.add_argument("--muon", type=float, default=0.01, help="highest rate of Muon")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", default="target,on-policy")
+    parser.add_argument("--divergences", default=",".join(DIVERGENCES))
     args = parser.parse_args()
     text = args.out / "text.jsonl"
     args.out.mkdir(parents=True, exist_ok=True)
     point = checkpoint.load_bundle(args.model)
     write_text(point, text, args.data, args.each, max_tokens=args.tokens, seed=0)
+    if args.start:
+        # A step that is too small to move anything: what the draft was before.
+        still = argparse.Namespace(**{**vars(args), "steps": 1, "rate": 1e-12, "muon": 1e-12})
+        begun = one(still, text, "target", "fkl", 0, "begun")
+        print(json.dumps({"text": "none", **{n: round(begun[n], 4) for n in FIGURES}}), flush=True)
     for policy in args.policies.split(","):
-        for divergence in DIVERGENCES:
+        for divergence in args.divergences.split(","):
             got = [one(args, text, policy, divergence, seed) for seed in range(args.seeds)]
             row: dict[str, object] = {"text": policy, "divergence": divergence}
             for name in FIGURES:
@@ -53,10 +63,12 @@ def main() -> None:
 
 
 def one(
-    args: argparse.Namespace, text: Path, policy: str, divergence: str, seed: int
+    args: argparse.Namespace, text: Path, policy: str, divergence: str, seed: int, name: str = ""
 ) -> dict[str, float]:
     """What a draft that was trained so comes to on the held-out text."""
-    out = args.out / f"{policy}-{divergence}-{seed}"
+    out = args.out / (name or f"{policy}-{divergence}-{seed}")
+    # A draft to begin with brings its size.
+    size = {} if args.start else {"tokens": 0, "width": args.width, "layers": args.layers}
     out.mkdir(exist_ok=True)
     shutil.copy(text.with_name("held.jsonl"), out / "held.jsonl")
     spec = DraftSpec(
@@ -65,9 +77,10 @@ def one(
         text=str(text),
         divergence=divergence,
         policy=policy,
-        tokens=0,
-        width=args.width,
-        layers=args.layers,
+        start=args.start,
+        **size,
+        rate=args.rate,
+        muon=args.muon,
         rows=args.rows,
         steps=args.steps,
         seed=seed,

@@ -34,9 +34,11 @@ from polydec.methods.diffusion.loop.events import UnmaskedEvent
 from polydec.methods.diffusion.loop.free_drafts import FreeDraftDenoising
 from polydec.methods.diffusion.loop.guided import GuidedDenoising
 from polydec.methods.diffusion.loop.joint import JointDenoising
+from polydec.methods.diffusion.loop.known_tokens import BlockTokens
 from polydec.methods.diffusion.loop.prompted import PromptGuidedDenoiser
 from polydec.methods.diffusion.loop.stats import DenoiseStats
 from polydec.methods.diffusion.loop.types import (
+    KnownTokenLaw,
     UnmaskerView,
     best_indices,
     canvas_with_edit,
@@ -391,6 +393,43 @@ def test_the_region_of_prophet_is_an_option():
         for span in (1, 9)
     )
     assert one.passes != more.passes
+
+
+def test_known_tokens_of_the_region_count_where_they_are_to():
+    """The mean goes over all positions of the region, with what the model says at its tokens in the same pass."""
+    seen = look([0.3, 0.3, 0.3, 0.999, 0.999])
+    canvas = list(seen.canvas)
+    canvas[13] = 0
+    # One gap and one token of the region are left: the gap is clear, and the token is what is told.
+    later = replace(seen.only_rows([0, 1, 2, 4]), canvas=tuple(canvas))
+
+    def filled(counted, clear):
+        rule = EarlyCommitUnmasker(
+            ConfidenceUnmasker(), 6.0, 6.0, 6.0, region=range(3, 5), counted=counted
+        )
+        state = rule.enter_block(rule.start_state(seen.canvas), 5)
+        assert list(rule.known_positions(state, range(10, 12))) == ([13, 14] if counted else [])
+        told = {13: KnownTokenLaw(0.5, clear)} if counted else {}
+        return len(chosen(rule, replace(later, written=told), state))
+
+    assert [filled(False, 0.0), filled(True, 9.0), filled(True, 0.5)] == [4, 4, 1]
+
+
+def test_prophet_asks_for_the_laws_at_the_tokens_of_its_region():
+    """It takes more passes than where the region's gaps alone count: what stands there is less clear to this model."""
+    model = ToyDenoiser(MarkovChainNetwork(3, 5, 2.0))
+    bounds = {"early": 2.0, "middle": 2.0, "late": 2.0, "block": 4}
+    passes = {
+        (at, counted): prompted(
+            build("prophet", model, None, {**bounds, "region": at, "span": 4, "counted": counted})[
+                0
+            ],
+            1,
+        ).stats.passes
+        for at in (0, 4, 8)
+        for counted in (False, True)
+    }
+    assert any(passes[at, False] != passes[at, True] for at in (0, 4, 8)), passes
 
 
 def test_early_commit_looks_up_to_the_first_end():
@@ -1131,7 +1170,7 @@ def test_a_filter_that_asks_sees_what_the_model_says_of_tokens():
     plain = DenoisingDecoder(
         ToyDenoiser(chain), FilteredUnmasker(Says(), 0.96), DualRefresh(), 6, (GreedyRule(),)
     )
-    seen = replace(plain, written=True)
+    seen = replace(plain, written=BlockTokens())
     run_coroutines([answer_one(seen, Request(PROMPT, 12), on=events.append)])
     got, asked[:] = list(asked), []
     assert prompted(plain, 0, 12).token_ids == prompted(seen, 0, 12).token_ids

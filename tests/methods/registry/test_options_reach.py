@@ -115,6 +115,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("guided-diffusion", "chance"): case(toy=Toy(size=5), top=0),
     ("insertion-language-models", "share"): case(0.9, count=2),
     ("prophet", "span"): case(1, 2, 3, region=1, early=1.0, middle=1.0, late=1.0),
+    ("prophet", "counted"): case(region=1, span=4, early=1.0, middle=1.0, late=1.0),
     ("prophet", "passes"): case(1, early=9.0, middle=1.0, late=0.5),
     ("stand", "longest"): case(1, toy=Toy(most=40)),
     ("svdd", "length"): case(1, toy=ENDING),
@@ -379,6 +380,7 @@ UNMASKER_CASES: dict[tuple[str, str], Case] = {
     ("early_commit", "first"): case(0.0, **BOUNDS),
     ("early_commit", "second"): case(0.4, early=99.0, middle=99.0, late=0.0),
     ("early_commit", "passes"): case(1, **BOUNDS),
+    ("early_commit", "counted"): case(region=range(1, 5), early=1.0, middle=1.0, late=1.0),
 }
 """By unmasker and field."""
 

@@ -12,7 +12,7 @@ from polydec.methods.registry.published_presets import PublishedPreset
 
 NOT_READ = frozenset(
     (
-        *("auto", "beam", "best-of-n", "block-diffusion", "calm", "ccd", "draft-model"),
+        *("auto", "beam", "best-of-n", "block-diffusion", "calm", "draft-model"),
         *(
             "draft-model-additive",
             "draft-model-confidence",
@@ -20,9 +20,8 @@ NOT_READ = frozenset(
             "dream",
             "eagle",
         ),
-        *("exact-mode", "freecache", "guided-diffusion", "insertion-language-models"),
         *("jacobi", "jump-forward", "left-to-right", "mdlm"),
-        *("multi-view-multi-path", "ngram-draft", "plain", "remdm", "reward-guided", "specinfer"),
+        *("ngram-draft", "plain", "remdm", "reward-guided", "specinfer"),
         *("step-beam", "stochastic-beam-search", "suffix-automaton", "top-k-margin"),
         *("universal-draft", "universal-draft-intersection", "weighted-voting"),
     )

@@ -24,8 +24,19 @@ from polydec.methods.diffusion.loop.filling import (
     FillingStep,
     fill_canvases,
 )
-from polydec.methods.diffusion.loop.protocols import CanvasRefresh, EndingRule, Unmasker
-from polydec.methods.diffusion.loop.types import UnmaskerView, canvas_with_edit, gap_positions
+from polydec.methods.diffusion.loop.known_tokens import NoKnownTokens
+from polydec.methods.diffusion.loop.protocols import (
+    CanvasRefresh,
+    EndingRule,
+    KnownTokenRule,
+    Unmasker,
+)
+from polydec.methods.diffusion.loop.types import (
+    KnownTokenLaw,
+    UnmaskerView,
+    canvas_with_edit,
+    gap_positions,
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class DenoisingDecoder:
         exact: Whether `refresh` leaves the model's laws as they are; where not, the text is
             approximate.
         ending: Finds an answer's end before it is written.
-        written: Whether passes are asked for the laws at the block's tokens as well (see
+        written: At which known tokens passes are asked for laws as well (see
             `UnmaskerView.written`).
         prompt_kept: The prompt is fed by the first pass only, and keeps its keys and values for
             good.
@@ -61,7 +72,7 @@ class DenoisingDecoder:
     shapers: tuple[Shaper[Any], ...] = ()
     exact: bool = True
     ending: EndingRule = field(default_factory=FullLengthEnding)
-    written: bool = False
+    written: KnownTokenRule = field(default_factory=NoKnownTokens)
     prompt_kept: bool = False
 
     @property
@@ -274,19 +285,20 @@ class DenoisingDecoder:
         return tuple(r for r in rows if r in fed)
 
     def standing_rows(self, spot: FillingState, feed: Sequence[int]) -> tuple[int, ...]:
-        """Return the known tokens' positions of the block whose laws the next pass is asked for.
+        """Return the known tokens' positions whose laws the next pass is asked for.
 
         Args:
             spot: State before the pass.
             feed: Positions that the pass feeds.
 
         Returns:
-            Positions, ascending; none unless `written` is set.
+            Positions, ascending; those of `written`, without gaps.
         """
-        if not self.written:
+        asked = self.written.known_positions(spot.state, spot.block)
+        if not asked:
             return ()
         fed = frozenset(feed)
-        return tuple(i for i in spot.block if spot.canvas[i] is not None and i in fed)
+        return tuple(i for i in asked if i in fed and spot.canvas[i] is not None)
 
     def apply_edit(
         self,
@@ -394,9 +406,13 @@ class BoardReader:
             return self.how.unmasker_view(spot, rows, logw_RV), feed
         at = {r: i for i, r in enumerate(asked)}
         look = self.how.unmasker_view(spot, rows, logw_RV[[at[r] for r in rows]])
-        # At a known token only the highest probability is of interest, one number for each, S.
-        sure_S = normalise_log_weights(logw_RV[[at[r] for r in stand]]).max(-1).values.exp()
-        written = {r: float(sure) for r, sure in zip(stand, sure_S, strict=True)}
+        # At a known token only the two best are of interest.
+        logp_SV = normalise_log_weights(logw_RV[[at[r] for r in stand]])
+        best_S2 = logp_SV.topk(2, dim=-1).values
+        written = {
+            r: KnownTokenLaw(float(best.exp()), float(best - second))
+            for r, (best, second) in zip(stand, best_S2, strict=True)
+        }
         return replace(look, written=written), feed
 
     def fork(self) -> BoardReader:

@@ -6,7 +6,7 @@ A method implements one of these; nothing in the package asks which class it got
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from polydec.core.canvas_law import Canvas
 from polydec.core.rng import Rng
@@ -58,6 +58,19 @@ class Unmasker(Protocol[U]):
 
         Returns:
             The tokens to write, and the state after this pass.
+        """
+        ...
+
+
+class KnownTokenRule(Protocol):
+    """Says at which known tokens a pass is asked for the model's laws, besides those at gaps."""
+
+    def known_positions(self, state: Any, block: range) -> Sequence[int]:
+        """Return positions that may be asked for; gaps and what is not fed are left out of them.
+
+        Args:
+            state: State of the unmasker before the pass.
+            block: Positions that may be filled now.
         """
         ...
 

@@ -41,6 +41,19 @@ def canvas_with_edit(canvas: Canvas, edit: TextEdit) -> Canvas:
     return tuple(out)
 
 
+@dataclass(frozen=True)
+class KnownTokenLaw:
+    """What the model says where a token stands already.
+
+    Attributes:
+        sure: The highest probability of its law.
+        clear: How far the best logit lies above the second best.
+    """
+
+    sure: float
+    clear: float
+
+
 @dataclass(frozen=True, eq=False)
 class UnmaskerView:
     """What an unmasker sees of one pass.
@@ -55,8 +68,8 @@ class UnmaskerView:
         shapers: Rules that change the law that tokens are drawn from, never the confidence.
         step: Passes of this answer before this one.
         ends: Token ids that end the answer.
-        written: By position of a known token of the block, the highest probability that the model
-            gives there, as far as it was asked for (`DenoisingDecoder.written`) and fed.
+        written: By position of a known token what the model says there, as far as it was asked for
+            (`DenoisingDecoder.written`) and fed.
         allowed: Which answers may be written; None: all. Where there is one, every law is that of
             the model on condition that the canvas can be finished, and tokens of one pass are drawn
             from the left, each given those that were drawn before it.
@@ -70,7 +83,7 @@ class UnmaskerView:
     shapers: tuple[Shaper[Any], ...] = ()
     step: int = 0
     ends: frozenset[int] = frozenset()
-    written: Mapping[int, float] = field(default_factory=dict[int, float])
+    written: Mapping[int, KnownTokenLaw] = field(default_factory=dict[int, KnownTokenLaw])
     allowed: AllowedCanvases | None = None
     begin: int = 0
 

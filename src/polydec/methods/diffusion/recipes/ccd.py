@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="ccd",
@@ -24,6 +25,15 @@ CARD = Card(
     parent="dream",
     home="answers whose parts hang on each other",
     published="up to 3.48 times, and 3.91 points more accuracy",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "block": PublishedValue(
+            0, "Dream's whole canvas is one block there; ours has LLaDA's blocks of 32"
+        )
+    },
+    unknown="its bound on the mean law's entropy has no value (slack and most are ours), and its depth is 3 for "
+    "Dream and 2 for LLaDA",
 )
 
 

@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, WriteThreshold
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="freecache",
@@ -25,6 +26,14 @@ CARD = Card(
     parent="llada",
     home="long prompts",
     published="up to 34 times end to end, together with a guide",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "delay": PublishedValue(
+            False,
+            "a finished block is kept as its last pass saw it, with gaps; ours is fed once more before",
+        )
+    }
 )
 
 

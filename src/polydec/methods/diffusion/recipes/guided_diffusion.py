@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="guided-diffusion",
@@ -25,6 +26,14 @@ CARD = Card(
     home="text that a small autoregressive model predicts well",
     needs=(DRAFT,),
     published="up to 34 times end to end, together with FreeCache",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "freeze": PublishedValue(
+            True,
+            "its figures are those of a guide together with FreeCache; ours feeds the whole canvas",
+        )
+    }
 )
 
 

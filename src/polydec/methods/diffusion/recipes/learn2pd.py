@@ -56,6 +56,7 @@ def build(
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.loop.endings import FullLengthEnding, PredictedEnding
+    from polydec.methods.diffusion.loop.known_tokens import BlockTokens, NoKnownTokens
     from polydec.methods.diffusion.refreshes import refresh_for_cache
     from polydec.methods.diffusion.unmaskers.filtered import FilteredUnmasker
     from polydec.models.learned.kinds.filter import ConfidenceFilter
@@ -70,5 +71,5 @@ def build(
         kit.shapers,
         not cache,
         PredictedEnding(sure, spare) if ending else FullLengthEnding(),
-        kit.needed_artefact(ConfidenceFilter).written,
+        BlockTokens() if kit.needed_artefact(ConfidenceFilter).written else NoKnownTokens(),
     )

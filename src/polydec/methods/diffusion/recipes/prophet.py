@@ -10,7 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
-from polydec.methods.registry.published_presets import PublishedPreset
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="prophet",
@@ -28,7 +28,13 @@ CARD = Card(
     published="up to 3.4 times fewer passes (LLaDA-8B, Dream-7B)",
 )
 PUBLISHED = PublishedPreset(
-    refused="it counts what is written in the answer's place too, and with `region` only gaps count here"
+    {
+        "counted": PublishedValue(
+            True,
+            "all positions of the answer's place count, written ones too; ours counts what is still to be known",
+        )
+    },
+    unknown="where the answer stands is yours to say (region): without it the release never ends early",
 )
 
 
@@ -52,6 +58,10 @@ def build(
         "where the answer stands: its first position, counted from the first gap (none: all gaps up to a predicted end)",
     ] = None,
     span: Annotated[int, AtLeast(1), "positions of the region"] = 5,
+    counted: Annotated[
+        bool,
+        "tokens that stand in the region count too, with the distances that the model gives there, as published",
+    ] = False,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
     from polydec.methods.diffusion.refreshes import exact_refresh
@@ -60,8 +70,19 @@ def build(
 
     # The distances are measured anywhere in the canvas, so passes feed all that the model sees.
     unmasker = EarlyCommitUnmasker(
-        ConfidenceUnmasker(), early, middle, late, passes=passes, region=answer_region(region, span)
+        ConfidenceUnmasker(),
+        early,
+        middle,
+        late,
+        passes=passes,
+        region=answer_region(region, span),
+        counted=counted,
     )
     return DenoisingDecoder(
-        kit.denoiser, unmasker, exact_refresh(kit.denoiser.block), block, kit.shapers
+        kit.denoiser,
+        unmasker,
+        exact_refresh(kit.denoiser.block),
+        block,
+        kit.shapers,
+        written=unmasker,
     )

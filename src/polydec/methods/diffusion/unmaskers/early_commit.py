@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+
 from polydec.base.errors import RequestError
 from polydec.core.canvas_law import Canvas
 from polydec.core.rng import Rng
@@ -38,9 +40,9 @@ class EarlyCommitUnmasker:
     The measure is the mean distance of the two highest logits, over the gaps of `region`; without
     one, over the answer's gaps up to the first whose likeliest token ends it. When it reaches a
     bound, the rest of the canvas takes its likeliest tokens under the laws that tokens are drawn
-    from, and that was the last pass. Known positions do not count, and chance has no part in the
-    last pass; a region without a gap reaches every bound. A pass that did not feed the whole canvas
-    decides nothing.
+    from, and that was the last pass. Known positions count only where `counted` says so, and chance
+    has no part in the last pass; a region of which nothing counts reaches every bound. A pass that
+    did not feed the whole canvas decides nothing.
 
     Attributes:
         base: Unmasker of the passes before.
@@ -52,12 +54,13 @@ class EarlyCommitUnmasker:
         passes: Passes that an answer is expected to take. 0: one for each of its positions.
         region: Where in the canvas the answer stands: positions, counted from the first gap of all.
             None: it is not known.
+        counted: The region's known positions count as well, with the distances that the model gives
+            there, as far as the pass was asked for them (`known_positions`).
 
     Exact: no.
     Reduces to: base where the bounds are never reached (early = middle = late = inf); one pass for
     -inf.
-    Source: Li et al., Prophet (2025). There the region's known positions count as well, with the
-    distances that the model gives there.
+    Source: Li et al., Prophet (2025), with `counted`.
     """
 
     base: Unmasker[Any]
@@ -68,6 +71,7 @@ class EarlyCommitUnmasker:
     second: float = 0.67
     passes: int = 0
     region: range | None = None
+    counted: bool = False
     everywhere: ClassVar[bool] = True
 
     @property
@@ -116,6 +120,17 @@ class EarlyCommitUnmasker:
         edit, below = self.base.choose_edit(below, look.inside_block(), rng)
         return edit, (below, done + 1, expected, region)
 
+    def known_positions(self, state: State, block: range) -> range:
+        """Return the positions whose laws count where a token stands: those of the region.
+
+        Args:
+            state: State of the base rule, passes so far, passes expected, region.
+            block: Positions that may be filled now; they do not matter.
+        """
+        if not self.counted:
+            return range(0)
+        return state[3] or range(0)
+
     def _region_positions(self, gaps: tuple[int, ...]) -> range | None:
         """Return the region's positions in the canvas, given the gaps of an answer that begins."""
         if self.region is None or not gaps:
@@ -138,6 +153,8 @@ class EarlyCommitUnmasker:
             inside_R = distance_R[: end + 1]
         else:
             inside_R = distance_R[[i for i, r in enumerate(look.rows) if r in region]]
+            known = [look.written[r].clear for r in region if r in look.written]
+            inside_R = torch.cat([inside_R, inside_R.new_tensor(known)])
         # A gap of which one token is possible is no clearer for it: it counts as a known position.
         open_R = inside_R[inside_R.isfinite()]
         if not len(open_R):

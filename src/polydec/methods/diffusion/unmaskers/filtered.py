@@ -63,9 +63,9 @@ class FilteredUnmasker:
         # The filter's input, B: one confidence for each position of a block, 1 where nothing is
         # known.
         sure_B = torch.ones(size, dtype=torch.float32)
-        for r, sure in look.written.items():
+        for r, law in look.written.items():
             if r - first < size:
-                sure_B[r - first] = sure
+                sure_B[r - first] = law.sure
         for i in inside:
             sure_B[look.rows[i] - first] = float(sure_R[i])
         right_B = self.filter(sure_B)

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="insertion-language-models",
@@ -23,6 +24,14 @@ CARD = Card(
     parent="plain",
     home="answers and gaps of unknown length whose tokens depend on each other",
     needs_training=True,
+)
+PUBLISHED = PublishedPreset(
+    {
+        "least": PublishedValue(
+            0.9, "of text; 0.8 of gaps, and 0.5, which is ours, of paths in graphs"
+        )
+    },
+    unknown="its tokens are drawn by top-p, 0.2 to 0.9, which the request's sampling says (top_p)",
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="exact-mode",
@@ -24,6 +25,9 @@ CARD = Card(
     home="short answers of sharp laws, and studies of what a model holds likeliest",
     aliases=("exact-map", "conditional-mode"),
     arxiv="1908.10090",
+)
+PUBLISHED = PublishedPreset(
+    unknown="its searches end when the mode is proven, however long that takes; ours give up after `most` beginnings"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="multi-view-multi-path",
@@ -25,6 +26,10 @@ CARD = Card(
     home="questions with a few possible answers about a text or a table",
     aliases=("mvp", "multi-view-multi-path-reasoning"),
     arxiv="2408.17150",
+)
+PUBLISHED = PublishedPreset(
+    {"caption": PublishedValue(512, "a view of an image has up to 512 tokens; ours of a text 64")},
+    unknown="its three views are of images, and its temperature of 0.7 (views with top-p 0.95) is the request's",
 )
 
 
