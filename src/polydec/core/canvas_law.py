@@ -143,6 +143,11 @@ class Denoiser(Protocol):
         ...
 
     @property
+    def gap_token(self) -> int:
+        """The id that stands for a gap. It is never written, and may lie behind the vocabulary."""
+        ...
+
+    @property
     def allowed_canvases(self) -> AllowedCanvases | None:
         """Which answers may be written; None: all. Laws are the model's own all the same: whoever
         writes tokens keeps to it.

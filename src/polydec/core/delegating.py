@@ -142,6 +142,10 @@ class DelegatingDenoiser:
         return self.denoiser.boundary
 
     @property
+    def gap_token(self) -> int:
+        return self.denoiser.gap_token
+
+    @property
     def allowed_canvases(self) -> AllowedCanvases | None:
         return self.denoiser.allowed_canvases
 

@@ -73,7 +73,7 @@ def made(name, denoiser, own=0, shapers=(), language=None, **options):
     return registry.build(name, kit, options)[0]
 
 
-AGAIN = {"remdm": 8}
+AGAIN = {"remdm": 8, "rum-sundae": 1000}
 """How many tokens of a toy's answer a recipe may write a second time."""
 
 

@@ -157,6 +157,10 @@ class ToyDenoiser:
         return None
 
     @property
+    def gap_token(self) -> int:
+        return self.network.size
+
+    @property
     def allowed_canvases(self) -> None:
         return None
 

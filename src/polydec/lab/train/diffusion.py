@@ -129,7 +129,7 @@ def rows_of_spec(
         which options that are off have no part.
     """
     # The pairs' digest stands for their path, so that a moved file is the same run.
-    free = ["pairs"]
+    free = ["pairs"] + ["unroll"] * (not spec.unroll)
     free += ["vocab"] * (spec.vocab == DiffusionSpec.vocab) + ["lora"] * (not spec.lora)
     if spec.pairs is None:
         return DiffusionTaskRows(tokenizer, spec), run_identity(spec, *free)
@@ -308,6 +308,16 @@ def _loss(
             spec.block,
             shifted=spec.shifted,
         )
+    if spec.unroll:
+        return unrolled_loss(
+            student.network,
+            token_BT,
+            answer_BT,
+            student.mask,
+            rng,
+            spec.unroll,
+            shifted=spec.shifted,
+        )
     # A causal network learns to see both ways little by little: a growing share of the later
     # positions opens.
     see_TT = None
@@ -462,6 +472,59 @@ def masked_loss(
     # Few masks teach little at a high weight, and many a lot at a low one: the bound.
     loss_BT = cross_entropy(logits, token_BT, mask, shifted=shifted) * hidden_BT / t_B1
     return (loss_BT.sum(1) / answer_BT.sum(1)).mean()
+
+
+def unrolled_loss(
+    network: TrainableLlama,
+    token_BT: Tensor,
+    answer_BT: Tensor,
+    mask: int,
+    rng: torch.Generator,
+    count: int,
+    *,
+    shifted: bool = False,
+) -> Tensor:
+    """The loss of step-unrolled denoising: random tokens are mended, and then what the network wrote.
+
+    Of each row a share of the answer, uniform in 0 to 1, becomes tokens that are drawn evenly. Each
+    step foretells all of the answer, and the next one reads what is drawn from its laws, without a
+    gradient through the draw.
+
+    Args:
+        network: The network in training.
+        token_BT: Token ids, shape ``[B, T]``.
+        answer_BT: Which positions belong to the answer, shape ``[B, T]``.
+        mask: Id of a gap, which is never written.
+        rng: Source of the noise and of the draws; it is advanced.
+        count: Steps, 1 or more.
+        shifted: Whether the law of a position stands one before it. Default False.
+
+    Returns:
+        Cross-entropy in nats a token of the answer, a mean over the steps.
+
+    Source: Savinov et al., "Step-unrolled denoising autoencoders for text generation" (2022), two
+    steps.
+    """
+    B, T = token_BT.shape
+    share_B1 = ((torch.rand((), generator=rng) + torch.randperm(B, generator=rng)) / B)[:, None]
+    # Any token but the mask: ids from the mask on are those after it.
+    noise_BT = torch.randint(network.s.vocab - 1, (B, T), generator=rng)
+    noise_BT = noise_BT + (noise_BT >= mask)
+    wrong_BT = (torch.rand(B, T, generator=rng) < share_B1) & answer_BT
+    read_BT = torch.where(wrong_BT, noise_BT, token_BT)
+    total = torch.zeros(())
+    for _ in range(count):
+        logits_BTV = network(read_BT)
+        loss_BT = cross_entropy(logits_BTV, token_BT, mask, shifted=shifted) * answer_BT
+        total = total + (loss_BT.sum(1) / answer_BT.sum(1)).mean()
+        law_BTV = logits_BTV.detach().float()
+        law_BTV = law_BTV.index_fill(-1, torch.tensor([mask]), float("-inf")).softmax(-1)
+        drawn_BT = torch.multinomial(law_BTV.flatten(0, 1), 1, generator=rng).view(B, T)
+        # The law of a position stands one before it there.
+        if shifted:
+            drawn_BT = F.pad(drawn_BT[:, :-1], (1, 0))
+        read_BT = torch.where(answer_BT, drawn_BT, token_BT)
+    return total / count
 
 
 def block_loss(

@@ -80,6 +80,11 @@ class MaskedDenoiser:
         return self.network.context
 
     @property
+    def gap_token(self) -> int:
+        """The id that stands for a gap."""
+        return self.mask
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the caches of open boards."""
         return total_cache_bytes(b.cache for b in self._boards if b.cache is not None)

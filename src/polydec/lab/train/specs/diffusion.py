@@ -76,6 +76,12 @@ class DiffusionSpec:
     block: Annotated[int, AtLeast(0), "block-causal, in blocks of so many positions (0: not)"] = 0
     causal: Annotated[bool, "an autoregressive model of the same tasks, to compare"] = False
     drop: QuestionDropout = 0.0
+    unroll: Annotated[
+        int,
+        InRange(0, 4),
+        "learn to mend random tokens in place of gaps, for rum-sundae, in so many steps of which each reads what the one "
+        "before wrote (0: gaps)",
+    ] = 0
     int8: Annotated[bool, "keep matrices in 8 bits"] = False
     varied: Varied = False
 
@@ -103,6 +109,11 @@ class DiffusionSpec:
         if self.causal and (self.block or self.shifted or self.anneal):
             raise RequestError(
                 "causal is on: block, shifted and anneal are of masked-diffusion models"
+            )
+        if self.unroll and (self.block or self.causal or self.anneal):
+            raise RequestError(
+                f"unroll is {self.unroll}: it is of models whose positions see the whole row, so leave block, causal and "
+                "anneal out"
             )
         if not self.tasks:
             raise RequestError(f"tasks is empty: name some of {', '.join(TASKS)}")
