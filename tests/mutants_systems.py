@@ -36,8 +36,46 @@ OUTCOME = "models/learned/kinds/outcome_head.py"
 CONDITIONAL_TESTS = "tests/methods/search/test_conditional_beam.py"
 HIDDEN_STATES = "lab/bench/hidden_states.py"
 HIDDEN_STATES_TESTS = "tests/lab/bench/test_hidden_states.py"
+DENOISING_TESTS = "tests/methods/diffusion/test_denoising.py"
+RECURRENCE_TESTS = "tests/methods/steering/test_recurrence.py"
+CITATION_TESTS = "tests/methods/steering/test_citation_blocker.py"
 
 MUTANTS = [
+    Mutant(
+        "recurrence: a window sees nothing of the one before",
+        "laws/targets/recurrent_windows.py",
+        "read = (self.maker.begin, *vector, *window)",
+        "read = (self.maker.begin, *window)",
+        f"{RECURRENCE_TESTS}::test_the_law_is_that_of_the_last_window_behind_one_vector",
+    ),
+    Mutant(
+        "recurrence: vectors have no part in training",
+        "lab/train/recurrence.py",
+        "if not self.alone:\n                vector =",
+        "if False:\n                vector =",
+        f"{RECURRENCE_TESTS}::test_later_windows_learn_what_stood_before",
+    ),
+    Mutant(
+        "prophet: tokens of the region do not count",
+        "methods/diffusion/unmaskers/early_commit.py",
+        "if not self.counted:\n            return range(0)",
+        "if True:\n            return range(0)",
+        f"{DENOISING_TESTS}::test_prophet_asks_for_the_laws_at_the_tokens_of_its_region",
+    ),
+    Mutant(
+        "citation blocker: citations stay",
+        "laws/shapers/citations.py",
+        "out_V[torch.from_numpy(banned).long().to(logw_V.device)] = NEG_INF",
+        "pass",
+        f"{CITATION_TESTS}::test_no_answer_copies_what_was_learned_by_heart",
+    ),
+    Mutant(
+        "citation blocker: nothing is left where all tokens are citations",
+        "laws/shapers/citations.py",
+        "            out_V[best] = logw_V[best]\n",
+        "            del best\n",
+        f"{CITATION_TESTS}::test_only_a_whole_run_is_banned_and_the_likeliest_stays_where_all_are",
+    ),
     Mutant(
         "hidden states: a segment is scored behind its own step",
         HIDDEN_STATES,

@@ -83,6 +83,16 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "lexical-units": {**TUNED, "ahead": 1},
     "lm": {"data": "prose", "steps": 2, "shape": TINY},
     "reasoner": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
+    "recurrence": {
+        "target": "zoo:tiny-draft",
+        "data": "prose",
+        "window": 4,
+        "windows": 2,
+        "texts": 8,
+        "rows": 2,
+        "tries": 2,
+        "steps": 2,
+    },
     "seq2seq": {
         "data": "exchanges",
         "steps": 2,

@@ -39,6 +39,7 @@ WHY: Mapping[str, str] = MappingProxyType(
         "router": "neither routes steps between two models",
         "text-router": "neither routes steps between two models",
         "stop-head": "neither has a stop head",
+        "window-summary": "neither reads a prompt window by window",
         "thought": "neither feeds a vector of its own making in the place of a token",
         "chunk-encoder": "neither makes vectors of passages by itself",
         "arc-encoder": "neither makes vectors of passages by itself",
