@@ -115,7 +115,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("guided-diffusion", "chance"): case(toy=Toy(size=5), top=0),
     ("insertion-language-models", "share"): case(0.9, count=2),
     ("prophet", "span"): case(1, 2, 3, region=1, early=1.0, middle=1.0, late=1.0),
-    ("prophet", "counted"): case(region=1, span=4, early=1.0, middle=1.0, late=1.0),
+    ("prophet", "counted"): case(region=1, span=4, early=9.0, middle=9.0, late=9.0),
     ("prophet", "passes"): case(1, early=9.0, middle=1.0, late=0.5),
     ("stand", "longest"): case(1, toy=Toy(most=40)),
     ("svdd", "length"): case(1, toy=ENDING),
@@ -308,6 +308,7 @@ STEER_CASES: dict[tuple[str, str], Case] = {
     ("arc-encoder", "factor"): case(3, 4, toy=PASSAGES),
     ("arc-encoder", "task"): case(toy=replace(MIXED, prompt=(1, 3, 4, 5, 6, 2))),
     ("cache-augmentation", "latents"): case(1, toy=replace(MIXED, most=6), latents=3),
+    ("citation-blocker", "length"): case(2),
     ("dynamic-tokenization", "share"): case(0.0, toy=MERGED),
     ("dynamic-tokenization", "boundary"): case("sentence", toy=MERGED, share=1.0),
     ("refrag", "by"): case(toy=PASSAGES, expand=0.5),
@@ -380,7 +381,7 @@ UNMASKER_CASES: dict[tuple[str, str], Case] = {
     ("early_commit", "first"): case(0.0, **BOUNDS),
     ("early_commit", "second"): case(0.4, early=99.0, middle=99.0, late=0.0),
     ("early_commit", "passes"): case(1, **BOUNDS),
-    ("early_commit", "counted"): case(region=range(1, 5), early=1.0, middle=1.0, late=1.0),
+    ("early_commit", "counted"): case(region=range(1, 5), early=9.0, middle=9.0, late=9.0),
 }
 """By unmasker and field."""
 

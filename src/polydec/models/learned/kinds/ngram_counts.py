@@ -132,22 +132,27 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Ngra
         draft_width: Not read.
 
     Returns:
-        One table of single tokens: behind each of the first 64 stood its successor twice and the
-        token itself once.
+        One table of order 2: behind each of the first 64 tokens stood its successor twice and the
+        token itself once, and so it was behind each token and its successor.
     """
     size = min(vocab.size, 64)
-    key_of = {extend_context_key(0, a): a for a in range(size)}
+    # By key the last token of the context, which alone says what followed.
+    key_of = dict[int, int]()
+    for last in range(size):
+        single = extend_context_key(0, last)
+        key_of[single] = last
+        key_of[extend_context_key(single, (last - 1) % size)] = last
     # A table is ordered by its keys, which are hashes, so tokens stand in no order in it.
     tokens = [key_of[key] for key in sorted(key_of)]
     followers = np.array([[(a + 1) % size, a] for a in tokens]).reshape(-1)
     return (
         NgramCounts(
-            1,
+            2,
             vocab,
             np.array(sorted(key_of), np.uint64),
-            np.arange(0, 2 * size, 2),
+            np.arange(0, 2 * len(tokens), 2),
             followers,
-            np.array([2, 1] * size),
+            np.array([2, 1] * len(tokens)),
         ),
     )
 
