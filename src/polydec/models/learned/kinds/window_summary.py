@@ -165,8 +165,5 @@ def load(path: str | Path) -> WindowSummary:
     config, tensors = artefact.read_artefact_files(path, KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(WindowSummaryFields, config, artefact.CONFIG)
-        read = {
-            name: artefact.read_artefact_tensor(tensors, KIND, name, shape).float()
-            for name, shape in summary_shapes(c.width, c.inner).items()
-        }
+        read = artefact.read_float_tensors(tensors, KIND, summary_shapes(c.width, c.inner))
         return WindowSummary(read, c.window, c.begin)
