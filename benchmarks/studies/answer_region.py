@@ -21,7 +21,7 @@ from polydec.api import LoadedModel
 from polydec.lab.train.held_out_questions import fresh_held_out_tasks
 from polydec.lab.train.tasks import SyntheticTask
 
-TASKS = ("copy", "fill", "replace")
+TASKS = ("copy", "fill")
 """Those with one right answer."""
 DIGITS, SPAN = 6, 2
 ROOM = 13
