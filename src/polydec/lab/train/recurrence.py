@@ -103,7 +103,9 @@ class RecurrentNetwork(nn.Module):
             nats_BW = F.cross_entropy(logits_BWV.transpose(1, 2), token_BW, reduction="none")
             nats.append(nats_BW)
             if not self.alone:
-                vector = [summary_of_states(self.maps, state_BTH[:, -W:].float())[:, None]]
+                vector = [
+                    summary_of_states(dict(self.maps.items()), state_BTH[:, -W:].float())[:, None]
+                ]
         return torch.stack(nats, 1)
 
 
