@@ -42,6 +42,20 @@ CITATION_TESTS = "tests/methods/steering/test_citation_blocker.py"
 
 MUTANTS = [
     Mutant(
+        "rum-sundae: texts begin as gaps",
+        "methods/diffusion/loop/refining.py",
+        "tokens = self._noise_tokens(i, count) if how.noise else (None,) * count",
+        "tokens = (None,) * count",
+        "tests/methods/diffusion/test_rewritten.py::test_texts_begin_as_noise_that_has_no_gaps",
+    ),
+    Mutant(
+        "rum-sundae: the network never reads what it wrote in training",
+        "lab/train/diffusion.py",
+        "read_BT = torch.where(answer_BT, drawn_BT, token_BT)",
+        "del drawn_BT",
+        "tests/methods/diffusion/test_rewritten.py::test_later_steps_read_what_the_network_wrote",
+    ),
+    Mutant(
         "recurrence: a window sees nothing of the one before",
         "laws/targets/recurrent_windows.py",
         "read = (self.maker.begin, *vector, *window)",

@@ -200,6 +200,7 @@ ELSEWHERE = {
     "good": "texts that are to be preferred: test_train_rewards.py",
     "bad": "texts that are not: test_train_rewards.py",
     "reward": "what another training wrote: test_train_rewards.py, test_train_router.py",
+    ("hyperfit", "citations"): "a table beside the model: test_citation_blocker.py",
     ("ngrams", "corpus"): "a text of one's own: test_superposed.py",
     ("ngrams", "seed"): "read where the target writes the text, which takes long",
     ("probe --recipe judge", "kinds"): "two models solve problems differently: test_train_judge.py",

@@ -221,6 +221,7 @@ READ_STATES_ALONE = {
     "arc-encoder",
     "hypernetwork",
     "outcome-head",
+    "window-summary",
 }
 """These ask nothing of a model but its states."""
 

@@ -26,7 +26,6 @@ CARD = Card(
     parent="llada",
     home="translations and repairs in a few passes, by a model that was trained for it (`polydec train diffusion --unroll 2`)",
     needs_training=True,
-    published="faster translation of text and of code than an autoregressive model",
 )
 PUBLISHED = PublishedPreset(
     refused="its rounds, shares and lengths could not be read, and the end of a text tells its length here"
