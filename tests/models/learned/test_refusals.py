@@ -252,6 +252,7 @@ TAKEN = [
         "chunk-encoder",
         "arc-encoder",
         "hypernetwork",
+        "window-summary",
     )  # for steering: see tests/laws/targets/test_thinking.py
 ]
 
