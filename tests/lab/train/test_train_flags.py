@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated
 
 import pytest
@@ -27,6 +29,8 @@ from polydec.base.options import (
 from polydec.cli.main import Misuse
 from polydec.lab.commands import train
 from polydec.lab.commands.training import make_training_function, training_commands
+from polydec.lab.train import probes
+from polydec.lab.train.specs import probe
 from polydec.lab.train.specs.command import TrainingCommand
 from project_paths import PROJECT_ROOT
 
@@ -93,9 +97,18 @@ def test_a_recipe_has_flags_of_its_own(words):
     assert "mixing" not in {p.name for p in command.params}
 
 
+@pytest.mark.parametrize("file", [file.name for file in iter_modules(probe.__path__)])
+def test_a_recipe_is_two_files_of_its_name(file):
+    name = file.replace("_", "-")
+    command = COMMANDS[f"probe --recipe {name}"]
+    assert command.spec.recipe == name, f"recipe in specs/probe/{file}.py must be {name!r}"
+    assert (Path(probes.__path__[0]) / f"{file}.py").exists(), f"probes/{file}.py is not there"
+
+
 @pytest.mark.parametrize("words", [(), ("--recipe",), ("--recipe", "prn")])
 def test_a_recipe_that_there_is_not_is_refused_with_those_that_there_are(words):
-    says = f"recipe is {'none' if len(words) < 2 else 'prn'!r}: it must be one of filter, judge, outcome, prm"
+    every = ", ".join(file.name.replace("_", "-") for file in iter_modules(probe.__path__))
+    says = f"recipe is {'none' if len(words) < 2 else 'prn'!r}: it must be one of {every}$"
     with pytest.raises(ValueError, match=says):
         GROUP.resolve_command(None, ["probe", "--out", "x", *words])
 
@@ -225,8 +238,12 @@ finally:
 """
 THEIRS = """
 from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated
 
+from polydec.lab.train import probes
+from polydec.lab.train.specs import probe
 from polydec.lab.train.specs.command import TrainingCommand
 
 
