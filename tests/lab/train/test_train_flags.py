@@ -30,8 +30,10 @@ from polydec.cli.main import Misuse
 from polydec.lab.commands import train
 from polydec.lab.commands.training import make_training_function, training_commands
 from polydec.lab.train import probes
+from polydec.lab.train.kinds import KINDS
 from polydec.lab.train.specs import probe
 from polydec.lab.train.specs.command import TrainingCommand
+from polydec.models.learned import artefacts
 from project_paths import PROJECT_ROOT
 
 ROOT = PROJECT_ROOT
@@ -103,6 +105,18 @@ def test_a_recipe_is_two_files_of_its_name(file):
     command = COMMANDS[f"probe --recipe {name}"]
     assert command.spec.recipe == name, f"recipe in specs/probe/{file}.py must be {name!r}"
     assert (Path(probes.__path__[0]) / f"{file}.py").exists(), f"probes/{file}.py is not there"
+
+
+@pytest.mark.parametrize("kind", sorted(artefacts.MODULES))
+def test_whoever_lacks_an_artefact_is_told_a_command_that_there_is(kind, tmp_path):
+    module = artefacts.MODULES[kind]
+    with pytest.raises(ValueError, match=f"`polydec train {re.escape(module.KIND.maker)}`"):
+        module.load(tmp_path)
+    assert getattr(artefacts.type_of(kind), "made_by", module.KIND.command) == module.KIND.command
+    name, command, rest = GROUP.resolve_command(None, module.KIND.maker.split())
+    flags = {flag for p in command.params for flag in p.opts}
+    assert name in COMMANDS and flags >= set(rest[::2])
+    assert not rest[1:] or rest[1] in KINDS
 
 
 @pytest.mark.parametrize("words", [(), ("--recipe",), ("--recipe", "prn")])
@@ -243,8 +257,10 @@ from pkgutil import iter_modules
 from typing import Annotated
 
 from polydec.lab.train import probes
+from polydec.lab.train.kinds import KINDS
 from polydec.lab.train.specs import probe
 from polydec.lab.train.specs.command import TrainingCommand
+from polydec.models.learned import artefacts
 
 
 @dataclass(frozen=True)
