@@ -70,17 +70,16 @@ def test_every_field_stands_on_the_page_of_training(name):
     page = (ROOT / "docs" / "training-flags.md").read_text("utf-8")
     _, _, section = page.partition(f"### polydec train {name}\n")
     section = section.split("\n#")[0]
-    assert command.summary in section
+    mend = f"docs/training-flags.md is older than {name}: run `python docs/tables.py`"
+    assert command.summary in section, mend
     rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)` \| (.+) \|$", section, re.M))
-    assert rows.keys() == {command.option_flag(o) for o in command.flag_options()}, (
-        "run docs/tables.py"
-    )
+    assert rows.keys() == {command.option_flag(o) for o in command.flag_options()}, mend
     for option in command.flag_options():
         default, said = rows[command.option_flag(option)].split(" | ", 1)
         wanted = command.option_default(option)
         text = "must be given" if wanted is REQUIRED else f"`{as_text(wanted) or 'none'}`"
-        assert default == text, option.name
-        assert said == command.option_help(option), option.name
+        assert default == text, f"{option.name}: {mend}"
+        assert said == command.option_help(option), f"{option.name}: {mend}"
 
 
 def test_no_command_of_training_is_written_by_hand():
@@ -111,8 +110,11 @@ def test_a_recipe_is_two_files_of_its_name(file):
 def test_whoever_lacks_an_artefact_is_told_a_command_that_there_is(kind, tmp_path):
     module = artefacts.MODULES[kind]
     with pytest.raises(ValueError, match=f"`polydec train {re.escape(module.KIND.maker)}`"):
-        module.load(tmp_path)
-    assert getattr(artefacts.type_of(kind), "made_by", module.KIND.command) == module.KIND.command
+        module.load(str(tmp_path))
+    assert (
+        getattr(artefacts.type_of(kind), "made_by", module.KIND.training_command)
+        == module.KIND.training_command
+    )
     name, command, rest = GROUP.resolve_command(None, module.KIND.maker.split())
     flags = {flag for p in command.params for flag in p.opts}
     assert name in COMMANDS and flags >= set(rest[::2])

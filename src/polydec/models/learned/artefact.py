@@ -43,7 +43,7 @@ class ArtefactKind:
     maker: str
 
     @property
-    def command(self) -> str:
+    def training_command(self) -> str:
         """The command that writes it, as it is typed."""
         return f"polydec train {self.maker}"
 
@@ -96,7 +96,7 @@ def read_artefact_files(
         raise FileError(
             edge.error_sentence(
                 f"{kind.field} is {str(path)!r}: no {kind.weights} beside a {CONFIG} there "
-                f"(`{kind.command}` makes them)"
+                f"(`{kind.training_command}` makes them)"
             )
         )
     # From here on the directory is an artefact, so every failure is one of its content.

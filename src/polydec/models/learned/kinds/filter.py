@@ -30,7 +30,7 @@ class ConfidenceFilter:
 
     called: ClassVar[str] = "a filter of confidences"
     kind: ClassVar[str] = "filter"
-    made_by: ClassVar[str] = KIND.command
+    made_by: ClassVar[str] = KIND.training_command
 
     layers: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
     written: bool = False

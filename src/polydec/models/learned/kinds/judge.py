@@ -27,7 +27,7 @@ class JudgeProbe:
 
     called: ClassVar[str] = "a judge"
     kind: ClassVar[str] = "judge"
-    made_by: ClassVar[str] = KIND.command
+    made_by: ClassVar[str] = KIND.training_command
 
     weight_H: Tensor
     bias: Tensor

@@ -59,7 +59,7 @@ class OutcomeHead:
 
     called: ClassVar[str] = "an outcome head"
     kind: ClassVar[str] = "outcome-head"
-    made_by: ClassVar[str] = KIND.command
+    made_by: ClassVar[str] = KIND.training_command
 
     inner: tuple[Tensor, Tensor]
     token_VI: Tensor

@@ -29,7 +29,7 @@ class TextReward:
 
     called: ClassVar[str] = "a reward of texts"
     kind: ClassVar[str] = "reward"
-    made_by: ClassVar[str] = KIND.command
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     judge: Callable[[str], float]

@@ -25,7 +25,7 @@ class DraftStateRouter:
 
     called: ClassVar[str] = "a router"
     kind: ClassVar[str] = "router"
-    made_by: ClassVar[str] = KIND.command
+    made_by: ClassVar[str] = KIND.training_command
 
     head: StepReward
 

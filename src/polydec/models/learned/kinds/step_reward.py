@@ -30,7 +30,7 @@ class StepReward:
 
     called: ClassVar[str] = "a process reward model"
     kind: ClassVar[str] = "prm"
-    made_by: ClassVar[str] = KIND.command
+    made_by: ClassVar[str] = KIND.training_command
 
     inner: tuple[Tensor, Tensor]
     out: tuple[Tensor, Tensor]

@@ -31,7 +31,7 @@ class StopHead:
 
     called: ClassVar[str] = "a stop head"
     kind: ClassVar[str] = "stop-head"
-    made_by: ClassVar[str] = KIND.command
+    made_by: ClassVar[str] = KIND.training_command
 
     blocks: tuple[tuple[Tensor, Tensor], ...]
     out: tuple[Tensor, Tensor]

@@ -87,7 +87,7 @@ class TextRouter:
 
     called: ClassVar[str] = "a router that reads the text"
     kind: ClassVar[str] = "text-router"
-    made_by: ClassVar[str] = KIND.command
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     vocab: TokenVocabulary

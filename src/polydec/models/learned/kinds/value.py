@@ -28,7 +28,7 @@ class ValueNetwork:
 
     called: ClassVar[str] = "a value network"
     kind: ClassVar[str] = "value"
-    made_by: ClassVar[str] = KIND.command
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     embed_VW: Tensor
