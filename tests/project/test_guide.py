@@ -218,7 +218,12 @@ def test_the_head_keeps_its_contracts(record_counts, files):
     assert artefacts.type_of("recurrent-head") is head_file.RecurrentHead
     record_counts(
         check_decoder(
-            lambda target, draft: example_decoder("recurrent-head", target, draft),
+            lambda target, draft: build(
+                "recurrent-head",
+                target,
+                draft,
+                artefacts=head_file.examples(target.vocab, 4, 4),
+            )[0],
             laws=2,
             length=2,
         )
