@@ -9,8 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 from polydec.methods.registry import catalogue, registry
+from polydec.models.learned import artefacts
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding-a-method.md"
+(BUILD,) = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text("utf-8"), re.S | re.M)
+"""The pyproject.toml of a package with the drafter and the recipe of the page in one file."""
 FILES: dict[str, str] = dict(
     re.findall(r'^```python title="(\S+)"\n(.*?)^```', PAGE.read_text("utf-8"), re.S | re.M)
 )
@@ -18,7 +21,13 @@ FILES: dict[str, str] = dict(
 and so on."""
 
 CACHES = (catalogue._modules, catalogue._names, catalogue._options, registry.mechanism_classes)
-"""What remembers which files there are."""
+
+
+def forget_files() -> None:
+    """Forget which files there are: who asks next looks."""
+    for cache in CACHES:
+        cache.cache_clear()
+    vars(artefacts.MODULES).clear()
 
 
 @contextmanager
@@ -39,8 +48,7 @@ def beside(folder: Path) -> Iterator[dict[str, ModuleType]]:
                 room.__path__.append(str(path.parent))
                 looking.append(room.__path__)
         importlib.invalidate_caches()
-        for cache in CACHES:
-            cache.cache_clear()
+        forget_files()
         for file in FILES:
             name = f"polydec.{file.removesuffix('.py').replace('/', '.')}"
             modules[file] = importlib.import_module(name)
@@ -50,5 +58,4 @@ def beside(folder: Path) -> Iterator[dict[str, ModuleType]]:
             paths.pop()
         for module in modules.values():
             sys.modules.pop(module.__name__)
-        for cache in CACHES:
-            cache.cache_clear()
+        forget_files()

@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from math import ceil
 
 from plain_words import PACKAGE, modules
 
@@ -91,10 +92,18 @@ def faults() -> list[str]:
         found.append(
             f"{len(unlisted)} functions without Args, where {MOST_FUNCTIONS_WITHOUT_A_LIST} are allowed"
         )
-    if 1000 * conditionals > MOST_CONDITIONAL_EXPRESSIONS * lines:
-        found.append(f"{conditionals} conditional expressions in {lines} lines")
-    if 100 * comments < LEAST_COMMENTS * lines:
-        found.append(f"{comments} comments in {lines} lines")
+    allowed = int(MOST_CONDITIONAL_EXPRESSIONS * lines / 1000)
+    if conditionals > allowed:
+        found.append(
+            f"{conditionals} conditional expressions in {lines} lines, where {allowed} are allowed: "
+            "write new ones as statements with if and else"
+        )
+    wanted = ceil(LEAST_COMMENTS * lines / 100)
+    if comments < wanted:
+        found.append(
+            f"{comments} comments in {lines} lines, where {wanted} are wanted: "
+            "say of new lines that are not plain why they are there"
+        )
     return found
 
 

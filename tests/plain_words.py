@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -105,27 +106,49 @@ def annotated_names(node: ast.ClassDef) -> set[str]:
     return {target.id for target in fields if isinstance(target, ast.Name)}
 
 
+def changed_files() -> set[Path]:
+    """Files of the package that git says are new or changed; none where there is no git."""
+    command = ["git", "-C", str(PACKAGE), "status", "--porcelain", "--untracked-files=all", "."]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return set()
+    return {Path(line[3:].partition("polydec/")[2]) for line in done.stdout.splitlines()}
+
+
+def places_to_mend(places: list[tuple[Path, int, str]]) -> str:
+    """Where, of what was changed last, a name or a statement adds to a count that rose."""
+    changed = changed_files()
+    shown = [f"{path}:{line} {what}" for path, line, what in places if path in changed]
+    if not shown:
+        return "name those that the change adds otherwise"
+    return f"of what is new or changed these count: {', '.join(shown)}"
+
+
 def faults() -> list[str]:
     """One sentence for each name that is not plain, and for each count that rose."""
     found = list[str]()
+    counted = list[tuple[Path, int, str]]()
+    side_by_side = list[tuple[Path, int, str]]()
     prescribed = set[str]()
     homes = defaultdict[str, list[Path]](list)
     methods = Counter[str]()
-    parallel = 0
     for path, tree in modules():
         for node in ast.walk(tree):
-            parallel += is_parallel_assignment(node)
+            if is_parallel_assignment(node):
+                side_by_side.append((path, node.lineno, "names several at once"))
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(path)
                 public_methods = {
-                    item.name
+                    item.name: item.lineno
                     for item in node.body
                     if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
                     and not item.name.startswith("_")
                 }
-                methods.update(public_methods)
+                methods.update(public_methods.keys())
+                counted += [(path, line, name) for name, line in public_methods.items()]
                 if is_protocol(node):
-                    prescribed |= public_methods | annotated_names(node)
+                    prescribed |= public_methods.keys() | annotated_names(node)
         for node in tree.body:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
@@ -139,20 +162,23 @@ def faults() -> list[str]:
             found.append(f"{paths[0]}: the class {name} has one word")
     # Whoever writes a mechanism by a protocol chooses no names: however many do, each counts once.
     methods.subtract({name: max(0, methods[name] - 1) for name in prescribed})
+    chosen = [place for place in counted if place[2] not in prescribed]
     counts = {
         "methods of one word": (
             sum(n for name, n in methods.items() if len(words_of(name)) < 2),
             MOST_METHODS_OF_ONE_WORD,
+            [place for place in chosen if len(words_of(place[2])) < 2],
         ),
         "methods that a participle or a preposition names": (
             sum(n for name, n in methods.items() if name in NO_NOUNS),
             MOST_METHODS_OF_NO_NOUN,
+            [place for place in chosen if place[2] in NO_NOUNS],
         ),
-        "parallel assignments": (parallel, MOST_PARALLEL_ASSIGNMENTS),
+        "parallel assignments": (len(side_by_side), MOST_PARALLEL_ASSIGNMENTS, side_by_side),
     }
     found += [
-        f"{count} {what}, where {most} are allowed"
-        for what, (count, most) in counts.items()
+        f"{count} {what}, where {most} are allowed: {places_to_mend(places)}"
+        for what, (count, most, places) in counts.items()
         if count > most
     ]
     return found

@@ -13,8 +13,8 @@ from polydec.lab.train import specs
 def spec_classes() -> list[Any]:
     """The classes of all specs of training that have a seed."""
     modules = [
-        import_module(f"{specs.__name__}.{found.name}")
-        for found in pkgutil.iter_modules(specs.__path__)
+        import_module(found.name)
+        for found in pkgutil.walk_packages(specs.__path__, f"{specs.__name__}.")
     ]
     return [
         value

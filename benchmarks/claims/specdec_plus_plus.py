@@ -24,7 +24,7 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import RowDetail, ScoreRequest
 from polydec.lab.train.probe import train_probe
-from polydec.lab.train.specs.probe import StopHeadSpec
+from polydec.lab.train.specs.probe.stop_head import StopHeadSpec
 from polydec.methods.speculative.drafters.model import ModelDrafter
 from polydec.methods.speculative.loop.types import DraftBudget
 from polydec.methods.speculative.policies.additive import AdditivePolicy

@@ -27,7 +27,7 @@ from polydec import generate, load
 from polydec.base.errors import RequestError
 from polydec.lab.train.probe import train_probe
 from polydec.lab.train.selfplay import read_samples
-from polydec.lab.train.specs.probe import OutcomeSpec
+from polydec.lab.train.specs.probe.outcome import OutcomeSpec
 from polydec.models.learned.kinds import outcome_head
 from polydec.models.learned.kinds.outcome_head import OutcomeHead
 

@@ -16,34 +16,22 @@ from polydec.methods.registry import registry
 from project_paths import PROJECT_ROOT
 
 ROOT = PROJECT_ROOT
-BUILD = """
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "polydec-echo"
-version = "1.0"
-
-[tool.setuptools]
-py-modules = ["polydec_echo"]
-
-[project.entry-points."polydec.methods"]
-echo = "polydec_echo"
-plain = "polydec_echo"
-wordless = "json"
-absent = "polydec_echo.absent"
-
-[project.entry-points."polydec.drafters"]
-echo = "polydec_echo:EchoDrafter"
-
-[project.entry-points."polydec.shapers"]
+MORE = {
+    'py-modules = ["polydec_echo"]': 'py-modules = ["polydec_echo", "polydec_cool", "polydec_only"]',
+    '[project.entry-points."polydec.methods"]': """[project.entry-points."polydec.shapers"]
 cool = "polydec_cool"
 
 [project.entry-points."polydec.constraints"]
 only = "polydec_only"
 regex = "polydec_only"
-"""
+
+[project.entry-points."polydec.methods"]
+plain = "polydec_echo"
+wordless = "json"
+absent = "polydec_echo.absent"
+""",
+}
+"""What the page's package has besides: by a line of its pyproject.toml, what stands there instead."""
 KIND = '''
 """Only: the answer is one text."""
 
@@ -108,7 +96,10 @@ def documented() -> str:
 def installed(tmp_path_factory) -> Path:
     """A folder into which pip has installed the package."""
     source, target = tmp_path_factory.mktemp("echo"), tmp_path_factory.mktemp("installed")
-    build = BUILD.replace('["polydec_echo"]', '["polydec_echo", "polydec_cool", "polydec_only"]')
+    build = guide.BUILD
+    for line, longer in MORE.items():
+        assert line in build
+        build = build.replace(line, longer)
     (source / "pyproject.toml").write_text(build)
     (source / "polydec_echo.py").write_text(documented())
     (source / "polydec_cool.py").write_text(RULE)

@@ -1,10 +1,8 @@
 """Methods of every family, as docs/adding-a-method.md writes them, are files beside the others and keep all contracts."""
 
 import ast
-import re
-import sys
+import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import test_structure as house
@@ -31,9 +29,13 @@ from polydec.lab.testing.check_unmasker import (
 )
 from polydec.lab.testing.examples import example_decoder, example_mechanism
 from polydec.lab.testing.kits import build
+from polydec.lab.train.kinds import KINDS
+from polydec.lab.train.specs.states import StatesSpec
+from polydec.lab.train.states import train_states
 from polydec.laws.constraints import pieces
 from polydec.methods.registry import registry, steer
 from polydec.methods.registry.kit import Kit
+from polydec.models.learned import artefacts
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +69,13 @@ def test_every_family_has_a_method_on_the_page(files):
         )
 
 
+def test_the_page_counts_the_lines_of_plain_decoding():
+    plain = house.ROOT / "methods" / "speculative" / "recipes" / "plain.py"
+    lines = len(plain.read_text("utf-8").splitlines())
+    said = f"the whole recipe of plain decoding has **{lines} lines**"
+    assert said in guide.PAGE.read_text("utf-8")
+
+
 def test_they_stand_where_the_house_wants_them(files):
     checked = []
     for file in guide.FILES:
@@ -98,8 +107,8 @@ def test_they_read_as_the_package_does(file):
         if len(names) > 1:
             listed = plain_text.listed_parameters(ast.get_docstring(function) or "")
             assert listed == names, function.name
-    if "/recipes/" not in file and "/steering/" not in file:
-        assert "Source: " in guide.FILES[file] or "/constraints/" in file
+    if not any(room in file for room in ("/recipes/", "/steering/", "/constraints/", "/train/")):
+        assert "Source: " in guide.FILES[file]
 
 
 def test_the_drafter(record_counts, files, lm):
@@ -203,24 +212,61 @@ def test_the_constraint_is_a_language(files):
     )
 
 
-@pytest.fixture(scope="module")
-def table():
-    """What the last block of Python defines: an artefact, which the trained methods of the page have."""
-    text = guide.PAGE.read_text("utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
-    module = ModuleType("page_table")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, module.__name__, module)
-        exec(compile(code, "adding-a-method.md", "exec"), vars(module))
-        yield module
+def test_the_head_keeps_its_contracts(record_counts, files):
+    """It drafts without a change of the law, it is found by its name, and it is read back and fits its own model alone."""
+    head_file = files["models/learned/kinds/recurrent_head.py"]
+    assert artefacts.type_of("recurrent-head") is head_file.RecurrentHead
+    record_counts(
+        check_decoder(
+            lambda target, draft: build(
+                "recurrent-head",
+                target,
+                draft,
+                artefacts=head_file.examples(target.vocab, 4, 4),
+            )[0],
+            laws=2,
+            length=2,
+        )
+    )
 
 
-def test_the_table_is_read_back_and_fits_its_model_only(table, tmp_path):
-    vocab = toy_law(1).vocab
-    table.save(tmp_path, table.examples(vocab, 4, 4)[0], {})
-    read_back = table.load(tmp_path)
-    assert Kit(toy_law(1), artefacts=(read_back,)).needed_artefact(table.UnigramTable) is read_back
+def test_the_head_is_read_back_and_fits_its_model_only(files, tmp_path):
+    head_file = files["models/learned/kinds/recurrent_head.py"]
+    (head,) = head_file.examples(toy_law(1).vocab, 4, 4)
+    head_file.save(tmp_path, head, {})
+    read_back = artefacts.load_artefact(str(tmp_path))
+    assert read_back.weight_HH.equal(head.weight_HH) and read_back.depth == 2
+    wanted = head_file.RecurrentHead
+    assert Kit(toy_law(1), artefacts=(read_back,)).needed_artefact(wanted) is read_back
     with pytest.raises(ValueError, match="vocabulary of 3 tokens"):
-        Kit(toy_law(1, 4), artefacts=(read_back,)).needed_artefact(table.UnigramTable)
-    with pytest.raises(ValueError, match="name one"):
-        Kit(toy_law(1)).needed_artefact(table.UnigramTable)
+        Kit(toy_law(1, 4), artefacts=(read_back,)).needed_artefact(wanted)
+    with pytest.raises(ValueError, match="`polydec train heads --kind recurrent-head` makes one"):
+        Kit(toy_law(1)).needed_artefact(wanted)
+
+
+def test_the_head_is_trained_and_drafts(files, lm, tmp_path):
+    """By the command that the page names, on a text with a rule; what it then drafts is taken."""
+    text = "".join(
+        json.dumps(
+            {"prompt_ids": [10 + i % 20], "output_ids": [10 + (i + j) % 20 for j in range(30)]}
+        )
+        + "\n"
+        for i in range(24)
+    )
+    (tmp_path / "text.jsonl").write_text(text)
+    (tmp_path / "held.jsonl").write_text("".join(text.splitlines(keepends=True)[:3]))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, kind in files["lab/train/kinds/recurrent_head.py"].KINDS.items():
+            patch.setitem(KINDS, name, kind)
+        asked = StatesSpec(
+            str(tmp_path), "recurrent-head", steps=20, rows=4, length=8, max_tokens=6, levels=2
+        )
+        result = train_states(asked)
+    assert result["steps"] == 20 and result["kind"] == "recurrent-head"
+    trained = polydec.load("zoo:tiny", trained=[str(tmp_path)])
+    (head,) = trained.artefacts
+    assert head.depth == 2 and head.weight_HH.abs().sum() > 0
+    asked = {"max_tokens": 24, "ignore_eos": True}
+    answer = polydec.generate(trained, "aaaa", method="recurrent-head", **asked)
+    assert answer.text == polydec.generate(lm, "aaaa", method="plain", **asked).text
+    assert answer.metrics["tokens_per_pass"] > 1

@@ -14,7 +14,7 @@ from polydec.base.errors import PolydecError
 from polydec.cli.main import main
 from polydec.lab.fuzz import fuzz_files
 from polydec.lab.train.probes import router, text_router
-from polydec.lab.train.specs.probe import TextRouterSpec
+from polydec.lab.train.specs.probe.text_router import TextRouterSpec
 from polydec.models.formats import adapters
 from polydec.models.nets import linear
 

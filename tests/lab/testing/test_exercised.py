@@ -113,8 +113,9 @@ def test_a_check_that_exercised_nothing_fails():
         with pytest.raises(AssertionError, match=f"it does not exercise .* 0 {name}"):
             require_exercised(counts, "it")
         require_exercised(counts, "it", reasons={name: "it never does"})
-    with pytest.raises(AssertionError, match=r"0 pruned \(of 4 laws enumerated"):
+    with pytest.raises(AssertionError, match=r"0 pruned \(of 4 laws enumerated") as failed:
         require_exercised(ExercisedCounts(laws=4), "it", ("pruned",))
+    assert str(failed.value).endswith("card, says why: {'pruned': 'one sentence'}")
 
 
 def test_a_reason_must_be_true():

@@ -265,7 +265,7 @@ def test_a_run_on_another_text_does_not_go_on(tmp_path):
 def test_a_head_s_text_survives_an_interruption(tmp_path, monkeypatch):
     """The answers that were there when a run was interrupted are there, and not asked for again, in the next."""
     from polydec.lab.train import own_text
-    from polydec.lab.train.specs.probe import StopHeadSpec
+    from polydec.lab.train.specs.probe.stop_head import StopHeadSpec
 
     monkeypatch.setattr(
         selfplay, "draw_prompts", lambda *a, **k: [("x", chr(97 + n) * 3) for n in range(5)]

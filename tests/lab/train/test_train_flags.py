@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated
 
 import pytest
@@ -27,7 +29,11 @@ from polydec.base.options import (
 from polydec.cli.main import Misuse
 from polydec.lab.commands import train
 from polydec.lab.commands.training import make_training_function, training_commands
+from polydec.lab.train import probes
+from polydec.lab.train.kinds import KINDS
+from polydec.lab.train.specs import probe
 from polydec.lab.train.specs.command import TrainingCommand
+from polydec.models.learned import artefacts
 from project_paths import PROJECT_ROOT
 
 ROOT = PROJECT_ROOT
@@ -64,17 +70,16 @@ def test_every_field_stands_on_the_page_of_training(name):
     page = (ROOT / "docs" / "training-flags.md").read_text("utf-8")
     _, _, section = page.partition(f"### polydec train {name}\n")
     section = section.split("\n#")[0]
-    assert command.summary in section
+    mend = f"docs/training-flags.md is older than {name}: run `python docs/tables.py`"
+    assert command.summary in section, mend
     rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)` \| (.+) \|$", section, re.M))
-    assert rows.keys() == {command.option_flag(o) for o in command.flag_options()}, (
-        "run docs/tables.py"
-    )
+    assert rows.keys() == {command.option_flag(o) for o in command.flag_options()}, mend
     for option in command.flag_options():
         default, said = rows[command.option_flag(option)].split(" | ", 1)
         wanted = command.option_default(option)
         text = "must be given" if wanted is REQUIRED else f"`{as_text(wanted) or 'none'}`"
-        assert default == text, option.name
-        assert said == command.option_help(option), option.name
+        assert default == text, f"{option.name}: {mend}"
+        assert said == command.option_help(option), f"{option.name}: {mend}"
 
 
 def test_no_command_of_training_is_written_by_hand():
@@ -93,9 +98,33 @@ def test_a_recipe_has_flags_of_its_own(words):
     assert "mixing" not in {p.name for p in command.params}
 
 
+@pytest.mark.parametrize("file", [file.name for file in iter_modules(probe.__path__)])
+def test_a_recipe_is_two_files_of_its_name(file):
+    name = file.replace("_", "-")
+    command = COMMANDS[f"probe --recipe {name}"]
+    assert command.spec.recipe == name, f"recipe in specs/probe/{file}.py must be {name!r}"
+    assert (Path(probes.__path__[0]) / f"{file}.py").exists(), f"probes/{file}.py is not there"
+
+
+@pytest.mark.parametrize("kind", sorted(artefacts.MODULES))
+def test_whoever_lacks_an_artefact_is_told_a_command_that_there_is(kind, tmp_path):
+    module = artefacts.MODULES[kind]
+    with pytest.raises(ValueError, match=f"`polydec train {re.escape(module.KIND.maker)}`"):
+        module.load(str(tmp_path))
+    assert (
+        getattr(artefacts.type_of(kind), "made_by", module.KIND.training_command)
+        == module.KIND.training_command
+    )
+    name, command, rest = GROUP.resolve_command(None, module.KIND.maker.split())
+    flags = {flag for p in command.params for flag in p.opts}
+    assert name in COMMANDS and flags >= set(rest[::2])
+    assert not rest[1:] or rest[1] in KINDS
+
+
 @pytest.mark.parametrize("words", [(), ("--recipe",), ("--recipe", "prn")])
 def test_a_recipe_that_there_is_not_is_refused_with_those_that_there_are(words):
-    says = f"recipe is {'none' if len(words) < 2 else 'prn'!r}: it must be one of filter, judge, outcome, prm"
+    every = ", ".join(file.name.replace("_", "-") for file in iter_modules(probe.__path__))
+    says = f"recipe is {'none' if len(words) < 2 else 'prn'!r}: it must be one of {every}$"
     with pytest.raises(ValueError, match=says):
         GROUP.resolve_command(None, ["probe", "--out", "x", *words])
 
@@ -225,9 +254,15 @@ finally:
 """
 THEIRS = """
 from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated
 
+from polydec.lab.train import probes
+from polydec.lab.train.kinds import KINDS
+from polydec.lab.train.specs import probe
 from polydec.lab.train.specs.command import TrainingCommand
+from polydec.models.learned import artefacts
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from polydec.lab.commands.training import training_commands
 from polydec.lab.train.network import LlamaShape
 from polydec.lab.train.probe import train_probe
 from polydec.lab.train.seq2seq import train_seq2seq
-from polydec.lab.train.specs.probe import RewardSpec
+from polydec.lab.train.specs.probe.reward import RewardSpec
 from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
 
 COMMANDS = {command.name: command for command in training_commands()}

@@ -6,7 +6,8 @@ import pytest
 
 from polydec import Engine, load
 from polydec.lab.train.probe import train_probe
-from polydec.lab.train.specs.probe import RewardSpec, ValueSpec
+from polydec.lab.train.specs.probe.reward import RewardSpec
+from polydec.lab.train.specs.probe.value import ValueSpec
 from polydec.models.learned.artefacts import load_artefact
 from polydec.models.learned.kinds import reward
 from polydec.models.learned.kinds.reward import TextReward

@@ -16,7 +16,7 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail
 from polydec.lab.train import states
 from polydec.lab.train.kinds import KINDS
-from polydec.lab.train.kinds.eagle3 import quarters_of
+from polydec.lab.train.kinds.eagle_3 import quarters_of
 from polydec.lab.train.network import TrainableLlama, from_weights
 from polydec.lab.train.own_text import TargetTextStates
 from polydec.lab.train.selfplay import TrainingSample

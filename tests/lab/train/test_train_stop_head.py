@@ -21,7 +21,7 @@ from polydec.lab.train.probe import ProbeExamples, train_probe
 from polydec.lab.train.probes import stop_head as training
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample
-from polydec.lab.train.specs.probe import StopHeadSpec
+from polydec.lab.train.specs.probe.stop_head import StopHeadSpec
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.speculative.drafters.model import ModelDrafter

@@ -18,7 +18,7 @@ from polydec.lab.testing.toy import toy_law
 from polydec.lab.train.probe import train_probe
 from polydec.lab.train.probes.outcome import label_beginnings
 from polydec.lab.train.selfplay import TrainingSample
-from polydec.lab.train.specs.probe import OutcomeSpec
+from polydec.lab.train.specs.probe.outcome import OutcomeSpec
 from polydec.methods.search.loop.diverse_beam import DiverseBeamSearch
 from polydec.methods.search.loop.ranking import LengthRanking
 from polydec.models.learned.artefacts import load_artefact

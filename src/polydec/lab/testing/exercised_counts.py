@@ -14,7 +14,10 @@ from polydec.methods.diffusion.loop.events import RemaskedEvent
 from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
 from polydec.methods.speculative.loop.types import Verdict
 
-NONE_HAPPENED = "{} does not exercise what it is there for: 0 {} (of {})"
+NONE_HAPPENED = (
+    "{} does not exercise what it is there for: 0 {} (of {}); where that cannot be otherwise, "
+    "`unexercised` of the class, or of a method's card, says why: {}"
+)
 REASONED_YET_HAPPENED = "{} counts {} {}, though it declares that there are none: {}"
 
 
@@ -223,7 +226,8 @@ def require_exercised(
         AssertionError: A wanted count is 0 without a reason, or one with a reason is not 0.
     """
     missing = missing_kinds(counts, wanted, reasons)
-    assert not missing, NONE_HAPPENED.format(of, _in_words(missing), counts.sentence)
+    declared = dict.fromkeys(missing, "one sentence")
+    assert not missing, NONE_HAPPENED.format(of, _in_words(missing), counts.sentence, declared)
     for name, why in ({} if reasons is None else reasons).items():
         count = getattr(counts, name)
         assert not (count and why), REASONED_YET_HAPPENED.format(

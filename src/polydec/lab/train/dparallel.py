@@ -17,7 +17,7 @@ from polydec.lab.train.network import TrainableLlama, from_weights, make_bidirec
 from polydec.lab.train.probes.filter import fill_answer_canvases, filter_training_prompts
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.dparallel import DParallelSpec
-from polydec.lab.train.specs.probe import FilterSpec
+from polydec.lab.train.specs.probe.filter import FilterSpec
 from polydec.lab.train.target import of_one_canvas
 from polydec.models.sessions import sources
 from polydec.request.loading import load

@@ -14,7 +14,7 @@ from polydec.core.types import TokenVocabulary
 from polydec.lab.train import selfplay, tuned_checkpoint
 from polydec.lab.train.draft import batch_of
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
-from polydec.lab.train.kinds.probes import run_layer_by_levels
+from polydec.lab.train.kinds.ppd import run_layer_by_levels
 from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample

@@ -1,7 +1,8 @@
 """`polydec train probe`: small networks that say one thing of what a model reads or writes.
 
-A recipe is a file of `train/probes`. Its `prepare_probe` loads the models, draws and labels the
-examples, and says what the loss and the held-out figures are; here they are learned from.
+A recipe is a file of `train/probes`, and one of that name in `train/specs/probe` with what it can be
+told. Its `prepare_probe` loads the models, draws and labels the examples, and says what the loss and
+the held-out figures are; here they are learned from.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Generator, Tensor, nn
@@ -20,13 +21,25 @@ from polydec.lab.train import probes
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.schedule import TrainingSchedule
-from polydec.lab.train.specs.probe import ProbeSpec
 
 Artefact = TypeVar("Artefact")
 Rows = TypeVar("Rows", bound="SelectableRows")
 
 HEAD_SCHEDULE = {"decay": 1.0, "log_every": 50, "judge_every": 25}
 """Of small heads on states: few steps along one cosine, whose best weights come soon."""
+
+
+class ProbeSpec(Protocol):
+    """What every recipe can be told."""
+
+    recipe: ClassVar[str]
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def rate(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
 
 
 class SelectableRows(Protocol):

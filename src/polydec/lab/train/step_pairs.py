@@ -12,7 +12,8 @@ from polydec.core.scheduler import run_coroutines
 from polydec.lab.train.problems import ReasoningProblem
 from polydec.lab.train.progress import show_count_progress
 from polydec.lab.train.solutions import LONGEST
-from polydec.lab.train.specs.probe import RouterSpec, TextRouterSpec
+from polydec.lab.train.specs.probe.router import RouterSpec
+from polydec.lab.train.specs.probe.text_router import TextRouterSpec
 from polydec.lab.train.target import load_autoregressive_model
 from polydec.laws.shapers.sampling import Sampling, build_shapers
 from polydec.laws.targets.shaped import ShapedTarget

@@ -27,14 +27,25 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True)
 class ArtefactKind:
-    """A kind of artefact. name: what config.json and the file of tensors call it under "polydec" (files without that key are
-    older, and are read too); field: what a user gave it as ("ngrams is …"); weights: the file of tensors; maker: the command
-    that writes it."""
+    """A kind of artefact.
+
+    Attributes:
+        name: What config.json and the file of tensors call it under "polydec". Files without that
+            key are older, and are read too.
+        field: What it is to whoever gave it, as a refusal begins ("ngrams is …").
+        weights: The file of tensors.
+        maker: What follows `polydec train` in the command that writes it.
+    """
 
     name: str
     field: str
     weights: str
     maker: str
+
+    @property
+    def training_command(self) -> str:
+        """The command that writes it, as it is typed."""
+        return f"polydec train {self.maker}"
 
 
 def save_artefact(
@@ -85,7 +96,7 @@ def read_artefact_files(
         raise FileError(
             edge.error_sentence(
                 f"{kind.field} is {str(path)!r}: no {kind.weights} beside a {CONFIG} there "
-                f"(`polydec train {kind.maker}` makes them)"
+                f"(`{kind.training_command}` makes them)"
             )
         )
     # From here on the directory is an artefact, so every failure is one of its content.

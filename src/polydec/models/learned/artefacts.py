@@ -22,7 +22,10 @@ class ArtefactModules(Mapping[str, Any]):
     """The module that reads each kind, those of other packages included (`plugins.py`). One whose file is named for its kind is
     imported alone."""
 
-    files = tuple(m.name for m in iter_modules(learned.__path__))
+    @cached_property
+    def files(self) -> tuple[str, ...]:
+        """Names of our own modules."""
+        return tuple(m.name for m in iter_modules(learned.__path__))
 
     @cached_property
     def _all(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.toy import toy_law
-from polydec.lab.train.kinds.probes import probe_entry_layers, run_soft_probes
+from polydec.lab.train.kinds.ppd import probe_entry_layers, run_soft_probes
 from polydec.lab.train.network import from_weights
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget

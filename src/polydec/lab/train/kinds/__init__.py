@@ -1,6 +1,7 @@
 """The kinds of drafters that `polydec train` makes on a target's states.
 
-Each has a file, which says what is trained, and in its KINDS how. Adding a kind is adding a file;
+Each has a file, which says what is trained, and in its KINDS how; a file has the name of its first
+kind, by which lists of flags know it. Adding a kind is adding a file;
 another package brings one as an entry point (`plugins.py`).
 """
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.core.types import TokenVocabulary
-from polydec.lab.train.kinds.probes import run_layer_by_levels
+from polydec.lab.train.kinds.ppd import run_layer_by_levels
 from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.state_layer import Past
 from polydec.lab.train.students import UNROLLED, DrafterKind, DrafterStudent, Rates, TeacherContext

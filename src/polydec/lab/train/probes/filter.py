@@ -22,7 +22,8 @@ from polydec.lab.train import selfplay
 from polydec.lab.train.data import training_data
 from polydec.lab.train.envelope import tensor_digest
 from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
-from polydec.lab.train.specs.probe import FilterSpec, ValueSpec
+from polydec.lab.train.specs.probe.filter import FilterSpec
+from polydec.lab.train.specs.probe.value import ValueSpec
 from polydec.lab.train.target import require_family
 from polydec.lab.train.tasks import draw_task, task_variety
 from polydec.methods.registry.family import MASKED_DIFFUSION, family_of

@@ -31,7 +31,7 @@ from polydec.lab.train.probes.stop_head import (
 from polydec.lab.train.problems import right_until
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.solutions import LabelledSolution, draw_solutions
-from polydec.lab.train.specs.probe import JudgeSpec
+from polydec.lab.train.specs.probe.judge import JudgeSpec
 from polydec.lab.train.target import load_target_and_draft
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget

@@ -20,7 +20,7 @@ from polydec.lab.train.auc import roc_auc
 from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
 from polydec.lab.train.probes.stop_head import split_target_text, teacher_forced_states
 from polydec.lab.train.selfplay import TrainingSample
-from polydec.lab.train.specs.probe import OutcomeSpec
+from polydec.lab.train.specs.probe.outcome import OutcomeSpec
 from polydec.models.learned.kinds import outcome_head
 from polydec.models.learned.kinds.outcome_head import OutcomeHead, WantedOutcome
 from polydec.models.sessions.checkpoint import ModelBundle, load_bundle

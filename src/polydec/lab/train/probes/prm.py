@@ -20,7 +20,7 @@ from polydec.lab.train import problems
 from polydec.lab.train.own_text import read_target_states
 from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
 from polydec.lab.train.solutions import LabelledSolution, draw_solutions
-from polydec.lab.train.specs.probe import PrmSpec
+from polydec.lab.train.specs.probe.prm import PrmSpec
 from polydec.lab.train.target import load_autoregressive_model
 from polydec.models.learned.kinds import step_reward
 from polydec.models.learned.kinds.step_reward import StepReward

@@ -17,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from polydec.base import edge
 from polydec.base.errors import FileError
 from polydec.lab.train.probe import ProbeExamples, ProbeTraining
-from polydec.lab.train.specs.probe import RewardSpec
+from polydec.lab.train.specs.probe.reward import RewardSpec
 from polydec.models.learned.kinds import reward
 from polydec.models.learned.kinds.reward import NgramTextClassifier, TextReward
 

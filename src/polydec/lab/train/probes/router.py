@@ -26,7 +26,7 @@ from polydec.lab.train.auc import roc_auc
 from polydec.lab.train.probe import ProbeTraining
 from polydec.lab.train.probes.prm import trainable_step_reward
 from polydec.lab.train.problems import ReasoningProblem
-from polydec.lab.train.specs.probe import RouterSpec
+from polydec.lab.train.specs.probe.router import RouterSpec
 from polydec.lab.train.step_pairs import (
     StepModels,
     gathering_identity,

@@ -19,7 +19,7 @@ from polydec.lab.train.own_text import SampledTextSpec, gather_target_text
 from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.selfplay import TrainingSample
-from polydec.lab.train.specs.probe import StopHeadSpec
+from polydec.lab.train.specs.probe.stop_head import StopHeadSpec
 from polydec.lab.train.target import load_target_and_draft
 from polydec.models.learned.kinds import stop_head
 from polydec.models.learned.kinds.stop_head import StopHead

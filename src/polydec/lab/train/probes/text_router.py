@@ -34,7 +34,7 @@ from polydec.lab.train.problems import ReasoningProblem
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.shape import LlamaShape
 from polydec.lab.train.spearman import spearman_correlation
-from polydec.lab.train.specs.probe import TextRouterSpec
+from polydec.lab.train.specs.probe.text_router import TextRouterSpec
 from polydec.lab.train.step_pairs import (
     StepModels,
     gathering_identity,

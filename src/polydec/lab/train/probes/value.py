@@ -24,7 +24,7 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.trace import EditedEvent
 from polydec.lab.train.probe import ProbeExamples, ProbeTraining, TrainableProbe
 from polydec.lab.train.probes.filter import draw_task_prompts, load_diffusion_model
-from polydec.lab.train.specs.probe import ValueSpec
+from polydec.lab.train.specs.probe.value import ValueSpec
 from polydec.laws.shapers.sampling import Sampling, build_shapers
 from polydec.methods.diffusion.loop.canvas_rewards import AnswerTextReward
 from polydec.methods.diffusion.loop.denoising import DenoisingDecoder

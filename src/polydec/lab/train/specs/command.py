@@ -83,6 +83,24 @@ class TrainingCommand:
         return getattr(import_module(module), function)(spec)
 
 
+def probe_command(spec: Any, what: str) -> TrainingCommand:
+    """Make the command of a recipe of `polydec train probe`.
+
+    Args:
+        spec: A frozen dataclass with a class variable `recipe`, which names the file of lab/train/probes.
+        what: What is trained, as the help says it.
+
+    Returns:
+        The command.
+    """
+    return TrainingCommand(
+        f"probe --recipe {spec.recipe}",
+        f"Train {what}; prints what was measured as one JSON object.",
+        spec,
+        "polydec.lab.train.probe:train_probe",
+    )
+
+
 def task_training_summary(result: Mapping[str, Any]) -> str:
     """What is printed of a network that was trained on generated tasks."""
     return (

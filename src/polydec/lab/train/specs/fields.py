@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, CommaList, InRange, ParseAs
+from polydec.base.options import AtLeast, CommaList, GreaterThan, InRange, NoFlag, ParseAs
 
 Out = Annotated[str, "directory to write"]
 Resumed = Annotated[str, "directory to write (its state.pt lets an interrupted run go on)"]
@@ -52,6 +52,7 @@ Layers = Annotated[int, AtLeast(1), "of the network"]
 Rate = Annotated[float, "highest learning rate"]
 AdamRate = Annotated[float, "highest learning rate of AdamW"]
 MuonRate = Annotated[float, "highest learning rate of Muon, for the layers (0: AdamW)"]
+HeadRate = Annotated[float, GreaterThan(0), NoFlag(), "highest learning rate"]
 Varied = Annotated[bool, "lists of 3 to 9 digits and letters, and made-up names"]
 Seed = Annotated[int, "names the randomness"]
 Lora = Annotated[

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated
 
 from polydec.base import plugins
@@ -48,6 +50,7 @@ KIND_NAMES = {
 }
 """By command the kinds that suit it; `kinds/` has all of them. They stand here as well, since its
 modules load torch, which a list of flags does not need."""
+KIND_FOLDER = str(Path(__file__).parents[1] / "kinds")
 OWN_KINDS = tuple(name for names in KIND_NAMES.values() for name in names)
 KIND_HELPS = {
     "eagle": "eagle, eagle-3, eagle-3-narrow, chimera, falcon, longspec; for vLLM and SGLang "
@@ -59,6 +62,15 @@ KIND_HELPS = {
 """What each command says of these."""
 
 
+def other_kinds() -> tuple[str, ...]:
+    """Kinds that no list here has: those of further files of `kinds/`, each named for its kind, and of
+    other packages.
+    """
+    files = tuple(file.name.replace("_", "-") for file in iter_modules([KIND_FOLDER]))
+    further = tuple(name for name in files if name not in OWN_KINDS)
+    return (*further, *plugins.plugin_packages("students", (*OWN_KINDS, *further)))
+
+
 def kind_help(command: str) -> str:
     """Say which kinds there are.
 
@@ -66,10 +78,10 @@ def kind_help(command: str) -> str:
         command: "eagle", "heads" or "probes".
 
     Returns:
-        The kinds that suit the command, and those that other packages bring.
+        The kinds that suit the command, and those that no command speaks of.
     """
-    brought = plugins.plugin_packages("students", OWN_KINDS)
-    return "; ".join([KIND_HELPS[command], *([", ".join(brought)] if brought else [])])
+    others = other_kinds()
+    return "; ".join([KIND_HELPS[command], *([", ".join(others)] if others else [])])
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class ArcEncoder:
 
     called: ClassVar[str] = "an ARC-Encoder"
     kind: ClassVar[str] = "arc-encoder"
-    made_by: ClassVar[str] = "polydec train context"
+    made_by: ClassVar[str] = KIND.training_command
 
     vocab: TokenVocabulary
     sizes: ArcEncoderSizes

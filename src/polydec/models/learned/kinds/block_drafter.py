@@ -32,7 +32,7 @@ class BlockDrafter:
 
     called: ClassVar[str] = "a block drafter"
     kind: ClassVar[str] = "block-drafter"
-    made_by: ClassVar[str] = "polydec train block-drafter"
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     vocab: TokenVocabulary

@@ -32,7 +32,7 @@ class ChimeraModel:
 
     called: ClassVar[str] = "a Chimera drafter"
     kind: ClassVar[str] = "chimera"
-    made_by: ClassVar[str] = "polydec train eagle --kind chimera"
+    made_by: ClassVar[str] = KIND.training_command
     window: ClassVar[int] = 3
 
     trigram: tuple[Tensor, Tensor]

@@ -138,7 +138,7 @@ class ChunkEncoder:
 
     called: ClassVar[str] = "an encoder of chunks"
     kind: ClassVar[str] = "chunk-encoder"
-    made_by: ClassVar[str] = "polydec train context"
+    made_by: ClassVar[str] = KIND.training_command
 
     vocab: TokenVocabulary
     sizes: ChunkEncoderSizes

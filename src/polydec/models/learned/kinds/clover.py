@@ -42,7 +42,7 @@ class CloverModel:
 
     called: ClassVar[str] = "a Clover drafter"
     kind: ClassVar[str] = "clover"
-    made_by: ClassVar[str] = "polydec train heads --kind clover"
+    made_by: ClassVar[str] = KIND.training_command
     window: ClassVar[int] = 1
 
     layer: StateLayer

@@ -82,7 +82,7 @@ class CacheCoprocessor:
 
     called: ClassVar[str] = "a coprocessor"
     kind: ClassVar[str] = "coprocessor"
-    made_by: ClassVar[str] = "polydec train context"
+    made_by: ClassVar[str] = KIND.training_command
 
     skeleton: LlamaLayers
     soft_LH: Tensor

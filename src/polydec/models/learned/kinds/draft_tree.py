@@ -43,7 +43,7 @@ class DraftTreeCounts:
 
     called: ClassVar[str] = "the counts of a draft tree's places"
     kind: ClassVar[str] = "draft-tree"
-    made_by: ClassVar[str] = "polydec train draft-tree"
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     accepted: Mapping[tuple[int, ...], int]

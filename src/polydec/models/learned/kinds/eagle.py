@@ -48,7 +48,7 @@ class EagleModel:
 
     called: ClassVar[str] = "an EAGLE drafter"
     kind: ClassVar[str] = "eagle"
-    made_by: ClassVar[str] = "polydec train eagle"
+    made_by: ClassVar[str] = KIND.training_command
     window: ClassVar[int] = 1
 
     fuse_H2: Tensor

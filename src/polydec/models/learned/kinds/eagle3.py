@@ -60,7 +60,7 @@ class Eagle3Model:
 
     called: ClassVar[str] = "an EAGLE-3 drafter"
     kind: ClassVar[str] = "eagle-3"
-    made_by: ClassVar[str] = "polydec train eagle --kind eagle-3"
+    made_by: ClassVar[str] = KIND.training_command
     window: ClassVar[int] = 1
 
     fuse_HD: Tensor

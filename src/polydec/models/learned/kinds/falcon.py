@@ -78,7 +78,7 @@ class FalconModel:
 
     called: ClassVar[str] = "a Falcon drafter"
     kind: ClassVar[str] = "falcon"
-    made_by: ClassVar[str] = "polydec train eagle --kind falcon"
+    made_by: ClassVar[str] = KIND.training_command
     window: ClassVar[int] = 1
 
     lstm: Mapping[str, Tensor]

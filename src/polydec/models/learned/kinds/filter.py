@@ -17,7 +17,7 @@ from polydec.models.formats import edge
 from polydec.models.learned import artefact
 from polydec.models.learned.artefact_fields import FilterFields
 
-KIND = artefact.ArtefactKind("filter", "filter", "filter.safetensors", "filter")
+KIND = artefact.ArtefactKind("filter", "filter", "filter.safetensors", "probe --recipe filter")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class ConfidenceFilter:
 
     called: ClassVar[str] = "a filter of confidences"
     kind: ClassVar[str] = "filter"
-    made_by: ClassVar[str] = "polydec train probe --recipe filter"
+    made_by: ClassVar[str] = KIND.training_command
 
     layers: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
     written: bool = False

@@ -51,7 +51,7 @@ class DraftHeads:
 
     called: ClassVar[str] = "draft heads"
     kind: ClassVar[str] = "heads"
-    made_by: ClassVar[str] = "polydec train heads"
+    made_by: ClassVar[str] = KIND.training_command
     window: ClassVar[int] = 1
 
     heads: Sequence[Head]

@@ -75,7 +75,7 @@ class MergedTokenMaker:
 
     called: ClassVar[str] = "a hypernetwork"
     kind: ClassVar[str] = "hypernetwork"
-    made_by: ClassVar[str] = "polydec train hypernetwork"
+    made_by: ClassVar[str] = KIND.training_command
 
     vocab: TokenVocabulary
     sizes: HypernetworkSizes

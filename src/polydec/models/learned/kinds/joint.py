@@ -33,7 +33,7 @@ class JointSamplerLayer:
 
     called: ClassVar[str] = "a joint sampler's layer"
     kind: ClassVar[str] = "joint"
-    made_by: ClassVar[str] = "polydec train joint"
+    made_by: ClassVar[str] = KIND.training_command
 
     fuse_H2: Tensor
     token_H: Tensor

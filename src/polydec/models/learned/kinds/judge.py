@@ -17,7 +17,7 @@ from polydec.models.learned import artefact
 from polydec.models.learned.artefact_fields import JudgeFields
 from polydec.models.learned.state_layer import rms_normalised
 
-KIND = artefact.ArtefactKind("judge", "judge", "judge.safetensors", "judge")
+KIND = artefact.ArtefactKind("judge", "judge", "judge.safetensors", "probe --recipe judge")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class JudgeProbe:
 
     called: ClassVar[str] = "a judge"
     kind: ClassVar[str] = "judge"
-    made_by: ClassVar[str] = "polydec train probe --recipe judge"
+    made_by: ClassVar[str] = KIND.training_command
 
     weight_H: Tensor
     bias: Tensor

@@ -68,7 +68,7 @@ class LongSpec:
 
     called: ClassVar[str] = "a LongSpec drafter"
     kind: ClassVar[str] = "longspec"
-    made_by: ClassVar[str] = "polydec train eagle --kind longspec"
+    made_by: ClassVar[str] = KIND.training_command
 
     tensors: Mapping[str, Tensor]
     sizes: LongSpecSizes

@@ -37,7 +37,7 @@ class MtpModel:
 
     called: ClassVar[str] = "masks with a gated adapter"
     kind: ClassVar[str] = "mtp"
-    made_by: ClassVar[str] = "polydec train probes --kind mtp"
+    made_by: ClassVar[str] = KIND.training_command
 
     mask_KH: Tensor
     adapter: GatedAdapter | None

@@ -50,7 +50,7 @@ class NgramCounts:
 
     called: ClassVar[str] = "a table of n-gram counts"
     kind: ClassVar[str] = "ngram-counts"
-    made_by: ClassVar[str] = "polydec train ngrams --as-counted"
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     order: int

@@ -63,7 +63,7 @@ class NGrams:
 
     called: ClassVar[str] = "an n-gram table"
     kind: ClassVar[str] = "ngrams"
-    made_by: ClassVar[str] = "polydec train ngrams"
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     order: int

@@ -17,7 +17,9 @@ from polydec.models.formats import edge
 from polydec.models.learned import artefact
 from polydec.models.learned.artefact_fields import OutcomeHeadFields
 
-KIND = artefact.ArtefactKind("outcome-head", "head", "outcome.safetensors", "outcome-head")
+KIND = artefact.ArtefactKind(
+    "outcome-head", "head", "outcome.safetensors", "probe --recipe outcome"
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class OutcomeHead:
 
     called: ClassVar[str] = "an outcome head"
     kind: ClassVar[str] = "outcome-head"
-    made_by: ClassVar[str] = "polydec train probe --recipe outcome"
+    made_by: ClassVar[str] = KIND.training_command
 
     inner: tuple[Tensor, Tensor]
     token_VI: Tensor

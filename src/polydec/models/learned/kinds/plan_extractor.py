@@ -112,7 +112,7 @@ class PlanExtractor:
 
     called: ClassVar[str] = "a plan extractor"
     kind: ClassVar[str] = "plan-extractor"
-    made_by: ClassVar[str] = "polydec train plan-extractor"
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     vocab: TokenVocabulary

@@ -36,7 +36,7 @@ class SoftProbes:
 
     called: ClassVar[str] = "soft probes"
     kind: ClassVar[str] = "probes"
-    made_by: ClassVar[str] = "polydec train probes"
+    made_by: ClassVar[str] = KIND.training_command
 
     bias_PH: Tensor
     maps: Sequence[Tensor] | None

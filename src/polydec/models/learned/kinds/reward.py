@@ -19,7 +19,7 @@ from polydec.models.formats import edge
 from polydec.models.learned import artefact
 from polydec.models.learned.artefact_fields import RewardFields
 
-KIND = artefact.ArtefactKind("reward", "reward", "reward.safetensors", "reward")
+KIND = artefact.ArtefactKind("reward", "reward", "reward.safetensors", "probe --recipe reward")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class TextReward:
 
     called: ClassVar[str] = "a reward of texts"
     kind: ClassVar[str] = "reward"
-    made_by: ClassVar[str] = "polydec train probe --recipe reward"
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     judge: Callable[[str], float]

@@ -16,7 +16,7 @@ from polydec.models.learned import artefact
 from polydec.models.learned.kinds import step_reward
 from polydec.models.learned.kinds.step_reward import StepReward
 
-KIND = artefact.ArtefactKind("router", "router", "router.safetensors", "router")
+KIND = artefact.ArtefactKind("router", "router", "router.safetensors", "probe --recipe router")
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class DraftStateRouter:
 
     called: ClassVar[str] = "a router"
     kind: ClassVar[str] = "router"
-    made_by: ClassVar[str] = "polydec train probe --recipe router"
+    made_by: ClassVar[str] = KIND.training_command
 
     head: StepReward
 

@@ -17,7 +17,7 @@ from polydec.models.formats import edge
 from polydec.models.learned import artefact
 from polydec.models.learned.artefact_fields import StepRewardFields
 
-KIND = artefact.ArtefactKind("prm", "prm", "prm.safetensors", "prm")
+KIND = artefact.ArtefactKind("prm", "prm", "prm.safetensors", "probe --recipe prm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class StepReward:
 
     called: ClassVar[str] = "a process reward model"
     kind: ClassVar[str] = "prm"
-    made_by: ClassVar[str] = "polydec train probe --recipe prm"
+    made_by: ClassVar[str] = KIND.training_command
 
     inner: tuple[Tensor, Tensor]
     out: tuple[Tensor, Tensor]

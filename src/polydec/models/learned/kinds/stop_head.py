@@ -18,7 +18,7 @@ from polydec.models.formats import edge
 from polydec.models.learned import artefact
 from polydec.models.learned.artefact_fields import StopHeadFields
 
-KIND = artefact.ArtefactKind("stop-head", "head", "head.safetensors", "stop-head")
+KIND = artefact.ArtefactKind("stop-head", "head", "head.safetensors", "probe --recipe stop-head")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class StopHead:
 
     called: ClassVar[str] = "a stop head"
     kind: ClassVar[str] = "stop-head"
-    made_by: ClassVar[str] = "polydec train probe --recipe stop-head"
+    made_by: ClassVar[str] = KIND.training_command
 
     blocks: tuple[tuple[Tensor, Tensor], ...]
     out: tuple[Tensor, Tensor]

@@ -21,7 +21,9 @@ from polydec.models.learned.kinds.step_reward import StepReward
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions.lm import CausalLaw
 
-KIND = artefact.ArtefactKind("text-router", "text router", "text_router.safetensors", "text-router")
+KIND = artefact.ArtefactKind(
+    "text-router", "text router", "text_router.safetensors", "probe --recipe text-router"
+)
 MARKS = 2
 """Rows that its table has behind the vocabulary's: the mark of the draft model's steps, and that of the target's."""
 
@@ -85,7 +87,7 @@ class TextRouter:
 
     called: ClassVar[str] = "a router that reads the text"
     kind: ClassVar[str] = "text-router"
-    made_by: ClassVar[str] = "polydec train probe --recipe text-router"
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     vocab: TokenVocabulary

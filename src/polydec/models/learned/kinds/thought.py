@@ -30,7 +30,7 @@ class ThoughtProjection:
 
     called: ClassVar[str] = "what makes thoughts of states"
     kind: ClassVar[str] = "thought"
-    made_by: ClassVar[str] = "polydec train context"
+    made_by: ClassVar[str] = KIND.training_command
 
     weight: Tensor
     bias: Tensor

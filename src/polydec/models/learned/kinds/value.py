@@ -17,7 +17,7 @@ from polydec.models.formats import edge
 from polydec.models.learned import artefact
 from polydec.models.learned.artefact_fields import ValueFields
 
-KIND = artefact.ArtefactKind("value", "value", "value.safetensors", "value")
+KIND = artefact.ArtefactKind("value", "value", "value.safetensors", "probe --recipe value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class ValueNetwork:
 
     called: ClassVar[str] = "a value network"
     kind: ClassVar[str] = "value"
-    made_by: ClassVar[str] = "polydec train probe --recipe value"
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     embed_VW: Tensor
