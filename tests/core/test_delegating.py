@@ -104,7 +104,7 @@ def test_what_a_denoiser_is_asked_reaches_the_inner_one_as_it_was_given():
     inner = wrapper.denoiser = Recorder()
     inner.vocab, inner.block, inner.boundary, inner.context = "words", 4, 7, 16
     assert (wrapper.vocab, wrapper.block, wrapper.boundary, wrapper.context) == ("words", 4, 7, 16)
-    inner.allowed_canvases = "some"
-    assert wrapper.allowed_canvases == "some"
+    inner.allowed_canvases, inner.gap_token = "some", 5
+    assert (wrapper.allowed_canvases, wrapper.gap_token) == ("some", 5)
     assert wrapper.embed_canvas((1, None)) == ("embed_canvas", ((1, None),))
     assert wrapper.laws_of_states("states", (0, 2)) == ("laws_of_states", ("states", (0, 2)))
