@@ -87,7 +87,7 @@ class WindowSummary:
 
     called: ClassVar[str] = "what makes vectors of windows"
     kind: ClassVar[str] = "window-summary"
-    made_by: ClassVar[str] = "polydec train recurrence"
+    made_by: ClassVar[str] = KIND.training_command
     reads_draft: ClassVar[bool] = False
 
     tensors: Mapping[str, Tensor]
