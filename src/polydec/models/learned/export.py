@@ -55,7 +55,9 @@ WHY: Mapping[str, str] = MappingProxyType(
         "joint": "neither decodes masked-diffusion models with a layer of joint draws",
     }
 )
-"""Of each kind of artefact that cannot be written, what vLLM and SGLang lack for it, and what to train in its place."""
+"""Of kinds of artefacts that cannot be written what vLLM and SGLang lack for them, and what to train in their place."""
+UNKNOWN = "neither reads this kind"
+"""What is said of a kind of which nothing better is known."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,11 @@ def export_for_engines(
     else:
         config = {}
     kind: Any = config.get("polydec")
-    # Refused by the config alone, before any weights are read.
-    if kind in WHY:
+    # Refused by the config alone, before any weights are read. EAGLE-3 alone can be written.
+    if isinstance(kind, str) and kind != "eagle-3" and kind in artefacts.MODULES:
         raise FileError(
             edge.error_sentence(
-                f"{name!r} is of the kind {kind!r}, which vLLM and SGLang cannot take: {WHY[kind]}"
+                f"{name!r} is of the kind {kind!r}, which vLLM and SGLang cannot take: {WHY.get(kind, UNKNOWN)}"
             )
         )
     # Published heads name no kind of ours; reading and writing them anew gives one layout of both.
