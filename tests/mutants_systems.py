@@ -58,8 +58,8 @@ MUTANTS = [
     Mutant(
         "recurrence: a window sees nothing of the one before",
         "laws/targets/recurrent_windows.py",
-        "read = (self.maker.begin, *vector, *window)",
-        "read = (self.maker.begin, *window)",
+        "read = (self.maker.begin_token, *vector, *window)",
+        "read = (self.maker.begin_token, *window)",
         f"{RECURRENCE_TESTS}::test_the_law_is_that_of_the_last_window_behind_one_vector",
     ),
     Mutant(
