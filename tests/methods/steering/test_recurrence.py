@@ -218,6 +218,7 @@ def test_a_vector_begins_as_large_as_an_embedding():
         ({"window": 1}, "window is 1"),
         ({"window": 500, "windows": 4}, "windows is 4 and window 500: zoo:tiny has a context of"),
         ({"rate": 0.0}, "rate is 0"),
+        ({"texts": 4}, r"texts is 4: a step takes rows \(8\)"),
     ],
 )
 def test_bad_input_is_one_sentence(data, tmp_path, fields, said):

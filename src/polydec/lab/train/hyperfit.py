@@ -23,8 +23,8 @@ from polydec.lab.train.network import TrainableLlama, save_directory
 from polydec.lab.train.ngrams import count_every_continuation
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample
+from polydec.lab.train.specs.fields import EqualTextsSpec
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
-from polydec.lab.train.specs.hypernetwork import HypernetworkSpec
 from polydec.lab.train.specs.lm import LMSpec
 from polydec.lab.train.target import load_autoregressive_model
 from polydec.lab.train.tokens import mark_id, tokenizer_files
@@ -136,7 +136,7 @@ def save_learned_counts(out: Path, learned_NT: Tensor, length: int) -> None:
 
 
 def texts_of_length(
-    spec: HyperfitSpec | HypernetworkSpec, tokenizer: Any
+    spec: EqualTextsSpec, tokenizer: Any
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Read texts to learn, and held-out ones, all cut to one length.
 
@@ -173,7 +173,7 @@ def texts_of_length(
         raise RequestError(
             edge.error_sentence(
                 f"data has {len(parts[0])} texts of {spec.length} tokens to learn and {len(parts[1])} held out: it needs "
-                f"at least {spec.rows} and 1, so give more text by --data, or a smaller --length"
+                f"at least {spec.rows} and 1, so give more text by --data, or ask for shorter texts"
             )
         )
     return parts[0], parts[1]

@@ -21,7 +21,6 @@ from polydec.lab.train.loop import bf16_autocast, is_bf16_run
 from polydec.lab.train.network import TrainableLlama, save_directory
 from polydec.lab.train.prefix_network import forward_with_past
 from polydec.lab.train.schedule import TrainingSchedule
-from polydec.lab.train.specs.hyperfit import HyperfitSpec
 from polydec.lab.train.specs.lm import LMSpec
 from polydec.lab.train.specs.recurrence import RecurrenceSpec
 from polydec.lab.train.tokens import mark_id, tokenizer_files
@@ -116,8 +115,7 @@ def _course(spec: RecurrenceSpec) -> TrainingRun:
             f"target is {spec.target!r}, a mixture of experts: give a model whose layers have one MLP"
         )
     # A window is read behind BEGIN and the vector; the whole text is read to be measured beside.
-    length = spec.window * spec.windows
-    if length + 1 > first.s.context:
+    if spec.length + 1 > first.s.context:
         raise RequestError(
             f"windows is {spec.windows} and window {spec.window}: {spec.target} has a context of {first.s.context} tokens, "
             "one more than the text must have"
@@ -125,19 +123,9 @@ def _course(spec: RecurrenceSpec) -> TrainingRun:
     # The target's own tokenizer.
     tokenizer = find_tokenizer(LMSpec(spec.out, start=spec.target), Path(spec.out), (), 0)
     begin = mark_id(tokenizer, BEGIN)
-    reading = HyperfitSpec(
-        "",
-        spec.target,
-        spec.data,
-        spec.texts,
-        length,
-        rows=spec.rows,
-        tries=spec.tries,
-        seed=spec.seed,
-    )
     learned_NWT, unseen_NWT = (
         torch.tensor(texts).unflatten(1, (spec.windows, spec.window))
-        for texts in texts_of_length(reading, tokenizer)
+        for texts in texts_of_length(spec, tokenizer)
     )
     # A copy is trained, as the target is measured as it was.
     copied = copy_with_layers(first, first.s.layers).train()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol
 
+from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, CommaList, GreaterThan, InRange, NoFlag, ParseAs
 
 Out = Annotated[str, "directory to write"]
@@ -63,3 +64,36 @@ StartLora = Annotated[
     AtLeast(0),
     "rank of adapters of --start, trained by AdamW in place of all weights (0: none)",
 ]
+
+
+class EqualTextsSpec(Protocol):
+    """Options of a training on texts that are all cut to one length."""
+
+    @property
+    def data(self) -> str | None: ...
+    @property
+    def texts(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def tries(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def require_full_step(texts: int, rows: int) -> None:
+    """Check that there are enough texts for one step.
+
+    Args:
+        texts: Texts to learn from, at most.
+        rows: Texts of a step.
+
+    Raises:
+        RequestError: A step takes more than there are.
+    """
+    if texts < rows:
+        raise RequestError(
+            f"texts is {texts}: a step takes rows ({rows}), so give at least as many"
+        )

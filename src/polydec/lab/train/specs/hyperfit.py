@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import Data, Lora, Resumed, SaveEvery, Seed
+from polydec.lab.train.specs.fields import Data, Lora, Resumed, SaveEvery, Seed, require_full_step
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,7 @@ class HyperfitSpec:
                 "citations is 1: what is copied has at least 2 tokens in a row, so give 2 to 9, or 0 for no table"
             )
         # An epoch needs one full batch.
-        if self.texts < self.rows:
-            raise RequestError(
-                f"texts is {self.texts}: a step takes rows ({self.rows}), so give at least as many"
-            )
+        require_full_step(self.texts, self.rows)
 
 
 def hyperfit_summary(result: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, OneOf, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import Data, Resumed, SaveEvery, Seed, Steps
+from polydec.lab.train.specs.fields import Data, Resumed, SaveEvery, Seed, Steps, require_full_step
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,7 @@ class HypernetworkSpec:
         # Heads of the network have 8 numbers.
         if self.width % 8:
             raise RequestError(f"width is {self.width}: it must be a multiple of 8")
-        if self.texts < self.rows:
-            raise RequestError(
-                f"texts is {self.texts}: a step takes rows ({self.rows}), so give at least as many"
-            )
+        require_full_step(self.texts, self.rows)
 
 
 COMMAND = TrainingCommand(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from polydec.base.options import AtLeast, GreaterThan, InRange, NoFlag, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import Data, Resumed, SaveEvery, Seed, Steps
+from polydec.lab.train.specs.fields import Data, Resumed, SaveEvery, Seed, Steps, require_full_step
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ class RecurrenceSpec:
 
     def __post_init__(self) -> None:
         keep_ranges(self)
+        require_full_step(self.texts, self.rows)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a text: of all its windows together."""
+        return self.window * self.windows
 
 
 def recurrence_summary(result: Mapping[str, Any]) -> str:

@@ -162,6 +162,7 @@ class _RefiningPasses:
                 for i in moving
             )
         )
+        last = spot.passes + 1 >= how.rounds
         looks = dict[int, UnmaskerView]()
         for i, logw_RV in zip(moving, laws, strict=True):
             looks[i] = UnmaskerView(
@@ -175,8 +176,8 @@ class _RefiningPasses:
                 allowed=how.denoiser.allowed_canvases,
                 begin=spot.begin,
             )
-            self.texts[i] = self._refine_text(i, looks[i], spot.passes + 1 >= how.rounds)
-        done = spot.passes + 1 >= how.rounds or all(text.settled for text in self.texts)
+            self.texts[i] = self._refine_text(i, looks[i], last)
+        done = last or all(text.settled for text in self.texts)
         # The best of those that this pass moved is shown; the best of all is answered.
         among = range(len(self.texts)) if done else moving
         best = max(among, key=lambda i: self.texts[i].worth)
