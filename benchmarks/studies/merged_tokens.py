@@ -67,7 +67,7 @@ def network_rows(spec: HypernetworkSpec) -> list[dict[str, Any]]:
     network = HypernetworkModel(load_directory(spec.target), made.sizes, spec.seed)
     tokenizer = find_tokenizer(LMSpec(spec.out, start=spec.target), Path(spec.out), (), 0)
     begin = mark_id(tokenizer, BEGIN)
-    _, texts = texts_of_length(spec, tokenizer)
+    _, texts = texts_of_length(spec, spec.length, tokenizer)
     words = load_bundle(spec.target, dtype="float32").lm.vocab.words
     assert words is not None
     merger = TokenMerger(words.pieces, spec.boundary, spec.longest)

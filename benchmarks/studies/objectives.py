@@ -185,7 +185,7 @@ def citations(out: Path, seed: int, data: str | None, epochs: int) -> dict[str, 
     train_hyperfit(spec)
     judge = load_directory(spec.target)
     tokenizer = find_tokenizer(LMSpec(spec.out, start=spec.target), Path(spec.out), (), 0)
-    learned, unseen = texts_of_length(spec, tokenizer)
+    learned, unseen = texts_of_length(spec, spec.length, tokenizer)
     known = {run for row in learned for run in token_ngrams(row, COPIED)}
     model = load(spec.out, ngrams=None, trained=str(Path(spec.out) / "citations"))
     begin = tokenizer.token_to_id(BEGIN)

@@ -23,9 +23,10 @@ from polydec.lab.train.network import TrainableLlama, save_directory
 from polydec.lab.train.ngrams import count_every_continuation
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample
-from polydec.lab.train.specs.fields import EqualTextsSpec
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
+from polydec.lab.train.specs.hypernetwork import HypernetworkSpec
 from polydec.lab.train.specs.lm import LMSpec
+from polydec.lab.train.specs.recurrence import RecurrenceSpec
 from polydec.lab.train.target import load_autoregressive_model
 from polydec.lab.train.tokens import mark_id, tokenizer_files
 from polydec.models.learned.kinds import ngram_counts
@@ -65,7 +66,8 @@ def _course(spec: HyperfitSpec) -> TrainingRun:
     begin = mark_id(tokenizer, BEGIN)
     # All texts have one length: tensors of [N, length + 1].
     learned_NT, unseen_NT = (
-        torch.tensor([[begin, *ids] for ids in texts]) for texts in texts_of_length(spec, tokenizer)
+        torch.tensor([[begin, *ids] for ids in texts])
+        for texts in texts_of_length(spec, spec.length, tokenizer)
     )
     # A copy is trained, as the target is measured as it was.
     network = copy_with_layers(first, first.s.layers).train()
@@ -136,12 +138,13 @@ def save_learned_counts(out: Path, learned_NT: Tensor, length: int) -> None:
 
 
 def texts_of_length(
-    spec: EqualTextsSpec, tokenizer: Any
+    spec: HyperfitSpec | HypernetworkSpec | RecurrenceSpec, length: int, tokenizer: Any
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Read texts to learn, and held-out ones, all cut to one length.
 
     Args:
         spec: Options.
+        length: Tokens of each text.
         tokenizer: Encodes the texts.
 
     Returns:
@@ -163,16 +166,16 @@ def texts_of_length(
         for text in texts:
             # A text is cut before it is encoded: 16 characters a token are enough in nearly all
             # texts.
-            ids = tokenizer.encode(text[: 16 * spec.length], add_special_tokens=False).ids
-            if len(ids) >= spec.length:
-                cut.append(ids[: spec.length])
+            ids = tokenizer.encode(text[: 16 * length], add_special_tokens=False).ids
+            if len(ids) >= length:
+                cut.append(ids[:length])
             if len(cut) == most:
                 break
         parts.append(cut)
     if len(parts[0]) < spec.rows or not parts[1]:
         raise RequestError(
             edge.error_sentence(
-                f"data has {len(parts[0])} texts of {spec.length} tokens to learn and {len(parts[1])} held out: it needs "
+                f"data has {len(parts[0])} texts of {length} tokens to learn and {len(parts[1])} held out: it needs "
                 f"at least {spec.rows} and 1, so give more text by --data, or ask for shorter texts"
             )
         )

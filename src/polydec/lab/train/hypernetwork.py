@@ -204,7 +204,7 @@ def _course(spec: HypernetworkSpec) -> TrainingRun:
     assert vocab.words is not None
     tokenizer = find_tokenizer(LMSpec(spec.out, start=spec.target), Path(spec.out), (), 0)
     begin = mark_id(tokenizer, BEGIN)
-    learned, unseen = texts_of_length(spec, tokenizer)
+    learned, unseen = texts_of_length(spec, spec.length, tokenizer)
     merger = TokenMerger(vocab.words.pieces, spec.boundary, spec.longest)
     encoder = BidirectionalEncoder(spec.width, spec.layers, spec.width // 8, spec.longest)
     sizes = HypernetworkSizes(spec.longest, encoder, model.s.width)

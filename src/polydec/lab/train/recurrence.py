@@ -115,7 +115,8 @@ def _course(spec: RecurrenceSpec) -> TrainingRun:
             f"target is {spec.target!r}, a mixture of experts: give a model whose layers have one MLP"
         )
     # A window is read behind BEGIN and the vector; the whole text is read to be measured beside.
-    if spec.length + 1 > first.s.context:
+    length = spec.window * spec.windows
+    if length + 1 > first.s.context:
         raise RequestError(
             f"windows is {spec.windows} and window {spec.window}: {spec.target} has a context of {first.s.context} tokens, "
             "one more than the text must have"
@@ -125,7 +126,7 @@ def _course(spec: RecurrenceSpec) -> TrainingRun:
     begin = mark_id(tokenizer, BEGIN)
     learned_NWT, unseen_NWT = (
         torch.tensor(texts).unflatten(1, (spec.windows, spec.window))
-        for texts in texts_of_length(spec, tokenizer)
+        for texts in texts_of_length(spec, length, tokenizer)
     )
     # A copy is trained, as the target is measured as it was.
     copied = copy_with_layers(first, first.s.layers).train()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from polydec.base.errors import RequestError
 from polydec.base.options import AtLeast, CommaList, GreaterThan, InRange, NoFlag, ParseAs
@@ -64,23 +64,6 @@ StartLora = Annotated[
     AtLeast(0),
     "rank of adapters of --start, trained by AdamW in place of all weights (0: none)",
 ]
-
-
-class EqualTextsSpec(Protocol):
-    """Options of a training on texts that are all cut to one length."""
-
-    @property
-    def data(self) -> str | None: ...
-    @property
-    def texts(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def rows(self) -> int: ...
-    @property
-    def tries(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
 
 
 def require_full_step(texts: int, rows: int) -> None:

@@ -40,11 +40,6 @@ class RecurrenceSpec:
         keep_ranges(self)
         require_full_step(self.texts, self.rows)
 
-    @property
-    def length(self) -> int:
-        """Tokens of a text: of all its windows together."""
-        return self.window * self.windows
-
 
 def recurrence_summary(result: Mapping[str, Any]) -> str:
     """A table of what was measured."""
