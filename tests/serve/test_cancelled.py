@@ -78,6 +78,7 @@ def test_what_fails_after_a_request_began_ends_it(
         assert json.loads(events[-1][6:])["error"]["code"] == "internal"
     else:
         assert answer.status_code == 500 and answer.json()["error"]["code"] == "internal"
+        assert answer.headers["connection"] == "close"
     assert idle(house)
     assert written() < LONG["n"] * LONG["max_tokens"]
     monkeypatch.undo()

@@ -141,6 +141,9 @@ def create_base_app(
         )
         # Starlette answers faults outside of every layer, and so outside of the one that adds this.
         response.headers[REQUEST_ID] = request_id
+        # The connection ends behind a fault: a client that does not know would send its next
+        # request while it is being closed, and lose it.
+        response.headers["Connection"] = "close"
         return response
 
     return app
