@@ -11,13 +11,19 @@ from polydec.cli.garbage import pause_garbage_collection
 from polydec.cli.main import every_command, load_command
 
 HEAVY = ("torch", "transformers", "llguidance", "numpy", "jinja2")
+# What packages of others import at their beginning is theirs: a plug-in may be installed where these tests run.
+OWN_ONLY = {**os.environ, "POLYDEC_PLUGINS": "off"}
 ASK = "import sys; {}; print([m for m in {!r} if m in sys.modules])"
 
 
 def loaded(code: str) -> str:
     """Which of the heavy libraries are there after this code, in a process of its own."""
     out = subprocess.run(
-        [sys.executable, "-c", ASK.format(code, HEAVY)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", ASK.format(code, HEAVY)],
+        env=OWN_ONLY,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return out.stdout.splitlines()[-1]
 
@@ -80,7 +86,9 @@ RUN = "import sys; sys.argv = ['polydec', *{!r}]\nfrom polydec.cli.main import m
 )
 def test_names_are_said_and_checked_without_what_computes(args):
     run = RUN.format(args) + f"print([m for m in {HEAVY!r} if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", run], env=OWN_ONLY, capture_output=True, text=True, check=True
+    )
     assert out.stdout.splitlines()[-1] == "[]", out.stderr
 
 
@@ -110,7 +118,7 @@ def test_a_shell_completes_a_line_without_what_computes(line, completed):
     }
     out = subprocess.run(
         [sys.executable, "-c", run],
-        env={**os.environ, **asked},
+        env={**OWN_ONLY, **asked},
         capture_output=True,
         text=True,
         check=True,
