@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import re
 import runpy
+import subprocess
 import sys
 from html import unescape
 from pathlib import Path
@@ -18,11 +20,17 @@ ROOT = PROJECT_ROOT
 
 
 @pytest.mark.parametrize("script", ["tables.py", "reference.py", "pictures.py"])
-def test_what_is_generated_is_up_to_date(script, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [script, "--check"])
-    with pytest.raises(SystemExit) as stop:
-        runpy.run_path(str(ROOT / "docs" / script), run_name="__main__")
-    assert stop.value.code == 0, f"a page of docs/ is old: run `python docs/{script}`"
+def test_what_is_generated_is_up_to_date(script):
+    # The pages are of this package: plug-ins that are installed here stand in none of them.
+    checked = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / script), "--check"],
+        env={**os.environ, "POLYDEC_PLUGINS": "off"},
+        capture_output=True,
+        text=True,
+    )
+    assert checked.returncode == 0, (
+        f"a page of docs/ is old: run `POLYDEC_PLUGINS=off python docs/{script}`\n{checked.stderr}"
+    )
 
 
 def test_the_reference_says_something_of_every_public_name():
