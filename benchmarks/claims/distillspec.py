@@ -59,6 +59,7 @@ def main() -> None:
                 values = [g[name] for g in got]
                 row[name] = round(mean(values), 4)
                 row[f"{name} sd"] = round(stdev(values), 4) if len(values) > 1 else None
+                row[f"{name} by seed"] = [round(value, 4) for value in values]
             print(json.dumps(row), flush=True)
 
 

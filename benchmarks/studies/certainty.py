@@ -1,6 +1,6 @@
 """dParallel's training as published (adapters, half of a block hidden, later blocks too) beside ours (all weights, any share).
 
-    python -m benchmarks.studies.certainty --out DIR [--steps 300] [--each 250] [--lora 16] [--seeds 3]
+    python -m benchmarks.studies.certainty --out DIR [--steps 300] [--each 250] [--lora 16] [--seeds 3] [--csv FILE]
 
 Both begin with zoo:diffusion, learn from its own answers, the same ones for a seed, and take the same steps. A block of three
 positions is one of two halves of six digits. On fresh held-out tasks (those that the model knows): passes and right answers of
@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+from benchmarks.csv_rows import merge_csv
 
 from polydec import Ask, generate, load
 from polydec.api import LoadedModel
@@ -64,6 +66,7 @@ def main() -> None:
     parser.add_argument("--lora", type=int, default=16)
     parser.add_argument("--tried", type=int, default=20, help="held-out tasks of each kind")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
     trainings: Mapping[str, dict[str, Any] | None] = {
         "none": None,
@@ -82,6 +85,13 @@ def main() -> None:
                     DParallelSpec(model, each=asked.each, steps=asked.steps, seed=seed, **fields)
                 )
             rows.append(measured(load(model, draft=None, threads=1), asked.tried, 77 + seed))
+            if asked.csv:
+                told = [
+                    {"training": name, "way": way, "seed": seed}
+                    | {"passes": round(passes, 4), "right": round(right, 4)}
+                    for way, (passes, right) in rows[-1].items()
+                ]
+                merge_csv(asked.csv, told, ("training", "way", "seed"))
             figures = {way: [round(x, 3) for x in pair] for way, pair in rows[-1].items()}
             print(json.dumps({"training": name, "seed": seed, **figures}), flush=True)
         means = {

@@ -1,11 +1,11 @@
 """RUM-SUNDAE: tasks whose answers are rewritten from noise, by networks that began as a masked model and that did not.
 
-    python -m benchmarks.studies.noise --out DIR [--steps 600] [--tried 20] [--seeds 3]
+    python -m benchmarks.studies.noise --out DIR [--steps 600] [--tried 20] [--seeds 3] [--csv FILE]
 
 Trainings of the same tasks, rows and steps: from zoo:diffusion in two steps (published), from zoo:diffusion in one, and from
 random weights in two. On fresh held-out tasks, the same ones for every training of a seed: passes, and the share of right
 answers, of one text and of the likeliest of four. Beside it zoo:diffusion as it is, one token a pass, all at once, and written
-from noise.
+from noise. The file has a row of every training, way and seed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks.csv_rows import merge_csv
+
 from polydec import Ask, generate, load
 from polydec.api import LoadedModel
 from polydec.lab.train.diffusion import train_diffusion
@@ -25,6 +27,7 @@ from polydec.lab.train.specs.diffusion import DiffusionSpec
 from polydec.lab.train.tasks import SHIPPED, is_right_task_answer
 
 ROOM = 13
+UNTRAINED = "none: zoo:diffusion"
 WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "one text": ("rum-sundae", {}),
     "of four texts": ("rum-sundae", {"starts": 4}),
@@ -62,6 +65,19 @@ def measured(
     return out
 
 
+def keep_rows(
+    path: Path | None, name: str, seed: int, figures: Mapping[str, tuple[float, float]]
+) -> None:
+    """Write what a training of a seed came to."""
+    if path is None:
+        return
+    rows = [
+        {"training": name, "way": way, "seed": seed, "passes": round(a, 4), "right": round(b, 4)}
+        for way, (a, b) in figures.items()
+    ]
+    merge_csv(path, rows, ("training", "way", "seed"))
+
+
 def shown(name: str, rows: list[dict[str, tuple[float, float]]]) -> str:
     """Figures of each seed, and their means."""
     each = {way: [[round(x, 3) for x in row[way]] for row in rows] for way in rows[0]}
@@ -81,10 +97,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--tried", type=int, default=20, help="held-out tasks of each kind")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
     base = load("zoo:diffusion", draft=None, threads=1)
     rows = [measured(base, asked.tried, 77 + seed, MASKED) for seed in range(asked.seeds)]
-    print(shown("none: zoo:diffusion", rows), flush=True)
+    for seed, row in enumerate(rows):
+        keep_rows(asked.csv, UNTRAINED, seed, row)
+    print(shown(UNTRAINED, rows), flush=True)
     for name, fields in TRAININGS.items():
         rows = []
         for seed in range(asked.seeds):
@@ -96,6 +115,7 @@ def main() -> None:
             )
             model = load(str(out), draft=None, threads=1)
             rows.append(measured(model, asked.tried, 77 + seed, WAYS))
+            keep_rows(asked.csv, name, seed, rows[-1])
             print(shown(f"{name}, seed {seed}", rows[-1:]), flush=True)
         print(shown(name, rows), flush=True)
 

@@ -4,7 +4,7 @@
 
 kinds: meap (recall of a key's value among many, and clean text), cm3 (gaps filled from both sides beside from the left alone),
 tokenunify (tokens foretold 2 to 5 further on), hyperfit (zoo:tiny's greedy text), citations (the same model's, with runs of
-five learned tokens banned and without).
+five learned tokens banned and without). --csv FILE keeps the last one's figures.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.csv_rows import merge_csv
 from tokenizers import Tokenizer
 from torch.nn import functional as F
 
@@ -224,6 +225,7 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--csv", type=Path, help="of citations: a row of every text and seed")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     runs: Mapping[str, Callable[[int], dict[str, Any]]] = {
@@ -234,7 +236,11 @@ def main() -> None:
         "hyperfit": lambda seed: hyperfit(asked.out, seed, asked.data, asked.epochs),
     }
     for seed in SEEDS:
-        print(json.dumps({"kind": asked.kind, "seed": seed, **runs[asked.kind](seed)}), flush=True)
+        row = runs[asked.kind](seed)
+        print(json.dumps({"kind": asked.kind, "seed": seed, **row}), flush=True)
+        if asked.csv:
+            rows = [{"text": name, "seed": seed, **cell} for name, cell in row.items()]
+            merge_csv(asked.csv, rows, ("text", "seed"))
 
 
 if __name__ == "__main__":

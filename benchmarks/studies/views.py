@@ -127,6 +127,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--wrong", type=float, default=0.25)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--ways", default=";".join(WAYS), help="names with ; between them")
     asked = parser.parse_args()
     model = load(asked.model, draft=None, ngrams=None, threads=1)
     tables = [questions(asked.count, asked.wrong, seed) for seed in range(asked.seeds)]
@@ -134,7 +135,8 @@ def main() -> None:
         mean([max(q["told"], key=q["told"].count) == q["city"] for q in every]) for every in tables
     ]
     print(json.dumps({"way": "votes", **by_seed("right", votes)}), flush=True)
-    for name, way in WAYS.items():
+    for name in asked.ways.split(";"):
+        way = WAYS[name]
         rows = [measured(model, every, way, seed) for seed, every in enumerate(tables)]
         figures = dict[str, Any]()
         for key in rows[0]:

@@ -1,6 +1,6 @@
 """Added recurrence: what later windows of held-out prose cost with one vector from window to window, and without.
 
-    python -m benchmarks.studies.windows --out DIR [--window 16] [--windows 4] [--steps 300] [--seeds 3]
+    python -m benchmarks.studies.windows --out DIR [--window 16] [--windows 4] [--steps 300] [--seeds 3] [--csv FILE]
 
 zoo:tiny is tuned on the same texts in the same steps, with vectors and without (`--alone`); beside it stands the model as it
 was, each window alone and with all that stands before it. Nats a token, of first windows and of later ones; a line a seed, and
@@ -13,6 +13,8 @@ import argparse
 import json
 from pathlib import Path
 from statistics import mean
+
+from benchmarks.csv_rows import merge_csv
 
 from polydec.lab.train.recurrence import train_recurrence
 from polydec.lab.train.specs.recurrence import RecurrenceSpec
@@ -32,6 +34,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
     for name in ("vectors", "alone"):
         rows = list[dict[str, float]]()
@@ -50,7 +53,10 @@ def main() -> None:
                 )
             )
             rows.append({key: round(result[key], 4) for key in FIGURES})
-            print(json.dumps({"windows": name, "seed": seed, **rows[-1]}), flush=True)
+            told = {"windows": name, "seed": seed, **rows[-1]}
+            if asked.csv:
+                merge_csv(asked.csv, [told], ("windows", "seed"))
+            print(json.dumps(told), flush=True)
         means = {key: round(mean([row[key] for row in rows]), 4) for key in FIGURES}
         print(json.dumps({"windows": name, "mean of seeds": len(rows), **means}), flush=True)
 

@@ -175,7 +175,7 @@ def test_a_draft_goes_on_from_what_it_was(files, monkeypatch):
 
 
 def test_any_model_of_the_same_tokens_can_be_made_a_draft(files):
-    """It keeps its own tables, and writes on-policy text as it is."""
+    """It keeps its own tables, writes on-policy text as it is, and is measured over all tokens."""
     train_lm(
         lm_spec(
             files,
@@ -185,7 +185,10 @@ def test_any_model_of_the_same_tokens_can_be_made_a_draft(files):
             shape=replace(SHAPE, width=16, layers=1),
         )
     )
-    train_draft(draft_spec(files, "own", start=str(files / "small"), policy="on-policy"))
+    (files / "own").mkdir()
+    (files / "own" / "held.jsonl").write_text((files / "samples.jsonl").read_text("utf-8"))
+    told = train_draft(draft_spec(files, "own", start=str(files / "small"), policy="on-policy"))
+    assert told["held_out"]["all"]["tokens"] > 0 and told["held_out"]["all"]["sampled"] > 0
     assert load(str(files / "lm"), draft=str(files / "own")).draft is not None
     weights = load_file(str(files / "own" / "model.safetensors"))
     assert weights["model.embed_tokens.weight"].shape == (300, 16)

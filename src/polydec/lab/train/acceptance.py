@@ -48,7 +48,7 @@ def measure_draft_acceptance(
     Both models read the true text (teacher forcing), so all positions of a sample take one pass.
 
     Args:
-        student: The draft, with a head of its own over the tokens that it can propose.
+        student: The draft, whose head has all tokens, or some that it can propose.
         teacher: The target.
         samples: Prompts with the target's answers.
         outputs: Gives the draft's states, ready for its head, that predict the output tokens of
@@ -62,9 +62,8 @@ def measure_draft_acceptance(
     for s in samples:
         law = (teacher.hidden_states(s).to(teacher.head_VH.dtype) @ teacher.head_VH.T).float()
         q = student.token_logits(outputs(student, [s])).float()
-        assert student.tokens is not None, "a draft has a head of its own"
-        # The draft's head has rows for some tokens only; this maps a row to its token id.
-        tokens = student.tokens.long()
+        # Where the draft's head has rows for some tokens only, this maps a row to its token id.
+        tokens = torch.arange(q.shape[-1]) if student.tokens is None else student.tokens.long()
         hit = tokens[q.argmax(-1)] == law.argmax(-1)
         p = (law / 0.7).log_softmax(-1)
         # The target's mass outside of the draft's vocabulary counts as never accepted.
