@@ -1,6 +1,6 @@
 """Added recurrence: what later windows of held-out prose cost with one vector from window to window, and without.
 
-    python -m benchmarks.studies.windows --out DIR [--window 16] [--windows 4] [--steps 300] [--seeds 3] [--csv FILE]
+    python -m benchmarks.studies.windows --out DIR [--window 16] [--windows 4] [--steps 300] [--seeds 0,1,2] [--csv FILE]
 
 zoo:tiny is tuned on the same texts in the same steps, with vectors and without (`--alone`); beside it stands the model as it
 was, each window alone and with all that stands before it. Nats a token, of first windows and of later ones; a line a seed, and
@@ -33,12 +33,12 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=16)
     parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
     for name in ("vectors", "alone"):
         rows = list[dict[str, float]]()
-        for seed in range(asked.seeds):
+        for seed in map(int, asked.seeds.split(",")):
             result = train_recurrence(
                 RecurrenceSpec(
                     str(asked.out / f"{name}-{seed}"),
