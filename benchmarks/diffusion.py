@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from bootstrap import central_interval, drawn_again
 from csv_rows import write_csv
 
 from polydec import Engine, load
@@ -229,16 +230,9 @@ def worth(judge: LoadedModel, task: SyntheticTask, answer: Sequence[int]) -> flo
     return run_coroutines([scored()])[0]
 
 
-def resampled(values: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of a figure: its values over instances that were drawn again, as `again` gives them."""
-    low, high = np.quantile(values, (0.025, 0.975))
-    return float(low), float(high)
-
-
 def again(column: Sequence[float]) -> np.ndarray:
-    """Sums over 2,000 drawings of as many instances, the same ones for every column of a length."""
-    n = len(column)
-    return np.asarray(column, float)[np.random.default_rng(0).integers(0, n, (2000, n))].sum(1)
+    """Sums over drawings of as many instances, the same ones for every column of a length."""
+    return drawn_again(np.asarray(column, float)).sum(1)
 
 
 def table(
@@ -270,9 +264,9 @@ def compared(base: Sequence[Answer], got: Sequence[Answer]) -> dict[str, Any]:
     low, high = wilson_interval(count, n)
 
     worse = [float(x.right) - float(y.right) for x, y in zip(base, got, strict=True)]
-    lost_low, lost_high = resampled(100 * again(worse) / n)
+    lost_low, lost_high = central_interval(100 * again(worse) / n)
     passes, before = [x.passes for x in got], [x.passes for x in base]
-    saved_low, saved_high = resampled(again(before) / again(passes))
+    saved_low, saved_high = central_interval(again(before) / again(passes))
     saved, faster = sum(before) / sum(passes), sum(x.ms for x in base) / sum(x.ms for x in got)
     return {
         "n": n,

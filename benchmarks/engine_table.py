@@ -29,6 +29,7 @@ from typing import Any
 
 import csv_rows
 import numpy as np
+from bootstrap import central_interval, drawn_again
 
 import polydec
 from polydec.lab.bench.energy import joules_between, read_energy_counters
@@ -331,9 +332,7 @@ def measure_engines(a: argparse.Namespace) -> None:
 def ratio_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
     """The median of paired ratios, and its 95 % interval by resampling tasks."""
     ratios = np.array(ours) / np.array(theirs)
-    draws = np.random.default_rng(0).integers(0, len(ratios), (2000, len(ratios)))
-    low, high = np.quantile(np.median(ratios[draws], axis=1), (0.025, 0.975))
-    return float(np.median(ratios)), float(low), float(high)
+    return float(np.median(ratios)), *central_interval(np.median(drawn_again(ratios), axis=1))
 
 
 def table_rows(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

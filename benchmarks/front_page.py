@@ -24,6 +24,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from bootstrap import central_interval, drawn_again, speed_over
 from csv_rows import merge_csv
 from speculation import batches, workloads
 
@@ -36,7 +37,6 @@ from polydec.methods.economics.costs import PassCosts
 from polydec.request.machine import describe_machine, relative_cpu_load
 from polydec.request.profile import measure_pass_profile
 
-DRAWS = 2000
 ALONE = ", one after another"
 EIGHT = ", eight at once"
 Clock = Callable[[], float]
@@ -316,24 +316,22 @@ def compare_sides(
         float,
     )
     tasks = len(both)
-    drawn = both[np.random.default_rng(0).integers(0, tasks, (DRAWS, tasks))].sum(1)
-    speeds = [float(x) for x in speed_over(drawn)]
-    points = [float(x) for x in points_over(drawn, tasks)]
-    low, high = np.quantile(speeds, (0.025, 0.975))
-    fewest, most = np.quantile(points, (0.025, 0.975))
+    drawn = drawn_again(both).sum(1)
+    low, high = central_interval(speed_over(drawn))
+    fewest, most = central_interval(points_over(drawn, tasks))
     return {
         "row": name,
         "side": label,
         "over": base,
         "tasks": tasks,
         "speed": round(float(speed_over(both.sum(0))), 3),
-        "low": round(float(low), 3),
-        "high": round(float(high), 3),
+        "low": round(low, 3),
+        "high": round(high, 3),
         "median": round(statistics.median(float(x) for x in speed_over(both)), 3),
         "right": round(100 * sum(mine.right for mine in ours) / tasks, 1),
         "points": round(float(points_over(both.sum(0), tasks)), 1),
-        "points low": round(float(fewest), 1),
-        "points high": round(float(most), 1),
+        "points low": round(fewest, 1),
+        "points high": round(most, 1),
         "tokens a pass": round(
             sum(len(ids) for mine in ours for ids in mine.ids) / sum(mine.passes for mine in ours),
             2,
@@ -343,11 +341,6 @@ def compare_sides(
             mine.ids == other.ids for mine, other in zip(ours, theirs, strict=True)
         ),
     }
-
-
-def speed_over(sums: Any) -> Any:
-    """Speed over the other side's, of (work, seconds, their work, their seconds, …) in the last axis."""
-    return sums[..., 0] / sums[..., 1] * sums[..., 3] / sums[..., 2]
 
 
 def points_over(sums: Any, tasks: int) -> Any:

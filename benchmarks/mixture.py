@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bootstrap import central_interval, drawn_again
 from csv_rows import write_csv
 from search import interval
 
@@ -169,8 +170,8 @@ def likelihood(
 def _nats(some: Sequence[Sequence[tuple[float, ...]]], at: int) -> str:
     """What a mean adds to the nats of the right token, and the 95 % interval of a bootstrap over problems."""
     sums = np.array([(sum(r[1] - r[at] for r in rows), len(rows)) for rows in some], float)
-    drawn = sums[np.random.default_rng(0).integers(len(sums), size=(2000, len(sums)))].sum(1)
-    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
+    drawn = drawn_again(sums).sum(1)
+    low, high = central_interval(drawn[:, 0] / drawn[:, 1])
     return f"{sums[:, 0].sum() / sums[:, 1].sum():+.4f} [{low:+.4f}, {high:+.4f}]"
 
 

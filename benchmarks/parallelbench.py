@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from bootstrap import central_interval, drawn_again
 from csv_rows import write_csv
 
 from polydec import Engine, load
@@ -93,8 +94,7 @@ def answers(lm: LoadedModel, way: Way, asked: Sequence[BenchProblem], heat: floa
 def over(mine: Sequence[float], others: Sequence[float]) -> tuple[str, str, str]:
     """The mean difference in points, with its interval."""
     each = 100 * (np.asarray(mine) - np.asarray(others))
-    drawn = np.random.default_rng(0).integers(len(each), size=(2000, len(each)))
-    low, high = np.quantile(each[drawn].mean(1), (0.025, 0.975))
+    low, high = central_interval(drawn_again(each).mean(1))
     return f"{each.mean():.1f}", f"{low:.1f}", f"{high:.1f}"
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bootstrap import central_interval, drawn_again
 from csv_rows import write_csv
 
 from polydec import api
@@ -177,8 +178,7 @@ def measure(
 def interval(paired: Sequence[float]) -> str:
     """The mean of differences, problem by problem, in points, and its 95 % interval by a bootstrap."""
     values = 100 * np.asarray(paired, float)
-    means = values[np.random.default_rng(0).integers(len(values), size=(2000, len(values)))].mean(1)
-    low, high = np.quantile(means, (0.025, 0.975))
+    low, high = central_interval(drawn_again(values).mean(1))
     return f"{values.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
 
 

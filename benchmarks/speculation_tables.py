@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import replay
+from bootstrap import DRAWS, central_interval, drawn_again, speed_over
 
 from polydec.core.types import Exactness
 from polydec.methods.economics.costs import PassCosts
@@ -109,7 +110,7 @@ def costs(cells: Iterable[Cell], unit: str) -> dict[Task, tuple[float, float]]:
     return {t: (n, cost) for t, (n, cost) in out.items() if t not in lacks}
 
 
-def ratio(ours: PerTask, base: PerTask, draws: int = 2000) -> Ratio | None:
+def ratio(ours: PerTask, base: PerTask, draws: int = DRAWS) -> Ratio | None:
     """Tokens a unit of time over the tasks that both have; None where they have none or nothing was written."""
     both = [t for t in ours if t in base]
     rows = np.array([(*ours[t], *base[t]) for t in both], float).reshape(-1, 4)
@@ -118,16 +119,12 @@ def ratio(ours: PerTask, base: PerTask, draws: int = 2000) -> Ratio | None:
         return None
     if len(both) == 1:
         return Ratio(float(value[0]), None, 1)
-    drawn = _quotient(
-        rows[np.random.default_rng(0).integers(0, len(rows), (draws, len(rows)))].sum(1)
-    )
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return Ratio(float(value[0]), (float(low), float(high)), len(both))
+    interval = central_interval(_quotient(drawn_again(rows, draws).sum(1)))
+    return Ratio(float(value[0]), interval, len(both))
 
 
 def _quotient(sums: np.ndarray) -> np.ndarray:
-    sums = sums[(sums > 0).all(1)]
-    return sums[:, 0] / sums[:, 1] * sums[:, 3] / sums[:, 2]
+    return speed_over(sums[(sums > 0).all(1)])
 
 
 # ---- methods ----

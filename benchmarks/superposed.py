@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bootstrap import central_interval, drawn_again
 from csv_rows import write_csv
 
 from polydec.core.decoder import run_decoder
@@ -177,9 +178,7 @@ def common(text: Sequence[int], true: Sequence[int]) -> float:
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
     """The mean, and its interval over prompts."""
-    drawn = np.random.default_rng(0).integers(len(values), size=(2000, len(values)))
-    low, high = np.quantile(values[drawn].mean(1), (0.025, 0.975))
-    return float(values.mean()), float(low), float(high)
+    return float(values.mean()), *central_interval(drawn_again(values).mean(1))
 
 
 def line(way: Way, got: Sequence[Sequence[Told]], one: Sequence[Sequence[Told]]) -> dict[str, Any]:

@@ -340,4 +340,25 @@ MUTANTS = [
         "replace(after, final=first)",
         "tests/methods/diffusion/test_remasking.py::test_nothing_is_final_that_may_be_taken_back",
     ),
+    Mutant(
+        "rows of several scores are all those of the first",
+        "core/row_scores.py",
+        "return self.of[i].logprob_row(self.at[i])",
+        "return self.of[0].logprob_row(self.at[i])",
+        "tests/core/test_row_scores.py::test_a_row_is_that_of_the_scores_it_was_picked_of",
+    ),
+    Mutant(
+        "neighbouring rows of other scores are read of the first ones",
+        "core/row_scores.py",
+        "groupby(rows, lambda i: id(self.of[i]))",
+        "groupby(rows, lambda i: 0)",
+        "tests/core/test_row_scores.py::test_rows_side_by_side_in_the_same_scores_are_read_together",
+    ),
+    Mutant(
+        "a line of a batch is parsed whenever somebody asks for its form",
+        "serve/batch.py",
+        "    @cached_property\n    def envelope_fields",
+        "    @property\n    def envelope_fields",
+        "tests/serve/test_batch.py::test_what_stands_around_a_body_is_read_once",
+    ),
 ]

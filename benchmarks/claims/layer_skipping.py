@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from exits import counted, prompts
-from seen import arguments, model, report, shaped
+from seen import arguments, central_interval, drawn_again, model, report, shaped
 
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
@@ -51,7 +51,6 @@ def main() -> None:
         kept = kept_layers(L, speed, even=bool(args.even))
         some = [surprise(SkippingTarget(lm.checkpoint.lm, kept), p, t) for _, p, t in texts]
         d = np.array(some) - np.array(whole)
-        draws = d[np.random.default_rng(0).integers(0, len(d), (2000, len(d)))].mean(1)
         given = {"speed": speed, "even": bool(args.even)}
         decoder, _ = build("unified-layer-skipping", shaped(lm, 0.0), given=given)
         before, n = count.positions, 33
@@ -67,7 +66,7 @@ def main() -> None:
             for _, p, _ in texts[: args.drafted]
         ]
         stats = [run_coroutines([answer_one(drafter, r)])[0].stats for r in asked]
-        low, high = np.quantile(draws, (0.025, 0.975))
+        low, high = central_interval(drawn_again(d).mean(1))
         rows.append(
             {
                 "asked": speed,

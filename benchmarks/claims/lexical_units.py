@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from seen import central_interval, drawn_again
 
 from polydec import api
 from polydec.lab.train import selfplay
@@ -68,8 +69,7 @@ def answers(
 def interval(paired: Sequence[float]) -> str:
     """The mean of differences in points, and its 95 % interval by a bootstrap over problems."""
     values = 100 * np.asarray(paired, float)
-    means = values[np.random.default_rng(0).integers(len(values), size=(2000, len(values)))].mean(1)
-    low, high = np.quantile(means, (0.025, 0.975))
+    low, high = central_interval(drawn_again(values).mean(1))
     return f"{values.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
 
 

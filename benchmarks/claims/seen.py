@@ -29,6 +29,8 @@ from polydec.methods.speculative.policies.fixed import FixedPolicy
 from polydec.request import machine
 
 sys.path.append(str(Path(__file__).parents[1]))  # for what other claims read of `studies`
+from bootstrap import DRAWS, central_interval, drawn_again
+
 DATA = Path(os.environ.get("POLYDEC_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 
 
@@ -145,14 +147,12 @@ def per_pass(pairs: Sequence[Pair]) -> float:
 
 
 def interval(
-    ours: Sequence[Pair], theirs: Sequence[Pair], draws: int = 2000
+    ours: Sequence[Pair], theirs: Sequence[Pair], draws: int = DRAWS
 ) -> tuple[float, float, float]:
     """The ratio of tokens per pass, and its 95 % bootstrap interval over prompts."""
     rows = np.array([(*a, *b) for a, b in zip(ours, theirs, strict=True)], dtype=float)
-    at = np.random.default_rng(0).integers(0, len(rows), (draws, len(rows)))
-    t1, p1, t0, p0 = np.moveaxis(rows[at].sum(1), -1, 0)
-    low, high = np.quantile((t1 / p1) / (t0 / p0), (0.025, 0.975))
-    return per_pass(ours) / per_pass(theirs), float(low), float(high)
+    t1, p1, t0, p0 = np.moveaxis(drawn_again(rows, draws).sum(1), -1, 0)
+    return per_pass(ours) / per_pass(theirs), *central_interval((t1 / p1) / (t0 / p0))
 
 
 def report(args: argparse.Namespace, what: str, rows: Sequence[dict[str, Any]]) -> None:

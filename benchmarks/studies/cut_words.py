@@ -21,6 +21,7 @@ import numpy as np
 from polydec import api
 
 sys.path.append(str(Path(__file__).parents[1]))
+from bootstrap import central_interval, drawn_again
 from csv_rows import write_csv
 
 SENTENCES = (
@@ -121,8 +122,7 @@ def main() -> None:
         )
         if not right_SN.size:
             continue
-        drawn = np.random.default_rng(0).integers(0, count, (2000, count))
-        low, high = np.quantile(right_SN.mean(0)[drawn].mean(1), (0.025, 0.975))
+        low, high = central_interval(drawn_again(right_SN.mean(0)).mean(1))
         rows.append(
             {
                 "way": name,

@@ -5,6 +5,7 @@ import inspect
 
 import pytest
 
+from polydec.base.errors import RequestError
 from polydec.core.canvas_law import Denoiser
 from polydec.core.delegating import DelegatingDenoiser, DelegatingSession, LawsOnlySession
 from polydec.core.protocols import Session
@@ -66,6 +67,15 @@ def test_peers_and_a_prompts_pass_are_the_inner_sessions():
     session._inner.prefill_prompt = prefilled
     assert session.peers == 3
     assert asyncio.run(session.prefill_prompt(ScoreRequest())) == ("scores", ScoreRequest())
+
+
+class Unparted(Around):
+    _no_parts = "layers cannot run alone here"
+
+
+def test_a_session_without_parts_says_why():
+    with pytest.raises(RequestError, match="layers cannot run alone here"):
+        Unparted().open_part(range(1))
 
 
 class Shut(LawsOnlySession):

@@ -361,6 +361,31 @@ def test_a_bad_body_is_one_row_here_as_on_a_server(run, tmp_path):
     assert out[len(lines) + 1]["response"]["status_code"] == 200
 
 
+def test_what_stands_around_a_body_is_read_once(lm, monkeypatch):
+    """However often a line is asked whether it is a request, and of what name."""
+    given = [GOOD[0], GOOD[5], {"prompt": "The fox", "seed": 3}, GOOD[0]]
+    lines = rows.lines_of("\n".join([*map(json.dumps, given), "The boat"]), "")
+    parsed = list[str]()
+    parse = rows.parse_object
+
+    def counted_parse(text, what):
+        parsed.append(text)
+        return parse(text, what)
+
+    monkeypatch.setattr(rows, "parse_object", counted_parse)
+    assert [line.is_request for line in lines] == [True, True, False, True, False]
+    assert rows.custom_id_lines(lines) == {"chat": 1, "many": 2}
+    assert set(lines[2].envelope_fields) == {"prompt", "seed"} and lines[4].envelope_fields == {}
+    assert lines[0].envelope_fields["body"] == {}, "a body is not held"
+    out, tally = list[dict](), rows.BatchProgress(rows=5)
+    ask = polydec.Ask("The fox", max_tokens=2)
+    batch = rows.BatchRunner(lm, "zoo:tiny", method="plain", seed=0, own=lambda line: ask)
+    batch.answer_lines(lines, [], out.append, tally)
+    said = {row["line"]: row for row in out}
+    assert "line 1 has it already" in said[4]["error"]["message"]
+    assert parsed == [line.text for line in lines]
+
+
 def test_what_nobody_expected_is_one_line_s_error(lm, monkeypatch):
     lines = rows.lines_of("\n".join(json.dumps(x) for x in (GOOD[1], GOOD[6], GOOD[5])), "")
     for broken in ("read_object", "apply_request_limits", "own", "whole"):

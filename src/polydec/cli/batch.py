@@ -18,7 +18,7 @@ import typer
 
 from polydec import api
 from polydec.base import files
-from polydec.base.edge import parse_object, require_integer
+from polydec.base.edge import require_integer
 from polydec.base.errors import MissingError, RequestError, UnwritableError
 from polydec.base.interrupts import said_when_stopped
 from polydec.cli import prompts
@@ -110,7 +110,7 @@ def batch(
     if not lines:
         raise RequestError(f"file {str(path)!r} holds no request")
     flags.check_names()
-    _check_flags(flags, next((line.at for line in lines if rows.is_request(line.text)), None))
+    _check_flags(flags, next((line.at for line in lines if line.is_request), None))
     # Any other text file holds one prompt a line.
     as_text = ".jsonl" not in path.name and not text.lstrip().startswith("{")
     try:
@@ -170,27 +170,17 @@ def _say_what_is_idle(lm: api.LoadedModel, flags: RequestFlags, lines: Sequence[
     themselves what they want."""
     from polydec.methods.economics.costs import PassCosts
     from polydec.request.ask import plan_request
-    from polydec.serve import batch as rows
 
     ask = api.Ask("x", **flags.request_fields(lm))
-    if not any(rows.is_request(line.text) for line in lines):
+    if not any(line.is_request for line in lines):
         print_unused_settings(lm, plan_request(lm, ask, measure=PassCosts))
 
 
 def _say_which_fields_are_unread(lines: Sequence[Any]) -> None:
     """What lines say beside a prompt as if they were requests: flags answer for all prompts."""
-    from polydec.serve import batch as rows
-
     for line in lines:
-        if rows.is_request(line.text):
-            continue
-        try:
-            told = parse_object(line.text, "a line")
-        # It becomes a row with its error.
-        except RequestError:
-            continue
-        unread = sorted((BENT | REQUESTED).intersection(told))
-        if unread:
+        unread = sorted((BENT | REQUESTED).intersection(line.envelope_fields))
+        if unread and not line.is_request:
             print(
                 f"polydec: line {line.at} gives {', '.join(unread)} beside a prompt, where no field but the prompt is read: "
                 'the flags say it for all prompts, and a line with a "body" says its own',

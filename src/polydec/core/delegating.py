@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from polydec.base.errors import RequestError
 from polydec.core.canvas_law import AllowedCanvases, Denoiser
 from polydec.core.protocols import DraftScores, Session
 from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
@@ -25,6 +26,8 @@ class DelegatingSession:
     """
 
     _inner: Session
+    _no_parts: ClassVar[str] = ""
+    """Why its layers cannot run alone; empty where the inner session's can."""
 
     @property
     def peers(self) -> int:
@@ -73,7 +76,12 @@ class DelegatingSession:
 
         Returns:
             A session over the same cache.
+
+        Raises:
+            RequestError: They cannot run alone behind this session.
         """
+        if self._no_parts:
+            raise RequestError(self._no_parts)
         return self._inner.open_part(layers, without, together)
 
     def close(self) -> None:

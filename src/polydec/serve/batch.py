@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,6 +38,8 @@ LIMITS = RequestLimits(output=1 << 17, entries=1 << 22)
 
 BEGIN = b'{"line": '
 """How every row begins."""
+ENVELOPE = frozenset(("url", "body", "custom_id"))
+"""Members that a line in OpenAI's form has, and no prompt."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,36 @@ class BatchLine:
     def head(self) -> dict[str, Any]:
         """What its row begins with."""
         return {"line": self.at, "digest": self.digest}
+
+    @cached_property
+    def envelope_fields(self) -> Mapping[str, Any]:
+        """What stands around the body of a request; of any other object the names of its members.
+
+        A line is asked for it several times and parsed once. What is large is left out, as all
+        lines of a file are held: a body that is an object is empty here.
+        """
+        try:
+            members = parse_object(self.text, "a line")
+        except PolydecError:
+            return {}
+        if ENVELOPE.isdisjoint(members):
+            return dict.fromkeys(members)
+        if isinstance(members.get("body"), Mapping):
+            members["body"] = {}
+        return members
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it is in OpenAI's form: an object with an url, a body or a custom_id."""
+        return not ENVELOPE.isdisjoint(self.envelope_fields)
+
+    @property
+    def custom_id(self) -> str | None:
+        """The client's name of it; None where it has none that is a text."""
+        name = self.envelope_fields.get("custom_id")
+        if isinstance(name, str):
+            return name
+        return None
 
 
 @dataclass
@@ -151,14 +184,6 @@ def lines_of(text: str, settings: str) -> list[BatchLine]:
     ]
 
 
-def is_request(text: str) -> bool:
-    """Whether a line is in OpenAI's form: an object with an url, a body or a custom_id."""
-    try:
-        return not {"url", "body", "custom_id"}.isdisjoint(parse_object(text, "a line"))
-    except PolydecError:
-        return False
-
-
 def custom_id_lines(lines: Iterable[BatchLine]) -> dict[str, int]:
     """Find the first line of each custom_id.
 
@@ -170,10 +195,8 @@ def custom_id_lines(lines: Iterable[BatchLine]) -> dict[str, int]:
     """
     out = dict[str, int]()
     for line in lines:
-        if is_request(line.text):
-            name = parse_object(line.text, "a line").get("custom_id")
-            if isinstance(name, str):
-                out.setdefault(name, line.at)
+        if line.custom_id is not None:
+            out.setdefault(line.custom_id, line.at)
     return out
 
 
@@ -236,19 +259,15 @@ class BatchRunner:
         working = list[PendingBatchLine]()
         try:
             for line in lines:
-                request = is_request(line.text)
                 # The custom_id is noted even of a line that is done: a later one may not have it
                 # again.
-                if request:
-                    twice = self._twice(line)
-                else:
-                    twice = None
+                twice = self._twice(line)
                 if line.at in known:
                     continue
                 # Twice as many as can run: the next ones are prepared while these are written.
                 while sum(len(w.tickets) for w in working) >= 2 * self.running:
                     working = list(self._tick(working, write, tally))
-                if request:
+                if line.is_request:
                     form = self._request
                 else:
                     form = self._prompt
@@ -324,22 +343,18 @@ class BatchRunner:
 
     def _twice(self, line: BatchLine) -> int | None:
         """The earlier line that has this one's custom_id."""
-        name = parse_object(line.text, "a line").get("custom_id")
-        if isinstance(name, str):
-            first = self._named.setdefault(name, line.at)
-        else:
-            first = line.at
+        if line.custom_id is None:
+            return None
+        first = self._named.setdefault(line.custom_id, line.at)
         if first == line.at:
             return None
         return first
 
     def _request(self, line: BatchLine, twice: int | None) -> PendingBatchLine:
-        fields = parse_object(line.text, "the line")
-        name = fields.get("custom_id")
         head = {
             **line.head,
             "id": f"batch_req_{line.digest}",
-            "custom_id": name if isinstance(name, str) else None,
+            "custom_id": line.custom_id,
         }
 
         def answered_row(status: int, body: Row) -> Row:
@@ -365,7 +380,7 @@ class BatchRunner:
             return answered_row(refusal.status, refusal.to_json())
 
         # A line without a right envelope has no response at all: its error stands beside it.
-        why = _wrong(fields, twice)
+        why = _wrong(line.envelope_fields, twice)
         if why is not None:
             raise _BadLineError(
                 {
@@ -374,7 +389,7 @@ class BatchRunner:
                     "error": {"code": "invalid_line", "message": str(RefusalError(why))},
                 }
             )
-        endpoint = ENDPOINTS[fields["url"]]
+        endpoint = ENDPOINTS[line.envelope_fields["url"]]
         shape = endpoint.reads()
         try:
             body = RequestBody(read_object(line.text, "the line", holds="body")["body"])

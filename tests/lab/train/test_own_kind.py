@@ -288,5 +288,6 @@ def test_flags_name_every_kind_without_loading_one():
 def test_a_further_file_is_listed_by_its_name(monkeypatch, tmp_path):
     (tmp_path / "recurrent_head.py").write_text("raise ImportError('a list of flags loads none')")
     monkeypatch.setattr(states, "KIND_FOLDER", str(tmp_path))
+    monkeypatch.setattr(states.plugins, "plugin_packages", lambda room, taken: {})
     for command in KIND_NAMES:
         assert kind_help(command) == f"{KIND_HELPS[command]}; recurrent-head"

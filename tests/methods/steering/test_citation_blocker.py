@@ -1,15 +1,17 @@
 """The citation blocker: no run of tokens that a model learned by heart, and the text itself where there is none."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from polydec import Ask, generate, load
 from polydec.base.errors import RequestError
 from polydec.core.types import TokenVocabulary
-from polydec.lab.train.hyperfit import token_ngrams, train_hyperfit
+from polydec.lab.train.hyperfit import save_learned_counts, token_ngrams, train_hyperfit
 from polydec.lab.train.ngrams import count_every_continuation
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
@@ -44,6 +46,22 @@ def hyperfitted(tmp_path_factory):
         )
     )
     return at / "out"
+
+
+def test_to_count_what_was_learned_no_weight_is_read(hyperfitted, tmp_path):
+    """The vocabulary is in the files beside them, and is that of the loaded model."""
+    out = tmp_path / "out"
+    shutil.copytree(hyperfitted, out)
+    weights = load_file(out / "model.safetensors")
+    save_file({name: t[..., :1].clone() for name, t in weights.items()}, out / "model.safetensors")
+    shutil.rmtree(out / "citations")
+    save_learned_counts(out, torch.tensor([[1, 5, 6, 7, 8]]), RUN)
+    kept = json.loads((out / "citations" / "config.json").read_text())
+    whole = json.loads((hyperfitted / "citations" / "config.json").read_text())
+    for field in ("vocab_size", "tokenizer"):
+        assert kept[field] == whole[field]
+    vocab = load(str(hyperfitted)).checkpoint.lm.vocab
+    assert (kept["vocab_size"], kept["tokenizer"]) == (vocab.size, vocab.tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from polydec.base import edge
 from polydec.base.errors import RequestError
+from polydec.core.types import TokenVocabulary
 from polydec.lab.train.data import BEGIN, END, KINDS, split_documents, training_data
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training, tensor_digest
 from polydec.lab.train.exits import copy_with_layers
@@ -27,9 +28,9 @@ from polydec.lab.train.specs.hyperfit import HyperfitSpec
 from polydec.lab.train.specs.hypernetwork import HypernetworkSpec
 from polydec.lab.train.specs.lm import LMSpec
 from polydec.lab.train.specs.recurrence import RecurrenceSpec
-from polydec.lab.train.target import load_autoregressive_model
 from polydec.lab.train.tokens import mark_id, tokenizer_files
 from polydec.models.learned.kinds import ngram_counts
+from polydec.models.sessions.sources import open_source
 
 BYTES = 64 << 20
 """Of text of each kind that is read at most."""
@@ -125,11 +126,12 @@ def save_learned_counts(out: Path, learned_NT: Tensor, length: int) -> None:
     """Count what was learned, as the citation blocker looks it up, and write it to out/citations.
 
     Args:
-        out: Directory of the trained model, which is loaded for its vocabulary.
+        out: Directory of the trained model, of which the vocabulary alone is read.
         learned_NT: The learned texts, BEGIN first, shape ``[N, T]``.
         length: Tokens in a row that an answer must not copy, 2 or more.
     """
-    vocab = load_autoregressive_model(str(out)).lm.vocab
+    source = open_source(out)
+    vocab = TokenVocabulary(source.config["vocab_size"], frozenset(), source.fingerprint)
     # BEGIN stands before a text and follows nothing.
     samples = [TrainingSample((row[0],), tuple(row[1:])) for row in learned_NT.tolist()]
     table = count_every_continuation(samples, length - 1, vocab)

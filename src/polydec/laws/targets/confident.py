@@ -83,6 +83,8 @@ class ConfidentSession(DelegatingSession):
         done: Tokens committed since the prompt. Default 0.
     """
 
+    _no_parts = "layers of a model that exits early cannot be chosen again"
+
     def __init__(self, how: EarlyExitTarget, inner: Session, done: int = 0) -> None:
         self._how = how
         self._inner = inner
@@ -159,21 +161,6 @@ class ConfidentSession(DelegatingSession):
         twin = ConfidentSession(self._how, self._inner.fork(choice), self._done)
         twin._scored = self._scored
         return twin
-
-    def open_part(
-        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
-    ) -> Session:
-        """Refuse: which layers run is what this law decides itself.
-
-        Args:
-            layers: Not read.
-            without: Not read.
-            together: Not read.
-
-        Raises:
-            RequestError: Always.
-        """
-        raise RequestError("layers of a model that exits early cannot be chosen again")
 
 
 def _margin(scores: DraftScores, i: int) -> float:

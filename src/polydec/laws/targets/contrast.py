@@ -13,6 +13,7 @@ from polydec.core.delegating import DelegatingSession
 from polydec.core.effects import gather_coroutines
 from polydec.core.law import normalise_log_weights
 from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.row_scores import LogprobRowScores
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 
 SILENT, ROW = ScoreRequest(law=RowDetail.NOTHING), ScoreRequest()
@@ -110,6 +111,8 @@ class ContrastSession(DelegatingSession):
         first: Session of the first law.
         others: Sessions of the other laws.
     """
+
+    _no_parts = "layers cannot run alone where a law is made of several"
 
     def __init__(self, rule: ContrastRule, first: Session, others: Sequence[Session]) -> None:
         self._rule = rule
@@ -235,21 +238,6 @@ class ContrastSession(DelegatingSession):
         twin._asked = self._asked
         return twin
 
-    def open_part(
-        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
-    ) -> Session:
-        """Refuse: layers of several laws that are kept in step cannot run alone.
-
-        Args:
-            layers: Not read.
-            without: Not read.
-            together: Not read.
-
-        Raises:
-            RequestError: Always.
-        """
-        raise RequestError("layers cannot run alone where a law is made of several")
-
     def close(self) -> None:
         for session in (self._inner, *self._others):
             session.close()
@@ -321,7 +309,7 @@ class RowMaker(Protocol):
     def __call__(self, i: int) -> Tensor: ...
 
 
-class MadeScores:
+class MadeScores(LogprobRowScores):
     """Scores whose rows a function makes; each row is made when it is first looked at.
 
     Args:
@@ -353,20 +341,6 @@ class MadeScores:
     def likeliest_token(self, i: int) -> int:
         return int(self.log_weights(i).argmax())
 
-    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Find the likeliest tokens of one row of the made law.
-
-        Args:
-            i: Node of the draft.
-            k: How many tokens; all of them where the vocabulary has fewer.
-
-        Returns:
-            Token ids and their log-probabilities, best first.
-        """
-        row_V = self.logprob_row(i)
-        value_K, token_K = row_V.topk(min(k, len(row_V)))
-        return tuple(token_K.tolist()), tuple(value_K.tolist())
-
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
         """Find the likeliest tokens of several rows of the made law.
 
@@ -378,19 +352,6 @@ class MadeScores:
             For each node its token ids, best first.
         """
         return [list(self.likeliest_tokens(i, k)[0]) for i in rows]
-
-    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        """Look up log-probabilities of some tokens of one row of the made law.
-
-        Args:
-            i: Node of the draft.
-            tokens: Token ids.
-
-        Returns:
-            A log-probability for each token, in the same order.
-        """
-        row_V = self.logprob_row(i)
-        return tuple(float(row_V[x]) for x in tokens)
 
     def exit_laws(self, depth: int, nodes: Sequence[int]) -> DraftScores:
         """Read the law of the first layers alone, as the inner scores have it: it is not mixed.

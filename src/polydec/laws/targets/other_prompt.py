@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polydec.base.errors import RequestError
-from polydec.core.protocols import Session, Target
+from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.laws.targets.other_prompt_session import PrefixSession
 
@@ -56,24 +56,10 @@ class SecondPromptTarget:
 class RepromptedSession(PrefixSession):
     """The same answer behind a prompt that may end otherwise."""
 
+    _no_parts = "layers cannot run alone behind another prompt"
     prompt = "the prompt that another stands for"
 
     def fork(self, choice: int | None = None) -> RepromptedSession:
         twin = RepromptedSession(self._inner.fork(choice), self._roots, self._done)
         twin._draft = self._draft
         return twin
-
-    def open_part(
-        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
-    ) -> Session:
-        """Refuse: they would read the text without the other prompt.
-
-        Args:
-            layers: Not read.
-            without: Not read.
-            together: Not read.
-
-        Raises:
-            RequestError: Always.
-        """
-        raise RequestError("layers cannot run alone behind another prompt")

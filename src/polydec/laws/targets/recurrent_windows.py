@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.row_scores import PickedScores
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.laws.targets.continuous_thoughts import STATE
 from polydec.laws.targets.thinking import ThinkingSession
@@ -220,7 +221,9 @@ class WindowedSession(ThinkingSession):
         # Of the last window: at the vector, and at its tokens but the root.
         rows += [(scores, at) for at in range(1, 2 + self._more + self._done)]
         # A text that does not begin with the token of windows has no row there.
-        return JoinedScores(rows if self._begun else rows[1:])
+        if not self._begun:
+            rows = rows[1:]
+        return PickedScores([scores for scores, _ in rows], [at for _, at in rows])
 
     def fork(self, choice: int | None = None) -> WindowedSession:
         twin = WindowedSession(
@@ -235,94 +238,3 @@ class WindowedSession(ThinkingSession):
         )
         twin._draft = self._draft
         return twin
-
-
-class JoinedScores:
-    """Rows of several scores, one after another.
-
-    Args:
-        rows: For each row the scores and the row of these that it is.
-    """
-
-    def __init__(self, rows: Sequence[tuple[DraftScores, int]]) -> None:
-        self._rows = rows
-
-    def logprob_row(self, i: int) -> Tensor:
-        scores, at = self._rows[i]
-        return scores.logprob_row(at)
-
-    def log_weights(self, i: int) -> Tensor:
-        scores, at = self._rows[i]
-        return scores.log_weights(at)
-
-    def certain_token(self, i: int) -> int | None:
-        scores, at = self._rows[i]
-        return scores.certain_token(at)
-
-    def likeliest_token(self, i: int) -> int:
-        scores, at = self._rows[i]
-        return scores.likeliest_token(at)
-
-    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Find the likeliest tokens of one row.
-
-        Args:
-            i: The row.
-            k: How many tokens; all of them where the vocabulary has fewer.
-
-        Returns:
-            Token ids and their log-probabilities, best first.
-        """
-        scores, at = self._rows[i]
-        return scores.likeliest_tokens(at, k)
-
-    def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
-        """Find the likeliest tokens of several rows.
-
-        Args:
-            rows: The rows.
-            k: How many tokens of each row.
-
-        Returns:
-            For each row its token ids, best first.
-        """
-        return [self._rows[i][0].topk_rows([self._rows[i][1]], k)[0] for i in rows]
-
-    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        """Look up log-probabilities of some tokens of one row.
-
-        Args:
-            i: The row.
-            tokens: Token ids.
-
-        Returns:
-            A log-probability for each token, in the same order.
-        """
-        scores, at = self._rows[i]
-        return scores.token_logprobs(at, tokens)
-
-    def exit_laws(self, depth: int, nodes: Sequence[int]) -> DraftScores:
-        """Refuse: layers do not run alone here.
-
-        Args:
-            depth: Not read.
-            nodes: Not read.
-
-        Raises:
-            RequestError: Always.
-        """
-        raise RequestError("a prompt that is read in windows shows no laws of single layers")
-
-    @property
-    def hidden_NH(self) -> Tensor | None:
-        states = [scores.hidden_NH for scores, _ in self._rows]
-        known = [
-            state_NH[at] for state_NH, (_, at) in zip(states, self._rows) if state_NH is not None
-        ]
-        if len(known) < len(states):
-            return None
-        return torch.stack(known)
-
-    @property
-    def base(self) -> DraftScores:
-        return JoinedScores([(scores.base, at) for scores, at in self._rows])

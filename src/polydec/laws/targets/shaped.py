@@ -16,6 +16,7 @@ from torch import Tensor
 from polydec.core.delegating import DelegatingSession
 from polydec.core.law import NEG_INF, normalise_log_weights, one_hot
 from polydec.core.protocols import DraftScores, Session, Shaper, Target, of_choice
+from polydec.core.row_scores import LogprobRowScores
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 
 Shapers = tuple[Shaper[Any], ...]
@@ -324,7 +325,7 @@ class ShapedSession(DelegatingSession):
         )
 
 
-class ShapedScores:
+class ShapedScores(LogprobRowScores):
     """Scores of the shaped law; a row is shaped when it is first looked at.
 
     Args:
@@ -405,20 +406,6 @@ class ShapedScores:
             return int(self.log_weights(i).argmax())
         return x
 
-    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Find the likeliest tokens of one row of the shaped law.
-
-        Args:
-            i: Node of the draft.
-            k: How many tokens; all of them where the vocabulary has fewer.
-
-        Returns:
-            Token ids and their log-probabilities, best first.
-        """
-        row_V = self.logprob_row(i)
-        value_K, token_K = row_V.topk(min(k, len(row_V)))
-        return tuple(token_K.tolist()), tuple(value_K.tolist())
-
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
         """Find the likeliest tokens of several rows of the shaped law.
 
@@ -448,8 +435,7 @@ class ShapedScores:
         # A law with one token: its log-probability is 0, all others -inf, without a row.
         if only is not None:
             return tuple(0.0 if x == only else NEG_INF for x in tokens)
-        row_V = self.logprob_row(i)
-        return tuple(float(row_V[x]) for x in tokens)
+        return super().token_logprobs(i, tokens)
 
     def exit_laws(self, depth: int, nodes: Sequence[int]) -> ShapedScores:
         """Read the law that the first layers alone give, shaped as the rows of all layers are.

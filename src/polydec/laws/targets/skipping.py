@@ -53,6 +53,8 @@ class SkippingSession(DelegatingSession):
         prompt: Tokens of the prompt, at least 1.
     """
 
+    _no_parts = "layers of a model that skips layers cannot be chosen again"
+
     def __init__(self, whole: Session, layers: tuple[int, ...], prompt: int) -> None:
         self._inner = whole
         self._layers = layers
@@ -149,18 +151,3 @@ class SkippingSession(DelegatingSession):
         twin._unread = list(self._unread)
         twin._scored = self._scored
         return twin
-
-    def open_part(
-        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
-    ) -> Session:
-        """Refuse: the layers that run have been chosen already.
-
-        Args:
-            layers: Not read.
-            without: Not read.
-            together: Not read.
-
-        Raises:
-            RequestError: Always.
-        """
-        raise RequestError("layers of a model that skips layers cannot be chosen again")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from polydec.base.errors import RequestError
 from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.row_scores import PickedScores
 from polydec.core.types import ScoreRequest, TokenVocabulary
 from polydec.laws.targets.other_prompt_session import PrefixSession
 
@@ -92,94 +91,10 @@ class SoftenedSession(PrefixSession):
     async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
         scores = await self._inner.prefill_prompt(want)
         if want.prompt:
-            return ScoresAt(scores, self._rows)
+            return PickedScores.rows_of(scores, self._rows)
         return scores
 
     def fork(self, choice: int | None = None) -> SoftenedSession:
         twin = SoftenedSession(self._inner.fork(choice), self._roots[0], self._rows, self._done)
         twin._draft = self._draft
         return twin
-
-
-class ScoresAt:
-    """Some rows of other scores, in another order.
-
-    Args:
-        inner: The scores.
-        at: For each row the row of `inner` that it is.
-    """
-
-    def __init__(self, inner: DraftScores, at: Sequence[int]) -> None:
-        self._inner = inner
-        self._at = at
-
-    def logprob_row(self, i: int) -> Tensor:
-        return self._inner.logprob_row(self._at[i])
-
-    def log_weights(self, i: int) -> Tensor:
-        return self._inner.log_weights(self._at[i])
-
-    def certain_token(self, i: int) -> int | None:
-        return self._inner.certain_token(self._at[i])
-
-    def likeliest_token(self, i: int) -> int:
-        return self._inner.likeliest_token(self._at[i])
-
-    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Find the likeliest tokens of one row.
-
-        Args:
-            i: Node of the draft.
-            k: How many tokens; all of them where the vocabulary has fewer.
-
-        Returns:
-            Token ids and their log-probabilities, best first.
-        """
-        return self._inner.likeliest_tokens(self._at[i], k)
-
-    def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
-        """Find the likeliest tokens of several rows.
-
-        Args:
-            rows: Nodes of the draft.
-            k: How many tokens of each row.
-
-        Returns:
-            For each node its token ids, best first.
-        """
-        return self._inner.topk_rows([self._at[i] for i in rows], k)
-
-    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        """Look up log-probabilities of some tokens of one row.
-
-        Args:
-            i: Node of the draft.
-            tokens: Token ids.
-
-        Returns:
-            A log-probability for each token, in the same order.
-        """
-        return self._inner.token_logprobs(self._at[i], tokens)
-
-    def exit_laws(self, depth: int, nodes: Sequence[int]) -> DraftScores:
-        """Read the law that the first layers alone give.
-
-        Args:
-            depth: How many layers; it must have been wanted of the score.
-            nodes: Nodes of the draft, in the order of the rows.
-
-        Returns:
-            Scores whose row j belongs to ``nodes[j]``.
-        """
-        return self._inner.exit_laws(depth, [self._at[i] for i in nodes])
-
-    @property
-    def hidden_NH(self) -> Tensor | None:
-        hidden_NH = self._inner.hidden_NH
-        if hidden_NH is None:
-            return None
-        return hidden_NH[list(self._at)]
-
-    @property
-    def base(self) -> DraftScores:
-        return ScoresAt(self._inner.base, self._at)

@@ -15,6 +15,7 @@ from polydec.core.delegating import LawsOnlySession
 from polydec.core.law import float64_probabilities
 from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
+from polydec.core.row_scores import PickedScores
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
 
 S = TypeVar("S")
@@ -376,70 +377,8 @@ class SwitchSession(LawsOnlySession):
             session.close()
 
 
-@dataclass(frozen=True)
-class SwitchScores:
-    """Scores of two models, node by node.
-
-    Attributes:
-        of: For each node the scores of the model whose turn it is there.
-        at: For each node its row in those scores.
-    """
-
-    of: Sequence[DraftScores]
-    at: Sequence[int]
-
-    @staticmethod
-    def by_node(of: Sequence[DraftScores]) -> SwitchScores:
-        """Of scores that all have a row for each node."""
-        return SwitchScores(of, range(len(of)))
-
-    def logprob_row(self, i: int) -> Tensor:
-        return self.of[i].logprob_row(self.at[i])
-
-    def log_weights(self, i: int) -> Tensor:
-        return self.of[i].log_weights(self.at[i])
-
-    def certain_token(self, i: int) -> int | None:
-        return self.of[i].certain_token(self.at[i])
-
-    def likeliest_token(self, i: int) -> int:
-        return self.of[i].likeliest_token(self.at[i])
-
-    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Find the likeliest tokens of one row.
-
-        Args:
-            i: Node of the draft.
-            k: How many tokens; all of them where the vocabulary has fewer.
-
-        Returns:
-            Token ids and their log-probabilities, best first.
-        """
-        return self.of[i].likeliest_tokens(self.at[i], k)
-
-    def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
-        """Find the likeliest tokens of several rows.
-
-        Args:
-            rows: Nodes of the draft.
-            k: How many tokens of each row.
-
-        Returns:
-            For each node its token ids, best first.
-        """
-        return [self.of[i].topk_rows((self.at[i],), k)[0] for i in rows]
-
-    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        """Look up log-probabilities of some tokens of one row.
-
-        Args:
-            i: Node of the draft.
-            tokens: Token ids.
-
-        Returns:
-            A log-probability for each token, in the same order.
-        """
-        return self.of[i].token_logprobs(self.at[i], tokens)
+class SwitchScores(PickedScores):
+    """Scores of two models, node by node: each row is that of the model whose turn it is there."""
 
     def exit_laws(self, depth: int, nodes: Sequence[int]) -> SwitchScores:
         """Refuse: the two models have no depth in common.
@@ -459,10 +398,6 @@ class SwitchScores:
     def hidden_NH(self) -> Tensor | None:
         """None: the two have no hidden state in common."""
         return None
-
-    @property
-    def base(self) -> SwitchScores:
-        return SwitchScores([s.base for s in self.of], self.at)
 
 
 def law_entropy_bits(logp_V: Tensor) -> float:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.row_scores import PickedScores
 from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
 from polydec.laws.targets.other_prompt_session import PrefixSession
-from polydec.laws.targets.soft_prompt import ScoresAt
 
 
 class LatentPrefixMaker(Protocol):
@@ -92,6 +92,7 @@ class ThinkingSession(PrefixSession):
         done: Tokens committed since the text was given. Default 0.
     """
 
+    _no_parts = "layers cannot run alone behind thoughts: these would be read without them"
     prompt = "a prompt with thoughts"
 
     def __init__(
@@ -134,7 +135,7 @@ class ThinkingSession(PrefixSession):
         count = self._thinker.count
         # Rows behind the vectors: of the prompt's last token, and of what was committed.
         behind = range(last + count, last + count + 1 + self._more + self._done)
-        return ScoresAt(scores, (*range(last), *behind))
+        return PickedScores.rows_of(scores, (*range(last), *behind))
 
     async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Score a draft; the vectors are made first, unless they stand already.
@@ -176,23 +177,6 @@ class ThinkingSession(PrefixSession):
         )
         twin._draft = self._draft
         return twin
-
-    def open_part(
-        self, layers: Sequence[int], without: frozenset[int] = frozenset(), together: int = 1
-    ) -> Session:
-        """Refuse: they would read the text without the vectors.
-
-        Args:
-            layers: Not read.
-            without: Not read.
-            together: Not read.
-
-        Raises:
-            RequestError: Always.
-        """
-        raise RequestError(
-            "layers cannot run alone behind thoughts: these would be read without them"
-        )
 
 
 def state_behind(scores: DraftScores, session: Session) -> Tensor:

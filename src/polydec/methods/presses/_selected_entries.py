@@ -34,8 +34,8 @@ class SelectedCacheEntries:
         return self.kv.nbytes + (0 if self.mass is None else self.mass.nbytes)
 
 
-def side_by_side(blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
-    """Copy the entries of all blocks, one after another.
+def copy_kept_entries(self: object, blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
+    """Copy the entries that stay: `CachePress.fill_blocks` of presses that change none of them.
 
     Args:
         blocks: Packed blocks, in order of the text.
@@ -97,6 +97,7 @@ class WindowPress:
     asks = False
     lasting = True
     rounding = None
+    fill_blocks = copy_kept_entries
 
     def kept_size(self, k: int) -> int:
         # Only the first block holds sinks: of later blocks nothing stays.
@@ -117,16 +118,6 @@ class WindowPress:
             before: Not needed.
         """
         return SelectedCacheEntries(kv[..., : self.kept_size(k), :].clone())
-
-    def fill_blocks(self, blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
-        """Copy the entries that stay.
-
-        Args:
-            blocks: Packed blocks, in order of the text.
-            into: Receives their keys and values side by side, shape
-                ``[2, kv heads, entries, head]``.
-        """
-        side_by_side(blocks, into)
 
 
 class EntryScoreRule(Protocol):
@@ -177,6 +168,7 @@ class ScorerPress:
     rule: EntryScoreRule
     lasting = True
     rounding = None
+    fill_blocks = copy_kept_entries
 
     @property
     def asks(self) -> bool:
@@ -210,16 +202,6 @@ class ScorerPress:
         return SelectedCacheEntries(
             gather_cache_entries(kv, worth.topk(self.kept_size(k), -1).indices.sort(-1).values)
         )
-
-    def fill_blocks(self, blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
-        """Copy the entries that stay.
-
-        Args:
-            blocks: Packed blocks, in order of the text.
-            into: Receives their keys and values side by side, shape
-                ``[2, kv heads, entries, head]``.
-        """
-        side_by_side(blocks, into)
 
 
 @dataclass(frozen=True)
@@ -363,6 +345,7 @@ class TovaPress:
     asks = True
     lasting = False
     rounding = None
+    fill_blocks = copy_kept_entries
 
     def kept_size(self, k: int) -> int:
         # Before `kept` entries are old, all of them stay.
@@ -393,16 +376,6 @@ class TovaPress:
         index = mass.topk(self.kept_size(k)).indices.sort().values
         return SelectedCacheEntries(known[..., index, :].clone())
 
-    def fill_blocks(self, blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
-        """Copy the entries that stay.
-
-        Args:
-            blocks: Packed blocks, in order of the text.
-            into: Receives their keys and values side by side, shape
-                ``[2, kv heads, entries, head]``.
-        """
-        side_by_side(blocks, into)
-
 
 @dataclass(frozen=True)
 class H2OPress:
@@ -427,6 +400,7 @@ class H2OPress:
     asks = True
     lasting = False
     rounding = None
+    fill_blocks = copy_kept_entries
 
     def kept_size(self, k: int) -> int:
         return min(self.kept, (k + 1) * self.block)
@@ -460,13 +434,3 @@ class H2OPress:
         mass = mass + weights[..., :size].sum((0, 2))
         index = mass.topk(self.kept_size(k), -1).indices.sort(-1).values
         return SelectedCacheEntries(gather_cache_entries(known, index), mass.gather(-1, index))
-
-    def fill_blocks(self, blocks: Sequence[SelectedCacheEntries], into: Tensor) -> None:
-        """Copy the entries that stay.
-
-        Args:
-            blocks: Packed blocks, in order of the text.
-            into: Receives their keys and values side by side, shape
-                ``[2, kv heads, entries, head]``.
-        """
-        side_by_side(blocks, into)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.law import normalise_log_weights
+from polydec.core.row_scores import LogprobRowScores
 from polydec.models.nets.query import NetworkAnswer, NeuralNetwork
 
 NOT_FINITE = (
@@ -35,7 +36,7 @@ def require_finite_logits(largest: Sequence[float]) -> None:
         raise RequestError(NOT_FINITE)
 
 
-class LogitScores:
+class LogitScores(LogprobRowScores):
     """The scores of a model (`DraftScores`), over the logits of one or several passes.
 
     Rows are looked at lazily: nothing is computed of a row that nobody asks for.
@@ -115,20 +116,6 @@ class LogitScores:
             tokens = self._argmax[k]
         return tokens[row]
 
-    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The likeliest tokens of a row.
-
-        Args:
-            i: The row: a node of the draft.
-            k: How many; all, where there are fewer.
-
-        Returns:
-            Token ids, best first, and their log-probabilities.
-        """
-        row_V = self.logprob_row(i)
-        value_K, token_K = row_V.topk(min(k, len(row_V)))
-        return tuple(token_K.tolist()), tuple(value_K.tolist())
-
     def topk_rows(self, rows: Sequence[int], k: int) -> list[list[int]]:
         """The likeliest tokens of many rows: the vectorised twin of `likeliest_tokens`, without
         log-probabilities.
@@ -153,19 +140,6 @@ class LogitScores:
             require_finite_logits(best.values[:, :1].flatten().tolist())
             return best.indices.tolist()
         return [self.log_weights(i).topk(k).indices.tolist() for i in rows]
-
-    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        """Log-probabilities of some tokens of a row.
-
-        Args:
-            i: The row: a node of the draft.
-            tokens: Token ids.
-
-        Returns:
-            Their log-probabilities in nats, in order.
-        """
-        row_V = self.logprob_row(i)
-        return tuple(float(row_V[x]) for x in tokens)
 
     @property
     def hidden_NH(self) -> Tensor | None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import END
-from polydec.lab.train.network import TrainableLlama
-from polydec.lab.train.objectives.protocols import IGNORED, cross_entropy, rows_of
+from polydec.lab.train.objectives.protocols import IGNORED, PlainStudent, cross_entropy, rows_of
 from polydec.request.gap_marks import FILLED, GAP
 
 MOST = 8
@@ -26,7 +23,7 @@ Spans = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class CausalMasking:
+class CausalMasking(PlainStudent):
     """Spans of a row move to its end, so that the network learns to fill gaps too.
 
     Of each row a Poisson number of spans is cut out. A numbered mark stays in the place of each,
@@ -50,10 +47,6 @@ class CausalMasking:
     def __post_init__(self) -> None:
         if not 0 <= self.mean <= MOST - 1:
             raise RequestError(f"spans is {self.mean}: it must lie in 0 (none) to {MOST - 1}")
-
-    def trained_network(self, student: TrainableLlama) -> TrainableLlama:
-        """The student alone."""
-        return student
 
     def batch_loss(
         self,
@@ -104,22 +97,6 @@ class CausalMasking:
         # Some spans may have been empty after cutting; only those that are left take marks.
         kept = text_L[: len(text_L) - 3 * len(spans)].tolist()
         return np.array([row_T[0], *move_spans_to_end(kept, spans, ids)], dtype=row_T.dtype)
-
-    def save_extras(
-        self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Write nothing: the model is all there is.
-
-        Args:
-            out: Directory of the run.
-            network: The student.
-            unseen_RT: Rows that nothing was learned from, shape ``[R, T]``.
-            result: What was measured.
-
-        Returns:
-            Nothing.
-        """
-        return {}
 
 
 def draw_mask_spans(length: int, count: int, rng: np.random.Generator) -> list[tuple[int, int]]:

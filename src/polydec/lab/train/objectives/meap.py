@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.data import END
-from polydec.lab.train.network import TrainableLlama
-from polydec.lab.train.objectives.protocols import cross_entropy, rows_of
+from polydec.lab.train.objectives.protocols import PlainStudent, cross_entropy, rows_of
 
 MASK = "<|mask|>"
 
 
 @dataclass(frozen=True)
-class MeapObjective:
+class MeapObjective(PlainStudent):
     """Some inputs are masked, and every next token is learned as before.
 
     Of each row's n inputs max(1, floor(share n)) are replaced by MASK, drawn anew for every row:
@@ -40,10 +37,6 @@ class MeapObjective:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 0.9:
             raise RequestError(f"mask is {self.share}: it must lie in 0 (nothing) to 0.9")
-
-    def trained_network(self, student: TrainableLlama) -> TrainableLlama:
-        """The student alone."""
-        return student
 
     def batch_loss(
         self,
@@ -74,22 +67,6 @@ class MeapObjective:
         )
         # Positions at masks predict the next token too.
         return cross_entropy(network, inputs_BT, batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
-
-    def save_extras(
-        self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Write nothing: the model is all there is.
-
-        Args:
-            out: Directory of the run.
-            network: The student.
-            unseen_RT: Rows that nothing was learned from, shape ``[R, T]``.
-            result: What was measured.
-
-        Returns:
-            Nothing.
-        """
-        return {}
 
 
 def mask_random_inputs(

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from polydec.lab.train.network import TrainableLlama
-from polydec.lab.train.objectives.protocols import cross_entropy
+from polydec.lab.train.objectives.protocols import PlainStudent, cross_entropy
 
 
 @dataclass(frozen=True)
-class NextToken:
+class NextToken(PlainStudent):
     """The mean of -log p(token | all before it)."""
 
     marks = ()
     ends = ()
-
-    def trained_network(self, student: TrainableLlama) -> TrainableLlama:
-        """The student alone."""
-        return student
 
     def batch_loss(
         self,
@@ -47,19 +40,3 @@ class NextToken:
         """
         # Each input predicts the token after it.
         return cross_entropy(network, batch_BT[:, :-1], batch_BT[:, 1:])  # pyright: ignore[reportArgumentType]
-
-    def save_extras(
-        self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Write nothing: the model is all there is.
-
-        Args:
-            out: Directory of the run.
-            network: The student.
-            unseen_RT: Rows that nothing was learned from, shape ``[R, T]``.
-            result: What was measured.
-
-        Returns:
-            Nothing.
-        """
-        return {}

@@ -81,6 +81,29 @@ class LMObjective(Protocol):
         ...
 
 
+class PlainStudent:
+    """What an objective that trains the student alone says of the network: there is no more of it."""
+
+    def trained_network(self, student: TrainableLlama) -> TrainableLlama:
+        return student
+
+    def save_extras(
+        self, out: Path, network: nn.Module, unseen_RT: Tensor, result: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Write nothing: the model is all there is.
+
+        Args:
+            out: Directory of the run.
+            network: The student.
+            unseen_RT: Rows that nothing was learned from, shape ``[R, T]``.
+            result: What was measured.
+
+        Returns:
+            Nothing.
+        """
+        return {}
+
+
 @dataclass(frozen=True)
 class LearnedRow:
     """Tokens to read, and what is learned at each.

@@ -5,17 +5,15 @@ The target verifies what the draft wrote before, while the draft goes on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
-from polydec.core.protocols import DraftScores, Session, Target
+from polydec.core.protocols import Session, Target
 from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
+from polydec.core.row_scores import PickedScores
 from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
 from polydec.core.types import Draft, Exactness, RowDetail, ScoreRequest, TokenVocabulary
 from polydec.methods.speculative.loop.draws import categorical_pick, draw_draft_token
@@ -152,7 +150,7 @@ class PearlDecoder:
                     piece = tuple(words.decode([x]) for x in tested.token)
                 into.on(ProposedEvent(choice, n, tested.token, tested.parent, piece))
             verdict = self.verifier.verify_draft(
-                tested, TruncatedScores(scores, len(tested) - 1), rng, n
+                tested, TruncatedScores.rows_of(scores, range(len(tested) - 1)), rng, n
             )
             got = len(verdict.path)
             new = tested.token[1 : got + 1]
@@ -206,87 +204,14 @@ def _line_below(session: Session, line: Draft, root: int) -> Draft:
     return left.with_node(line.token[tip], len(left) - 1, line.draw[tip], line.law[tip], chance)
 
 
-@dataclass(frozen=True)
-class TruncatedScores:
-    """The first `size` rows of some scores.
+class TruncatedScores(PickedScores):
+    """The first rows of some scores.
 
     What follows them is not known. A verifier that comes so far has accepted all tokens; it gets a
     certain token there, for which nothing is drawn.
-
-    Attributes:
-        scores: The scores that have at least `size` rows.
-        size: How many rows may be read.
     """
 
-    scores: DraftScores
-    size: int
-
     def certain_token(self, i: int) -> int | None:
-        if i < self.size:
-            return self.scores.certain_token(i)
+        if i < len(self.at):
+            return super().certain_token(i)
         return 0
-
-    def logprob_row(self, i: int) -> Tensor:
-        return self.scores.logprob_row(i)
-
-    def log_weights(self, i: int) -> Tensor:
-        return self.scores.log_weights(i)
-
-    def likeliest_token(self, i: int) -> int:
-        return self.scores.likeliest_token(i)
-
-    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The k likeliest tokens of a row.
-
-        Args:
-            i: Index of the row.
-            k: How many tokens.
-
-        Returns:
-            Token ids and their log-probabilities, best first.
-        """
-        return self.scores.likeliest_tokens(i, k)
-
-    def topk_rows(self, rows: Sequence[int], k: int) -> Sequence[Sequence[int]]:
-        """The k likeliest tokens of several rows.
-
-        Args:
-            rows: Indices of the rows.
-            k: How many tokens of each.
-
-        Returns:
-            Token ids of each row, best first.
-        """
-        return self.scores.topk_rows(rows, k)
-
-    def token_logprobs(self, i: int, tokens: Sequence[int]) -> tuple[float, ...]:
-        """Log-probabilities of some tokens of a row.
-
-        Args:
-            i: Index of the row.
-            tokens: Token ids.
-
-        Returns:
-            Their log-probabilities, in this order.
-        """
-        return self.scores.token_logprobs(i, tokens)
-
-    @property
-    def hidden_NH(self) -> Tensor | None:
-        return self.scores.hidden_NH
-
-    def exit_laws(self, depth: int, nodes: Sequence[int]) -> DraftScores:
-        """The law that the first layers give at some nodes.
-
-        Args:
-            depth: How many layers run.
-            nodes: Indices of the nodes.
-
-        Returns:
-            Their laws, in this order.
-        """
-        return self.scores.exit_laws(depth, nodes)
-
-    @property
-    def base(self) -> DraftScores:
-        return self.scores.base
