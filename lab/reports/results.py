@@ -10,7 +10,7 @@ and fails where README.md or docs/measurements.md states a figure that nothing h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import exp, hypot, log
 from random import Random
@@ -212,6 +212,12 @@ CONDITIONAL = Run(
     "python -m benchmarks.studies.conditional_texts --out DIR --csv lab/reports/conditional-beam.csv",
     COUNTED,
     "8b67e405",
+)
+NOISE = Run(
+    "lab/reports/noise.csv",
+    "python -m benchmarks.studies.noise --out DIR --steps 120 --rows 32 --csv lab/reports/noise.csv",
+    "any: counts, no times",
+    "569e689b",
 )
 MERGED_TOKENS = Run(
     "lab/reports/merged-tokens.csv",
@@ -589,6 +595,37 @@ def of_three_seeds(rows: Sequence[Row], name: str) -> list[str]:
     values = column(rows, name)
     assert len(values) == 3, (name, len(values))
     return [str(fmean(values)), *map(str, student_interval(values))]
+
+
+def three_seeds_row(
+    run: Run, name: Callable[[Row], str], *columns: str
+) -> Callable[[Place, Sequence[str]], Sequence[str] | None]:
+    """Rows of a file by a name, as means over three seeds with their intervals."""
+
+    def values(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+        rows = [row for row in run.rows if name(row) == cells[0]]
+        return [x for one in columns for x in of_three_seeds(rows, one)] if rows else None
+
+    return values
+
+
+def seed_differences(
+    run: Run, column_name: str, one: Mapping[str, str], other: Mapping[str, str]
+) -> list[str]:
+    """By how much one row is above another, seed by seed: the mean and its interval."""
+    first, second = (
+        {r["seed"]: float(r[column_name]) for r in run.rows if where.items() <= r.items()}
+        for where in (one, other)
+    )
+    assert len(first) == 3 and first.keys() == second.keys(), (run.file, one, other)
+    more = [first[seed] - second[seed] for seed in first]
+    return [*map(told, (fmean(more), *student_interval(more)))]
+
+
+def noise_difference(one: tuple[str, str], other: tuple[str, str]) -> list[str]:
+    """By how much more answers are right: training and way of both."""
+    first, second = ({"training": training, "way": way} for training, way in (one, other))
+    return seed_differences(NOISE, "right", first, second)
 
 
 def byte2word_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
@@ -1114,6 +1151,12 @@ TABLES = (
         for i, run in enumerate(HIDDEN_STATES.values())
     ),
     Table(
+        "lab/reports/diffusion-measured.md",
+        "| training, and how it is decoded | passes | right |",
+        NOISE,
+        three_seeds_row(NOISE, lambda row: f"{row['training']}: {row['way']}", "passes", "right"),
+    ),
+    Table(
         "lab/reports/search-measured.md",
         "| way | as wanted | nats | tokens |",
         CONDITIONAL,
@@ -1391,6 +1434,33 @@ SENTENCES = (
         "and the same likeliest token in {} of the places",
         PRESSES_LONG,
         hadamard_at_length,
+    ),
+    *(
+        Sentence(
+            "lab/reports/diffusion-measured.md", words, NOISE, partial(noise_difference, one, other)
+        )
+        for words, one, other in (
+            (
+                "one text is right {} ({} to {}) oftener than with random weights",
+                ("masked model, two steps", "one text"),
+                ("random weights, two steps", "one text"),
+            ),
+            (
+                "**The second step** brings {} ({} to {})",
+                ("masked model, two steps", "one text"),
+                ("masked model, one step", "one text"),
+            ),
+            (
+                "The likeliest of four texts brings {} ({} to {}) over one",
+                ("masked model, two steps", "of four texts"),
+                ("masked model, two steps", "one text"),
+            ),
+            (
+                "rewriting is {} ({} to {}) above all gaps in a single pass",
+                ("masked model, two steps", "one text"),
+                ("none: zoo:diffusion", "all at once"),
+            ),
+        )
     ),
     Sentence(
         "lab/reports/search-measured.md",
