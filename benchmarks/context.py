@@ -81,12 +81,13 @@ def prompts(point: ModelBundle, longest: int, count: int) -> list[tuple[int, ...
 def decoders(
     point: ModelBundle, one: Any, nodes: int
 ) -> Iterator[tuple[str, str, SpeculativeDecoder]]:
-    """Every method that the artefact serves, under each law; the prompt's states are read where a method can choose."""
+    """Every method that the artefact serves, under each law, with its whole tree fed; the prompt's states are read where a
+    method can choose."""
     for name in METHODS[one.kind]:
         for law, shaper in LAWS.items():
-            decoder, _ = registry.build(
-                name, Kit(ShapedTarget(point.lm, shaper), None, (one,)), {"nodes": str(nodes)}
-            )
+            kit = Kit(ShapedTarget(point.lm, shaper), None, (one,))
+            options = {"nodes": str(nodes), "cost_aware": "false"}
+            decoder, _ = registry.build(name, kit, options)
             assert isinstance(decoder, SpeculativeDecoder)
             yield name, law, decoder
 

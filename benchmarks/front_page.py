@@ -3,12 +3,14 @@
     python benchmarks/front_page.py many --csv lab/reports/front-page.csv      # eight prompts: at once, or one after another
     python benchmarks/front_page.py better --csv lab/reports/front-page.csv    # sums: votes beside greedy answers
     python benchmarks/front_page.py trained --csv lab/reports/front-page.csv   # the drafter that travels along, and others
+    python benchmarks/front_page.py depths --csv lab/reports/front-page.csv    # who chooses how deep a draft model drafts
+    python benchmarks/front_page.py company --csv lab/reports/company.csv      # eight and sixteen prompts at once
 
 A row's sides take turns on each task (eight prompts, one question, one prompt), in an order that rotates: a busy minute hits
-all of them. Speed is work over seconds: tokens for `many` (each side feeds the prompts again, and it counts) and `trained`
-(decoding alone), questions for `better`. It is told over another side's, all tasks together, with a 95 % interval of a
-bootstrap over tasks, and the median over tasks. Right answers are told in points over the other side's, on the same questions
-in the same draws. Rows of the file that were there are replaced.
+all of them. Speed is work over seconds: tokens for `many` (each side feeds the prompts again, and it counts), tokens of
+decoding alone for `trained`, `depths` and `company`, questions for `better`. It is told over another side's, all tasks
+together, with a 95 % interval of a bootstrap over tasks, and the median over tasks. Right answers are told in points over the
+other side's, on the same questions in the same draws. Rows of the file that were there are replaced.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from polydec.request.profile import measure_pass_profile
 
 ALONE = ", one after another"
 EIGHT = ", eight at once"
+SIXTEEN = ", sixteen at once"
 Clock = Callable[[], float]
 
 
@@ -205,7 +208,8 @@ ROWS: Mapping[str, TriedRow] = {
             side_of("plain", "plain"),
             side_of("auto", "auto"),
             side_of("eagle-3", "eagle-3"),
-            side_of("eagle-3, nodes=4", "eagle-3", options={"nodes": "4"}),
+            side_of("eagle-3, cost_aware=false", "eagle-3", options={"cost_aware": "false"}),
+            side_of("eagle-3, nodes=4", "eagle-3", options={"nodes": "4", "cost_aware": "false"}),
             side_of("draft-model", "draft-model"),
         ),
         prompts_of_workloads,
@@ -213,6 +217,30 @@ ROWS: Mapping[str, TriedRow] = {
         decoding_alone,
         ("zoo:smollm2-states",),
         bases=("plain",),
+    ),
+    "depths": TriedRow(
+        (
+            side_of("plain", "plain"),
+            side_of("draft-model", "draft-model"),
+            side_of("draft-model-bandit", "draft-model-bandit"),
+            side_of("draft-model-goodput", "draft-model-goodput"),
+            side_of("auto", "auto"),
+        ),
+        prompts_of_workloads,
+        128,
+        decoding_alone,
+        bases=("plain", "draft-model-bandit"),
+    ),
+    "company": TriedRow(
+        tuple(
+            side_of(name + together, name, at_once=count)
+            for together, count in ((EIGHT, 8), (SIXTEEN, 16))
+            for name in ("plain", "auto")
+        ),
+        prompts_of_workloads,
+        64,
+        decoding_alone,
+        bases=("plain" + EIGHT, "plain" + SIXTEEN),
     ),
 }
 
@@ -359,6 +387,9 @@ def measure_row(
     """The turns of every side, after one that warms up."""
     row = ROWS[name]
     turns = {side.label: list[Turn]() for side in row.sides}
+    if row.count is decoding_alone:
+        # Prompts are not timed, so that they are fed once for all sides that can go on from there.
+        lm.checkpoint.lm.keep = max(side.at_once for side in row.sides)
     for side in row.sides:
         take_turn(lm, row, side, tasks[0], min(16, tokens), seed, clock)
     for at, task in enumerate(tasks):

@@ -266,8 +266,9 @@ def wanted(name: str) -> str:
 def decoders(
     bench: Bench, one: Any, sizes: Sequence[int], given: Mapping[str, str]
 ) -> Iterator[tuple[str, str, int, SpeculativeDecoder]]:
-    """Every method that the artefact serves, under each law, at each size that it has an option for; given: other options, for
-    those methods that have them. Methods of the kind that it was not made for are named and passed over."""
+    """Every method that the artefact serves, under each law, at each size that it has an option for, with its whole tree fed;
+    given: other options, for those methods that have them. Methods of the kind that it was not made for are named and passed
+    over."""
     serves = [name for name in METHODS[one.kind] if fits(name, one)]
     for name in METHODS[one.kind]:
         if name not in serves:
@@ -277,7 +278,7 @@ def decoders(
         for nodes in sizes if "nodes" in known else sizes[-1:]:
             options = {
                 key: str(value)
-                for key, value in (("nodes", nodes), ("rows", 3 * nodes))
+                for key, value in (("nodes", nodes), ("rows", 3 * nodes), ("cost_aware", False))
                 if key in known
             }
             more = {key: value for key, value in given.items() if key in known}

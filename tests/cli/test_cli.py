@@ -72,6 +72,7 @@ def test_generate_json(polydec_command, model):
         "positions_fed",
         "mean_acceptance_length",
         "draft_acceptance_rate",
+        "passes_without_draft",
         "kernel",
     } <= set(answer["metrics"])
     assert answer["usage"]["completion_tokens"] == len(answer["token_ids"]) <= 12

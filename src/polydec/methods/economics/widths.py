@@ -132,7 +132,7 @@ def widths_for(
     Args:
         text: Table such as "1:16,4:8,16:0"; "": the one that pays.
         rates: rates[d][r] is how often the token of rank r is right, d + 1 levels below the root.
-        share: Passes of the target that a level of the draft costs.
+        share: Passes of the target that a draft costs.
         costs: What passes cost on this machine.
         nodes: Most nodes of a tree.
         depth: Most levels of a tree; levels below all that have rates go as the last one.
@@ -146,6 +146,6 @@ def widths_for(
     levels = (*rates, *[rates[-1]] * depth)[:depth]
 
     def draft_ms(sequences: int) -> float:
-        return depth * share * costs.request_share(1, sequences)
+        return share * costs.request_share(1, sequences)
 
     return widths_by_batch(expected_tokens(levels, nodes), costs, draft_ms)

@@ -19,6 +19,7 @@ from polydec.methods.economics.widths import (
     likeliest_paths,
     read_widths,
     widths_by_batch,
+    widths_for,
 )
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit
@@ -105,6 +106,14 @@ def test_a_table_in_words():
             read_widths(wrong)
 
 
+def test_a_draft_is_paid_once_whatever_its_depth():
+    """Its share is measured over all levels: of free rows all pay while a draft costs less than it brings."""
+    free = PassCosts((1.0, 1.0), 0.0)
+    brings = expected_tokens((*RATES, RATES[-1], RATES[-1]), 8)[-1] - 1.0
+    for share, width in ((0.9 * brings, 8), (1.1 * brings, 0)):
+        assert widths_for("", RATES, share, free, 8, 5) == ((1, width),)
+
+
 def answers(name, options, count):
     """Answers that are written at once, and the drafted tokens and passes of all of them."""
     law = ShapedTarget(toy_law(5, 4, eos=-1), GreedyRule())
@@ -124,6 +133,6 @@ def test_drafts_are_narrower_in_company_and_texts_the_same():
         texts[count], drafted[count] = answers("scylla", table, count)
         assert texts[count] == plain[:count]
     assert drafted[1] > 2 >= drafted[4] > 0 and drafted[8] == 0
-    fixed, same = answers("eagle-2", {"nodes": "12"}, 4)
+    fixed, same = answers("eagle-2", {"nodes": "12", "cost_aware": "false"}, 4)
     one_width, other = answers("scylla", {"widths": "1:12"}, 4)
     assert (fixed, same) == (one_width, other)

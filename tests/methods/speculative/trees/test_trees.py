@@ -27,6 +27,7 @@ from polydec.methods.speculative.trees.best_slot import BestSlotTree
 from polydec.methods.speculative.trees.chain import ChainTree
 from polydec.methods.speculative.trees.greedy_growth import GreedyGrowthTree
 from polydec.methods.speculative.trees.nucleus import NucleusTree
+from polydec.methods.speculative.trees.ranked import RankedTree
 from polydec.methods.speculative.trees.static import StaticTree
 from polydec.methods.speculative.trees.stochastic_beam import StochasticBeamTree
 from polydec.methods.speculative.trees.widest import WidestTree
@@ -234,6 +235,22 @@ def test_at_floor_1_every_draft_gives_a_chain(tree):
         3,
         4,
     )
+
+
+def test_a_ranked_tree_names_no_path_below_the_floor():
+    """What is left is the tree without a floor, less the paths that are too unlikely; nothing is grown below these."""
+    target, tree = toy_law(2, 6), RankedTree.of_rates(((0.5, 0.3, 0.2),) * 3, 20)
+    whole = grow(tree, target, DraftBudget(3, 20), Rng.of_choice(0))
+
+    def likely(path):
+        """A path's probability under the model."""
+        return math.prod(row(target, path[:n])[token] for n, token in enumerate(path))
+
+    for floor in (0.0, 0.1, 0.3, 0.9):
+        wanted = [path for path in paths(whole) if likely(path) >= floor]
+        cut = grow(tree, target, DraftBudget(3, 20, floor=floor), Rng.of_choice(0))
+        assert list(paths(cut)) == wanted
+    assert 0 < len(paths(grow(tree, target, DraftBudget(3, 20, floor=0.1), Rng.of_choice(0)))) < 20
 
 
 def test_a_higher_floor_gives_deeper_trees():

@@ -41,7 +41,7 @@ def make_clover(shown: TeacherContext) -> DrafterStudent:
             layer: The layer before the heads.
             vocab: The target's vocabulary.
             rates: How often the token of each rank is right, by level.
-            share: Cost of a draft level, in passes of the target.
+            share: Cost of a draft, in passes of the target.
 
         Returns:
             The drafter's weights.

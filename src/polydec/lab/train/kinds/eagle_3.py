@@ -56,7 +56,7 @@ def make_eagle3(published: bool) -> Callable[[TeacherContext], DrafterStudent]:
                 layer: The layer of the student.
                 vocab: The target's vocabulary.
                 rates: How often the token of each rank is right, by level.
-                share: Cost of a draft level, in passes of the target.
+                share: Cost of a draft, in passes of the target.
 
             Returns:
                 The drafter's weights.
@@ -122,7 +122,7 @@ def make_narrow(shown: TeacherContext) -> DrafterStudent:
             layer: The layer of the student.
             vocab: The target's vocabulary.
             rates: How often the token of each rank is right, by level.
-            share: Cost of a draft level, in passes of the target.
+            share: Cost of a draft, in passes of the target.
 
         Returns:
             The drafter's weights.

@@ -58,7 +58,7 @@ def make_heads(
                 layer: The layer before the heads, or None.
                 vocab: The target's vocabulary.
                 rates: How often the token of each rank is right, by level.
-                share: Cost of a draft level, in passes of the target.
+                share: Cost of a draft, in passes of the target.
 
             Returns:
                 The drafter's weights.
@@ -118,7 +118,7 @@ def make_medusa_published(shown: TeacherContext) -> DrafterStudent:
             layer: None: there is no layer.
             vocab: The target's vocabulary.
             rates: How often the token of each rank is right, by level.
-            share: Cost of a draft level, in passes of the target.
+            share: Cost of a draft, in passes of the target.
 
         Returns:
             The drafter's weights.

@@ -28,7 +28,6 @@ from polydec.methods.speculative.drafters._drafter_group import (
     combined_want,
     reads_prompt,
 )
-from polydec.methods.speculative.drafters.priced import PricedDrafter
 from polydec.methods.speculative.drafters.priced_tree import PricedTree, TreeYield, class_of
 from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
@@ -53,20 +52,6 @@ so unlikely ones has turned out to be worth about half (see `ChanceBelief`), and
 is looked for takes time."""
 MEMORY = 0.97
 """How much of what was learned about speed and about asking is kept from step to step."""
-
-
-def worth_its_cost(drafter: Drafter, passes: float, costs: PassCosts) -> CostAwareDrafter:
-    """A drafter that is asked, and whose nodes are fed, only where that is worth its cost.
-
-    Args:
-        drafter: The drafter.
-        passes: What a proposal costs, in passes of the target over one row.
-        costs: Measured costs of passes.
-
-    Returns:
-        The wrapped drafter.
-    """
-    return CostAwareDrafter(PricedDrafter(drafter, passes * costs.request_share(1)), None, costs)
 
 
 @dataclass(frozen=True)

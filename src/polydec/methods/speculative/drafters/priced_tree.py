@@ -42,12 +42,16 @@ class PricedTree:
         first_ms: What its first level takes, in milliseconds; at least 0, finite.
         level_ms: What each further level takes, likewise.
         right: In how many of its first tokens it is right, 0 to 1.
+        deepest: Levels of its tree, at most.
+        most: Tokens of its tree, at most.
     """
 
     drafter: Drafter
     first_ms: float
     level_ms: float
     right: float = RIGHT
+    deepest: int = DEEPEST
+    most: int = MOST
 
     def __post_init__(self) -> None:
         for name in ("first_ms", "level_ms"):
@@ -112,7 +116,10 @@ class PricedTree:
         # which costs level_ms.
         floor = max(budget.floor, min(1.0, self.level_ms / (GOES_ON * saved_ms)))
         return replace(
-            budget, depth=min(budget.depth, DEEPEST), nodes=min(budget.nodes, MOST), floor=floor
+            budget,
+            depth=min(budget.depth, self.deepest),
+            nodes=min(budget.nodes, self.most),
+            floor=floor,
         )
 
 

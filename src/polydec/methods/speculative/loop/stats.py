@@ -72,11 +72,12 @@ class DraftStats:
 
         Returns:
             ``mean_acceptance_length`` is 1 + accepted / drafts. ``draft_acceptance_rate`` is None
-            where nothing was drafted. Where a constraint or another mask was on: ``log_mass_kept``,
-            the sum over tokens of the logarithm of the probability that the model gave to allowed
-            tokens (0 or less), and ``least_log_mass_kept``, its lowest summand. Where a judge
-            accepted tokens: ``judged``, how many, and ``judged_share``, their share of the accepted
-            ones.
+            where nothing was drafted. ``passes_without_draft`` counts passes in which nothing was
+            drafted: there was nothing to propose, or it was not worth its cost. Where a constraint
+            or another mask was on: ``log_mass_kept``, the sum over tokens of the logarithm of the
+            probability that the model gave to allowed tokens (0 or less), and
+            ``least_log_mass_kept``, its lowest summand. Where a judge accepted tokens:
+            ``judged``, how many, and ``judged_share``, their share of the accepted ones.
         """
         # Nothing is expected where nothing was drafted, or where a proposer stated no chances.
         known = self.drafted and self.expected is not None
@@ -95,6 +96,7 @@ class DraftStats:
             "mean_acceptance_length": 1 + self.accepted / self.drafts if self.drafts else 1.0,
             "draft_acceptance_rate": self.accepted / self.drafted if self.drafted else None,
             "expected_tokens_per_pass": 1 + (self.expected or 0.0) / self.passes if known else None,
+            "passes_without_draft": self.passes - self.drafts,
         }
 
 

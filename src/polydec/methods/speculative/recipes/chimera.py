@@ -36,11 +36,11 @@ def build(
     *,
     nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
     prompt: PromptStates = True,
-    cost_aware: CostAware = False,
+    cost_aware: CostAware = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
-    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.eagle import EagleDrafter
+    from polydec.methods.speculative.drafters.trained_tree import cost_aware_tree
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.ranked import RankedTree
@@ -51,7 +51,7 @@ def build(
     chimera = kit.needed_artefact(ChimeraModel)
     # The tree's shape is fixed by how often each rank was right in training.
     drafter = EagleDrafter(chimera, RankedTree.of_rates(chimera.rates, nodes), prompt)
-    drafter = worth_its_cost(drafter, chimera.share, kit.costs) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, chimera, kit) if cost_aware else drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(chimera.depth, nodes)
     )

@@ -35,6 +35,9 @@ PUBLISHED = PublishedPreset(
             0.95,
             "tokens of a mass of 0.95, each a quarter as likely as the first or more; ours takes the likeliest",
         ),
+        "cost_aware": PublishedValue(
+            False, "the whole tree is verified; ours feeds what is worth its rows and levels here"
+        ),
     }
 )
 
@@ -51,11 +54,11 @@ def build(
         "take tokens of this mass, a quarter as likely as the first or more (published: 0.95); none: by width",
     ] = None,
     prompt: PromptStates = True,
-    cost_aware: CostAware = False,
+    cost_aware: CostAware = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
-    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.heads import HeadsDrafter
+    from polydec.methods.speculative.drafters.trained_tree import cost_aware_tree
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.best_first import BestFirstTree
@@ -69,7 +72,7 @@ def build(
     drafter = HeadsDrafter(
         clover, BestFirstTree(width) if nucleus is None else NucleusTree(nucleus), prompt
     )
-    drafter = worth_its_cost(drafter, clover.share, kit.costs) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, clover, kit) if cost_aware else drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(clover.depth, nodes)
     )

@@ -36,11 +36,11 @@ def build(
     nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, InRange(1, 16), "levels"] = 4,
     prompt: PromptStates = True,
-    cost_aware: CostAware = False,
+    cost_aware: CostAware = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
-    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.eagle import EagleDrafter
+    from polydec.methods.speculative.drafters.trained_tree import cost_aware_tree
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.ranked import RankedTree
@@ -52,5 +52,5 @@ def build(
     # The tree's shape is fixed by how often each rank was right in training. Candidates are
     # certain, so `match` verifies them.
     drafter = EagleDrafter(eagle, RankedTree.of_rates(eagle.rates, nodes, depth), prompt)
-    drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, eagle, kit) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

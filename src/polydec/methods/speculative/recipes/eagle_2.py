@@ -35,6 +35,9 @@ PUBLISHED = PublishedPreset(
             10, "each level expands 10 paths; on a CPU their rows cost too much"
         ),
         "nodes": PublishedValue(60, "trees of 60 nodes for one GPU"),
+        "cost_aware": PublishedValue(
+            False, "the whole tree is verified; ours feeds what is worth its rows and levels here"
+        ),
     }
 )
 
@@ -46,11 +49,11 @@ def build(
     nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, InRange(1, 16), "levels"] = 5,
     prompt: PromptStates = True,
-    cost_aware: CostAware = False,
+    cost_aware: CostAware = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
-    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.eagle import EagleDrafter
+    from polydec.methods.speculative.drafters.trained_tree import cost_aware_tree
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.best_first import BestFirstTree
@@ -62,5 +65,5 @@ def build(
     # The same layer as EAGLE; the tree follows its probabilities at each text instead of rates from
     # training.
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
-    drafter = worth_its_cost(drafter, eagle.share, kit.costs) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, eagle, kit) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

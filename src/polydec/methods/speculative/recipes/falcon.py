@@ -31,6 +31,9 @@ CARD = Card(
 PUBLISHED = PublishedPreset(
     {
         "depth": PublishedValue(8, "trees of 8 levels for one GPU"),
+        "cost_aware": PublishedValue(
+            False, "the whole tree is verified; ours feeds what is worth its rows and levels here"
+        ),
     },
     unknown="how many nodes they have could not be read: nodes stays ours",
 )
@@ -42,11 +45,11 @@ def build(
     nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
     depth: Annotated[int, InRange(1, 16), "levels"] = 4,
     prompt: PromptStates = True,
-    cost_aware: CostAware = False,
+    cost_aware: CostAware = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
-    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.falcon import FalconDrafter
+    from polydec.methods.speculative.drafters.trained_tree import cost_aware_tree
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.ranked import RankedTree
@@ -57,5 +60,5 @@ def build(
     falcon = kit.needed_artefact(FalconModel)
     # The tree's shape is fixed by how often each rank was right in training.
     drafter = FalconDrafter(falcon, RankedTree.of_rates(falcon.rates, nodes, depth), prompt)
-    drafter = worth_its_cost(drafter, falcon.share, kit.costs) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, falcon, kit) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

@@ -39,11 +39,11 @@ def build(
     *,
     nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 8,
     rows: Annotated[int, InRange(1, 256), "tokens and probes fed beside the root"] = 24,
-    cost_aware: CostAware = False,
+    cost_aware: CostAware = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
-    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.probes import ProbesDrafter
+    from polydec.methods.speculative.drafters.trained_tree import cost_aware_proposal
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.ranked import RankedTree
@@ -53,7 +53,7 @@ def build(
     # Probes of several kinds share a class: NEED.which picks those that enter at a middle layer.
     probes = kit.needed_artefact(SoftProbes, NEED.which)
     drafter = ProbesDrafter(probes, RankedTree.of_rates(probes.rates, nodes), rows)
-    drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
+    drafter = cost_aware_proposal(drafter, probes, kit.costs) if cost_aware else drafter
     # Probes stand below drafted tokens, so a draft may have twice as many levels as there are
     # probes.
     return SpeculativeDecoder(

@@ -36,6 +36,9 @@ CARD = Card(
 PUBLISHED = PublishedPreset(
     {
         "nodes": PublishedValue(63, "Medusa's tree of 63 nodes, for one GPU; 8 to 16 pay on a CPU"),
+        "cost_aware": PublishedValue(
+            False, "the whole tree is verified; ours feeds what is worth its rows and levels here"
+        ),
     }
 )
 
@@ -44,11 +47,11 @@ def build(
     kit: Kit,
     *,
     nodes: Annotated[int, InRange(1, 64), "tokens of a tree"] = 16,
-    cost_aware: CostAware = False,
+    cost_aware: CostAware = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
-    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.heads import HeadsDrafter
+    from polydec.methods.speculative.drafters.trained_tree import cost_aware_tree
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.ranked import RankedTree
@@ -58,5 +61,5 @@ def build(
     # Heads of several kinds share a class: NEED.which picks those that read drafted tokens.
     heads = kit.needed_artefact(DraftHeads, NEED.which)
     drafter = HeadsDrafter(heads, RankedTree.of_rates(heads.rates, nodes))
-    drafter = worth_its_cost(drafter, heads.share, kit.costs) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, heads, kit) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(heads.depth, nodes))

@@ -34,6 +34,9 @@ PUBLISHED = PublishedPreset(
             (4, 16, 16, 16, 16),
             "a tree of 68 nodes for one GPU; ours takes the likeliest nodes of all levels",
         ),
+        "cost_aware": PublishedValue(
+            False, "the whole tree is verified; ours feeds what is worth its rows and levels here"
+        ),
     }
 )
 
@@ -55,11 +58,11 @@ def build(
         "a tree whose levels hold so many of the likeliest paths each, such as 4,16,16,16,16 (as published), in place of the "
         "`nodes` likeliest of all",
     ] = None,
-    cost_aware: CostAware = False,
+    cost_aware: CostAware = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
-    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.longspec import LongSpecDrafter
+    from polydec.methods.speculative.drafters.trained_tree import cost_aware_tree
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.best_first import BestFirstTree
@@ -76,5 +79,5 @@ def build(
     tree = of_rates if widths is None else WidestTree(widths)
     size = (depth, nodes) if widths is None else (len(widths), sum(widths))
     drafter = LongSpecDrafter(longspec, tree)
-    drafter = worth_its_cost(drafter, longspec.share, kit.costs) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, longspec, kit) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(*size))

@@ -9,7 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
-from polydec.methods.registry.published_presets import PublishedPreset
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAware
 
 CARD = Card(
@@ -30,7 +30,13 @@ CARD = Card(
     published="3.17 tokens a pass on average; 5.22 on GSM8K and 5.35 on HumanEval with eight masks "
     "(Tulu3-8B)",
 )
-PUBLISHED = PublishedPreset()
+PUBLISHED = PublishedPreset(
+    {
+        "cost_aware": PublishedValue(
+            False, "every draft is verified; ours asks where that is worth its rows here"
+        ),
+    }
+)
 
 
 def build(
@@ -41,11 +47,11 @@ def build(
         bool, "masks behind every drafted token (false: behind the last one)"
     ] = True,
     sampler: Annotated[bool, "a guess depends on the token before it"] = True,
-    cost_aware: CostAware = False,
+    cost_aware: CostAware = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
-    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.mtp import MtpDrafter
+    from polydec.methods.speculative.drafters.trained_tree import cost_aware_proposal
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.chain import ChainTree
@@ -54,7 +60,7 @@ def build(
 
     mtp = kit.needed_artefact(MtpModel)
     drafter = MtpDrafter(mtp, ChainTree(), quadratic, sampler)
-    drafter = worth_its_cost(drafter, mtp.share, kit.costs) if cost_aware else drafter
+    drafter = cost_aware_proposal(drafter, mtp, kit.costs) if cost_aware else drafter
     # No more tokens than masks can be drafted: each mask gives one level.
     drafted = min(depth, len(mtp))
     # Rows of a pass: a block of masks after the root and every drafted token, or after the last one

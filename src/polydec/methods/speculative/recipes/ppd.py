@@ -37,6 +37,9 @@ PUBLISHED = PublishedPreset(
             "a tree for each number of levels that have guesses; ours is one, which is simpler to read",
         ),
         "hardware_aware": PublishedValue(True, "as many rows as pay here"),
+        "cost_aware": PublishedValue(
+            False, "the whole tree is verified; ours feeds what is worth its rows and levels here"
+        ),
     }
 )
 
@@ -53,12 +56,12 @@ def build(
     hardware_aware: Annotated[
         bool, "by_state with so many rows as pay by the costs measured here (as published)"
     ] = False,
-    cost_aware: CostAware = False,
+    cost_aware: CostAware = True,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.economics import state_trees
-    from polydec.methods.speculative.drafters.cost_aware import worth_its_cost
     from polydec.methods.speculative.drafters.probes import ProbesDrafter
+    from polydec.methods.speculative.drafters.trained_tree import cost_aware_proposal
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.trees.ranked import RankedTree
@@ -78,7 +81,7 @@ def build(
         rows,
         tuple((masks, RankedTree(masks.paths or ((0,),))) for masks in made),
     )
-    drafter = worth_its_cost(drafter, probes.share, kit.costs) if cost_aware else drafter
+    drafter = cost_aware_proposal(drafter, probes, kit.costs) if cost_aware else drafter
     # Probes stand below drafted tokens, so a draft may have twice as many levels as there are
     # probes.
     return SpeculativeDecoder(

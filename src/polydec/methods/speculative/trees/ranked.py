@@ -23,7 +23,8 @@ class RankedTree:
     Node (a, b, …) has the draft's token of rank b after its token of rank a, where rank 0 is the
     likeliest. One pass of the draft a level, over the nodes that have children. A greedy draft's
     own token stands first, the others by the model before shaping. Below a node where the budget's
-    go_on says stop nothing stands.
+    go_on says stop nothing stands, and no path is proposed that is less likely than the budget's
+    floor.
 
     Attributes:
         paths: Nodes as ranks of 0 to 63 from the root down; every beginning of a path is among
@@ -84,9 +85,9 @@ class RankedTree:
         """
         tree = TreeBuilder(root)
         fed = Draft.chain_draft(root)
-        # For each path that goes on, its node in the proposed tree and its node in `fed`, which
-        # holds inner nodes alone.
-        tips: dict[Path, tuple[int, int]] = {(): (0, 0)}
+        # For each path that goes on, its node in the proposed tree, its node in `fed`, which holds
+        # inner nodes alone, and its probability.
+        tips: dict[Path, tuple[int, int, float]] = {(): (0, 0, 1.0)}
         inner = {path[:-1] for path in self.paths}
         for depth in range(1, budget.depth + 1):
             level = [p for p in self.paths if len(p) == depth and p[:-1] in tips][
@@ -95,7 +96,7 @@ class RankedTree:
             if not level:
                 break
             scores = await laws.score_draft(fed, ScoreRequest(base=RowDetail.ROW))
-            below = dict[Path, tuple[int, int]]()
+            below = dict[Path, tuple[int, int, float]]()
             most = max(path[-1] for path in level) + 1
             # The likeliest tokens of each parent are listed once for all its children.
             ranks = {
@@ -104,14 +105,14 @@ class RankedTree:
             }
             for path in level:
                 token, q, graded = (*ranks[path[:-1]], *[(0, 0.0, 0.0)] * most)[path[-1]]
+                node, at, above = tips[path[:-1]]
                 # A law with fewer tokens than this rank has no such child: the list is filled up
                 # with zeros.
-                if q == 0.0:
+                if q == 0.0 or above * q < budget.floor:
                     continue
-                node, at = tips[path[:-1]]
                 new = tree.add_node(node, token, q)
                 if budget.go_on(depth, graded) and path in inner:
-                    below[path] = new, len(fed)
+                    below[path] = new, len(fed), above * q
                     fed = fed.with_node(token, at, DrawKind.CERTAIN, None)
             tips = below
         return tree.built_draft()

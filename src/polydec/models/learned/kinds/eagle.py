@@ -42,7 +42,7 @@ class EagleLayer(Protocol):
 class EagleModel:
     """fuse_H2: weight [H, 2 H] that joins a token's embedding with the state before it, each divided by its root mean square;
     vocab: the target's; rates: of levels below the root, how often the token of each rank was right on held-out text (levels
-    beyond go as the last); share: passes of the target that a level costs, as measured where it was trained. normed: states
+    beyond go as the last); share: passes of the target that a draft costs, as measured where it was trained. normed: states
     enter as the target's final norm leaves them, embeddings as they are, and what leaves the layer is such a state (the
     published form); bias_H: is added where both are joined, None: nothing."""
 
