@@ -209,7 +209,11 @@ ROWS: Mapping[str, TriedRow] = {
             side_of("auto", "auto"),
             side_of("eagle-3", "eagle-3"),
             side_of("eagle-3, cost_aware=false", "eagle-3", options={"cost_aware": "false"}),
-            side_of("eagle-3, nodes=4", "eagle-3", options={"nodes": "4", "cost_aware": "false"}),
+            side_of(
+                "eagle-3, cost_aware=false, nodes=4",
+                "eagle-3",
+                options={"nodes": "4", "cost_aware": "false"},
+            ),
             side_of("draft-model", "draft-model"),
         ),
         prompts_of_workloads,
