@@ -956,31 +956,40 @@ KINDS = (
 STEP = "| file | set | context | arithmetic | 1 | 2 | 4 | 8 | 16 | prompt of 512 | t(8) / t(1) |"
 
 
-def front_page(row: str, side: str, *columns: str, over: str = "plain") -> list[str]:
+def front_page(
+    row: str, side: str, *columns: str, over: str = "plain", run: Run = FRONT_PAGE
+) -> list[str]:
     """Figures of one side beside another, over all tasks."""
-    found = pick(FRONT_PAGE, row=row, side=side, kind="all", over=over)
+    found = pick(run, row=row, side=side, kind="all", over=over)
     return [found[column] for column in columns] if found else []
 
 
 SPEED_WITH_ENDS = ("speed", "low", "high")
 
 
-def on_a_xeon(place: Place, cells: Sequence[str]) -> list[str] | None:
-    """A trained draft's row: speed over plain with its interval, of workloads the least and the most, tokens a pass."""
-    side = cells[0].replace(" --set nodes=4", ", nodes=4")
-    kinds = [
-        float(row["speed"])
-        for row in FRONT_PAGE.rows
-        if (row["row"], row["side"]) == ("trained", side) and row["kind"] != "all"
-    ]
-    if not kinds:
-        return None
-    return [
-        *front_page("trained", side, *SPEED_WITH_ENDS),
-        told(min(kinds)),
-        told(max(kinds)),
-        *front_page("trained", side, "tokens a pass"),
-    ]
+def sides_in_turns(
+    run: Run, row: str, over: str = "plain"
+) -> Callable[[Place, Sequence[str]], list[str] | None]:
+    """The row of a side: speed over another one's with its interval, of workloads the least and the most, tokens a pass."""
+
+    def figures(place: Place, cells: Sequence[str]) -> list[str] | None:
+        side = cells[0].replace(" --set ", ", ")
+        kinds = [
+            float(found["speed"])
+            for found in run.rows
+            if (found["row"], found["side"], found["over"]) == (row, side, over)
+            and found["kind"] != "all"
+        ]
+        if not kinds:
+            return None
+        return [
+            *front_page(row, side, *SPEED_WITH_ENDS, over=over, run=run),
+            told(min(kinds)),
+            told(max(kinds)),
+            *front_page(row, side, "tokens a pass", over=over, run=run),
+        ]
+
+    return figures
 
 
 TABLES = (
@@ -1070,7 +1079,7 @@ TABLES = (
         "lab/reports/trained-measured.md",
         "| on a Xeon with AMX | over plain | of a workload: least, most | tokens a pass |",
         FRONT_PAGE,
-        on_a_xeon,
+        sides_in_turns(FRONT_PAGE, "trained"),
     ),
     Table(
         "lab/reports/trained-measured.md",
@@ -1395,7 +1404,7 @@ def travelling_speed() -> list[str]:
 
 def beside_the_xeon() -> list[str]:
     """Of the travelling drafter: Zen 5 with 16 and 4 nodes, then the Xeon with 16 and with 4."""
-    sides = ("eagle-3", "eagle-3, nodes=4")
+    sides = ("eagle-3, cost_aware=false", "eagle-3")
     return travelling_speed() + [x for side in sides for x in front_page("trained", side, "speed")]
 
 

@@ -100,6 +100,9 @@ CASES: dict[tuple[str, str], Case] = {
     ("diverse-beam", "width"): case(4, groups=2),
     ("draft-model-additive", "fall"): case(4, toy=replace(FAR, seed=3), first=2),
     ("draft-model-additive", "least"): case(3, toy=FAR, first=3),
+    ("draft-model-bandit", "window"): case(
+        1, toy=Toy(seed=2, most=48, costs=PassCosts((1.0, 1.2), 0.1)), depths=(1, 4), epsilon=0.0
+    ),
     ("draft-model-goodput", "explore"): case(
         1, toy=Toy(near=False, most=32, costs=PassCosts((1.0, 1.6, 2.2), 0.5))
     ),
