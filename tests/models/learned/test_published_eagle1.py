@@ -149,7 +149,7 @@ def test_drafts_are_those_of_the_published_arithmetic(tmp_path, lm, head, layout
         if type(event).__name__ == "ProposedEvent":
             drafts.append(event.token)
 
-    options = {"width": 1, "nodes": 4, "depth": 4}
+    options = {"width": 1, "nodes": 4, "depth": 4, "cost_aware": False}
     polydec.generate(given, text, method="eagle-2", options=options, max_tokens=6, on=on)
     assert list(drafts[0][1:]) == want
     assert isinstance(given.find_artefact(EagleModel), EagleModel)

@@ -164,7 +164,11 @@ def test_a_draft_is_the_tree_of_its_state(record_counts):
 
 def test_the_options_of_ppd():
     probes = SoftProbes(torch.zeros(3, 4), None, (0, 0, 0), toy_law(1).vocab, RATES)
-    make = lambda **o: build("ppd", toy_law(1), None, o, artefacts=(probes,))[0].drafter  # noqa: E731
+
+    def make(**options):
+        options = {"cost_aware": False, **options}
+        return build("ppd", toy_law(1), None, options, artefacts=(probes,))[0].drafter
+
     assert make().by_state == ()
     assert [t for t, _ in make(by_state=True).by_state] == list(
         state_trees.best_state_trees(RATES, 24)
