@@ -117,6 +117,7 @@ def test_the_command_says_what_differs_and_why(polydec_command):
     assert [(r["option"], r["ours"], r["published"]) for r in found["settings"]] == [
         ("width", 4, 10),
         ("nodes", 16, 60),
+        ("cost_aware", True, False),
     ]
     said = {
         name: polydec_command("methods", "--published", name)[1] for name in ("cntp", "stoc-tot")
