@@ -1403,8 +1403,8 @@ def travelling_speed() -> list[str]:
 
 
 def beside_the_xeon() -> list[str]:
-    """Of the travelling drafter: Zen 5 with 16 and 4 nodes, then the Xeon with 16 and with 4."""
-    sides = ("eagle-3, cost_aware=false", "eagle-3")
+    """Of the travelling drafter, its whole tree fed: Zen 5 with 16 and 4 nodes, then the Xeon with 16 and with 4."""
+    sides = ("eagle-3, cost_aware=false", "eagle-3, cost_aware=false, nodes=4")
     return travelling_speed() + [x for side in sides for x in front_page("trained", side, "speed")]
 
 
@@ -1517,12 +1517,17 @@ SENTENCES = (
     ),
     Sentence(
         "docs/training.md",
-        "{} ({} to {}) by its trees of 4 nodes, {} ({} to {}) by those of 16, which are the default, and {} ({} to {}) by "
+        "{} ({} to {}) by its trees of 4 nodes, {} ({} to {}) by those of 16, and {} ({} to {}) by "
         "a chain of `zoo:smollm2-draft`, where `auto` is at {} ({} to {})",
         FRONT_PAGE,
         lambda: [
             figure
-            for side in ("eagle-3, nodes=4", "eagle-3", "draft-model", "auto")
+            for side in (
+                "eagle-3, cost_aware=false, nodes=4",
+                "eagle-3, cost_aware=false",
+                "draft-model",
+                "auto",
+            )
             for figure in front_page("trained", side, *SPEED_WITH_ENDS)
         ],
     ),
