@@ -9,7 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
-from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.recipes._options import CostAware
 
 CARD = Card(
@@ -30,13 +30,7 @@ CARD = Card(
     published="3.17 tokens a pass on average; 5.22 on GSM8K and 5.35 on HumanEval with eight masks "
     "(Tulu3-8B)",
 )
-PUBLISHED = PublishedPreset(
-    {
-        "cost_aware": PublishedValue(
-            False, "every draft is verified; ours asks where that is worth its rows here"
-        ),
-    }
-)
+PUBLISHED = PublishedPreset()
 
 
 def build(
@@ -47,7 +41,7 @@ def build(
         bool, "masks behind every drafted token (false: behind the last one)"
     ] = True,
     sampler: Annotated[bool, "a guess depends on the token before it"] = True,
-    cost_aware: CostAware = True,
+    cost_aware: CostAware = False,
 ) -> Decoder:
     # Imported here, so that reading the card loads nothing that computes.
     from polydec.methods.speculative.drafters.mtp import MtpDrafter
@@ -60,6 +54,8 @@ def build(
 
     mtp = kit.needed_artefact(MtpModel)
     drafter = MtpDrafter(mtp, ChainTree(), quadratic, sampler)
+    # Off by default: its tokens are drawn, so a seed's text hangs on what was drafted, and what pays
+    # hangs on who shares the pass.
     drafter = cost_aware_proposal(drafter, mtp, kit.costs) if cost_aware else drafter
     # No more tokens than masks can be drafted: each mask gives one level.
     drafted = min(depth, len(mtp))
