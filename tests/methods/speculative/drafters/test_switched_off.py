@@ -60,10 +60,10 @@ def trained_tree(target, wrong):
     """What eagle-3 and its kin are by default."""
     trained = SimpleNamespace(rates=((0.6,), (0.5,)), share=0.2)
     own = ModelDrafter(ShapedTarget(wrong, GreedyRule()), BestFirstTree(2))
-    kit = SimpleNamespace(costs=COSTS)
+    law = ShapedTarget(target, GreedyRule())
     return SpeculativeDecoder(
-        ShapedTarget(target, GreedyRule()),
-        cost_aware_tree(own, trained, kit),
+        law,
+        cost_aware_tree(own, trained, Kit(law), COSTS),
         MatchVerifier(),
         FixedPolicy(5, 16),
     )

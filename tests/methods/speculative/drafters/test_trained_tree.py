@@ -63,7 +63,7 @@ def test_cheap_rows_make_wide_trees_and_dear_ones_narrow_trees(grower):
     nodes = []
     for costs in RECORDED.values():
         own = ModelDrafter(ShapedTarget(near, GreedyRule()), grower)
-        done = written(cost_aware_tree(own, TRAINED, kit_of(costs)), target)
+        done = written(cost_aware_tree(own, TRAINED, kit_of(costs), costs), target)
         assert done.token_ids == plain.token_ids
         nodes.append(done.stats.drafted / done.stats.passes)
     free, gpu, amx, dear, dearest = nodes
@@ -110,11 +110,12 @@ def test_levels_cost_what_was_measured_here_or_what_a_draft_took_in_training():
     assert (eagle.kind, longspec.kind) == ("eagle", "longspec")
     costs = PassCosts((2.0, 2.5), tree_ms=(0.7, 0.3))
     kit = kit_of(costs, eagle, longspec)
-    measured = cost_aware_tree(NothingDrafter(), eagle, kit).tree
+    measured = cost_aware_tree(NothingDrafter(), eagle, kit, costs).tree
     assert (measured.first_ms, measured.level_ms) == (0.7, 0.3)
-    told = cost_aware_tree(NothingDrafter(), TRAINED, kit).tree
+    told = cost_aware_tree(NothingDrafter(), TRAINED, kit, costs).tree
     assert told.first_ms == told.level_ms == pytest.approx(0.02 * 2.0 / 2)
-    unknown = cost_aware_tree(NothingDrafter(), eagle, kit_of(PassCosts((2.0, 2.5)), eagle)).tree
+    unmeasured = PassCosts((2.0, 2.5))
+    unknown = cost_aware_tree(NothingDrafter(), eagle, kit, unmeasured).tree
     assert unknown.first_ms == eagle.share * 2.0 / len(eagle.rates)
     assert cost_aware_proposal(NothingDrafter(), TRAINED, costs).free == PricedDrafter(
         NothingDrafter(), 0.04

@@ -56,13 +56,6 @@ class ArtefactFinder(Protocol):
     def find_artefact(self, kind: type[Any], /) -> Any: ...
 
 
-class MeasuredFinder(ArtefactFinder, Protocol):
-    """The same, with what passes cost on this machine."""
-
-    @property
-    def costs(self) -> PassCosts: ...
-
-
 def find_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, float] | None:
     """Find a drafter that was trained on the target's states.
 
@@ -85,7 +78,7 @@ def find_tree_drafter(kit: ArtefactFinder, tree: TreeGrower) -> tuple[Drafter, f
 
 
 def cost_aware_tree(
-    drafter: Drafter, trained: StateDrafterModel, kit: MeasuredFinder
+    drafter: Drafter, trained: StateDrafterModel, kit: ArtefactFinder, costs: PassCosts
 ) -> CostAwareDrafter:
     """A trained drafter whose tree is grown and fed as far as that is worth its cost.
 
@@ -95,12 +88,12 @@ def cost_aware_tree(
     Args:
         drafter: Grows a tree of certain tokens, and honours a budget's floor.
         trained: What was trained.
-        kit: The model, and what passes cost.
+        kit: The target, and what was trained for it.
+        costs: What passes cost on this machine.
 
     Returns:
         The wrapped drafter: it drafts nothing where nothing pays.
     """
-    costs = kit.costs
     if costs.tree_ms is not None and _measured_artefact(kit) is trained:
         first_ms, level_ms = costs.tree_ms
     else:

@@ -51,7 +51,7 @@ def build(
     chimera = kit.needed_artefact(ChimeraModel)
     # The tree's shape is fixed by how often each rank was right in training.
     drafter = EagleDrafter(chimera, RankedTree.of_rates(chimera.rates, nodes), prompt)
-    drafter = cost_aware_tree(drafter, chimera, kit) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, chimera, kit, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(chimera.depth, nodes)
     )

@@ -72,7 +72,7 @@ def build(
     drafter = HeadsDrafter(
         clover, BestFirstTree(width) if nucleus is None else NucleusTree(nucleus), prompt
     )
-    drafter = cost_aware_tree(drafter, clover, kit) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, clover, kit, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(
         kit.target, drafter, MatchVerifier(), FixedPolicy(clover.depth, nodes)
     )

@@ -52,5 +52,5 @@ def build(
     # The tree's shape is fixed by how often each rank was right in training. Candidates are
     # certain, so `match` verifies them.
     drafter = EagleDrafter(eagle, RankedTree.of_rates(eagle.rates, nodes, depth), prompt)
-    drafter = cost_aware_tree(drafter, eagle, kit) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, eagle, kit, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

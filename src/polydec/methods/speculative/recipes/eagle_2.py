@@ -65,5 +65,5 @@ def build(
     # The same layer as EAGLE; the tree follows its probabilities at each text instead of rates from
     # training.
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
-    drafter = cost_aware_tree(drafter, eagle, kit) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, eagle, kit, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

@@ -64,5 +64,5 @@ def build(
     eagle = kit.needed_artefact(Eagle3Model)
     # The weights say which depths of the target they read; all else is as in EAGLE-2.
     drafter = EagleDrafter(eagle, BestFirstTree(width), prompt)
-    drafter = cost_aware_tree(drafter, eagle, kit) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, eagle, kit, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

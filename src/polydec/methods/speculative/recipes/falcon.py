@@ -60,5 +60,5 @@ def build(
     falcon = kit.needed_artefact(FalconModel)
     # The tree's shape is fixed by how often each rank was right in training.
     drafter = FalconDrafter(falcon, RankedTree.of_rates(falcon.rates, nodes, depth), prompt)
-    drafter = cost_aware_tree(drafter, falcon, kit) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, falcon, kit, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(depth, nodes))

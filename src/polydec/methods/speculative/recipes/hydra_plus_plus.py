@@ -61,5 +61,5 @@ def build(
     # Heads of several kinds share a class: NEED.which picks those after a layer.
     heads = kit.needed_artefact(DraftHeads, NEED.which)
     drafter = HeadsDrafter(heads, RankedTree.of_rates(heads.rates, nodes))
-    drafter = cost_aware_tree(drafter, heads, kit) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, heads, kit, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(heads.depth, nodes))

@@ -79,5 +79,5 @@ def build(
     tree = of_rates if widths is None else WidestTree(widths)
     size = (depth, nodes) if widths is None else (len(widths), sum(widths))
     drafter = LongSpecDrafter(longspec, tree)
-    drafter = cost_aware_tree(drafter, longspec, kit) if cost_aware else drafter
+    drafter = cost_aware_tree(drafter, longspec, kit, kit.costs) if cost_aware else drafter
     return SpeculativeDecoder(kit.target, drafter, MatchVerifier(), FixedPolicy(*size))
