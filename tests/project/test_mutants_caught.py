@@ -13,7 +13,10 @@ from project_paths import PROJECT_ROOT
 
 ROOT = PROJECT_ROOT
 PACKAGE = ROOT / "src" / "polydec"
-MORE = ("mutants_more", "mutants_reuse", "mutants_context", "mutants_systems", "mutants_served")
+MORE = (
+    *("mutants_more", "mutants_reuse", "mutants_context", "mutants_systems", "mutants_served"),
+    "mutants_pictures",
+)
 """Tables beside the first one."""
 
 

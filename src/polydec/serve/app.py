@@ -36,6 +36,7 @@ from polydec.serve.embeddings import read_embedding_request as read_embeddings
 from polydec.serve.endpoints import ENDPOINTS, EndpointAnswer, ServerEndpoint
 from polydec.serve.errors import RefusalError, refusal_from_error
 from polydec.serve.gate import count_answers
+from polydec.serve.images import IMAGES
 from polydec.serve.memory import giving_back
 from polydec.serve.metrics import ServerMetrics
 from polydec.serve.models import ServedModels
@@ -256,6 +257,14 @@ def create_app(
     )
     async def responses(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/responses"])
+
+    @app.post(
+        IMAGES,
+        summary="pictures of a class, of a model that draws",
+        openapi_extra=described(IMAGES),
+    )
+    async def images(request: Request) -> Response:
+        return await complete(request, ENDPOINTS[IMAGES])
 
     @app.get("/v1/responses/{name}", summary="a response that was stored")
     async def stored_response(request: Request, name: str) -> Response:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from option_values import other_values
+from picture_models import save_pictures
 from polydec.base.errors import RequestError
 from polydec.base.options import dataclass_options
 from polydec.lab.commands.training import training_commands
@@ -82,6 +83,15 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "insertion": {**TASKS, "context": 48},
     "lexical-units": {**TUNED, "ahead": 1},
     "lm": {"data": "prose", "steps": 2, "shape": TINY},
+    "pictures": {
+        "images": "pictures",
+        "side": 4,
+        "patch": 2,
+        "steps": 2,
+        "rows": 2,
+        "width": 32,
+        "layers": 1,
+    },
     "reasoner": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
     "recurrence": {
         "target": "zoo:tiny-draft",
@@ -167,6 +177,7 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("lm", "stages"): ((True,), {"objective": "tokenunify", "mixture": (0.5, 0.5, 0.0)}),
     ("lm", "superlinear"): ((1, 3), {}),
     ("lm", "train_mb"): (((0.004, 8.0, 6.0),), {}),
+    ("pictures", "drop"): ((1.0,), {}),
     ("reasoner", "kinds"): ((("make",),), {}),
     ("seq2seq", "longest"): ((4, 5, 6, 7, 9, 10), {}),
     ("seq2seq", "tokens"): ((640,), {}),
@@ -232,6 +243,8 @@ ELSEWHERE = {
     ("context", "rewriting"): "its kind trains a model first: test_arc_encoder.py",
     ("context", "decoders"): "its kind trains a model first: test_arc_encoder.py",
     ("context", "shared"): "its kind trains a model first: test_arc_encoder.py",
+    ("pictures", "images"): "pictures of one's own: test_train_pictures.py",
+    ("pictures", "classes"): "what classes are called: test_train_pictures.py",
     ("deer", "temperature"): "read where the target writes the text: test_train_target.py",
     ("diffusion", "long"): "rows of tasks that go on take seconds: test_train_diffusion.py",
     **{
@@ -294,7 +307,9 @@ def files(tmp_path_factory):
             str(folder / "repairer"), **{**SMALL["seq2seq"], "data": str(folder / "pairs.jsonl")}
         )
     )
+    save_pictures(folder / "pictures.npz")
     names = {
+        "pictures": "pictures.npz",
         "samples": "text.jsonl",
         "few": "few/text.jsonl",
         "prose": "own.txt",
