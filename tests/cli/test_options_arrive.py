@@ -26,7 +26,6 @@ NEEDS = [
     kit.SecondPromptNeed,
     kit.OwnPromptNeed,
     kit.BlockCausalNeed,
-    kit.ImageNeed,
     kit.ArtefactNeed,
 ]
 ROLES = {

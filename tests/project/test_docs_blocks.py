@@ -20,6 +20,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import polydec
@@ -105,6 +106,7 @@ SMALL = {
     "train probe --recipe router": "--steps 2 --each 8",
     "train probe --recipe text-router": "--steps 2 --each 16",
     "train context": "--steps 4 --rows 2 --width 32",
+    "train pictures": "--steps 2 --rows 2 --side 7 --width 32 --layers 1",
 }
 """What a command is given in addition, so that it ends soon: the last value of an option counts."""
 
@@ -146,8 +148,10 @@ SKIPPED = {
 }
 """Commands that do not run here, and why."""
 
+DIGITS = "zero,one,two,three,four,five,six,seven,eight,nine"
 FIRST = {
     "--model ar ": "polydec train diffusion --out ar --start zoo:diffusion --causal",
+    "--model out/digits ": f"polydec train pictures --images digits.npz --out out/digits --classes {DIGITS}",
 }
 """What a command reads that another block of its page makes, by what stands in it, and the command that makes it."""
 
@@ -196,6 +200,8 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setattr(lm, "PRESETS", small)
     for name, content in FILES.items():
         (here / name).write_text(content)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 28, 28), np.uint8)
+    np.savez(here / "digits.npz", images=pixels, labels=np.arange(40) % 10)
 
 
 class Shell:

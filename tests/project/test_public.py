@@ -18,7 +18,6 @@ NAMES = {
     "Engine",
     "Exactness",
     "FileError",
-    "Image",
     "JsonSchema",
     "LoadedModel",
     "LarkGrammar",

@@ -216,7 +216,6 @@ def test_recipes(key):
     assert card.kind in {
         "draft-and-verify",
         "routing",
-        "reading",
         "unmasking",
         "insertion",
         "sampler",

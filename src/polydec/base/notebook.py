@@ -38,6 +38,12 @@ def pieces_html(pieces: Iterable[NotebookPiece]) -> str:
     return f'<div style="white-space:pre-wrap">{"".join(spans)}</div>'
 
 
+def picture_html(png: str) -> str:
+    """A picture, enlarged without blur. png: its file in base64."""
+    style = "image-rendering:pixelated;min-width:8em"
+    return f'<img style="{style}" src="data:image/png;base64,{png}">'
+
+
 def answers_html(texts: Sequence[str], facts: Sequence[str], legend: bool) -> str:
     """Write some answers as HTML, with a line of facts below them.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.text import Text as Styled
 from polydec import api
 from polydec.base.edge import error_sentence, escape_control_characters, whole_text
 from polydec.base.errors import RequestError, UnwritableError
-from polydec.base.files import NamedText
+from polydec.base.files import NamedText, require_writable_file
 from polydec.base.interrupts import SigtermInterrupt
 from polydec.cli import prompts
 from polydec.cli.declared_flags import expand_flag_parameters
@@ -52,6 +52,13 @@ def generate(
         ),
     ] = None,
     shots: Annotated[int | None, typer.Option(help=f"how many of them (default: {SHOTS})")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="write the picture to this file (.png), of a model of pictures; several answers "
+            "are numbered, NAME-1.png and so on"
+        ),
+    ] = None,
     steered: SteeringFlags = SteeringFlags(),  # noqa: B008
 ) -> None:
     """Decode one prompt. Text streams to standard output; accepted drafts are green on a terminal.\f
@@ -63,6 +70,7 @@ def generate(
         system: Message of the system before the prompt. Default None: there is none.
         exemplars: JSON lines of solved problems to show before the prompt. Default None.
         shots: How many of them are shown. Default None: `SHOTS`.
+        out: File of the picture. Default None: it is shown in characters.
         steered: How the model's law is bent. Default: not at all.
     """
     sourced = flags.written_from is not None
@@ -80,6 +88,8 @@ def generate(
         )
     if system is not None:
         check_system_message(system, raw=flags.raw, sourced=sourced)
+    if out is not None:
+        check_picture_file(out)
     flags.check_names()
     # Names are checked before the model is loaded, which may take long.
     steering = steered.steering_fields()
@@ -98,6 +108,11 @@ def generate(
             SHOTS if shots is None else shots,
             max_tokens=flags.max_tokens,
             raw=flags.raw,
+        )
+    view = lm.checkpoint.view
+    if out is not None and view is None:
+        raise RequestError(
+            f"out is {str(out)!r}: {lm.name} writes text, and only a model of pictures has something to draw"
         )
     # After the checks, as they import torch.
     from polydec.request.gap_marks import find_gap_marks
@@ -133,16 +148,55 @@ def generate(
         if flags.trace is not None:
             sink = files.enter_context(open_trace_file(flags.trace))
         # Passes are known only when the answer has ended: their events come last.
-        interrupted = stream_to_terminal(engine, ticket, quiet=flags.json_)
+        # A picture is shown when it is complete.
+        interrupted = stream_to_terminal(engine, ticket, quiet=flags.json_ or view is not None)
         for each in pass_events(lm, passes or ()):
             on_event(each)
     answer = ticket.completion()
+    if out is not None:
+        write_pictures(answer, out, sys.stderr if flags.json_ else sys.stdout)
     if flags.json_:
         print(json.dumps(answer.to_json()))
     else:
+        if view is not None and out is None:
+            print_pictures(answer)
         print_completion_figures(answer)
     if interrupted:
         raise typer.Exit(130)
+
+
+def check_picture_file(out: Path) -> None:
+    """Raise RequestError for a file that no picture can be written to."""
+    if out.suffix.lower() != ".png":
+        raise RequestError(
+            f"out is {str(out)!r}: pictures are written as PNG, so let it end in .png"
+        )
+    require_writable_file("out", out)
+
+
+def write_pictures(answer: api.Completion, out: Path, told: TextIO) -> None:
+    """Write the pictures of an answer, and say where they are.
+
+    Args:
+        answer: The answer.
+        out: The file; of several pictures each gets a number behind its name.
+        told: Where the names of the files are written.
+
+    Raises:
+        UnwritableError: A file cannot be written.
+    """
+    pictures = [choice.picture for choice in answer.choices if choice.picture is not None]
+    for at, picture in enumerate(pictures, 1):
+        path = out if len(pictures) == 1 else out.with_name(f"{out.stem}-{at}{out.suffix}")
+        picture.save_png(path)
+        print(path, file=told, flush=True)
+
+
+def print_pictures(answer: api.Completion) -> None:
+    """Show the pictures of an answer in characters, one below the other."""
+    for choice in answer.choices:
+        if choice.picture is not None:
+            print(f"{choice.picture.terminal_text}\n", flush=True)
 
 
 def read_prompt_text(prompt: str | None, file: Path | None) -> str:

@@ -17,12 +17,13 @@ from polydec.core.prompt_logprobs import PromptLogprobs
 from polydec.core.request import Request
 from polydec.laws.shapers.sampling import build_guard
 from polydec.methods.economics.costs import PassCosts
-from polydec.methods.registry import press, registry
+from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit, ModelArtefact
 from polydec.models.sessions.reuse import AGAIN
 from polydec.models.text import prompt_ending
 from polydec.models.text.message_forms import joined_text
+from polydec.models.text.picture_view import PictureView
 from polydec.request.answer_functions import answer_functions, check_functions
 from polydec.request.answer_language import answer_language, constraint_of_request
 from polydec.request.families import request_family
@@ -99,6 +100,8 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
     if ask.echo and ask.logprobs is not None:
         listed = max(ask.logprobs, ask.prompt_logprobs or 0)
         ask = replace(ask, prompt_logprobs=listed)
+    if model.checkpoint.view is not None:
+        ask = _picture_request(model.checkpoint.view, ask)
     # Over bytes the vocabulary is another one, so ids below are compared with that of the view.
     view = model.in_units(ask.units, ask.covers)
     # The family is the model's own: a view over bytes hides an encoder.
@@ -288,8 +291,7 @@ def choose_method(
         context=model.checkpoint.lm.context,
         read=read,
         later=laws.draft,
-        source=bent.encoded.source_tokens,
-        strip=bent.encoded.source_strip,
+        source=bent.encoded.source,
         # Behind an edit part of the prompt is never fed, so states of it are not there.
         whole_prompt=reuse is None or not reuse.edited,
     )
@@ -307,6 +309,24 @@ def choose_method(
     return RequestPlan(
         bent.encoded, request, decoder, bent.ending, bent.thinking, reuse, tuple(read)
     )
+
+
+def _picture_request(view: PictureView, ask: Ask) -> Ask:
+    """A request for a picture: guidance without a second prompt reads the one that names no class.
+    Raises RequestError for a prompt that no picture is of, or a field that only texts have."""
+    if ask.units != "tokens":
+        raise RequestError(
+            f"units is {ask.units}: the tokens of a picture have no bytes, so leave it out"
+        )
+    view.check_class(ask.prompt)
+    if ask.negative_prompt:
+        view.check_class(ask.negative_prompt, "negative_prompt")
+        return ask
+    # Asked for, by its name or by a second prompt that asks nothing.
+    steered = ask.steer or ("cfg" if ask.negative_prompt is not None else None)
+    if steered is None or view.dropped is None or not steer.reads_second_prompt(steered):
+        return ask
+    return replace(ask, negative_prompt=view.dropped)
 
 
 def _check_press(ask: Ask) -> PressSettings | None:
@@ -428,7 +448,7 @@ def _check_method_and_law(bent: BentRequest, what: str, instead: str) -> None:
     something else makes of it: `what`, and what to do instead. What the model lacks anyway is said
     as it is without that."""
     card = bent.encoded.checked.card
-    kit = replace(bent.encoded.model.recipe_kit(), strip=bent.encoded.source_strip)
+    kit = bent.encoded.model.recipe_kit()
     # Checked on the bare model first: then what fails below is the fault of the bent law.
     registry.check_method_needs(card, kit)
     try:

@@ -24,6 +24,7 @@ from polydec.core.transcript import Transcript
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.methods.economics.costs import PassCosts
 from polydec.models.sessions.reuse import cache_owner
+from polydec.models.text.picture_view import DrawnPicture
 from polydec.models.text.token_texts import token_text
 from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
 from polydec.request.batching import BatchingMode
@@ -55,7 +56,8 @@ class Choice:
     "stop_when" where that function ended it, or "abort"; logprobs: of each token where the request
     asks for them, else None; score: what a search ranked it by, or its mean log-probability where
     it is one of the best of several, None where nothing was ranked; reasoning: what was thought before it, None
-    where nothing was, or is parted from the text; tools: names of the tools that it might call.
+    where nothing was, or is parted from the text; tools: names of the tools that it might call;
+    picture: what its tokens draw, of a model of pictures, else None.
     """
 
     text: str
@@ -65,6 +67,7 @@ class Choice:
     score: float | None = None
     reasoning: str | None = None
     tools: frozenset[str] = field(default=frozenset(), repr=False)
+    picture: DrawnPicture | None = field(default=None, compare=False)
 
     @cached_property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -127,6 +130,10 @@ class Completion:
         return f"Completion({begun!r}, {', '.join(self._facts())})"
 
     def _repr_html_(self) -> str:
+        pictures = [c.picture for c in self.choices if c.picture is not None]
+        if pictures:
+            shown = [notebook.picture_html(p.base64_text) for p in pictures]
+            return notebook.answers_html(shown, self._facts(), False)
         texts = [
             notebook.pieces_html(p for p in self.pieces if p.choice == at)
             for at in range(len(self.choices))
@@ -169,6 +176,11 @@ class Completion:
     def finish_reason(self) -> str:
         return self.choices[0].finish_reason
 
+    @property
+    def picture(self) -> DrawnPicture | None:
+        """The first answer as a picture; None: the model writes text."""
+        return self.choices[0].picture
+
     def to_json(self) -> dict[str, Any]:
         """The object of `polydec generate --json`."""
         out: dict[str, Any] = {
@@ -177,6 +189,7 @@ class Completion:
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
             **_calls_json(self.choices[0]),
+            **_picture_json(self.choices[0]),
             "usage": self.usage,
             "method": self.method,
             "metrics": self.metrics,
@@ -199,6 +212,12 @@ def _calls_json(c: Choice) -> dict[str, Any]:
     return {"tool_calls": [vars(call) for call in c.tool_calls]}
 
 
+def _picture_json(c: Choice) -> dict[str, Any]:
+    if c.picture is None:
+        return {}
+    return {"b64_json": c.picture.base64_text}
+
+
 def _choice_json(c: Choice) -> dict[str, Any]:
     out: dict[str, Any] = {
         "text": c.text,
@@ -206,6 +225,7 @@ def _choice_json(c: Choice) -> dict[str, Any]:
         "token_ids": list(c.token_ids),
         "finish_reason": c.finish_reason,
         **_calls_json(c),
+        **_picture_json(c),
         "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs],
     }
     if c.score is None:
@@ -407,6 +427,9 @@ class Ticket:
             choice = replace(choice, text=said, reasoning=thought)
         if ask.echo:
             choice = replace(choice, text=self._echo + choice.text)
+        view = self.plan.encoded.model.checkpoint.view
+        if view is not None:
+            choice = replace(choice, picture=view.draw_tokens(choice.token_ids))
         return choice
 
     @cached_property

@@ -3,6 +3,7 @@ how its laws are bent."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -22,15 +23,13 @@ from polydec.methods.registry.family import (
     family_of,
 )
 from polydec.methods.registry.kit import ANY_DRAFT
-from polydec.models.formats.images import read_pixel_strip
 from polydec.models.sessions.checkpoint import (
     DeferredBundle,
     ModelBundle,
     resolve_deferred_bundle,
 )
-from polydec.models.sessions.encoder_decoder import EncoderDecoderModel, SourceContent
+from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.request.gap_marks import GapMarks, find_gap_marks
-from polydec.request.image_sources import refuse_images, the_image_of
 from polydec.request.room import count_context_tokens
 from polydec.request.stages import (
     BentRequest,
@@ -111,10 +110,6 @@ class EncoderDecoderFamily:
             raise RequestError(
                 "prompt holds vectors: an encoder-decoder model reads ids only, in its source and in its prompt"
             )
-        if checked.model.checkpoint.lm.strip is None:
-            refuse_images(checked.ask, checked.model.name)
-        else:
-            the_image_of(checked.ask, checked.model.name)
 
     def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
         """Encode the source, and bind the model and its draft to it.
@@ -131,13 +126,9 @@ class EncoderDecoderFamily:
         """
         model = checked.model
         salt = checked.ask.cache_salt
-        point = model.checkpoint
-        strip = point.lm.strip
-        if strip is None:
-            source: SourceContent = model.encoder.encode_source(checked.ask, room)
-        else:
-            source = read_pixel_strip(the_image_of(checked.ask, model.name), strip)
+        source = model.encoder.encode_source(checked.ask, room)
         begins = model.encoder.encode_answer_beginning(checked.ask)
+        point = model.checkpoint
         # The law behind a source is an ordinary law of the next token; methods need not know of
         # sources.
         behind = replace(
@@ -269,8 +260,7 @@ _BY_KIND: dict[DecodingFamily, RequestFamily] = {
 
 
 def _check_no_source(checked: CheckedRequest) -> None:
-    """Raise RequestError where a request has a source, which only an encoder reads, or an image."""
-    refuse_images(checked.ask, checked.model.name)
+    """Raise RequestError where a request has a source, which only an encoder reads."""
     if checked.ask.source is not None:
         raise RequestError(
             f"source is given: {checked.model.name} reads nothing beside its prompt (an encoder-decoder model does), "
@@ -374,7 +364,7 @@ def _check_no_state(sampling: Sampling, who: str) -> None:
         )
 
 
-def _behind_source(point: ModelBundle, source: SourceContent, cache_salt: str) -> ModelBundle:
+def _behind_source(point: ModelBundle, source: Sequence[int], cache_salt: str) -> ModelBundle:
     """A draft that reads the source as well, where it can."""
     # A plain draft still guesses from the answer's own tokens.
     if not isinstance(point.lm, EncoderDecoderModel):

@@ -65,6 +65,13 @@ def answer_length(encoded: EncodedRequest) -> int:
         ids = max(ids, encoded.vectors.instead, key=len)
     most, why = answer_token_room(encoded, ids)
     asked = len(encoded.infill) or encoded.ask.max_tokens
+    view = encoded.model.checkpoint.view
+    if view is not None and (asked or 0) > view.token_count:
+        raise RequestError(
+            f"max_tokens is {asked}: a picture of {encoded.model.name} has {view.token_count} tokens, so leave it out"
+        )
+    if asked is None and view is not None:
+        return view.token_count
     if asked is None:
         return min(LENGTH, most)
     marks = encoded.gap_marks

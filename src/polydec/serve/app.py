@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from importlib.resources import files
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -22,7 +21,7 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
 from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
 from polydec.methods.registry import registry, steer
-from polydec.methods.registry.kit import IMAGE, OWN_PROMPT, SECOND_PROMPT
+from polydec.methods.registry.kit import OWN_PROMPT, SECOND_PROMPT
 from polydec.models.text import prompt_ending
 from polydec.request.embedding import embedding_vectors
 from polydec.serve.answering import WRITERS, json_response, respond_to_request, unless_left
@@ -37,6 +36,7 @@ from polydec.serve.embeddings import read_embedding_request as read_embeddings
 from polydec.serve.endpoints import ENDPOINTS, EndpointAnswer, ServerEndpoint
 from polydec.serve.errors import RefusalError, refusal_from_error
 from polydec.serve.gate import count_answers
+from polydec.serve.images import IMAGES
 from polydec.serve.memory import giving_back
 from polydec.serve.metrics import ServerMetrics
 from polydec.serve.models import ServedModels
@@ -257,6 +257,14 @@ def create_app(
     )
     async def responses(request: Request) -> Response:
         return await complete(request, ENDPOINTS["/v1/responses"])
+
+    @app.post(
+        IMAGES,
+        summary="pictures of a class, of a model that draws",
+        openapi_extra=described(IMAGES),
+    )
+    async def images(request: Request) -> Response:
+        return await complete(request, ENDPOINTS[IMAGES])
 
     @app.get("/v1/responses/{name}", summary="a response that was stored")
     async def stored_response(request: Request, name: str) -> Response:
@@ -495,10 +503,7 @@ def _described(name: str, kit: Any) -> dict[str, Any]:
     """A method: its card, the JSON schema of its options, and why this model cannot be decoded by it (none: it can)."""
     about = registry.describe_method(name)
     try:
-        card = registry.get_recipe_module(name).CARD
-        # An image belongs to a request, not to the model.
-        needs = tuple(need for need in card.needs if need != IMAGE)
-        registry.check_method_needs(replace(card, needs=needs), kit)
+        registry.check_method_needs(registry.get_recipe_module(name).CARD, kit)
         why = None
     except PolydecError as error:
         why = str(error)

@@ -14,6 +14,7 @@ from polydec.request.fields import OWN, ask_options
 from polydec.request.reading import embedding_options as readings
 from polydec.serve.body import ASKED
 from polydec.serve.constrained import FIELDS as CONSTRAINTS
+from polydec.serve.images import IMAGES
 from polydec.serve.reasoning import BUDGETS, FORMATS
 from polydec.serve.shapes import USUAL
 from polydec.serve.template_fields import EFFORTS
@@ -152,6 +153,20 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 **_BUDGETS,
             },
         ),
+        IMAGES: (
+            ("prompt",),
+            {
+                "prompt": _of("string", "the word of a class"),
+                "size": _of("string", "auto, or the size that the model's pictures have"),
+                "response_format": {"enum": ["b64_json"], "description": "how a picture is sent"},
+                "output_format": {"enum": ["png"], "description": "of the file"},
+                **{name: _of("string", "auto, or left out") for name in ("quality", "moderation")},
+                **{
+                    name: {"description": "left out"}
+                    for name in ("style", "output_compression", "partial_images")
+                },
+            },
+        ),
         "/v1/embeddings": (
             ("input",),
             {
@@ -197,7 +212,11 @@ def request_body_fields(path: str) -> dict[str, Schema]:
     if not path.startswith("/v1/") or path == "/v1/embeddings":
         return own
     sampling = {k: _as_here(o, own=k in OWN) for k, o in sampling_fields().items()}
-    return {**own, **_SHARED, **sampling}
+    shared = _SHARED
+    # A picture is bound by its grid alone.
+    if path == IMAGES:
+        shared = {k: v for k, v in _SHARED.items() if k not in CONSTRAINTS}
+    return {**own, **shared, **sampling}
 
 
 def request_body_schema(path: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from polydec.api import Completion, LoadedModel
 from polydec.serve.body import RequestBody, ResponseOptions
 from polydec.serve.errors import RefusalError
+from polydec.serve.images import IMAGES, ImagesAnswer, ImagesReader
 from polydec.serve.reply import AnswerDelta, CompletionsAnswer
 from polydec.serve.responses import ResponsesAnswer, ResponsesReader
 from polydec.serve.shapes import ChatCompletionsShape, CompletionsShape
@@ -105,5 +106,6 @@ ENDPOINTS: Mapping[str, ServerEndpoint] = MappingProxyType(
         "/v1/chat/completions": ServerEndpoint(ChatCompletionsShape, CompletionsAnswer),
         "/v1/completions": ServerEndpoint(CompletionsShape, CompletionsAnswer),
         "/v1/responses": ServerEndpoint(ResponsesReader, ResponsesAnswer),
+        IMAGES: ServerEndpoint(ImagesReader, ImagesAnswer),
     }
 )

@@ -20,9 +20,8 @@ from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
 from polydec.methods.speculative.trees.static import StaticTree
 from verifiers_reference import RULES, example_verifier
 
-# they have contracts of their own: test_search.py, test_rollouts.py, tests/methods/search/test_particles.py; a reading decodes
-# nothing of the target: tests/methods/speculative/drafters/test_read_word.py
-OTHERS = {"search", "rollouts", "routing", "constraint", "reading"}
+# they have contracts of their own: test_search.py, test_rollouts.py, tests/methods/search/test_particles.py
+OTHERS = {"search", "rollouts", "routing", "constraint"}
 
 
 @pytest.mark.parametrize("name", registry.mechanism_classes("verifiers"))

@@ -118,20 +118,22 @@ def test_the_first_stage_asks_where_edges_lead(monkeypatch):
         text = "".join(called[x] for x in ids[1:])
         assert text.startswith(row.question[:-1])
         asked = text[len(row.question) - 1 :].split(">")
-        assert len(asked) == continuous_cot.query_node_count(rows) and set(asked) <= set(row.below)
+        assert len(asked) == continuous_cot.query_node_count(rows) and set(asked) <= set(
+            row.names_below
+        )
 
     def knows(self, token_BT):
         logits = torch.full((*token_BT.shape, 260), -30.0)
         for row, ids, logits_TV in zip(rows, token_BT.tolist(), logits):
             for at in range(len(row.question), len(ids)):
-                for child in row.below.get(called[ids[at]], ""):
+                for child in row.names_below.get(called[ids[at]], ""):
                     logits_TV[at, continuous_cot.IDS[child]] = 0.0
-            for child in row.below.get(called[ids[len(row.question)]], ""):
+            for child in row.names_below.get(called[ids[len(row.question)]], ""):
                 logits_TV[len(row.question), continuous_cot.IDS[child]] = 0.0
         return logits
 
     monkeypatch.setattr(TrainableLlama, "forward", knows)
-    entropy = [math.log(len(row.below[x])) for row, x in asked_of(rows)]
+    entropy = [math.log(len(row.names_below[x])) for row, x in asked_of(rows)]
     got = continuous_cot.lookup_loss(net, rows, 0).item()
     assert got == pytest.approx(sum(entropy) / len(entropy), abs=1e-3)
 
@@ -139,7 +141,7 @@ def test_the_first_stage_asks_where_edges_lead(monkeypatch):
 def asked_of(rows):
     """The nodes that are asked for, as the loss draws them."""
     for row in rows:
-        names = sorted(row.below)
+        names = sorted(row.names_below)
         random.Random(row.question).shuffle(names)
         for name in (names * 9)[: continuous_cot.query_node_count(rows)]:
             yield row, name

@@ -15,15 +15,14 @@ import pytest
 import torch
 
 from option_values import other_values
+from picture_models import save_pictures
 from polydec.base.errors import RequestError
 from polydec.base.options import dataclass_options
 from polydec.lab.commands.training import training_commands
 from polydec.lab.train.network import LlamaShape
 from polydec.lab.train.probe import train_probe
-from polydec.lab.train.reader import train_reader
 from polydec.lab.train.seq2seq import train_seq2seq
 from polydec.lab.train.specs.probe.reward import RewardSpec
-from polydec.lab.train.specs.reader import ReaderSpec
 from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
 
 COMMANDS = {command.name: command for command in training_commands()}
@@ -36,15 +35,6 @@ HELD = {"text": "few", "data": "sample", "each": 2, "max_tokens": 4, "steps": 2}
 SPOKEN = {**HELD, "target": "zoo:tiny-draft", "length": 8, "bf16": False}
 CANVASES = {"target": "zoo:diffusion", "tasks": ("copy",), "steps": 2}
 SOLVED = {"target": "zoo:reasoner", "kinds": ("chain",), "each": 2, "steps": 2}
-WORDS = {
-    "steps": 2,
-    "rows": 2,
-    "width": 32,
-    "encoder": 1,
-    "decoder": 1,
-    "least": 2,
-    "most": 4,
-}
 SMALL: dict[str, Mapping[str, Any]] = {
     "block-drafter": {
         "target": "repairer",
@@ -93,6 +83,15 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "insertion": {**TASKS, "context": 48},
     "lexical-units": {**TUNED, "ahead": 1},
     "lm": {"data": "prose", "steps": 2, "shape": TINY},
+    "pictures": {
+        "images": "pictures",
+        "side": 4,
+        "patch": 2,
+        "steps": 2,
+        "rows": 2,
+        "width": 32,
+        "layers": 1,
+    },
     "reasoner": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
     "recurrence": {
         "target": "zoo:tiny-draft",
@@ -116,8 +115,6 @@ SMALL: dict[str, Mapping[str, Any]] = {
     },
     "skipping": {**TUNED, "target": "zoo:tiny"},
     "steps": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
-    "reader": WORDS,
-    "word-reader": {"target": "reader", "steps": 2, "rows": 2, "least": 2, "most": 4},
     "words": {"data": "prose", "steps": 2, "rows": 2, "layers": 1, "width": 64},
 }
 """By command the fields with which it is small."""
@@ -180,6 +177,7 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("lm", "stages"): ((True,), {"objective": "tokenunify", "mixture": (0.5, 0.5, 0.0)}),
     ("lm", "superlinear"): ((1, 3), {}),
     ("lm", "train_mb"): (((0.004, 8.0, 6.0),), {}),
+    ("pictures", "drop"): ((1.0,), {}),
     ("reasoner", "kinds"): ((("make",),), {}),
     ("seq2seq", "longest"): ((4, 5, 6, 7, 9, 10), {}),
     ("seq2seq", "tokens"): ((640,), {}),
@@ -245,6 +243,8 @@ ELSEWHERE = {
     ("context", "rewriting"): "its kind trains a model first: test_arc_encoder.py",
     ("context", "decoders"): "its kind trains a model first: test_arc_encoder.py",
     ("context", "shared"): "its kind trains a model first: test_arc_encoder.py",
+    ("pictures", "images"): "pictures of one's own: test_train_pictures.py",
+    ("pictures", "classes"): "what classes are called: test_train_pictures.py",
     ("deer", "temperature"): "read where the target writes the text: test_train_target.py",
     ("diffusion", "long"): "rows of tasks that go on take seconds: test_train_diffusion.py",
     **{
@@ -296,7 +296,7 @@ def files(tmp_path_factory):
     )
     (folder / "good.txt").write_text("a right answer\nit is right\n" * 4, "utf-8")
     (folder / "bad.txt").write_text("wrong\nno, that is wrong\n" * 4, "utf-8")
-    # Some trainings start from what others wrote.
+    # Two trainings start from what others wrote.
     train_probe(
         RewardSpec(
             str(folder / "reward"), str(folder / "good.txt"), str(folder / "bad.txt"), steps=40
@@ -307,9 +307,9 @@ def files(tmp_path_factory):
             str(folder / "repairer"), **{**SMALL["seq2seq"], "data": str(folder / "pairs.jsonl")}
         )
     )
-    train_reader(ReaderSpec(str(folder / "reader"), **WORDS))
+    save_pictures(folder / "pictures.npz")
     names = {
-        "reader": "reader",
+        "pictures": "pictures.npz",
         "samples": "text.jsonl",
         "few": "few/text.jsonl",
         "prose": "own.txt",

@@ -38,7 +38,7 @@ class ReachabilityGraph:
     answer: str
 
     @property
-    def below(self) -> dict[str, str]:
+    def names_below(self) -> dict[str, str]:
         """The nodes where edges lead, by the node where they begin."""
         out = dict[str, str]()
         for edge in self.question.partition("?")[0].split("|"):

@@ -441,6 +441,7 @@ def save_directory(
     *,
     files: Mapping[str, Any],
     dtype: torch.dtype = torch.bfloat16,
+    beside: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write config.json, model.safetensors and further files.
 
@@ -453,6 +454,7 @@ def save_directory(
         files: Further files, by name: a JSON value, or text.
         dtype: Type of all weights; int8: of matrices, with a scale for each row
             (models/formats/rows8.py), which only Polydec reads. Default bfloat16.
+        beside: Tensors that stand beside the weights as they are, by name. None: there are none.
     """
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
@@ -464,6 +466,7 @@ def save_directory(
     # A head over some tokens says which ones its rows are.
     if network.tokens is not None:
         weights["lm_head.tokens"] = network.tokens.to(torch.int32)
+    weights |= beside or {}
     replace_file_atomically(
         path / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"})
     )

@@ -87,6 +87,12 @@ def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
     return taken(options)
 
 
+def reads_second_prompt(name: str) -> bool:
+    """Whether a way, by any name of it, reads a second prompt."""
+    card: Card = get_steering_module(name).CARD
+    return SECOND_PROMPT in card.needs
+
+
 def check_second(name: str, given: bool) -> None:
     """Check that a second prompt is read where it is given.
 
@@ -99,7 +105,7 @@ def check_second(name: str, given: bool) -> None:
     """
     card: Card = get_steering_module(name).CARD
     # A second prompt that nobody reads is an error: it would have no effect.
-    if given and SECOND_PROMPT not in card.needs:
+    if given and not reads_second_prompt(name):
         raise RequestError(
             f"negative_prompt is given: steering {card.name} reads no second prompt, so leave it out"
         )

@@ -30,6 +30,7 @@ from polydec.models.sessions.inserter import BidirectionalInserter
 from polydec.models.sessions.lm import CausalLaw
 from polydec.models.sessions.options import CacheDtype, Compute, Dtype, Quantize, Threads
 from polydec.models.sessions.sources import CheckpointFiles, open_checkpoint
+from polydec.models.text.picture_view import PictureView, read_picture_view
 from polydec.models.text.tokenizer import Tokenizer
 
 
@@ -48,6 +49,7 @@ class ModelBundle:
         path: Where its files lie.
         why: What keeps the native step from serving it; "" where it serves it.
         unit: What its law writes at a time, "token" or "byte".
+        view: How its answers are drawn where they are pictures. None: they are text.
     """
 
     name: str
@@ -59,6 +61,7 @@ class ModelBundle:
     path: str
     why: str = ""
     unit: str = "token"
+    view: PictureView | None = None
 
 
 class DeferredBundle:
@@ -213,8 +216,22 @@ def load_bundle(
             source.text if source.fingerprint else None,
         )
         lm = _model(network, vocab, source)
+        view = read_picture_view(source.config, source.weights)
+        if view is not None and network.context <= view.token_count:
+            raise FileError(
+                f"polydec_picture: a picture has {view.token_count} tokens behind its prompt, and the model's "
+                f"context holds {network.context}"
+            )
     return ModelBundle(
-        name, lm, source.text, source.generation, network.dtype, kernel, source.path, why
+        name,
+        lm,
+        source.text,
+        source.generation,
+        network.dtype,
+        kernel,
+        source.path,
+        why,
+        view=view,
     )
 
 
@@ -263,8 +280,7 @@ def _model(
     config = source.config
     # What a config says of itself decides, the most special kinds first.
     if seq2seq.is_seq2seq(config):
-        parts = network.config
-        return EncoderDecoderModel(network.encoder, network, vocab, parts.start, strip=parts.strip)
+        return EncoderDecoderModel(network.encoder, network, vocab, network.config.start)
     if inserter.is_inserter(config):
         return BidirectionalInserter(network, vocab, inserter.mark_of(config))
     if denoiser.is_masked(config):

@@ -163,7 +163,7 @@ def lookup_loss(network: TrainableLlama, rows: Sequence[ReachabilityGraph], stag
     token_BT = list[list[int]]()
     law_BQV = torch.zeros(len(rows), query_node_count(rows), VOCAB)
     for law_QV, row in zip(law_BQV, rows, strict=True):
-        below = row.below
+        below = row.names_below
         names = sorted(below)
         random.Random(row.question).shuffle(names)
         names = (names * len(law_QV))[: len(law_QV)]

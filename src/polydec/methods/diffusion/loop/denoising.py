@@ -28,6 +28,7 @@ from polydec.methods.diffusion.loop.known_tokens import NoKnownTokens
 from polydec.methods.diffusion.loop.protocols import (
     CanvasRefresh,
     EndingRule,
+    FeedingPlan,
     KnownTokenRule,
     Unmasker,
 )
@@ -37,6 +38,7 @@ from polydec.methods.diffusion.loop.types import (
     canvas_with_edit,
     gap_positions,
 )
+from polydec.methods.diffusion.loop.unplanned import UnplannedFeeding
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class DenoisingDecoder:
         ending: Finds an answer's end before it is written.
         written: At which known tokens passes are asked for laws as well (see
             `UnmaskerView.written`).
+        plan: Which positions a pass feeds that was planned with an earlier one, in place of what
+            `refresh` says. Default: none was.
         prompt_kept: The prompt is fed by the first pass only, and keeps its keys and values for
             good.
     """
@@ -73,6 +77,7 @@ class DenoisingDecoder:
     exact: bool = True
     ending: EndingRule = field(default_factory=FullLengthEnding)
     written: KnownTokenRule = field(default_factory=NoKnownTokens)
+    plan: FeedingPlan = field(default_factory=UnplannedFeeding)
     prompt_kept: bool = False
 
     @property
@@ -242,7 +247,11 @@ class DenoisingDecoder:
             before: Canvas of the pass before; None in the first pass of an answer.
             ahead: Number of positions after the block that are fed in any case. Default 0.
         """
-        feed = self.refresh.fed_positions(spot.canvas, before, spot.block, spot.step)
+        planned = self.plan.planned_positions(spot.state)
+        if planned is None:
+            feed = self.refresh.fed_positions(spot.canvas, before, spot.block, spot.step)
+        else:
+            feed = planned
         # A block-causal model sees whole blocks: round up to the end of the last one in reach.
         own = self.denoiser.block
         reach = spot.block.stop + ahead

@@ -94,6 +94,21 @@ class CanvasRefresh(Protocol):
         ...
 
 
+class FeedingPlan(Protocol):
+    """Says which positions the next pass feeds, where an unmasker has planned several passes."""
+
+    def planned_positions(self, state: Any) -> Sequence[int] | None:
+        """Return the positions, ascending, with a gap of the block among them.
+
+        Args:
+            state: State of the unmasker before the pass.
+
+        Returns:
+            The positions; None where there is no plan, and the refresh rule decides.
+        """
+        ...
+
+
 class EndingRule(Protocol):
     """Finds where an answer ends before its end is written.
 

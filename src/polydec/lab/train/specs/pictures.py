@@ -1,0 +1,90 @@
+"""What `polydec train pictures` can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from polydec.base.errors import RequestError
+from polydec.base.options import AtLeast, CommaList, InRange, ParseAs, keep_ranges
+from polydec.lab.train.specs.command import TrainingCommand
+from polydec.lab.train.specs.fields import (
+    AdamRate,
+    Layers,
+    MuonRate,
+    Resumed,
+    SaveEvery,
+    Seed,
+    Steps,
+    Width,
+)
+
+
+@dataclass(frozen=True)
+class PicturesSpec:
+    """What `train_pictures` makes: a model whose tokens are a picture of a class.
+
+    Attributes:
+        patch: A token draws a square of so many pixels; 1: a colour.
+        masked: A masked-diffusion model, whose gaps are filled in any order; else an autoregressive
+            one, which draws from the top left.
+        drop: What stands in place of a class that is left out is a word of its own, `any`; in a
+            masked-diffusion model a gap.
+        classes: In the order of their labels. None: the labels are the words.
+        width: Width of the network, a multiple of 32.
+    """
+
+    out: Resumed
+    images: Annotated[
+        str,
+        "pictures with their classes: a .npz (images, and labels or names), a folder with one, or a folder with a folder "
+        "of PNG or JPEG files for each class",
+    ]
+    classes: Annotated[
+        tuple[str, ...],
+        ParseAs(CommaList),
+        "words of the classes, in the order of their labels (default: the labels)",
+    ] = ()
+    side: Annotated[int, InRange(2, 64), "tokens of a row and of a column"] = 14
+    patch: Annotated[int, InRange(1, 16), "pixels of a token's side"] = 1
+    colours: Annotated[
+        int, InRange(2, 4096), "what a token may draw: grey levels, colours or patches, by k-means"
+    ] = 8
+    masked: Annotated[bool, "a masked-diffusion model, for maskgit"] = False
+    steps: Steps = 2000
+    rows: Annotated[int, AtLeast(1), "pictures a step"] = 32
+    width: Width = 96
+    layers: Layers = 3
+    seed: Seed = 0
+    save_every: SaveEvery = 100
+    rate: AdamRate = 3e-3
+    muon: MuonRate = 0.02
+    drop: Annotated[
+        float,
+        InRange(0, 1),
+        "share of the classes that are left out, so that guidance knows the law without one",
+    ] = 0.1
+
+    def __post_init__(self) -> None:
+        keep_ranges(self)
+        if self.width % 32:
+            raise RequestError(f"width is {self.width}: it must be a multiple of 32")
+
+
+def picture_training_summary(result: Mapping[str, Any]) -> str:
+    """What was measured on held-out pictures, and what the run took."""
+    return (
+        f"held-out pictures, nats a token: {result['held_out_nats']:.3f}; a token's tile is "
+        f"{result['tile_error']:.1f} of 255 from its pixels\n{result['parameters']:,} parameters, "
+        f"{result['steps']:,} steps, {result['seconds']:.0f} s; written to {result['out']}"
+    )
+
+
+COMMAND = TrainingCommand(
+    "pictures",
+    "Train a small model that draws pictures of a class, token by token or (--masked) in any order.",
+    PicturesSpec,
+    "polydec.lab.train.pictures:train_pictures",
+    sentence=picture_training_summary,
+)
