@@ -1,6 +1,6 @@
 """dParallel's training as published (adapters, half of a block hidden, later blocks too) beside ours (all weights, any share).
 
-    python -m benchmarks.studies.certainty --out DIR [--steps 300] [--each 250] [--lora 16] [--seeds 3] [--csv FILE]
+    python -m benchmarks.studies.certainty --out DIR [--steps 300] [--each 250] [--lora 16] [--seeds 0,1,2] [--csv FILE]
 
 Both begin with zoo:diffusion, learn from its own answers, the same ones for a seed, and take the same steps. A block of three
 positions is one of two halves of six digits. On fresh held-out tasks (those that the model knows): passes and right answers of
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=250, help="answers of each task, to learn from")
     parser.add_argument("--lora", type=int, default=16)
     parser.add_argument("--tried", type=int, default=20, help="held-out tasks of each kind")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--csv", type=Path)
     asked = parser.parse_args()
     trainings: Mapping[str, dict[str, Any] | None] = {
@@ -77,7 +77,7 @@ def main() -> None:
     }
     for name, fields in trainings.items():
         rows = list[dict[str, tuple[float, float]]]()
-        for seed in range(asked.seeds):
+        for seed in map(int, asked.seeds.split(",")):
             model = "zoo:diffusion"
             if fields is not None:
                 model = str(asked.out / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}")

@@ -225,6 +225,7 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--csv", type=Path, help="of citations: a row of every text and seed")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -235,7 +236,7 @@ def main() -> None:
         "citations": lambda seed: citations(asked.out, seed, asked.data, asked.epochs),
         "hyperfit": lambda seed: hyperfit(asked.out, seed, asked.data, asked.epochs),
     }
-    for seed in SEEDS:
+    for seed in map(int, asked.seeds.split(",")):
         row = runs[asked.kind](seed)
         print(json.dumps({"kind": asked.kind, "seed": seed, **row}), flush=True)
         if asked.csv:

@@ -219,6 +219,12 @@ NOISE = Run(
     "any: counts, no times",
     "569e689b",
 )
+WINDOWS = Run(
+    "lab/reports/windows.csv",
+    "python -m benchmarks.studies.windows --out DIR --steps 80 --csv lab/reports/windows.csv",
+    COUNTED,
+    "569e689b",
+)
 MERGED_TOKENS = Run(
     "lab/reports/merged-tokens.csv",
     "python -m benchmarks.studies.merged_tokens OUT --boundaries word --csv lab/reports/merged-tokens.csv",
@@ -626,6 +632,20 @@ def noise_difference(one: tuple[str, str], other: tuple[str, str]) -> list[str]:
     """By how much more answers are right: training and way of both."""
     first, second = ({"training": training, "way": way} for training, way in (one, other))
     return seed_differences(NOISE, "right", first, second)
+
+
+WINDOWS_READ = {"vectors": "with vectors", "alone": "each window alone"}
+
+
+def windows_difference(name: str) -> list[str]:
+    """By how much a figure is higher with vectors than without."""
+    return seed_differences(WINDOWS, name, {"windows": "vectors"}, {"windows": "alone"})
+
+
+def untuned_windows() -> list[str]:
+    """What the model as it was takes for later windows: read alone, and with all that stands before."""
+    rows = [row for row in WINDOWS.rows if row["windows"] == "alone"]
+    return [*of_three_seeds(rows, "nats_later_alone"), *of_three_seeds(rows, "nats_later_whole")]
 
 
 def byte2word_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
@@ -1166,6 +1186,14 @@ TABLES = (
         three_seeds_row(NOISE, lambda row: f"{row['training']}: {row['way']}", "passes", "right"),
     ),
     Table(
+        "lab/reports/steering-measured.md",
+        "| windows are read | nats, first windows | nats, later windows |",
+        WINDOWS,
+        three_seeds_row(
+            WINDOWS, lambda row: WINDOWS_READ[row["windows"]], "nats_first", "nats_later"
+        ),
+    ),
+    Table(
         "lab/reports/search-measured.md",
         "| way | as wanted | nats | tokens |",
         CONDITIONAL,
@@ -1443,6 +1471,24 @@ SENTENCES = (
         "and the same likeliest token in {} of the places",
         PRESSES_LONG,
         hadamard_at_length,
+    ),
+    Sentence(
+        "lab/reports/steering-measured.md",
+        "later windows cost {} ({} to {}) nats a token with it",
+        WINDOWS,
+        partial(windows_difference, "nats_later"),
+    ),
+    Sentence(
+        "lab/reports/steering-measured.md",
+        "which have no vector, cost {} ({} to {})",
+        WINDOWS,
+        partial(windows_difference, "nats_first"),
+    ),
+    Sentence(
+        "lab/reports/steering-measured.md",
+        "takes {} ({} to {}) nats for later windows that are each read alone, and {} ({} to {}) where",
+        WINDOWS,
+        untuned_windows,
     ),
     *(
         Sentence(
