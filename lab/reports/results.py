@@ -225,6 +225,12 @@ WINDOWS = Run(
     COUNTED,
     "569e689b",
 )
+PLANS = Run(
+    "lab/reports/plans.csv",
+    "python -m benchmarks.studies.plans --out DIR --steps 300 --count 12 --csv lab/reports/plans.csv",
+    "any: counts, no times",
+    "569e689b",
+)
 MERGED_TOKENS = Run(
     "lab/reports/merged-tokens.csv",
     "python -m benchmarks.studies.merged_tokens OUT --boundaries word --csv lab/reports/merged-tokens.csv",
@@ -646,6 +652,21 @@ def untuned_windows() -> list[str]:
     """What the model as it was takes for later windows: read alone, and with all that stands before."""
     rows = [row for row in WINDOWS.rows if row["windows"] == "alone"]
     return [*of_three_seeds(rows, "nats_later_alone"), *of_three_seeds(rows, "nats_later_whole")]
+
+
+def plans_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A way to write eight texts; how many of them differ is the same in every seed."""
+    rows = [row for row in PLANS.rows if row["way"] == cells[0]]
+    if not rows:
+        return None
+    figures = [of_three_seeds(rows, name) for name in ("rouge-2", "best rouge-2", "alike")]
+    (different,) = {row["different"] for row in rows}
+    return [*(x for three in figures for x in three), different]
+
+
+def plans_difference(name: str, other: str) -> list[str]:
+    """By how much a figure of plan-guided texts is above another way's."""
+    return seed_differences(PLANS, name, {"way": "plan-guided"}, {"way": other})
 
 
 def byte2word_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
@@ -1194,6 +1215,12 @@ TABLES = (
         ),
     ),
     Table(
+        "lab/reports/sources-measured.md",
+        "| eight texts | ROUGE-2 of the answer | of the best | alike | different |",
+        PLANS,
+        plans_row,
+    ),
+    Table(
         "lab/reports/search-measured.md",
         "| way | as wanted | nats | tokens |",
         CONDITIONAL,
@@ -1489,6 +1516,18 @@ SENTENCES = (
         "takes {} ({} to {}) nats for later windows that are each read alone, and {} ({} to {}) where",
         WINDOWS,
         untuned_windows,
+    ),
+    Sentence(
+        "lab/reports/sources-measured.md",
+        "The answer's ROUGE-2 is {} ({} to {}) above a beam's",
+        PLANS,
+        partial(plans_difference, "rouge-2", "beam"),
+    ),
+    Sentence(
+        "lab/reports/sources-measured.md",
+        "the best of eight is {} ({} to {}) beside diverse beams",
+        PLANS,
+        partial(plans_difference, "best rouge-2", "diverse beam"),
     ),
     *(
         Sentence(
