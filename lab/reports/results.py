@@ -273,9 +273,9 @@ PARALLEL = Run(
 )
 SUPERPOSED = Run(
     "lab/reports/superposed.csv",
-    "python benchmarks/superposed.py --out DIR --prompts 80 --corpus 2000000 --csv lab/reports/superposed.csv",
+    "python benchmarks/superposed.py --out DIR --prompts 40 --corpus 1000000 --csv lab/reports/superposed.csv",
     "any: counts, no times",
-    "111b3df6",
+    "569e689b",
 )
 PROTOCOL = Run(
     "lab/reports/diffusion-protocol.csv",
