@@ -16,6 +16,7 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import TokenVocabulary
 from polydec.lab.testing import examples
 from polydec.lab.testing.check_search import toy_writer_factory
+from polydec.lab.testing.kits import example_strip
 from polydec.lab.testing.toy import OrderTwoNetwork, ToyWords
 from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
 from polydec.lab.testing.toy_insertion import PosteriorNetwork, ToyInserter
@@ -176,7 +177,15 @@ def _seen_in_texts(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any
     memory = dict[str, Any]()
     seen = list[Any]()
     for turn in range(toy.requests):
-        kit = Kit(target, draft, trained, lambda: toy.costs, memory, language=language)
+        kit = Kit(
+            target,
+            draft,
+            trained,
+            lambda: toy.costs,
+            memory,
+            language=language,
+            strip=example_strip(),
+        )
         asked = [
             Request(
                 prompt[i:],

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "polydec"
 FIELD_CLASSES = frozenset(
     (
         *("Ask", "Canvas", "Card", "Choice", "Completion", "Decoder", "Denoiser", "Draft"),
-        *("Drafter", "Engine", "Exactness", "Inserter", "Kit", "Law", "Option", "Piece"),
+        *("Drafter", "Engine", "Exactness", "Image", "Inserter", "Kit", "Law", "Option", "Piece"),
         *("Policy", "Regex", "Request", "Result", "Rng", "Sampling", "Scheduler", "Session"),
         *("Shaper", "Soft", "Target", "Ticket", "Tokenizer", "Transcript", "Unmasker", "Verdict"),
         *("Verifier", "Walk"),

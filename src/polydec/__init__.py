@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from polydec.laws.targets.shaped import ShapedTarget
     from polydec.methods.registry import registry
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
+    from polydec.models.formats.images import Image
     from polydec.models.sessions.soft import Soft
 
 __version__ = PACKAGE_VERSION
@@ -48,6 +49,7 @@ __all__ = [
     "Engine",
     "Exactness",
     "FileError",
+    "Image",
     "JsonSchema",
     "LarkGrammar",
     "LoadedModel",
@@ -104,6 +106,7 @@ _HOMES = {
     "core.rng": ("Rng",),
     "core.trace": ("replay",),
     "core.types": ("Draft", "Exactness"),
+    "models.formats.images": ("Image",),
     "models.sessions.soft": ("Soft",),
     "laws.shapers.sampling": ("Sampling", "build_shapers"),
     "laws.targets.shaped": ("ShapedTarget",),

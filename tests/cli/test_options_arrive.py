@@ -26,6 +26,7 @@ NEEDS = [
     kit.SecondPromptNeed,
     kit.OwnPromptNeed,
     kit.BlockCausalNeed,
+    kit.ImageNeed,
     kit.ArtefactNeed,
 ]
 ROLES = {

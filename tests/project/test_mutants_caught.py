@@ -16,6 +16,7 @@ PACKAGE = ROOT / "src" / "polydec"
 MORE = (
     *("mutants_more", "mutants_reuse", "mutants_context", "mutants_systems", "mutants_served"),
     "mutants_pictures",
+    "mutants_readers",
 )
 """Tables beside the first one."""
 

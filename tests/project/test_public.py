@@ -18,6 +18,7 @@ NAMES = {
     "Engine",
     "Exactness",
     "FileError",
+    "Image",
     "JsonSchema",
     "LoadedModel",
     "LarkGrammar",

@@ -216,6 +216,7 @@ def test_recipes(key):
     assert card.kind in {
         "draft-and-verify",
         "routing",
+        "reading",
         "unmasking",
         "insertion",
         "sampler",

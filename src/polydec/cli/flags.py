@@ -22,6 +22,7 @@ from polydec.cli.garbage import pause_garbage_collection
 from polydec.laws.shapers.names import check_fields
 from polydec.laws.shapers.names import own_sampling_fields as sampled
 from polydec.methods.registry import press, registry, steer
+from polydec.models.formats.images import Image
 from polydec.request import fields, loading
 
 if TYPE_CHECKING:
@@ -93,6 +94,13 @@ class RequestFlags:
     source: str | None = _asked("source", MODEL, type=str | None)
     source_file: Annotated[
         Path | None, Option(help="read the source from this file", rich_help_panel=MODEL)
+    ] = None
+    image: Annotated[
+        Path | None,
+        Option(
+            help="the source is this image (PNG, JPEG, WebP, BMP, GIF), of a model that reads one",
+            rich_help_panel=MODEL,
+        ),
     ] = None
     units: str = _asked("units", MODEL)
     covers: int = _asked("covers", MODEL)
@@ -291,19 +299,27 @@ class RequestFlags:
         return constraint_of(values)
 
     @cached_property
-    def written_from(self) -> str | None:
+    def written_from(self) -> str | Image | None:
         """What an encoder-decoder model writes from; None: the prompt alone.
 
         Raises:
             RequestError: It is given twice, or is not text.
         """
-        if self.source_file is None:
-            if self.source is None:
-                return None
-            return whole_text(self.source, "source")
+        flags = {
+            "source": self.source,
+            "--source-file": self.source_file,
+            "--image": self.image,
+        }
+        given = [name for name, value in flags.items() if value is not None]
+        if len(given) > 1:
+            raise RequestError(f"{' and '.join(given[:2])} are both given: give one of them")
+        if self.image is not None:
+            return Image(self.image)
+        if self.source_file is not None:
+            return prompts.read_text(self.source_file)
         if self.source is not None:
-            raise RequestError("source and --source-file are both given: give one of them")
-        return prompts.read_text(self.source_file)
+            return whole_text(self.source, "source")
+        return None
 
     def request_fields(self, lm: api.LoadedModel) -> dict[str, Any]:
         """Keyword arguments of Engine.submit."""

@@ -3,7 +3,6 @@ how its laws are bent."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -23,13 +22,15 @@ from polydec.methods.registry.family import (
     family_of,
 )
 from polydec.methods.registry.kit import ANY_DRAFT
+from polydec.models.formats.images import read_pixel_strip
 from polydec.models.sessions.checkpoint import (
     DeferredBundle,
     ModelBundle,
     resolve_deferred_bundle,
 )
-from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
+from polydec.models.sessions.encoder_decoder import EncoderDecoderModel, SourceContent
 from polydec.request.gap_marks import GapMarks, find_gap_marks
+from polydec.request.image_sources import refuse_images, the_image_of
 from polydec.request.room import count_context_tokens
 from polydec.request.stages import (
     BentRequest,
@@ -110,6 +111,10 @@ class EncoderDecoderFamily:
             raise RequestError(
                 "prompt holds vectors: an encoder-decoder model reads ids only, in its source and in its prompt"
             )
+        if checked.model.checkpoint.lm.strip is None:
+            refuse_images(checked.ask, checked.model.name)
+        else:
+            the_image_of(checked.ask, checked.model.name)
 
     def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
         """Encode the source, and bind the model and its draft to it.
@@ -126,9 +131,14 @@ class EncoderDecoderFamily:
         """
         model = checked.model
         salt = checked.ask.cache_salt
-        source = model.encoder.encode_source(checked.ask, room)
-        begins = model.encoder.encode_answer_beginning(checked.ask)
         point = model.checkpoint
+        # What the model's encoder reads decides, not what was given.
+        strip = point.lm.strip
+        if strip is None:
+            source: SourceContent = model.encoder.encode_source(checked.ask, room)
+        else:
+            source = read_pixel_strip(the_image_of(checked.ask, model.name), strip)
+        begins = model.encoder.encode_answer_beginning(checked.ask)
         # The law behind a source is an ordinary law of the next token; methods need not know of
         # sources.
         behind = replace(
@@ -260,7 +270,8 @@ _BY_KIND: dict[DecodingFamily, RequestFamily] = {
 
 
 def _check_no_source(checked: CheckedRequest) -> None:
-    """Raise RequestError where a request has a source, which only an encoder reads."""
+    """Raise RequestError where a request has a source, which only an encoder reads, or an image."""
+    refuse_images(checked.ask, checked.model.name)
     if checked.ask.source is not None:
         raise RequestError(
             f"source is given: {checked.model.name} reads nothing beside its prompt (an encoder-decoder model does), "
@@ -364,7 +375,7 @@ def _check_no_state(sampling: Sampling, who: str) -> None:
         )
 
 
-def _behind_source(point: ModelBundle, source: Sequence[int], cache_salt: str) -> ModelBundle:
+def _behind_source(point: ModelBundle, source: SourceContent, cache_salt: str) -> ModelBundle:
     """A draft that reads the source as well, where it can."""
     # A plain draft still guesses from the answer's own tokens.
     if not isinstance(point.lm, EncoderDecoderModel):

@@ -29,6 +29,7 @@ from polydec.base.options import (
 from polydec.laws.constraints.protocols import OutputConstraint
 from polydec.laws.shapers._rule import ENGINES, LogitsFunction
 from polydec.laws.shapers.declared import SamplingKeywords
+from polydec.models.formats.images import Image
 
 if TYPE_CHECKING:
     from polydec.laws.shapers.sampling import Sampling
@@ -94,7 +95,8 @@ class Ask:
 
     source: of an encoder-decoder model (T5, BART, Marian) a text, its UTF-8 bytes or token ids; the
     prompt, which may be empty beside it, is then what the answer begins with. Without a source the
-    prompt is the source.
+    prompt is the source. Of a model that reads an image (`polydec train reader`) it is an `Image`,
+    or OpenAI's part of a message (image_url with a data URL), which chat messages may hold as well.
 
     units: "bytes" makes any model a law over bytes: the prompt may end inside of a word, a draft or
     a second model may have another tokenizer, and wherever this request or its answer says tokens,
@@ -185,10 +187,11 @@ class Ask:
         "sequences of tokens that are followed for the same bytes (units bytes)",
     ] = 2
     source: Annotated[
-        str | bytes | Sequence[int] | None,
+        str | bytes | Sequence[int] | Image | Mapping[str, Any] | None,
         ParseAs(object),
         ValueNote("none: the prompt is the source"),
-        "what an encoder-decoder model writes from, in any form that a text has; the prompt then begins the answer",
+        "what an encoder-decoder model writes from, a text in any of its forms, or an image; the prompt then begins the "
+        "answer",
     ] = None
     raw: Annotated[bool, "no chat template"] = False
     sanitize_control_tokens: Annotated[
@@ -332,7 +335,7 @@ class AskFields(TypedDict, total=False):
     prompt_logprobs: int | None
     units: str
     covers: int
-    source: str | bytes | Sequence[int] | None
+    source: str | bytes | Sequence[int] | Image | Mapping[str, Any] | None
     raw: bool
     sanitize_control_tokens: bool
     infill: str | Sequence[int | None] | None

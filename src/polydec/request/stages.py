@@ -19,6 +19,8 @@ from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.family import DecodingFamily
 from polydec.methods.registry.kit import ModelArtefact
+from polydec.models.formats.images import PixelStrip
+from polydec.models.sessions.encoder_decoder import SourceContent
 from polydec.models.sessions.reuse import CacheReuse
 from polydec.request.fields import Ask, Prompt
 from polydec.request.gap_marks import GapMarks
@@ -141,7 +143,7 @@ class EncodedRequest:
     checked: CheckedRequest
     model: LoadedModel
     ids: tuple[int, ...]
-    source: tuple[int, ...] = ()
+    source: SourceContent = ()
     vectors: VectorPrompt | None = None
     steering: SteeringSettings | None = None
     infill: tuple[int | None, ...] = ()
@@ -152,6 +154,20 @@ class EncodedRequest:
     def ask(self) -> Ask:
         """The request, with typed values."""
         return self.checked.ask
+
+    @property
+    def source_tokens(self) -> tuple[int, ...]:
+        """The source, as far as it is tokens: an image has none."""
+        if isinstance(self.source, PixelStrip):
+            return ()
+        return self.source
+
+    @property
+    def source_strip(self) -> PixelStrip | None:
+        """The source, where it is an image."""
+        if isinstance(self.source, PixelStrip):
+            return self.source
+        return None
 
     def with_max_tokens(self, count: int) -> EncodedRequest:
         """The same request with so many tokens of an answer at most."""
@@ -291,7 +307,7 @@ class RequestPlan:
 
     @property
     def source(self) -> int:
-        """Tokens that are read beside the prompt."""
+        """Tokens, or positions of an image, that are read beside the prompt."""
         return len(self.encoded.source)
 
     @property

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
 from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
 from polydec.methods.registry import registry, steer
-from polydec.methods.registry.kit import OWN_PROMPT, SECOND_PROMPT
+from polydec.methods.registry.kit import IMAGE, OWN_PROMPT, SECOND_PROMPT
 from polydec.models.text import prompt_ending
 from polydec.request.embedding import embedding_vectors
 from polydec.serve.answering import WRITERS, json_response, respond_to_request, unless_left
@@ -503,7 +504,10 @@ def _described(name: str, kit: Any) -> dict[str, Any]:
     """A method: its card, the JSON schema of its options, and why this model cannot be decoded by it (none: it can)."""
     about = registry.describe_method(name)
     try:
-        registry.check_method_needs(registry.get_recipe_module(name).CARD, kit)
+        card = registry.get_recipe_module(name).CARD
+        # An image belongs to a request, not to the model.
+        needs = tuple(need for need in card.needs if need != IMAGE)
+        registry.check_method_needs(replace(card, needs=needs), kit)
         why = None
     except PolydecError as error:
         why = str(error)

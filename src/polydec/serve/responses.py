@@ -305,16 +305,23 @@ def _item(where: str, item: Any, body: RequestBody) -> dict[str, Any]:
 
 
 def _content(content: Any) -> Any:
-    """Parts of text as chats have them."""
+    """Parts of text, and images, as chats have them."""
     if not isinstance(content, list):
         return content
-    # Three names of one thing: which one is sent depends on who wrote the message.
-    return [
-        {**part, "type": "text"}
-        if isinstance(part, Mapping) and part.get("type") in ("input_text", "output_text", "text")
-        else part
-        for part in content
-    ]
+    # Which name is sent depends on who wrote the message.
+    return [_chat_part(part) for part in content]
+
+
+def _chat_part(part: Any) -> Any:
+    """A part of a content by the name that chats have for it."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(kind, str) or kind not in _PARTS:
+        return part
+    return {**part, "type": _PARTS[kind]}
+
+
+_PARTS = {"input_text": "text", "output_text": "text", "input_image": "image_url"}
+"""What chats call the parts of a message's content."""
 
 
 class ResponsesAnswer:

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from polydec.api import Ask, LoadedModel
+from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.core.request import PromptLogprob, TokenLogprob
+from polydec.models.formats.images import image_of_part, is_image_part
 from polydec.models.text.token_texts import bytes_of_token, token_text
 from polydec.models.text.tokenizer import Tokenizer
 from polydec.request.fields import ALTERNATIVES, CHOICES
@@ -726,6 +728,8 @@ MESSAGE = (
 """What a message has in OpenAI's API and in those that follow it, honoured here or not."""
 PART = ("type", "text", "annotations", "logprobs", "cache_control")
 """What a part of text has; the last three say nothing of the text."""
+IMAGE_PART = ("type", "image_url", "detail", "cache_control")
+"""What a part that is an image has."""
 EMPTY: tuple[Any, ...] = (None, [], {}, "")
 """Clients send back what they got, empty fields included."""
 
@@ -839,7 +843,9 @@ def _said(
     return {"content": _whole_text(content, "messages"), **extra}
 
 
-def _part(where: str, part: Any, body: RequestBody) -> dict[str, str]:
+def _part(where: str, part: Any, body: RequestBody) -> dict[str, Any]:
+    if is_image_part(part):
+        return _image_part(where, part, body)
     if (
         not isinstance(part, Mapping)
         or part.get("type") != "text"
@@ -850,10 +856,25 @@ def _part(where: str, part: Any, body: RequestBody) -> dict[str, str]:
         else:
             kind = part
         raise RefusalError(
-            f"{where} is {short_repr(kind)}: only parts of type text are legal", param="messages"
+            f"{where} is {short_repr(kind)}: only parts of type text or image_url are legal",
+            param="messages",
         )
     body.refuse_members(where, part, PART, EMPTY)
     return {"type": "text", "text": _whole_text(part["text"], "messages")}
+
+
+def _image_part(where: str, part: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
+    """An image among the parts of a message. Whether the model reads one is seen with the model."""
+    body.refuse_members(where, part, IMAGE_PART, EMPTY)
+    held = part.get("image_url")
+    if isinstance(held, Mapping):
+        # `detail` says at which size OpenAI's models read; here each model has a size of its own.
+        body.refuse_members(f"{where}.image_url", held, ("url", "detail"), EMPTY)
+    try:
+        image_of_part(part, where)
+    except RequestError as why:
+        raise RefusalError(str(why), param="messages") from None
+    return {"type": "image_url", "image_url": held}
 
 
 def _whole_text(text: str, field: str) -> str:

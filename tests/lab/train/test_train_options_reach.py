@@ -21,8 +21,10 @@ from polydec.base.options import dataclass_options
 from polydec.lab.commands.training import training_commands
 from polydec.lab.train.network import LlamaShape
 from polydec.lab.train.probe import train_probe
+from polydec.lab.train.reader import train_reader
 from polydec.lab.train.seq2seq import train_seq2seq
 from polydec.lab.train.specs.probe.reward import RewardSpec
+from polydec.lab.train.specs.reader import ReaderSpec
 from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
 
 COMMANDS = {command.name: command for command in training_commands()}
@@ -35,6 +37,15 @@ HELD = {"text": "few", "data": "sample", "each": 2, "max_tokens": 4, "steps": 2}
 SPOKEN = {**HELD, "target": "zoo:tiny-draft", "length": 8, "bf16": False}
 CANVASES = {"target": "zoo:diffusion", "tasks": ("copy",), "steps": 2}
 SOLVED = {"target": "zoo:reasoner", "kinds": ("chain",), "each": 2, "steps": 2}
+WORDS = {
+    "steps": 2,
+    "rows": 2,
+    "width": 32,
+    "encoder": 1,
+    "decoder": 1,
+    "least": 2,
+    "most": 4,
+}
 SMALL: dict[str, Mapping[str, Any]] = {
     "block-drafter": {
         "target": "repairer",
@@ -115,6 +126,8 @@ SMALL: dict[str, Mapping[str, Any]] = {
     },
     "skipping": {**TUNED, "target": "zoo:tiny"},
     "steps": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
+    "reader": WORDS,
+    "word-reader": {"target": "reader", "steps": 2, "rows": 2, "least": 2, "most": 4},
     "words": {"data": "prose", "steps": 2, "rows": 2, "layers": 1, "width": 64},
 }
 """By command the fields with which it is small."""
@@ -296,7 +309,7 @@ def files(tmp_path_factory):
     )
     (folder / "good.txt").write_text("a right answer\nit is right\n" * 4, "utf-8")
     (folder / "bad.txt").write_text("wrong\nno, that is wrong\n" * 4, "utf-8")
-    # Two trainings start from what others wrote.
+    # Some trainings start from what others wrote.
     train_probe(
         RewardSpec(
             str(folder / "reward"), str(folder / "good.txt"), str(folder / "bad.txt"), steps=40
@@ -308,8 +321,10 @@ def files(tmp_path_factory):
         )
     )
     save_pictures(folder / "pictures.npz")
+    train_reader(ReaderSpec(str(folder / "reader"), **WORDS))
     names = {
         "pictures": "pictures.npz",
+        "reader": "reader",
         "samples": "text.jsonl",
         "few": "few/text.jsonl",
         "prose": "own.txt",

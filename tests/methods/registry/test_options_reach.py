@@ -117,6 +117,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("guided-diffusion", "relative"): case(0.9, toy=Toy(size=5), top=0),
     ("guided-diffusion", "chance"): case(toy=Toy(size=5), top=0),
     ("insertion-language-models", "share"): case(0.9, count=2),
+    ("mdiff4str", "reflect"): case(True, toy=Toy(prompt=(0,), most=24), steps=1),
     ("prophet", "span"): case(1, 2, 3, region=1, early=1.0, middle=1.0, late=1.0),
     ("prophet", "counted"): case(region=1, span=4, early=9.0, middle=9.0, late=9.0),
     ("prophet", "passes"): case(1, early=9.0, middle=1.0, late=0.5),

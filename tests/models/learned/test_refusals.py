@@ -28,6 +28,7 @@ from polydec.models.sessions import checkpoint, sources
 READ_NO_STATES = {
     *("ngrams", "ngram-counts", "draft-tree"),
     *("filter", "reward", "value", "block-drafter", "text-router", "plan-extractor"),
+    "word-reader",
 }
 OTHERS_LAYOUT = [
     name

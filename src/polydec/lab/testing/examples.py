@@ -11,7 +11,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.protocols import DraftScores, Session, Shaper, Target
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest, TokenVocabulary
-from polydec.lab.testing.kits import build
+from polydec.lab.testing.kits import build, example_strip
 from polydec.lab.testing.toy import toy_law
 from polydec.lab.testing.toy_canvas import MarkovChainNetwork as MarkovChain
 from polydec.lab.testing.toy_canvas import ToyDenoiser
@@ -36,6 +36,7 @@ from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess, Tree
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.methods.speculative.trees.chain import ChainTree
 from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.models.formats.images import PixelStrip
 from polydec.models.learned.artefacts import MODULES
 from polydec.models.learned.kinds import ngrams as ngram_tables
 from polydec.models.learned.kinds import stop_head
@@ -177,6 +178,7 @@ def example_mechanism(kind: type) -> Any:
         Drafter: lambda: RecyclingDrafter(2, 6),
         Verifier: MatchVerifier,
         PassCosts: PassCosts,
+        PixelStrip: example_strip,
         SuffixDrafter: SuffixDrafter,
         Drafter | None: lambda: ModelDrafter(toy_law(91, cost=0.1), ChainTree()),
         Unmasker[Any]: ConfidenceUnmasker,

@@ -10,6 +10,12 @@ from polydec.core.protocols import Target
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import Kit, ModelArtefact
+from polydec.models.formats.images import PixelStrip
+
+
+def example_strip() -> PixelStrip:
+    """An image of five positions, for readers of `word_reader.examples`."""
+    return PixelStrip(8, 4, bytes((37 * i) % 256 for i in range(8 * 20)))
 
 
 def build(
@@ -25,7 +31,7 @@ def build(
     """Build a recipe's decoder from bare models.
 
     What shapes the target also says which texts are allowed: a constraint's language is read from
-    its shapers.
+    its shapers. Recipes that read an image are given one.
 
     Args:
         name: Name of the recipe, such as ``eagle``.
@@ -55,5 +61,6 @@ def build(
         lambda: costs or PassCosts(),
         {} if memory is None else memory,
         language=language,
+        strip=example_strip(),
     )
     return registry.build(name, kit, options)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from polydec.core.canvas_law import Denoiser
     from polydec.core.insertion_law import Inserter
     from polydec.laws.constraints.protocols import TokenLanguage
+    from polydec.models.formats.images import PixelStrip
 
 
 class ModelArtefact(Protocol):
@@ -84,7 +85,8 @@ class Kit:
     place of `small` when a method first asks for it, as loading one takes a while; source: what the
     model reads beside the text (an encoder's input), none where it reads nothing; whole_prompt:
     whether rows of all the prompt's tokens can be asked for: not where an earlier text's cache
-    stands behind an edit; prompt: the request's, none where it is not known or holds vectors."""
+    stands behind an edit; prompt: the request's, none where it is not known or holds vectors;
+    strip: the image that the model reads beside the text, None where it reads none."""
 
     target: Target
     small: Target | None = None
@@ -100,6 +102,7 @@ class Kit:
     source: tuple[int, ...] = ()
     whole_prompt: bool = True
     prompt: tuple[int, ...] = ()
+    strip: PixelStrip | None = None
 
     def read_prompt(
         self, method: str, reads: bool = True, unless: str = "take method auto or plain"
@@ -167,6 +170,19 @@ class Kit:
         if self.beside is None:
             raise MissingError("there is no second prompt: give one (--negative-prompt)")
         return self.beside
+
+    @property
+    def read_strip(self) -> PixelStrip:
+        """The image that the model reads.
+
+        Raises:
+            MissingError: There is none.
+        """
+        if self.strip is None:
+            raise MissingError(
+                "there is no image: give one (--image) to a model of `polydec train reader`"
+            )
+        return self.strip
 
     @property
     def drafting(self) -> Target:
@@ -450,6 +466,30 @@ class OwnPromptNeed:
 
 
 @dataclass(frozen=True)
+class ImageNeed:
+    """An image that the model reads."""
+
+    @property
+    def name(self) -> str:
+        return "image"
+
+    def check_kit(self, kit: Kit, method: str) -> None:
+        """Check that there is an image.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
+        if kit.strip is None:
+            raise MissingError(
+                f"method {method} reads a word in an image: give one (--image) to a model of `polydec train reader`"
+            )
+
+
+@dataclass(frozen=True)
 class BlockCausalNeed:
     """A masked-diffusion model that is block-causal."""
 
@@ -546,4 +586,5 @@ LAYERS, DRAFT_LAYERS = LayersNeed(), LayersNeed(of_draft=True)
 STATES = StatesNeed()
 SECOND_PROMPT = SecondPromptNeed()
 OWN_PROMPT = OwnPromptNeed()
+IMAGE = ImageNeed()
 BLOCKS = BlockCausalNeed()

@@ -1,4 +1,5 @@
-"""Configurations of encoder-decoder models, in one form: T5 (v1, v1.1, FLAN), BART and Marian."""
+"""Configurations of encoder-decoder models, in one form: T5 (v1, v1.1, FLAN), BART and Marian, and a T5 whose
+encoder reads images."""
 
 from __future__ import annotations
 
@@ -7,9 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from polydec.base.errors import FileError
+from polydec.models.formats.images import StripShape
 
 LONGEST = 2048
 """Tokens of a source, and of an answer, of a model that has no table of positions (T5)."""
+
+READER = "polydec_reader"
+"""Model type of a T5 whose encoder reads an image, strip by strip, in the place of tokens."""
 
 ACTS = ("relu", "gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "swish")
 """Activations that are known by their names in configs."""
@@ -37,6 +42,7 @@ class Seq2SeqConfig:
         context: The longest text, in tokens.
         start: Tokens that every answer begins with.
         barred: Tokens that are never written.
+        strip: How an image is read. None: the encoder reads tokens.
     """
 
     family: str
@@ -56,6 +62,7 @@ class Seq2SeqConfig:
     context: int
     start: tuple[int, ...]
     barred: tuple[int, ...]
+    strip: StripShape | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ class T5Shape:
 
 def is_seq2seq(config: Mapping[str, Any]) -> bool:
     """Whether a config is of one of these families."""
-    return config.get("model_type") in ("t5", "bart", "marian")
+    return config.get("model_type") in ("t5", "bart", "marian", READER)
 
 
 def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Seq2SeqConfig:
@@ -135,6 +142,11 @@ def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]
         FileError: A field is missing, out of range, or says what no such model has.
     """
     family = config["model_type"]
+    strip = None
+    # All of such a model is a T5 but what its encoder's first layer is given.
+    if family == READER:
+        family = "t5"
+        strip = _strip(config)
     t5 = family == "t5"
     width = _whole(config, "d_model")
     # T5 and the BART family name the same sizes in different ways.
@@ -192,7 +204,51 @@ def read_seq2seq_config(config: Mapping[str, Any], generation: Mapping[str, Any]
         LONGEST if t5 else _whole(config, "max_position_embeddings"),
         _start(config, generation, vocab),
         _barred(config, generation, vocab),
+        strip,
     )
+
+
+def reader_config(shape: T5Shape, strip: StripShape, start: int, end: int) -> dict[str, Any]:
+    """The content of the config.json of a T5 whose encoder reads images.
+
+    Args:
+        shape: Sizes of the network.
+        strip: How it reads images.
+        start: Token that every text begins with.
+        end: Token that ends a text.
+
+    Returns:
+        The config.
+    """
+    return {
+        **shape.published_config(start, end),
+        "architectures": ["PolydecReader"],
+        "model_type": READER,
+        "strip_height": strip.height,
+        "strip_stride": strip.stride,
+        "strip_window": strip.window,
+        "strip_most": strip.most,
+    }
+
+
+def _strip(config: Mapping[str, Any]) -> StripShape:
+    """How a model reads images. Raises FileError where its config says it wrongly."""
+    height, stride, window, most = (
+        _whole(config, f"strip_{name}") for name in ("height", "stride", "window", "most")
+    )
+    for name, value, low, high in (
+        ("height", height, 4, 256),
+        ("stride", stride, 1, 256),
+        ("window", window, stride, 512),
+        ("most", most, 1, 4096),
+    ):
+        if not low <= value <= high:
+            raise FileError(f"strip_{name} is {value}: it must lie in {low} to {high}")
+    if (window - stride) % 2:
+        raise FileError(
+            f"strip_window is {window}: what it is wider than the stride, {stride}, must be even"
+        )
+    return StripShape(height, stride, window, most)
 
 
 def _require_buckets(config: Mapping[str, Any]) -> None:

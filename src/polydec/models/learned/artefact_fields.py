@@ -173,6 +173,39 @@ class ValueFields(StrictFields):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
+class WordReaderFields(StrictFields):
+    """config.json of a one-pass reader of words in images.
+
+    Attributes:
+        reading: Which head it has, by the name of its method.
+        head: Size of an attention head.
+        inner: Units of the MLPs.
+        first: Layers that read the image.
+        pixels: Units of the map that reads a window of pixels.
+        longest: Letters of a word that it was trained for.
+    """
+
+    vocab_size: Annotated[int, Field(ge=2, le=1 << 16)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    reading: Literal["cppd", "lister", "mdiff4str"]
+    width: Annotated[int, Field(ge=1, le=1 << 13)]
+    head: Annotated[int, Field(ge=1, le=1 << 12)]
+    inner: Annotated[int, Field(ge=1, le=1 << 16)]
+    first: Annotated[int, Field(ge=1, le=256)]
+    pixels: Annotated[int, Field(ge=1, le=1 << 16)]
+    longest: Annotated[int, Field(ge=1, le=1024)]
+    strip_height: Annotated[int, Field(ge=4, le=256)]
+    strip_stride: Annotated[int, Field(ge=1, le=256)]
+    strip_window: Annotated[int, Field(ge=1, le=512)]
+    strip_most: Annotated[int, Field(ge=1, le=4096)]
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.width % self.head:
+            raise FileError(f"width is {self.width} and head {self.head}: head must divide width")
+        return self
+
+
 class BlockDrafterFields(StrictFields):
     """config.json of a block drafter.
 

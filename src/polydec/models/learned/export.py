@@ -23,6 +23,7 @@ from polydec.models.sessions import sources
 WHY: Mapping[str, str] = MappingProxyType(
     {
         "block-drafter": "it reads a source beside the text",
+        "word-reader": "it reads an image beside the text",
         "heads": "Medusa's (`polydec train heads --kind medusa-published`) read what left the last norm; neither has Hydra",
         "eagle": "theirs (`polydec train eagle --kind eagle-published`) has no norm before attention or the head",
         "eagle-3-narrow": "theirs (`polydec train eagle --kind eagle-3-published`) "

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +19,12 @@ from torch.nn.functional import gelu, layer_norm, linear, relu, silu
 from polydec.base.errors import FileError, RequestError
 from polydec.core.types import RowDetail
 from polydec.models.formats.fields import shape_of
+from polydec.models.formats.images import PixelStrip, StripShape
 from polydec.models.formats.seq2seq import Seq2SeqConfig
 from polydec.models.nets.kv_cache import KVCache
 from polydec.models.nets.masks import staged_entry_depths, tree_attention_mask
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery
+from polydec.models.nets.strips import strip_windows
 
 ROOM = 64
 """Slots of a new cache."""
@@ -112,6 +115,27 @@ class Seq2SeqBlock:
     norm: Seq2SeqNorm
 
 
+@dataclass(frozen=True)
+class StripEmbedding:
+    """What an image leaves for the first layer: each of its windows of pixels through two linear
+    maps with a relu between them.
+
+    Attributes:
+        shape: How images are cut into windows.
+        into: The first map, of a window's pixels.
+        out: The second map, to the width of the states.
+    """
+
+    shape: StripShape
+    into: LinearMap
+    out: LinearMap
+
+    def __call__(self, sources: Sequence[PixelStrip]) -> Tensor:
+        weight = self.into.weight
+        windows_NP = torch.cat([strip_windows(source, self.shape) for source in sources])
+        return self.out(relu(self.into(windows_NP.to(weight.device, weight.dtype))))
+
+
 class SinusoidalPositions:
     """Marian's positions: sines, then cosines. The table grows with what is asked of it: a config
     may say any context."""
@@ -184,6 +208,10 @@ class Seq2SeqParts:
         """Embeddings of tokens, scaled as the family does, ``[n, width]``."""
         ids = torch.tensor(list(tokens), dtype=torch.long, device=self.device)
         return self.table[ids] * self.config.scale
+
+    def embed_token_sources(self, sources: Sequence[Sequence[int]]) -> Tensor:
+        """Embeddings of the tokens of some sources, one behind another."""
+        return self.embed_tokens([token for source in sources for token in source])
 
     def split_heads(self, x: Tensor) -> Tensor:
         """``[tokens, heads * head]`` -> ``[heads, tokens, head]``."""
@@ -341,37 +369,37 @@ class Seq2SeqEncoder:
 
     An answer has keys and values, ``[layers, 2, heads, tokens, head]``. Equal sources of a pass are
     read once.
+
+    Args:
+        parts: What it shares with the decoder.
+        tower: Its layers.
+        crosses: The decoder's attentions to it, layer by layer.
+        embed_sources: What enters the first layer of some sources, one behind another,
+            ``[positions, width]``, as many rows as they have positions.
     """
 
     def __init__(
-        self, parts: Seq2SeqParts, tower: Seq2SeqStack, crosses: Sequence[Seq2SeqAttention]
+        self,
+        parts: Seq2SeqParts,
+        tower: Seq2SeqStack,
+        crosses: Sequence[Seq2SeqAttention],
+        embed_sources: Callable[[Sequence[Any]], Tensor],
     ) -> None:
         self._parts = parts
         self._tower = tower
         self._crosses = tuple(crosses)
+        self._embed_sources = embed_sources
         self.cost = 0.0  # before any decoder: whoever waits for it has written nothing yet
         self.passes = 0
 
     @torch.inference_mode()
-    def forward(self, queries: Sequence[tuple[int, ...]]) -> list[Tensor]:
-        """Read sources; one answer each, in order."""
+    def forward(self, queries: Sequence[Any]) -> list[Tensor]:
+        """Read sources, token ids or strips of pixels; one answer each, in order."""
         # Each different source once, in order of first appearance.
         sources = list(dict.fromkeys(queries))
         self.passes += 1
-        p, tower, rows = self._parts, self._tower, _slices([len(ids) for ids in sources])
-        places = [torch.arange(len(ids), device=p.device) for ids in sources]
-        # All sources lie flat, one after another: everything but attention runs over all tokens at
-        # once.
-        x = p.layer_inputs(
-            tower, p.embed_tokens([t for ids in sources for t in ids]), torch.cat(places)
-        )
-        apart = [p.position_scores(tower, place, place, True) for place in places]
-        for block in tower.blocks:
-            own = partial(p.attend_flat_texts, block.own, rows, apart)
-            x = p.residual_step(x, block.own.norm, own)
-            x = p.residual_step(x, block.norm, lambda h, block=block: p.run_mlp(block, h))
-        if tower.leave is not None:
-            x = tower.leave(x)
+        p = self._parts
+        x, rows = self.source_states(sources)
         # The decoder's cross-attention reads keys and values of the source: they are computed once
         # here, for every decoder layer.
         both = [
@@ -379,8 +407,31 @@ class Seq2SeqEncoder:
         ]
         kv = torch.stack(both)
         # Copies, so that a source does not hold the memory of its neighbours in the pass.
-        read = {ids: kv[:, :, :, r].clone() for ids, r in zip(sources, rows)}
-        return [read[ids] for ids in queries]
+        read = {source: kv[:, :, :, r].clone() for source, r in zip(sources, rows)}
+        return [read[source] for source in queries]
+
+    def source_states(self, sources: Sequence[Any]) -> tuple[Tensor, list[slice]]:
+        """The states of sources behind all layers.
+
+        Args:
+            sources: Token ids each, or strips of pixels.
+
+        Returns:
+            States of all of them, one behind another, ``[positions, width]``, and where each stands.
+        """
+        p, tower, rows = self._parts, self._tower, _slices([len(source) for source in sources])
+        places = [torch.arange(len(source), device=p.device) for source in sources]
+        # All sources lie flat, one after another: everything but attention runs over all tokens at
+        # once.
+        x = p.layer_inputs(tower, self._embed_sources(sources), torch.cat(places))
+        apart = [p.position_scores(tower, place, place, True) for place in places]
+        for block in tower.blocks:
+            own = partial(p.attend_flat_texts, block.own, rows, apart)
+            x = p.residual_step(x, block.own.norm, own)
+            x = p.residual_step(x, block.norm, lambda h, block=block: p.run_mlp(block, h))
+        if tower.leave is not None:
+            x = tower.leave(x)
+        return x, rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -731,7 +782,28 @@ def _made(load: _Seq2SeqLoader) -> Seq2SeqDecoder:
     bias[list(config.barred)] = float("-inf")
     parts = Seq2SeqParts(config, table, head, bias, load.number, load.device)
     crosses = [b.cross for b in decoder.blocks if b.cross is not None]
-    return Seq2SeqDecoder(parts, decoder, Seq2SeqEncoder(parts, encoder, crosses))
+    entering = load.read_source_embedding(parts)
+    return Seq2SeqDecoder(parts, decoder, Seq2SeqEncoder(parts, encoder, crosses, entering))
+
+
+def build_strip_encoder(config: Seq2SeqConfig, weights: Mapping[str, Tensor]) -> Seq2SeqEncoder:
+    """Make an encoder of images alone, whose states something else than a decoder reads, in float32.
+
+    Args:
+        config: Sizes; its `strip` says how images are cut.
+        weights: The encoder's tensors by their published names.
+
+    Returns:
+        The encoder, of which `source_states` is of use.
+
+    Raises:
+        FileError: As for `build`.
+    """
+    load = _Seq2SeqLoader(config, weights, torch.float32, torch.device("cpu"))
+    # Nothing of it reads or writes tokens.
+    none = torch.zeros(0, config.width)
+    parts = Seq2SeqParts(config, none, none, none[:, 0], torch.float32, load.device)
+    return Seq2SeqEncoder(parts, load.read_tower(False), (), load.read_source_embedding(parts))
 
 
 _TABLES = (
@@ -794,6 +866,16 @@ class _Seq2SeqLoader:
             FileError: None is there, or `get` refuses it.
         """
         return self.read_tensor(next((n for n in names if n in self.weights), names[0]), shape)
+
+    def read_source_embedding(self, parts: Seq2SeqParts) -> Callable[[Sequence[Any]], Tensor]:
+        """What makes rows of sources: the table of tokens, or the two maps that an image's strips go
+        through."""
+        strip = self.config.strip
+        if strip is None:
+            return parts.embed_token_sources
+        inner = self.row_count("strips.into.weight")
+        into = self.read_linear("strips.into", inner, strip.height * strip.window)
+        return StripEmbedding(strip, into, self.read_linear("strips.out", self.config.width, inner))
 
     def read_tower(self, decoder: bool) -> Seq2SeqStack:
         """The decoder, or the encoder."""

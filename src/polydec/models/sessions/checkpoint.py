@@ -280,7 +280,8 @@ def _model(
     config = source.config
     # What a config says of itself decides, the most special kinds first.
     if seq2seq.is_seq2seq(config):
-        return EncoderDecoderModel(network.encoder, network, vocab, network.config.start)
+        parts = network.config
+        return EncoderDecoderModel(network.encoder, network, vocab, parts.start, strip=parts.strip)
     if inserter.is_inserter(config):
         return BidirectionalInserter(network, vocab, inserter.mark_of(config))
     if denoiser.is_masked(config):

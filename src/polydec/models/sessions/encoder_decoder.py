@@ -16,9 +16,13 @@ from torch import Tensor
 from polydec.base.errors import RequestError
 from polydec.core.effects import ForwardQuery
 from polydec.core.types import TokenVocabulary
+from polydec.models.formats.images import PixelStrip, StripShape
 from polydec.models.sessions.geometry import EmbeddingGeometry
 from polydec.models.sessions.lm import CausalLaw
 from polydec.models.sessions.session import LMSession
+
+SourceContent = tuple[int, ...] | PixelStrip
+"""What an encoder reads: token ids, or an image. Equal ones are one source."""
 
 
 class EncoderSource:
@@ -26,17 +30,17 @@ class EncoderSource:
 
     Attributes:
         model: The model whose encoder reads it.
-        ids: Its token ids.
+        content: Its token ids, or the pixels of an image.
         cache_salt: Of the requests that share it.
         kv: What the decoder reads of it, ``[layers, 2, heads, tokens, head]``; None: the encoder
             has not run.
     """
 
     def __init__(
-        self, model: EncoderDecoderModel, ids: tuple[int, ...], cache_salt: str = ""
+        self, model: EncoderDecoderModel, content: SourceContent, cache_salt: str = ""
     ) -> None:
         self.model = model
-        self.ids = ids
+        self.content = content
         self.cache_salt = cache_salt
         self.kv: Tensor | None = None
 
@@ -54,7 +58,7 @@ class EncoderSource:
         """Run the encoder, unless it has run."""
         if self.kv is None:
             # The scheduler merges sources of several requests into one pass of the encoder.
-            kv = await ForwardQuery(self.model.encoder, self.ids, len(self.ids))
+            kv = await ForwardQuery(self.model.encoder, self.content, len(self.content))
             if self.kv is None:  # another request may have been first
                 self.kv = kv
 
@@ -72,6 +76,7 @@ class EncoderDecoderModel:
         vocab: The vocabulary of texts and sources.
         start: The tokens that every text begins with.
         chunk: Tokens of a prompt that one pass takes at most. Default 256.
+        strip: How its encoder reads an image. Default None: it reads tokens.
     """
 
     layers = 0
@@ -85,15 +90,17 @@ class EncoderDecoderModel:
         start: tuple[int, ...],
         *,
         chunk: int = 256,
+        strip: StripShape | None = None,
     ) -> None:
         self.encoder = encoder
         self.network = network
         self.vocab = vocab
         self.start = start
         self.chunk = chunk
+        self.strip = strip
         self._keep = 0
         # A law lives as long as a session or a request uses it; its caches go with it.
-        self._laws = WeakValueDictionary[tuple[str, tuple[int, ...]], CausalLaw]()
+        self._laws = WeakValueDictionary[tuple[str, SourceContent], CausalLaw]()
 
     @property
     def keep(self) -> int:
@@ -106,22 +113,56 @@ class EncoderDecoderModel:
         for law in list(self._laws.values()):
             law.keep = count
 
-    def law_given_source(self, source: Sequence[int], cache_salt: str = "") -> CausalLaw:
-        """The law of texts that are written from these tokens.
+    def law_given_source(
+        self, source: Sequence[int] | PixelStrip, cache_salt: str = ""
+    ) -> CausalLaw:
+        """The law of texts that are written from these tokens, or from this image.
 
         Equal sources of one cache_salt share law, caches and what the encoder left.
 
         Args:
-            source: Token ids of the source, 1 to `context` of them.
+            source: Token ids of the source, 1 to `context` of them; an image as `strip` has it, of a
+                model that reads one.
             cache_salt: Only requests of the same salt share anything. Default "".
 
         Returns:
             The law. It is forgotten when nobody uses it any more.
 
         Raises:
-            RequestError: There are no tokens, too many, or one lies outside the vocabulary.
+            RequestError: There are no tokens, too many, one lies outside the vocabulary, or the
+                model reads the other kind of source.
         """
-        ids = tuple(source)
+        if isinstance(source, PixelStrip):
+            content: SourceContent = source
+            self._check_strip(source)
+        else:
+            content = tuple(source)
+            self._check_tokens(content)
+        # The salt is part of the key, so that no client learns what another one asked.
+        law = self._laws.get((cache_salt, content))
+        if law is None:
+            beside = EncoderSource(self, content, cache_salt)
+            law = CausalLaw(
+                self.network, self.vocab, chunk=self.chunk, keep=self.keep, beside=beside
+            )
+            self._laws[cache_salt, content] = law
+        return law
+
+    def _check_strip(self, strip: PixelStrip) -> None:
+        """Raise RequestError for an image that the encoder does not read."""
+        own = self.strip
+        if own is None:
+            raise RequestError("source is an image: this model reads text only")
+        if (strip.height, strip.stride) != (own.height, own.stride) or len(strip) > own.most:
+            raise RequestError(
+                f"source is an image of {len(strip)} positions of {strip.stride} x {strip.height} pixels: this model reads at "
+                f"most {own.most} of {own.stride} x {own.height}"
+            )
+
+    def _check_tokens(self, ids: tuple[int, ...]) -> None:
+        """Raise RequestError for tokens that the encoder does not read."""
+        if self.strip is not None:
+            raise RequestError("source is a text: this model reads an image")
         if not ids:
             raise RequestError("source is empty: give a text of at least one character")
         if len(ids) > self.context:
@@ -132,15 +173,6 @@ class EncoderDecoderModel:
             raise RequestError(
                 f"source has token {bad[0]}: ids must lie in 0 to {self.vocab.size - 1}"
             )
-        # The salt is part of the key, so that no client learns what another one asked.
-        law = self._laws.get((cache_salt, ids))
-        if law is None:
-            beside = EncoderSource(self, ids, cache_salt)
-            law = CausalLaw(
-                self.network, self.vocab, chunk=self.chunk, keep=self.keep, beside=beside
-            )
-            self._laws[cache_salt, ids] = law
-        return law
 
     def open_session(self, prompt: Sequence[int]) -> LMSession:
         """Refuse: a text of this model needs a source (see `given`)."""

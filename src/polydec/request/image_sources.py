@@ -1,0 +1,104 @@
+"""Images of a request: in its source, or among the parts of its chat messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.models.formats.images import Image, image_of_part, is_image_part
+from polydec.request.fields import Ask
+
+HOW = "give one: --image FILE, source=polydec.Image(…), or a message with an image_url"
+"""How an image is given, as the end of a sentence."""
+
+
+def has_image_source(ask: Ask) -> bool:
+    """Whether a request's source is an image, or says that it is one."""
+    return isinstance(ask.source, Image) or is_image_part(ask.source)
+
+
+def message_image_parts(prompt: object) -> list[tuple[str, Mapping[str, Any]]]:
+    """The images among the parts of chat messages, each with the name of its place."""
+    if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence):
+        return []
+    return [
+        (f"messages[{at}].content[{i}]", part)
+        for at, message in enumerate(prompt)
+        if isinstance(message, Mapping) and isinstance(message.get("content"), list)
+        for i, part in enumerate(message["content"])
+        if is_image_part(part)
+    ]
+
+
+def refuse_images(ask: Ask, name: str) -> None:
+    """Refuse a request that holds an image.
+
+    Args:
+        ask: The request.
+        name: Of a model that reads none.
+
+    Raises:
+        RequestError: Its source is an image, or its messages hold one.
+    """
+    if has_image_source(ask):
+        where = "source is an image"
+    elif found := message_image_parts(ask.prompt):
+        where = f"{found[0][0]} is an image"
+    else:
+        return
+    raise RequestError(
+        f"{where}: {name} reads text only, so leave it out (a model of `polydec train reader` reads an image)"
+    )
+
+
+def the_image_of(ask: Ask, name: str) -> Image:
+    """The one image of a request, which is all that its model reads.
+
+    Args:
+        ask: The request.
+        name: Of the model.
+
+    Returns:
+        The image.
+
+    Raises:
+        RequestError: There is none, there are several, or a text stands where an image must or
+            beside one in messages.
+    """
+    parts = message_image_parts(ask.prompt)
+    given = ask.source
+    if given is None and not parts:
+        raise RequestError(f"source is none: {name} reads an image, so {HOW}")
+    # A source beside an image in messages counts as another one, whatever it is.
+    count = len(parts) + (given is not None)
+    if count > 1:
+        raise RequestError(f"the request holds {count} images: {name} reads one")
+    if parts:
+        _refuse_text(ask.prompt, name)
+        where, part = parts[0]
+        return image_of_part(part, where)
+    if isinstance(given, Image):
+        return given
+    if isinstance(given, Mapping) and is_image_part(given):
+        return image_of_part(given, "source")
+    raise RequestError(f"source is a text: {name} reads an image, so {HOW}")
+
+
+def _refuse_text(messages: Any, name: str) -> None:
+    """Raise RequestError where a message says something beside its image, which nothing would read."""
+    for at, message in enumerate(messages):
+        content = message.get("content")
+        # A content is a text, or a list of parts.
+        parts = content if isinstance(content, list) else [content]
+        if any(not is_image_part(part) and _says_something(part) for part in parts):
+            raise RequestError(
+                f"messages[{at}] holds text: {name} reads an image and nothing beside it, so leave the text out"
+            )
+
+
+def _says_something(part: object) -> bool:
+    """Whether a part of a content is no empty text."""
+    if isinstance(part, Mapping):
+        return bool(part.get("text")) or part.get("type") != "text"
+    return bool(part)

@@ -1,0 +1,234 @@
+"""Heads that read a word at once: what each card promises, by construction."""
+
+import pytest
+import torch
+
+from polydec.models.nets.reading_heads import (
+    END,
+    WINDOWS,
+    CountingHead,
+    MaskedHead,
+    NeighbourHead,
+    ReadingShape,
+    commits_above_mean,
+    fill_canvas,
+    first_end,
+    sharpen_walk,
+)
+
+SHAPE = ReadingShape(vocab=12, width=16, heads=2, longest=7, places=64)
+
+
+def made(kind, seed=1):
+    torch.manual_seed(seed)
+    head = kind(SHAPE).eval()
+    for p in head.parameters():
+        p.requires_grad_(False)
+        p += torch.randn_like(p) * 0.3
+    return head
+
+
+def states(*lengths, seed=2):
+    """States of images of unequal length, with what fills the short ones up."""
+    g = torch.Generator().manual_seed(seed)
+    there = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+    return torch.randn(len(lengths), max(lengths), SHAPE.width, generator=g), there
+
+
+# CPPD
+
+
+def test_letters_are_the_same_without_the_classes_that_are_counted():
+    """Only the image's own rows are read, so classes change nothing that is read."""
+    head = made(CountingHead)
+    x, there = states(9, 5)
+    whole, bare = head(x, there), head(x, there, classes=False)
+    assert torch.equal(whole.letters_BTV, bare.letters_BTV)
+    assert torch.equal(whole.occupied_BT, bare.occupied_BT) and bare.counts_BVC is None
+    assert whole.counts_BVC.shape == (2, SHAPE.vocab, SHAPE.longest)
+
+
+def test_counting_layers_shape_what_is_read():
+    """The rows that letters are read of are those that counting has refined."""
+    head = made(CountingHead)
+    x, there = states(9)
+    before = head(x, there).letters_BTV
+    head.counting[1].v.weight.zero_()
+    assert not torch.equal(head(x, there).letters_BTV, before)
+
+
+def test_scores_of_the_joining_attention_are_not_divided():
+    head = made(CountingHead)
+    assert head.joining.scale == 1.0 and head.counting[0].scale == 8**-0.5
+
+
+# LISTER
+
+
+def test_rows_of_the_neighbour_matrix_sum_to_one_and_the_end_stays():
+    maps = made(NeighbourHead)(*states(9, 5))
+    assert torch.allclose(maps.next_BMM.sum(-1), torch.ones(2, 10))
+    assert torch.allclose(maps.start_BM.sum(-1), torch.ones(2))
+    assert maps.next_BMM[:, -1].tolist() == [[0.0] * 9 + [1.0]] * 2
+    # Nothing leads to where a shorter image has no positions.
+    assert maps.next_BMM[1, :5, 5:9].abs().max() == 0 and maps.start_BM[1, 5:9].abs().max() == 0
+
+
+def test_mass_on_the_end_never_falls():
+    head = made(NeighbourHead)
+    walk = head.walk_steps(head(*states(9, 5)), 20)
+    assert torch.allclose(walk.sum(-1), torch.ones(2, 20), atol=1e-5)
+    assert bool((walk[:, 1:, -1] >= walk[:, :-1, -1] - 1e-6).all())
+
+
+class ShiftHead(NeighbourHead):
+    """A head whose matrix goes one position to the right, and whose letters are the positions'."""
+
+    def forward(self, states_BSW, there_BS):
+        maps = super().forward(states_BSW, there_BS)
+        size = maps.next_BMM.shape[1]
+        right = torch.eye(size).roll(1, 1)
+        right[-1] = torch.eye(size)[-1]
+        start = torch.eye(size)[:1]
+        return type(maps)(maps.rows_BMW, start, right[None])
+
+
+def test_a_shift_matrix_reads_a_word_of_any_length():
+    head = made(ShiftHead)
+    head.letters.weight.copy_(torch.eye(SHAPE.vocab, SHAPE.width))
+    head.letters.bias.zero_()
+    for length in (3, 40):
+        tokens = [2 + (i * 5) % 10 for i in range(length)]
+        rows = torch.eye(SHAPE.width)[tokens]
+        assert head.word_logits(rows).argmax(-1).tolist() == [*tokens, END]
+
+
+def test_a_walk_is_sharpened_as_it_goes_on():
+    at = torch.tensor([0.1, 0.2, 0.7])
+    first, later = sharpen_walk(at, 1), sharpen_walk(at, 9)
+    assert torch.allclose(first, torch.expm1(at) / torch.expm1(at).sum())
+    assert float(later[2]) > 0.99 > float(first[2]) > 0.7
+    # A walk that spreads a little at each step reaches its end all the same.
+    head = made(ShiftHead)
+    blurred = torch.eye(13).roll(1, 1) * 0.85 + torch.eye(13) * 0.15
+    blurred[-1] = torch.eye(13)[-1]
+    at = torch.eye(13)[0]
+    steps = 0
+    while float(at[-1]) <= head.ended:
+        steps += 1
+        at = sharpen_walk(at, steps) @ blurred
+    assert steps == 12
+    # Without it the walk loses its place.
+    plain = torch.eye(13)[0]
+    for _ in range(12):
+        plain = plain @ blurred
+    assert float(plain[-1]) <= head.ended
+
+
+def test_images_of_unequal_length_read_as_they_do_alone():
+    for kind in (CountingHead, NeighbourHead, MaskedHead):
+        head = made(kind)
+        x, there = states(9, 5)
+        if kind is MaskedHead:
+            canvas = torch.full((2, 8), head.mask)
+            whole, alone = head(canvas, x, there)[1], head(canvas[:1], x[1:, :5], there[1:, :5])[0]
+        elif kind is CountingHead:
+            whole, alone = (
+                head(x, there).letters_BTV[1],
+                head(x[1:, :5], there[1:, :5]).letters_BTV[0],
+            )
+        else:
+            whole, alone = (
+                head(x, there).start_BM[1, :5],
+                head(x[1:, :5], there[1:, :5]).start_BM[0, :5],
+            )
+        assert torch.allclose(whole, alone, atol=1e-5)
+
+
+# MDiff4STR
+
+
+class ScriptedHead(MaskedHead):
+    """A head whose laws are a script, pass by pass; it keeps the canvases that it was shown."""
+
+    def __init__(self, passes):
+        super().__init__(SHAPE)
+        self.passes, self.shown = list(passes), []
+
+    def forward(self, canvas_BN, states_BSW, there_BS):
+        self.shown.append(canvas_BN[0].tolist())
+        rows = torch.full((1, 8, SHAPE.vocab), -20.0)
+        for at, (token, chance) in enumerate(self.passes[len(self.shown) - 1]):
+            chance = torch.tensor(chance, dtype=torch.float64)
+            rows[0, at] = torch.log((1 - chance) / (SHAPE.vocab - 1))
+            rows[0, at, token] = torch.log(chance)
+        return rows
+
+
+def script(*chances, tokens=(3, 4, 5, END, 6, 6, 6, 6)):
+    return list(zip(tokens, [*chances, *[0.9] * (8 - len(chances))]))
+
+
+def test_each_pass_fills_what_is_surer_than_the_mean_up_to_the_first_end():
+    mask = SHAPE.vocab
+    head = ScriptedHead([script(0.9, 0.5, 0.6, 0.8), script(0.9, 0.7, 0.95, 0.9), script(0.9, 0.9)])
+    got = fill_canvas(head, torch.zeros(4, SHAPE.width), steps=3)
+    # Mean 0.7: the first letter and the end; then of two left the surer one; then one is left.
+    assert head.shown == [
+        [mask] * 8,
+        [3, mask, mask, END, mask, mask, mask, mask],
+        [3, mask, 5, END, mask, mask, mask, mask],
+    ]
+    assert got.argmax(-1).tolist()[:4] == [3, 4, 5, END]
+
+
+def test_what_was_read_stays_as_it_was_when_it_was_filled_in():
+    """A letter that is on the canvas keeps the law of the pass before; the others have the last one's."""
+    again = script(0.9, 0.9, 0.9, 0.9, tokens=(7, 8, 9, END, 6, 6, 6, 6))
+    head = ScriptedHead([script(0.9, 0.5, 0.5, 0.8), again, again])
+    got = fill_canvas(head, torch.zeros(4, SHAPE.width), steps=2)
+    assert got.argmax(-1).tolist()[:4] == [3, 8, 9, END]
+
+
+def test_one_pass_reads_every_letter_by_itself():
+    head = made(MaskedHead)
+    x, there = states(9)
+    alone = head(torch.full((1, 8), head.mask), x, there)[0].log_softmax(-1)
+    assert torch.equal(fill_canvas(head, x[0], steps=1), alone)
+    assert torch.equal(head.word_logits(x[0]), fill_canvas(head, x[0], steps=3))
+
+
+def test_equally_sure_letters_do_not_stop_the_filling():
+    open_N = torch.tensor([False, True, True, True])
+    assert commits_above_mean(torch.tensor([0.9, 0.5, 0.5, 0.5]), open_N).tolist() == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert not commits_above_mean(torch.ones(3), torch.zeros(3, dtype=torch.bool)).any()
+
+
+def test_a_word_without_an_end_is_as_long_as_the_canvas():
+    assert first_end(torch.tensor([3, 4, 5])) == 2 and first_end(torch.tensor([3, END, END])) == 1
+
+
+def test_blocks_are_filled_in_turn_and_all_are_reached():
+    opened = [WINDOWS["block-low-confidence"](step, 5, 26) for step in range(5)]
+    assert opened == [slice(0, 5), slice(0, 10), slice(0, 15), slice(10, 26), slice(15, 26)]
+    assert WINDOWS["block-low-confidence"](0, 2, 26) == slice(0, 26)
+    mask = SHAPE.vocab
+    tokens = (3, 4, 5, 6, 7, 8, 9, END)
+    head = ScriptedHead([script(*[0.5] * 4, *[0.9] * 4, tokens=tokens)] * 8)
+    fill_canvas(head, torch.zeros(4, SHAPE.width), steps=4, policy="block-low-confidence")
+    assert head.shown[1] == [3, *[mask] * 7]  # the sure ones lie in later blocks
+
+
+@pytest.mark.parametrize(("chance", "kept"), [(0.95, [3, 8, 5, END]), (0.4, [3, 4, 5, END])])
+def test_reflection_mends_what_it_is_surer_of(chance, kept):
+    first = script(0.9, 0.5, 0.9, 0.9)
+    second = script(0.4, chance, 0.4, 0.4, tokens=(9, 8, 9, 9, 6, 6, 6, 6))
+    head = ScriptedHead([first, second])
+    got = fill_canvas(head, torch.zeros(4, SHAPE.width), steps=1, reflect=True)
+    assert got.argmax(-1).tolist()[:4] == kept
+    assert head.shown[1] == [3, 4, 5, END, *[SHAPE.vocab] * 4]

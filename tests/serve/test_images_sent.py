@@ -1,0 +1,116 @@
+"""Images over HTTP: an image_url part is the source of a model that reads one; whatever is wrong with it is a 400 of one
+sentence, and no address is fetched."""
+
+import base64
+import io
+
+import pytest
+
+pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
+pytest.importorskip("PIL.Image", reason="polydec[pictures] is not installed")
+
+import house
+from PIL import Image as Pictures
+
+from polydec import Image, Sampling, generate, load
+from reader_model import write_reader
+
+
+def png(shade=90, width=32):
+    to = io.BytesIO()
+    picture = Pictures.new("L", (width, 8), 255)
+    picture.paste(shade, (4, 1, 12, 7))
+    picture.save(to, "PNG")
+    return to.getvalue()
+
+
+def data_url(data):
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+
+def chat(*parts, **fields):
+    return {
+        "messages": [{"role": "user", "content": list(parts)}],
+        "max_tokens": 6,
+        "temperature": 0,
+        **fields,
+    }
+
+
+def part(url):
+    return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    return load(str(write_reader(tmp_path_factory.mktemp("reader") / "m")), draft=None)
+
+
+@pytest.fixture(scope="module")
+def reads(reader, lm):
+    with (
+        house.served({"reader": lambda: reader, "tiny": lambda: lm}) as served,
+        served.client() as client,
+    ):
+        yield client
+
+
+def test_each_route_reads_the_image(reads, reader):
+    want = generate(
+        reader, "", source=Image(png()), max_tokens=6, sampling=Sampling(temperature=0.0)
+    )
+    sent = {
+        "/v1/chat/completions": chat(part(data_url(png()))),
+        "/v1/completions": {
+            "source": part(data_url(png())),
+            "max_tokens": 6,
+            "temperature": 0,
+        },
+        "/v1/responses": {
+            "input": [
+                {
+                    "role": "user",
+                    "content": [{"type": "input_image", "image_url": data_url(png())}],
+                }
+            ],
+            "max_output_tokens": 6,
+            "temperature": 0,
+        },
+    }
+    for path, body in sent.items():
+        got = reads.post(path, json={"model": "reader", **body})
+        assert got.status_code == 200, got.text
+        assert want.text in got.text
+
+
+WRONG = {
+    "an address": (chat(part("https://example.org/word.png")), "addresses are not fetched"),
+    "no image": (chat(part(data_url(b"hello"))), "image is none of PNG"),
+    "truncated": (chat(part(data_url(png()[:60]))), "image "),
+    "empty": (chat(part("data:image/png;base64,")), "image is empty"),
+    "no url": (chat({"type": "image_url", "image_url": {}}), "it must hold a url"),
+    "two": (chat(part(data_url(png())), part(data_url(png()))), "the request holds 2 images"),
+    "text": (chat({"type": "text", "text": "read"}, part(data_url(png()))), "holds text"),
+    "none": ({"messages": [{"role": "user", "content": "read"}]}, "source is none: "),
+    "an unknown member": (
+        chat({"type": "image_url", "image_url": {"url": data_url(png()), "x": 1}}),
+        "image_url.x is unknown",
+    ),
+    "another part": (chat({"type": "input_audio"}), "only parts of type text or image_url"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_one_sentence(reads, case):
+    body, said = WRONG[case]
+    got = reads.post("/v1/chat/completions", json={"model": "reader", **body})
+    assert got.status_code == 400 and said in got.json()["error"]["message"]
+    assert "\n" not in got.json()["error"]["message"]
+
+
+def test_a_model_of_text_refuses_it_by_name(reads):
+    got = reads.post("/v1/chat/completions", json={"model": "tiny", **chat(part(data_url(png())))})
+    assert got.status_code == 400
+    assert (
+        "messages[0].content[0] is an image: tiny reads text only" in got.json()["error"]["message"]
+    )
