@@ -231,6 +231,12 @@ PLANS = Run(
     "any: counts, no times",
     "569e689b",
 )
+CITATIONS = Run(
+    "lab/reports/citations.csv",
+    "python -m benchmarks.studies.objectives --kind citations --out DIR --epochs 1 --csv lab/reports/citations.csv",
+    COUNTED,
+    "569e689b",
+)
 MERGED_TOKENS = Run(
     "lab/reports/merged-tokens.csv",
     "python -m benchmarks.studies.merged_tokens OUT --boundaries word --csv lab/reports/merged-tokens.csv",
@@ -667,6 +673,18 @@ def plans_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
 def plans_difference(name: str, other: str) -> list[str]:
     """By how much a figure of plan-guided texts is above another way's."""
     return seed_differences(PLANS, name, {"way": "plan-guided"}, {"way": other})
+
+
+GREEDY_TEXTS = {"greedy": "as it is", "blocked": "blocked"}
+
+
+def blocked_differences() -> list[str]:
+    """What the citation blocker changes."""
+    return [
+        figure
+        for name in ("copied", "repeated", "nats")
+        for figure in seed_differences(CITATIONS, name, {"text": "blocked"}, {"text": "greedy"})
+    ]
 
 
 def byte2word_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
@@ -1221,6 +1239,19 @@ TABLES = (
         plans_row,
     ),
     Table(
+        "lab/reports/trained-measured.md",
+        "| greedy text | learned 5-grams | distinct tokens | repeated 4-grams | nats a token |",
+        CITATIONS,
+        three_seeds_row(
+            CITATIONS,
+            lambda row: GREEDY_TEXTS[row["text"]],
+            "copied",
+            "distinct",
+            "repeated",
+            "nats",
+        ),
+    ),
+    Table(
         "lab/reports/search-measured.md",
         "| way | as wanted | nats | tokens |",
         CONDITIONAL,
@@ -1528,6 +1559,13 @@ SENTENCES = (
         "the best of eight is {} ({} to {}) beside diverse beams",
         PLANS,
         partial(plans_difference, "best rouge-2", "diverse beam"),
+    ),
+    Sentence(
+        "lab/reports/trained-measured.md",
+        "Blocked, the share of learned 5-grams changes by {} ({} to {}), to none, and nothing can be told of their repetition "
+        "({} ({} to {}) repeated 4-grams); a token costs {} ({} to {}) nats more",
+        CITATIONS,
+        blocked_differences,
     ),
     *(
         Sentence(
