@@ -3,9 +3,6 @@
 import json
 
 import pytest
-
-pytest.importorskip("PIL.Image", reason="polydec[pictures] is not installed")
-
 from PIL import Image as Pictures
 
 from polydec import Image, Sampling, generate, load

@@ -7,7 +7,6 @@ import io
 import pytest
 
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
-pytest.importorskip("PIL.Image", reason="polydec[pictures] is not installed")
 
 import house
 from PIL import Image as Pictures

@@ -6,9 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("PIL.Image", reason="polydec[pictures] is not installed")
-
 from PIL import Image as Pictures
 
 from polydec import Image, Sampling, generate, load

@@ -6,14 +6,11 @@ import json
 
 import pytest
 import torch
-
-pytest.importorskip("PIL.Image", reason="polydec[pictures] is not installed")
-
 from PIL import Image as Pictures
 
 import micro
 from polydec import Engine, Image, Sampling, generate, load
-from polydec.base.errors import FileError, MissingError, PolydecError, RequestError
+from polydec.base.errors import FileError, PolydecError, RequestError
 from polydec.base.subprocess_worker import WorkerEndedError
 from polydec.lab.testing.check_target import check_target
 from polydec.methods.economics.costs import PassCosts
@@ -135,12 +132,6 @@ def test_what_takes_the_worker_down_is_refused(monkeypatch):
     with pytest.raises(RequestError) as refused:
         read_pixel_strip(Image(noise()), STRIP)
     assert str(refused.value).startswith("image cannot be decoded: it takes more time or memory")
-
-
-def test_without_pillow_it_is_said(monkeypatch):
-    monkeypatch.setattr(images, "find_spec", lambda name: None)
-    with pytest.raises(MissingError, match=r"pip install 'polydec\[pictures\]'"):
-        read_pixel_strip(Image(noise()), STRIP)
 
 
 def test_the_law_of_an_image_keeps_the_contract(lm):

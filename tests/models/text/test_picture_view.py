@@ -1,8 +1,11 @@
 """What tokens draw, and what a checkpoint may say of it."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from polydec.base.errors import FileError, PolydecError, RequestError
 from polydec.models.formats.picture_config import FIELD, TILES
@@ -32,6 +35,14 @@ def test_tiles_stand_row_by_row(values):
         y, x = divmod(at, 3)
         tile = picture.pixels[2 * y : 2 * y + 2, 2 * x : 2 * x + 2]
         assert (tile == drawn[token].numpy()).all()
+
+
+@pytest.mark.parametrize("values", [1, 3])
+def test_a_file_holds_the_pixels(values):
+    picture = view_of(drawn=tiles(values=values)).draw_tokens((3, 0, 1, 2, 2, 3))
+    with Image.open(BytesIO(picture.png_file)) as read:
+        assert read.format == "PNG" and read.mode == {1: "L", 3: "RGB"}[values]
+        assert (np.asarray(read).reshape(picture.pixels.shape) == picture.pixels).all()
 
 
 def test_what_is_not_there_is_grey():

@@ -145,12 +145,8 @@ def _read_folders(path: Path, side: int) -> tuple[NDArray[np.uint8], list[str]]:
 
 def _read_image(path: Path) -> NDArray[np.uint8]:
     """One image file, shape ``[1, H, W, 3]``; what is transparent stands on white."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise FileError(
-            f"{path} is an image file, which Pillow reads: pip install 'polydec[pictures]'"
-        ) from None
+    from PIL import Image
+
     with edge.report_read_errors(str(path)), Image.open(path) as image:
         width, height = image.size
         # The size is known from the header, before anything is decoded.

@@ -14,12 +14,11 @@ import os
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from polydec.base import edge
-from polydec.base.errors import MissingError, PolydecError, RequestError
+from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
 from polydec.base.subprocess_worker import SubprocessLimits, SubprocessWorker
 
@@ -113,12 +112,8 @@ def read_pixel_strip(image: Image, shape: StripShape) -> PixelStrip:
 
     Raises:
         RequestError: It cannot be read, is animated, truncated or too large; one sentence.
-        MissingError: Pillow is not installed.
     """
     data = image.file_bytes()
-    # The worker would only end: what is missing is said here.
-    if find_spec("PIL") is None:
-        raise MissingError("images need Pillow: pip install 'polydec[pictures]'")
     # JSON both ways: nothing that a decoder returns is unpickled.
     asked = {
         "data": b64encode(data).decode(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from torch import Tensor
 from polydec.base.errors import RequestError
 from polydec.base.files import replace_file_atomically
 from polydec.base.options import short_repr
-from polydec.base.png import png_bytes
 from polydec.models.formats.picture_config import read_picture_config
 
 BLANK = 127
@@ -39,7 +39,14 @@ class DrawnPicture:
     @property
     def png_file(self) -> bytes:
         """The content of a PNG file."""
-        return png_bytes(self.pixels)
+        # Needed only where a picture is given out.
+        from PIL import Image
+
+        file = BytesIO()
+        Image.fromarray(
+            self.pixels.squeeze(-1) if self.pixels.shape[-1] == 1 else self.pixels
+        ).save(file, "png")
+        return file.getvalue()
 
     @property
     def base64_text(self) -> str:
