@@ -133,6 +133,12 @@ FRONT_PAGE = Run(
     XEON_CORE,
     "99ce0f62",
 )
+MANY = Run(
+    "lab/reports/front-page-many.csv",
+    "python benchmarks/front_page.py many --threads 1 --processor",
+    "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
+    "e34f5c87",
+)
 TRAINED = Run("lab/reports/trained.csv", "python benchmarks/trained.py", CORE, "a06b93c7")
 CONTEXT = Run(
     "lab/reports/trained-context.csv",
@@ -989,6 +995,8 @@ def subject_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
         return [told(sum(fed) / sum(edited))]
     if subject.startswith("deviation"):
         return [told(max(column(ENUMERATED.rows, "variation")))]
+    if subject.startswith("eight prompts at once"):
+        return eight_over_one(*SPEED_WITH_ENDS)
     return None
 
 
@@ -1049,6 +1057,23 @@ def sides_in_turns(
         ]
 
     return figures
+
+
+def many_at_once(side: str, *columns: str, over: str) -> list[str]:
+    """Figures of eight prompts answered one way beside another way, over all workloads."""
+    return front_page("many", side, *columns, over=over, run=MANY)
+
+
+def eight_over_one(*columns: str) -> list[str]:
+    """Plain decoding of eight prompts at once over the same one after another."""
+    return many_at_once("plain, eight at once", *columns, over="plain, one after another")
+
+
+def together_or_apart(place: Place, cells: Sequence[str]) -> list[str] | None:
+    """A row of eight prompts: speed over one after another with its interval, then all that is told over eight at once."""
+    apart = many_at_once(cells[0], *SPEED_WITH_ENDS, over="plain, one after another")
+    together = sides_in_turns(MANY, "many", "plain, eight at once")(place, cells)
+    return [*apart, *together] if together else None
 
 
 TABLES = (
@@ -1139,6 +1164,12 @@ TABLES = (
         "| on a Xeon with AMX | over plain | of a workload: least, most | tokens a pass |",
         FRONT_PAGE,
         sides_in_turns(FRONT_PAGE, "trained"),
+    ),
+    Table(
+        "lab/reports/speculation.md",
+        "| eight prompts | over one after another | over `plain` eight at once | of a workload: least, most | tokens a pass |",
+        MANY,
+        together_or_apart,
     ),
     Table(
         "lab/reports/trained-measured.md",
@@ -1716,6 +1747,24 @@ SENTENCES = (
     ),
     Sentence(
         "README.md",
+        "eight at once write {} times as many tokens as one after another",
+        MANY,
+        lambda: eight_over_one("speed"),
+    ),
+    Sentence(
+        "docs/measurements.md",
+        "`auto` is at {} ({} to {}) for eight requests at once",
+        MANY,
+        lambda: many_at_once("auto, eight at once", *SPEED_WITH_ENDS, over="plain, eight at once"),
+    ),
+    Sentence(
+        "README.md",
+        "a draft model loses ({})",
+        MANY,
+        lambda: many_at_once("draft-model, eight at once", "speed", over="plain, eight at once"),
+    ),
+    Sentence(
+        "README.md",
         "than llama.cpp's on a 1B model in Q4_K_M ([{} to {} of its time]",
         PASSES,
         lambda: [
@@ -1839,6 +1888,7 @@ LEFT = {
     "README.md": {
         "Python 3.11 or later": "a version",
         "1.3 GB of disk": "the packages that it needs, torch for CPUs among them, with zoo:smollm2, added up",
+        "8 texts: 8.3 points more": "the last table of lab/reports/search-measured.md, which is marked",
     },
     "docs/measurements.md": {
         "gave 1.09 on Zen 3 and 1.36 to 1.43 on Zen 5": "single runs of `polydec demo`, no file kept",

@@ -71,6 +71,8 @@ def test_what_is_here_is_listed(command, mirror, tmp_path):
 def test_without_a_cache_the_embedded_models_are_listed(command, mirror):
     mirror.cache.rmdir()
     assert {row["home"] for row in listed(command).values()} == {"zoo"}
+    last = command("models").out.splitlines()[-1]
+    assert last == f"no downloads in {mirror.cache}: polydec pull NAME makes one"
 
 
 def test_what_two_revisions_share_is_counted_once(command, mirror):

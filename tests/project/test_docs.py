@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from html import unescape
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,26 @@ def test_what_belongs_to_a_member_stays_in_its_entry_on_the_site():
     shown = markdown.markdown("\n".join(described[described.index("```", 3) + 1 :]))
     entry = shown.partition("language(vocab")[2]
     assert entry and entry.index("<strong>Raises:</strong>") < entry.rindex("</ul>\n</li>\n</ul>")
+
+
+def usual_tasks(block):
+    """Lines of code of each task by its number; a task begins with a comment `# NUMBER …`."""
+    parts = re.split(r"^# (\d+) .*\n", block, flags=re.M)
+    return {
+        int(number): [line for line in lines.splitlines() if line.strip()]
+        for number, lines in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def test_no_usual_task_is_longer_here_than_elsewhere():
+    text = (ROOT / "docs" / "python.md").read_text("utf-8")
+    _, _, section = text.partition("## From transformers or vLLM")
+    blocks = re.findall(r"^```(?:python|text)[^\n]*\n(.*?)^```", section, re.M | re.S)[:3]
+    ours, *others = (usual_tasks(block) for block in blocks)
+    assert list(ours) == list(range(1, 11)) and all(list(ours) == list(theirs) for theirs in others)
+    for theirs in others:
+        assert [number for number in ours if len(ours[number]) > len(theirs[number])] == []
+        assert len("".join(chain(*ours.values()))) < len("".join(chain(*theirs.values())))
 
 
 def test_the_front_page_is_short_and_says_which_method_when():

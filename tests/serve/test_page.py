@@ -3,6 +3,7 @@ phone. Set PICTURES to keep the screenshots."""
 
 import json
 import os
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -281,6 +282,29 @@ def test_an_answer_is_shorter_where_there_is_no_room_for_the_usual_one(page):
     field(page, "max_tokens", "48")
 
 
+def luminance(colour):
+    """Of a colour as a browser computes it, `rgb(r, g, b)`: the relative luminance of WCAG 2, 0 to 1."""
+    shares = [int(part) / 255 for part in re.findall(r"\d+", colour)]
+    linear = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in shares]
+    return sum(weight * x for weight, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_what_holds_where_a_field_is_empty_can_be_read(page):
+    styles = (
+        "(e => { const hint = getComputedStyle(e, '::placeholder');"
+        " return [hint.color, getComputedStyle(e).backgroundColor, hint.opacity]; })"
+        "(document.querySelector('#sampling [data-name=top_p]'))"
+    )
+    try:
+        for dark in (False, True):
+            page.size(1200, 860, dark=dark)
+            *colours, opacity = page.ask(styles)
+            low, high = sorted(luminance(colour) for colour in colours)
+            assert opacity == "1" and (high + 0.05) / (low + 0.05) >= 4.5
+    finally:
+        page.size(1200, 860)
+
+
 def test_side_by_side(page, picture):
     page.ask("document.querySelector('#tab-chat').focus()")
     page.press("ArrowRight", 39)
@@ -298,6 +322,7 @@ def test_side_by_side(page, picture):
     page.until("/verdict|seen|times as fast/.test(document.querySelector('#verdict').textContent)")
     told = page.ask("document.querySelector('#verdict').textContent")
     assert "The texts are equal." in told and "6 turns" in told
+    assert "the first (plain)" in told and "he second (draft-model)" in told
     assert page.ask("document.querySelectorAll('#left .draft').length") == 0
     assert page.ask("document.querySelectorAll('#right .draft').length") > 0, (
         "no draft was accepted: choose another prompt"
@@ -316,19 +341,20 @@ def test_side_by_side(page, picture):
 
 def test_a_verdict_needs_turns_and_a_range(page):
     def told(*ratios):
-        return page.ask(f"verdict({list(ratios)})")
+        return page.ask(f"verdict({list(ratios)}, ['plain', 'auto'])")
 
     assert told(1.44) == "No verdict: it takes 6 turns (1.44 to 1.44 in 1 turn)."
     assert told() == "No verdict: it takes 6 turns (none ended)."
     assert (
         told(1.44, 0.98, 1.1, 1.2, 1.06, 1.3)
-        == "No difference in speed was seen: the right one is 0.98 to 1.44 times as fast in 6 turns."
+        == "No difference in speed was seen: the second (auto) is 0.98 to 1.44 times as fast as the first (plain) in 6 turns."
     )
     assert (
         told(1.2, 1.3, 1.4, 1.25, 1.35, 1.31)
-        == "The right one is 1.31 times as fast (1.20 to 1.40 in 6 turns)."
+        == "The second (auto) is 1.31 times as fast as the first (plain): 1.20 to 1.40 in 6 turns."
     )
-    assert told(0.5, 0.6, 0.7, 0.55, 0.65, 0.9).startswith("The right one is 0.63 times as fast")
+    slower = told(0.5, 0.6, 0.7, 0.55, 0.65, 0.9)
+    assert slower.startswith("The second (auto) is 0.63 times as fast as the first (plain)")
 
 
 TREE = "[...document.querySelectorAll('#log .reply:last-child .tree g')].map(g => [g.getAttribute('class'), g.textContent])"

@@ -40,8 +40,13 @@ def models(
         for name, kind, size, where in cells
     ]
     # Embedded models are no downloads, and `rm` cannot free what they take.
-    total = size_text(sum(m.size for m in found if m.home == "hub"))
-    lines.append(f"downloads take {total} in {cache}: polydec rm NAME removes one")
+    downloads = [m.size for m in found if m.home == "hub"]
+    if downloads:
+        lines.append(
+            f"downloads take {size_text(sum(downloads))} in {cache}: polydec rm NAME removes one"
+        )
+    else:
+        lines.append(f"no downloads in {cache}: polydec pull NAME makes one")
     print_result(escape_control_characters("\n".join(lines)))
 
 

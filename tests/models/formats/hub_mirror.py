@@ -48,7 +48,8 @@ def hub_that_lists(monkeypatch, mirror: HubMirror, files: dict[str, bytes]) -> l
     fetched = list[str]()
 
     def model_info(self, repository, revision=None):
-        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file) for file in files])
+        siblings = [SimpleNamespace(rfilename=file) for file in files]
+        return SimpleNamespace(siblings=siblings, sha=None)
 
     def snapshot_download(name, *, revision, local_files_only, allow_patterns, ignore_patterns=()):
         assert not local_files_only

@@ -201,6 +201,7 @@ def hub_error(kind, status):
         (lambda: errors.OfflineModeIsEnabled("x"), "not in the cache, and HF_HUB_OFFLINE keeps us"),
         (lambda: httpx.ConnectError("no route\nat all"), r"cannot be reached \(no route\)"),
         (lambda: OSError("a strange\nfault"), r"did not give it \(a strange\)"),
+        (lambda: KeyError("pointerSize"), "leaves out the field 'pointerSize'"),
     ],
 )
 def test_the_reason_of_a_refusal_stands_first(mirror, monkeypatch, error, says):

@@ -107,6 +107,10 @@ def test_a_model_is_fetched_with_the_token_and_then_needs_no_network(small_hub, 
         name: content for name, content in FILES.items() if "Q8_0" in name
     }
     asked.clear()
+    here = pulled(tmp_path, address, "some/model:q8_0", HF_TOKEN="hf_of_this_test")
+    assert (here.stdout, here.stderr) == (done.stdout, "")
+    assert not any("/resolve/" in path for _, path, _ in asked)
+    asked.clear()
     again = pulled(tmp_path, address, "hf.co/some/model", HF_HUB_OFFLINE="1")
     assert again.returncode == 0 and str(first) in again.stdout and not asked
 

@@ -6,6 +6,7 @@ All of it is asked of huggingface_hub: its cache, its HF_TOKEN and its HF_HUB_OF
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,16 @@ def fetch_hub_checkpoint(name: str) -> Path:
     """
     hub_name = parse_hub_name(name)
     try:
-        files, local = _repository_files(hub_name)
+        files, commit = _repository_files(hub_name)
+        local = commit is None
         if hub_name.choice or _has_gguf_only(files):
             model, note = choose_gguf_model(hub_name, files)
             # They are read as patterns: a bracket in a file's name must stand for itself.
             exact = [glob.escape(file) for file in model.files]
-            folder = _snapshot(hub_name, local, allow_patterns=exact)
+            # A model that is here begins no answer with a bar of its download.
+            folder = _cached_snapshot(hub_name, commit, model.files) or _snapshot(
+                hub_name, local, allow_patterns=exact
+            )
             # Only now: which file was taken does not matter where the download fails.
             if note:
                 warn_caller(note)
@@ -63,14 +68,15 @@ def fetch_hub_checkpoint(name: str) -> Path:
         ) from None
 
 
-def _repository_files(name: HubName) -> tuple[list[str], bool]:
-    """The paths of a repository's files, and whether only the cache could be asked."""
+def _repository_files(name: HubName) -> tuple[list[str], str | None]:
+    """The paths of a repository's files, and the commit that the Hub has ("" where it does not say); None where only the
+    cache could be asked."""
     from huggingface_hub import HfApi
 
     try:
         # Not list_repo_files, which tries again for half a minute where there is no network.
         about = HfApi().model_info(name.repository, revision=name.revision)
-        return [file.rfilename for file in about.siblings or ()], False
+        return [file.rfilename for file in about.siblings or ()], about.sha or ""
     except Exception as refusal:
         try:
             folder = _snapshot(name, True, allow_patterns=[NO_FILE])
@@ -78,7 +84,7 @@ def _repository_files(name: HubName) -> tuple[list[str], bool]:
             # Why the Hub did not answer says more than that the cache has nothing.
             raise refusal from None
         paths = (path for path in folder.rglob("*") if path.is_file())
-        return sorted(path.relative_to(folder).as_posix() for path in paths), True
+        return sorted(path.relative_to(folder).as_posix() for path in paths), None
 
 
 def _has_gguf_only(files: list[str]) -> bool:
@@ -114,6 +120,19 @@ def _snapshot(name: HubName, local: bool, **patterns: Any) -> Path:
     )
 
 
+def _cached_snapshot(name: HubName, commit: str | None, files: Sequence[str]) -> Path | None:
+    """The snapshot of a commit in the cache, where it holds all of these files."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if not commit:
+        return None
+    found = [try_to_load_from_cache(name.repository, file, revision=commit) for file in files]
+    first = found[0]
+    if not isinstance(first, str) or not all(isinstance(path, str) for path in found):
+        return None
+    return Path(first).parents[len(Path(files[0]).parts) - 1]
+
+
 def _hub_refusal(error: Exception, name: HubName) -> str:
     """Why the Hub did not give a repository, as a part of a sentence."""
     from huggingface_hub import errors
@@ -134,4 +153,7 @@ def _hub_refusal(error: Exception, name: HubName) -> str:
     # By name: which library speaks to the network depends on the version of huggingface_hub.
     if type(error).__name__ in ("ConnectError", "ConnectTimeout", "ReadTimeout", "ProxyError"):
         return f"the Hugging Face Hub cannot be reached ({edge.first_line(error)})"
+    # A mirror that knows a part of the protocol: the name of a field alone would be no sentence.
+    if isinstance(error, KeyError):
+        return f"what answers as the Hugging Face Hub leaves out the field {edge.first_line(error)}"
     return f"the Hugging Face Hub did not give it ({edge.first_line(error)})"
