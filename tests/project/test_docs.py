@@ -57,6 +57,16 @@ def test_code_on_the_site_keeps_flags_whole_and_bars_bare():
     assert re.search(r"code \.flag \{[^}]*white-space: nowrap", css)
 
 
+def test_the_site_follows_the_system_and_its_hits_can_be_read():
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+    media = re.findall(r'media: "\(prefers-color-scheme(.*)\)"', settings)
+    assert media == ["", ": light", ": dark"]  # a first visit stores the first that fits
+    css = (ROOT / "docs" / "site.css").read_text("utf-8")
+    assert re.search(r"\.md-tabs__link \{ opacity: 0\.85; \}", css)
+    assert re.search(r"search-result mark \{ color: var\(--md-typeset-a-color\)", css)
+    assert re.search(r"search-result \.md-typeset pre > code \{ white-space: pre-wrap", css)
+
+
 def test_what_belongs_to_a_member_stays_in_its_entry_on_the_site():
     markdown = pytest.importorskip("markdown", reason="MkDocs is not installed: polydec[docs]")
     reference = runpy.run_path(str(ROOT / "docs" / "reference.py"))
