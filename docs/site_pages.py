@@ -14,6 +14,7 @@ from polydec.base.options import Option
 from polydec.core.types import Exactness
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.catalogue import ModuleCatalogue
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -63,6 +64,10 @@ FLAGS = {"steering": ("--steer", "steerings"), "press": ("--cache", "presses")}
 """Of what goes with any method: its flag, and what lists it."""
 
 
+CATALOGUES = {"steering": steer.STEERINGS, "press": press.PRESSES}
+"""Of what goes with any method: where its options stand."""
+
+
 def page(name: str, card: Card, options: Iterable[Option]) -> str:
     """The page of one method, or of one way to steer or to keep a cache."""
     flag, list_them = FLAGS.get(card.kind, ("--method", "methods"))
@@ -87,8 +92,9 @@ def page(name: str, card: Card, options: Iterable[Option]) -> str:
         "",
     ]
     out += ["## Options", "", *option_table(tuple(options)), ""]
-    if name in registry.recipe_modules():
-        out += ["## As published", "", *published_settings(name), ""]
+    # All that is no steering and no press is a method, whatever its kind.
+    catalogue = CATALOGUES.get(card.kind, registry.RECIPES)
+    out += ["## As published", "", *published_settings(catalogue, name), ""]
     out += ["## Reported and measured", "", *method_figures.section(name, card)]
     out += [
         f"More: [the guide](../{guide}.md), [all methods](../methods.md), `polydec {list_them} {name}`.",
@@ -128,9 +134,9 @@ def option_table(options: tuple[Option, ...]) -> list[str]:
     return rows
 
 
-def published_settings(name: str) -> list[str]:
-    """What the method's paper sets, in a sentence and a table."""
-    found = registry.describe_published(name)
+def published_settings(catalogue: ModuleCatalogue, name: str) -> list[str]:
+    """What a paper sets, in a sentence and a table."""
+    found = catalogue.describe_published(name)
     out = [f"`{found['name']}`: {found['summary']}."]
     if found["settings"]:
         out += ["", "| option | ours | published | why |", "|---|---|---|---|"]

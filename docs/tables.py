@@ -38,14 +38,23 @@ def systems_table() -> str:
     for kind in published_systems.KINDS:
         rows.append(f"| {kind} | {sum(1 for one in systems if one.kind == kind)} |")
     rows += [f"| **all** | **{len(systems)}** |", ""]
-    rows += ["| system | paper | area | here | reached by |", "|---|---|---|---|---|"]
+    here = [one for one in systems if one.kind != published_systems.MISSING_KIND]
+    # What is not here at all has its kind to say so, and no further sentence.
+    lacking = sum(1 for one in here if one.lacks)
+    rows += [
+        f"Of {len(here)} that are here **{len(here) - lacking}** have every mechanism that their paper names; {lacking} lack",
+        "something, which the last column says.",
+        "",
+    ]
+    rows += ["| system | paper | area | here | reached by | lacks |", "|---|---|---|---|---|---|"]
     for one in systems:
         names = ", ".join((one.system, *one.also))
         paper = one.paper
         if one.arxiv:
             paper = f"{paper} ([{one.arxiv}](https://arxiv.org/abs/{one.arxiv}))"
         reached = ", ".join(reached_markdown(place) for place in one.reached_by) or "-"
-        rows.append(f"| {names} | {paper} | {one.area} | {one.kind} | {reached} |")
+        lacks = one.lacks or "-"
+        rows.append(f"| {names} | {paper} | {one.area} | {one.kind} | {reached} | {lacks} |")
     return "\n".join(rows)
 
 

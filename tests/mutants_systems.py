@@ -179,7 +179,7 @@ MUTANTS = [
     Mutant(
         "conditional beam: a head learns nothing of what texts became",
         "lab/train/probes/outcome.py",
-        "labels += [float(met)] * len(s.output_ids)",
+        "labels += [float(met)] * len(read)",
         "labels += [0.0] * (len(s.output_ids) - 1) + [float(met)]",
         f"{CONDITIONAL_TESTS}::test_every_beginning_has_the_label_of_its_text",
     ),

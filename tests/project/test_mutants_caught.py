@@ -17,6 +17,7 @@ MORE = (
     *("mutants_more", "mutants_reuse", "mutants_context", "mutants_systems", "mutants_served"),
     "mutants_pictures",
     "mutants_readers",
+    "mutants_published",
 )
 """Tables beside the first one."""
 

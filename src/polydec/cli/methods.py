@@ -17,7 +17,11 @@ from polydec.cli.terminal_output import emit_drawn
 from polydec.core.types import Exactness
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.card import promise_in_words
-from polydec.methods.registry.catalogue import in_hyphens, search_described_names
+from polydec.methods.registry.catalogue import (
+    ModuleCatalogue,
+    in_hyphens,
+    search_described_names,
+)
 from polydec.methods.registry.published_systems import (
     MISSING_KIND,
     all_published_systems,
@@ -39,7 +43,7 @@ def methods(
         bool,
         typer.Option(
             "--published",
-            help="of one method: what its paper sets otherwise than our defaults, and why",
+            help="of one method, way to steer or press: what its paper sets otherwise than our defaults, and why",
         ),
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="a JSON list")] = False,
@@ -85,20 +89,21 @@ def methods(
 
 
 def print_published_settings(name: str, json_: bool) -> None:
-    """Print what a method's paper sets otherwise than our defaults.
+    """Print what a paper sets otherwise than our defaults.
 
     Args:
-        name: Any name of the method.
+        name: Any name of a method, or of a way to steer or a press that no method shares.
         json_: Whether one JSON object is printed.
 
     Raises:
-        RequestError: There is no method of that name.
+        RequestError: There is nothing of that name.
     """
     if not name.strip():
         raise RequestError(
             "published is given without a method: name one (`polydec methods` lists all of them)"
         )
-    found = registry.describe_published(name)
+    catalogue, own_name = named_module(name)
+    found = catalogue.describe_published(own_name)
     if json_:
         print(json.dumps(found))
         return
@@ -111,6 +116,27 @@ def print_published_settings(name: str, json_: bool) -> None:
             ours = option_default_text(r["ours"])
             table.add_row(r["option"], ours, option_default_text(r["published"]), r["why"])
         emit_drawn(lambda out: out.print(table))
+
+
+def named_module(name: str) -> tuple[ModuleCatalogue, str]:
+    """Where a name stands, and what it stands for.
+
+    Args:
+        name: Any name of a method, a way to steer or a press.
+
+    Returns:
+        Its catalogue, and its own name there.
+
+    Raises:
+        RequestError: There is nothing of that name.
+    """
+    # A name that several share is the method's, which most people mean.
+    for catalogue in (registry.RECIPES, steer.STEERINGS, press.PRESSES):
+        known = catalogue.all_names()
+        if in_hyphens(name) in known:
+            return catalogue, known[in_hyphens(name)]
+    # The message names the nearest methods.
+    return registry.RECIPES, registry.find_method(name)
 
 
 def in_full(r: Mapping[str, Any], flag: str) -> None:

@@ -19,6 +19,7 @@ from polydec.lab.bench.trust import (
     stereotype,
     toxicity,
 )
+from polydec.lab.bench.trust.kept_answers import KeptAnswers
 from polydec.lab.bench.trust.perspective_names import PERSPECTIVES
 from polydec.lab.bench.trust.protocols import JudgedRow
 
@@ -177,12 +178,12 @@ def test_differences_are_paired(monkeypatch):
 
     texts = {"plain": "wrong", "same": "wrong", "worse": "not wrong"}
 
-    def answered(lm, methods, lines, seed):
+    def answered(lm, methods, lines, seed, kept):
         return [[JudgedRow(x.row, ((texts[m.name],),)) for x in lines] for m in methods]
 
     monkeypatch.setattr(measure, "answer_perspective_rows", answered)
     methods = [MethodSetting(name, {}) for name in ("plain", "same", "worse")]
-    plain, same, worse = measure.perspective_score_rows(None, methods, asked, 0)
+    plain, same, worse = measure.perspective_score_rows(None, methods, asked, 0, KeptAnswers())
     assert same["difference"] == 0 and tuple(same["difference_interval"]) == (0, 0)
     assert same["same_texts"] == 1 and worse["same_texts"] == 0
     assert worse["difference"] == pytest.approx(worse["score"] - plain["score"])
@@ -217,6 +218,36 @@ def test_a_lossless_method_has_no_difference_in_greedy_answers(bench, tmp_path):
             assert r["same_texts"] == 1 and r["difference"] == 0
     text = page.read_text()
     assert "1 toxicity, 2 stereotype" in text and not re.search(r"https?:|<script", text)
+
+
+def test_answers_that_are_kept_are_judged_again_without_the_model(bench, tmp_path, monkeypatch):
+    kept = tmp_path / "answers.jsonl"
+    small = ("--model", "zoo:tiny", "--threads", 1, "--each", 1, "--record", kept, "--json")
+    first = json.loads(bench(*small)[1])["rows"]
+    lines = kept.read_text().splitlines()
+    assert len(lines) == 2 * len(PERSPECTIVES)
+    # What was cut off in the middle of a line is answered anew, and nothing else is.
+    kept.write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:40])
+    asked = list[object]()
+    submit = measure.Engine.submit
+
+    def counted(engine, *given, **how):
+        asked.append(how)
+        return submit(engine, *given, **how)
+
+    monkeypatch.setattr(measure.Engine, "submit", counted)
+    assert json.loads(bench(*small)[1])["rows"] == first
+    assert len(asked) == sum(len(answers) for answers in json.loads(lines[-1])["answers"])
+    asked.clear()
+    # Another judge of the same answers: no request is made.
+    monkeypatch.setattr(answers, "RUDE", {})
+    again = json.loads(bench(*small)[1])["rows"]
+    assert not asked and [r["rows"] for r in again] == [r["rows"] for r in first]
+    code, out, err = bench(*small, "--seed", 1)
+    assert code == 0 and asked, err
+    kept.write_text("{}\n")
+    code, out, err = bench(*small)
+    assert code == 2 and "line 1 of" in err and "model is missing" in err and not out
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,27 @@ SMALL: dict[str, Mapping[str, Any]] = {
         "parts": (1, 1),
     },
     "dparallel": {**CANVASES, "each": 2, "max_tokens": 5, "rows": 2},
+    "draft-tree": {
+        "target": "zoo:tiny-draft",
+        "data": "sample",
+        "each": 1,
+        "answers": 1,
+        "max_tokens": 12,
+        "places": 20,
+        "nodes": 6,
+    },
     "eagle": {**SPOKEN, "kind": "eagle", "rows": 2},
     "heads": {**SPOKEN, "kind": "medusa", "rows": 2},
     "joint": {**CANVASES, "texts": 4, "rows": 2},
     "ngrams": {"target": "zoo:tiny", "text": "samples", "least": 1},
     "probe --recipe filter": {**CANVASES, "each": 2, "max_tokens": 5, "block": 5},
     "probe --recipe judge": {**HELD, "target": "zoo:tiny", "tries": 1},
+    "probe --recipe outcome": {
+        **HELD,
+        "target": "zoo:tiny-draft",
+        "holds": "&(*$" * 5,
+        "inner": 8,
+    },
     "probe --recipe prm": SOLVED,
     "probe --recipe reward": {"good": "good", "bad": "bad", "steps": 2},
     "probe --recipe router": {**SOLVED, "draft": "zoo:reasoner"},
@@ -102,6 +117,17 @@ SMALL: dict[str, Mapping[str, Any]] = {
         "rows": 2,
         "width": 32,
         "layers": 1,
+    },
+    "plan-extractor": {
+        "target": "planner",
+        "data": "reports",
+        "steps": 2,
+        "rows": 2,
+        "width": 32,
+        "reading": 1,
+        "items": 1,
+        "pointing": 1,
+        "longest": 64,
     },
     "reasoner": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
     "recurrence": {
@@ -152,6 +178,8 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("probe --recipe router", "temperature"): ((5.0,), {"each": 4}),
     ("probe --recipe value", "varied"): ((True,), {"tasks": ("shuffle",), "max_tokens": 13}),
     ("probe --recipe value", "temperature"): ((8.0,), {"tasks": ("shuffle",)}),
+    ("plan-extractor", "longest"): (tuple(range(30, 58, 2)), {}),
+    ("probe --recipe outcome", "holds"): (("(*$&" * 5,), {}),
     ("probes", "enters"): (
         ((1,), (2,), (3,)),
         {"kind": "hidden-transfer", "levels": 1, "target": "zoo:tiny"},
@@ -200,6 +228,7 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("steps", "budgets"): ((("none",),), {}),
     ("steps", "longest"): ((48,), {}),
     ("words", "chained"): ((True,), {"kind": "byte2word"}),
+    ("words", "kept"): ((0.5,), {"kind": "lexinvariant"}),
     ("words", "train_mb"): ((0.004,), {}),
     ("words", "vocab"): ((280,), {"kind": "tokens"}),
 }
@@ -225,6 +254,14 @@ ELSEWHERE = {
     "bad": "texts that are not: test_train_rewards.py",
     "reward": "what another training wrote: test_train_rewards.py, test_train_router.py",
     ("hyperfit", "citations"): "a table beside the model: test_citation_blocker.py",
+    **{
+        ("probe --recipe outcome", name): "all samples have one length: test_conditional_beam.py"
+        for name in ("least", "most")
+    },
+    (
+        "probe --recipe outcome",
+        "temperature",
+    ): "read where the target writes the text, which takes long",
     ("ngrams", "corpus"): "a text of one's own: test_superposed.py",
     ("ngrams", "seed"): "read where the target writes the text, which takes long",
     ("probe --recipe judge", "kinds"): "two models solve problems differently: test_train_judge.py",
@@ -315,13 +352,23 @@ def files(tmp_path_factory):
             str(folder / "reward"), str(folder / "good.txt"), str(folder / "bad.txt"), steps=40
         )
     )
-    train_seq2seq(
-        Seq2SeqSpec(
-            str(folder / "repairer"), **{**SMALL["seq2seq"], "data": str(folder / "pairs.jsonl")}
-        )
+    reports = [
+        {
+            "source": f"The {a} {b} came home, and {c} of them were late.",
+            "target": f"The {a} {b} came home.",
+        }
+        for a in ("grey", "tall", "young")
+        for b in ("sailors", "bakers", "dogs", "teachers")
+        for c in ("two", "nine", "most", "none")
+    ]
+    (folder / "reports.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in reports), "utf-8"
     )
     save_pictures(folder / "pictures.npz")
     train_reader(ReaderSpec(str(folder / "reader"), **WORDS))
+    for out, data, plans in (("repairer", "pairs", False), ("planner", "reports", True)):
+        own = {**SMALL["seq2seq"], "data": str(folder / f"{data}.jsonl"), "plans": plans}
+        train_seq2seq(Seq2SeqSpec(str(folder / out), **own))
     names = {
         "pictures": "pictures.npz",
         "reader": "reader",
@@ -334,6 +381,8 @@ def files(tmp_path_factory):
         "bad": "bad.txt",
         "reward": "reward",
         "repairer": "repairer",
+        "planner": "planner",
+        "reports": "reports.jsonl",
     }
     return {name: str(folder / file) for name, file in names.items()}
 
@@ -394,6 +443,10 @@ FIELDS = [
     for o in COMMANDS[name].flag_options()
     if o.name not in ELSEWHERE and (name, o.name) not in ELSEWHERE
 ]
+
+
+def test_every_training_is_looked_at():
+    assert set(SMALL) == set(COMMANDS)
 
 
 def test_what_is_shown_elsewhere_is_there():

@@ -279,6 +279,41 @@ def test_tables_are_drawn_a_text_and_a_step_and_marks_keep_theirs():
     assert not torch.allclose(first[0], first[1])  # each row has a table of its own
 
 
+def test_the_partial_form_learns_a_share_of_the_rows_of_each_text():
+    """At 1 it is a network with one learned table; below that every text has drawn rows of its own."""
+    network = lexical()
+    own_VH = network.network.model.embed_tokens.weight
+    network.kept = 1.0
+    assert torch.equal(network.draw_tables(2, 5), own_VH.expand(2, -1, -1))
+    network.kept = 0.5
+    learned_BV = (network.draw_tables(2, 5) == own_VH).all(-1)
+    assert learned_BV[:, network.fixed].all()
+    assert 0.3 < float(learned_BV.float().mean()) < 0.7
+    assert not torch.equal(learned_BV[0], learned_BV[1])
+    # What is saved, and measured, is the law of the learned table.
+    token_BT = torch.tensor([[0, 40, 41, 42]])
+    assert torch.equal(network(token_BT), network.by_tables(token_BT, own_VH[None]))
+
+
+def test_the_law_of_several_tables_is_the_mean_of_theirs():
+    network = lexical()
+    texts = torch.randint(4, 260, (3, 40), generator=torch.Generator().manual_seed(3)).tolist()
+    found = lexinvariant.bits_by_tables(network, texts, 20)["bits_by_tables"]
+    token_BT = torch.tensor(texts)[:, :21]
+    for count in lexinvariant.AVERAGED:
+        laws = [
+            network.by_tables(
+                token_BT[:, :-1], network.draw_tables(1, n).expand(3, -1, -1)
+            ).softmax(-1)
+            for n in range(count)
+        ]
+        right = torch.stack(laws).mean(0).gather(-1, token_BT[:, 1:, None])
+        assert found[str(count)] == pytest.approx(float(-right.detach().log2().mean()), abs=1e-4)
+    # A mean is never worse than the mean of the logarithms.
+    assert found["16"] < found["1"]
+    assert lexinvariant.bits_by_tables(network, [[0, 4]], 20) == {}
+
+
 def test_bytes_that_were_not_seen_are_alike():
     """In the mean over tables no byte that stands nowhere in the text is likelier than another."""
     network, token_1T = lexical(), torch.tensor([[0, 40, 41, 42, 40, 41]])

@@ -455,6 +455,16 @@ def test_what_one_row_of_a_repeat_needs_stays():
     assert not torch.equal(kept[:, 0, 0], kv[:, 0, 5]) and torch.equal(kept[:, 1, 0], kv[:, 1, 2])
 
 
+def test_many_rows_of_a_repeat_that_need_a_little_do_not_outweigh_one():
+    kv, behind = torch.zeros(2, 1, 8, 4), torch.zeros(3, 1, 8, 4)
+    kv[1, 0] = torch.arange(8.0)[:, None]
+    kv[0, 0, 5, 1] = kv[0, 0, 1, 2] = 3.0
+    behind[2, 0, :7, 2] = 0.7  # seven rows look at entry 1 with about half of their attention
+    behind[2, 0, 7, 1] = 4.0  # the last one looks at entry 5 alone
+    kept = ScorerPress("a", 8, 1, 0, ReconstructionRule()).pack_block(1, kv, behind, None).kv
+    assert torch.equal(kept[:, 0, 0], kv[:, 0, 5])
+
+
 @dataclass(frozen=True)
 class DrawnRule:
     """Keeps entries by lot."""

@@ -7,60 +7,49 @@ import pytest
 from polydec.base.errors import PolydecError, RequestError
 from polydec.lab.testing.examples import example_artefacts, target_draft_pairs
 from polydec.lab.testing.kits import build
-from polydec.methods.registry import registry
+from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.published_presets import PublishedPreset
 
-NOT_READ = frozenset(
-    (
-        *("auto", "beam", "best-of-n", "block-diffusion", "calm", "draft-model"),
-        *(
-            "draft-model-additive",
-            "draft-model-confidence",
-            "draft-model-coupled",
-            "dream",
-            "eagle",
-        ),
-        *("jacobi", "jump-forward", "left-to-right", "mdlm"),
-        *("ngram-draft", "plain", "remdm", "reward-guided", "specinfer"),
-        *("step-beam", "stochastic-beam-search", "suffix-automaton", "top-k-margin"),
-        *("universal-draft", "universal-draft-intersection", "weighted-voting"),
-    )
-)
-"""Recipes whose papers nobody has read against their options yet. Whoever reads one takes it out."""
+CATALOGUES = (registry.RECIPES, steer.STEERINGS, press.PRESSES)
 PRESETS = {
-    name: preset
-    for name in registry.recipe_modules()
-    if (preset := registry.published_preset(name)) is not None
+    (catalogue, name): preset
+    for catalogue in CATALOGUES
+    for name in catalogue.all_modules()
+    if (preset := catalogue.published_preset(name)) is not None
 }
 
 
-def test_every_recipe_with_a_paper_is_read_or_listed():
-    assert set(registry.recipe_modules()) >= NOT_READ
-    assert not PRESETS.keys() & NOT_READ
+def test_everything_with_a_paper_is_read():
     assert all(isinstance(preset, PublishedPreset) for preset in PRESETS.values())
-    cards = [registry.get_recipe_module(name).CARD for name in registry.recipe_modules()]
-    without = {card.name for card in cards if card.arxiv} - PRESETS.keys() - NOT_READ
-    assert not without, (
-        f"{sorted(without)}: the card names a paper, so the recipe says what that sets "
-        "(PUBLISHED = PublishedPreset(…), beside CARD)"
-    )
+    for catalogue in CATALOGUES:
+        without = [
+            name
+            for name, module in catalogue.all_modules().items()
+            if module.CARD.arxiv and (catalogue, name) not in PRESETS
+        ]
+        assert not without, (
+            f"{sorted(without)}: the card names a paper, so the file says what that sets "
+            "(PUBLISHED = PublishedPreset(…), beside CARD)"
+        )
     kinds = [(bool(p.refused), bool(p.settings), bool(p.unknown)) for p in PRESETS.values()]
     # Some are refused, some change options, some are our defaults, and some do not say all.
     assert {(True, False, False), (False, True, False), (False, False, False)} <= set(kinds)
     assert any(unknown for _, _, unknown in kinds)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_preset_arrives_in_the_options(name):
-    preset = PRESETS[name]
-    known = {option.name: option for option in registry.method_options(name)}
-    ours = registry.method_option_values(name)
-    assert registry.method_option_values(name, {"published": "false"}) == ours
+@pytest.mark.parametrize(
+    ("catalogue", "name"), PRESETS, ids=lambda one: one if isinstance(one, str) else one.kind
+)
+def test_the_preset_arrives_in_the_options(catalogue, name):
+    preset = PRESETS[catalogue, name]
+    known = {option.name: option for option in catalogue.module_options(name)}
+    ours = catalogue.complete_options(name)
+    assert catalogue.complete_options(name, {"published": "false"}) == ours
     if preset.refused:
         assert not preset.settings and not preset.unknown
         with pytest.raises(RequestError) as error:
-            registry.method_option_values(name, {"published": True})
-        assert preset.refused in str(error.value)
+            catalogue.complete_options(name, {"published": True})
+        assert str(error.value) == f"published of {catalogue.kind} {name} is true: {preset.refused}"
         return
     assert set(preset.settings) <= set(known)
     for option, setting in preset.settings.items():
@@ -68,7 +57,14 @@ def test_the_preset_arrives_in_the_options(name):
         assert setting.value != ours[option], f"{option} is the default already"
         assert len(setting.why.split()) > 2
     wanted = {**ours, **{option: x.value for option, x in preset.settings.items()}}
-    assert registry.method_option_values(name, {"published": "true"}) == wanted
+    assert catalogue.complete_options(name, {"published": "true"}) == wanted
+
+
+def test_ways_to_steer_and_presses_take_it_where_they_are_asked_for():
+    assert steer.steering_option_values("cfg", {"published": True})["scale"] == 2.0
+    values = press.build("quantised", {"published": True})[1]
+    assert (values["bits"], values["group"], values["block"]) == (2, 32, 128)
+    assert press.build("gear", {"published": True, "prompt": 64})[1]["decoded_rank"] == 2
 
 
 def test_what_is_built_is_the_published_method():
@@ -76,8 +72,8 @@ def test_what_is_built_is_the_published_method():
     built = 0
     target, draft = target_draft_pairs(1)[0]
     artefacts = example_artefacts(target.vocab)
-    for name, preset in PRESETS.items():
-        if preset.refused:
+    for (catalogue, name), preset in PRESETS.items():
+        if preset.refused or catalogue is not registry.RECIPES:
             continue
         try:
             build(name, target, draft, artefacts=artefacts)
@@ -94,10 +90,13 @@ def test_what_is_built_is_the_published_method():
     assert built > 15
 
 
-def test_an_option_beside_the_preset_may_only_agree_or_be_another():
+def test_an_option_beside_the_preset_may_only_agree_or_be_another(monkeypatch):
     values = registry.method_option_values("eagle-2", {"published": "true", "depth": 6})
     assert (values["nodes"], values["width"], values["depth"]) == (60, 10, 6)
     assert registry.method_option_values("eagle-2", {"published": True, "nodes": 60})["width"] == 10
+    # Nothing forces a package's own method to have a paper.
+    read = registry.RECIPES.all_modules()["plain"]
+    monkeypatch.delattr(read, "PUBLISHED")
     for name, given, sentence in (
         ("eagle-2", {"published": True, "nodes": 8}, "option nodes of method eagle-2 is 8, and published=true sets"),
         ("eagle-2", {"published": "perhaps"}, "published"),
@@ -109,7 +108,7 @@ def test_an_option_beside_the_preset_may_only_agree_or_be_another():
         assert "\n" not in str(error.value)
 
 
-def test_the_command_says_what_differs_and_why(polydec_command):
+def test_the_command_says_what_differs_and_why(polydec_command, monkeypatch):
     code, out, _ = polydec_command("methods", "--published", "eagle-2")
     assert code == 0 and out.startswith("eagle-2: published=true sets width, nodes")
     assert "one GPU" in out
@@ -124,7 +123,15 @@ def test_the_command_says_what_differs_and_why(polydec_command):
     }
     assert "the defaults are the published ones" in said["cntp"]
     assert "is refused: its prompts and widths" in said["stoc-tot"]
+    monkeypatch.delattr(registry.RECIPES.all_modules()["plain"], "PUBLISHED")
     assert "nobody has read" in polydec_command("methods", "--published", "plain")[1]
+    steered = polydec_command("methods", "--published", "steering by one model", "--json")
+    assert steered[0] == 2 and "method" in steered[2]
+    found = json.loads(
+        polydec_command("methods", "--published", "contrastive_decoding", "--json")[1]
+    )
+    assert found["settings"][0]["option"] == "original"
+    assert "2 bits; ours has 8" in polydec_command("methods", "--published", "kivi")[1]
     assert "changes nothing; " in polydec_command("methods", "--published", "entropy-adaptive")[1]
     code, _, err = polydec_command("methods", "--published")
     assert code == 2 and err.count("\n") == 1 and "without a method" in err

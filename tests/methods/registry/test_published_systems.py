@@ -143,6 +143,14 @@ def test_what_a_row_names_exists():
     assert commands > 20 and pages > 20
 
 
+def test_what_lacks_something_is_here_and_says_it_in_a_few_words():
+    lacking = [one for one in SYSTEMS if one.lacks]
+    assert lacking
+    for one in lacking:
+        assert one.kind != MISSING_KIND, one.system
+        assert len(one.lacks.split()) > 2 and not one.lacks.endswith("."), one.system
+
+
 def test_what_is_here_is_the_kind_that_its_command_says():
     for one in all_published_systems():
         if one.kind == "training":

@@ -243,6 +243,14 @@ def test_every_beginning_has_the_label_of_its_text():
     assert not torch.allclose(lessons.input_NX[1], lessons.input_NX[len(texts[0]) + 1], atol=1e-2)
 
 
+def test_behind_a_prompt_of_one_token_the_second_is_learned_first():
+    point = load_bundle("zoo:tiny-draft", dtype="float32")
+    samples = [TrainingSample((7,), (8, 9, 10)), TrainingSample((5, 7), (8, 9, 10))]
+    lessons = label_beginnings(point, samples, WantedOutcome(least=1))
+    assert lessons.token_N.tolist() == [9, 10, 8, 9, 10]
+    assert lessons.label_N.tolist() == [1.0] * 5
+
+
 def test_the_command_line_gives_texts_of_the_condition(tmp_path):
     """A head of zoo:tiny-draft's own texts, trained and loaded; its answers meet what was wanted, beam search's need not."""
     point = load_bundle("zoo:tiny-draft", dtype="float32")

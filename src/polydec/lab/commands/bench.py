@@ -97,7 +97,8 @@ def bench(
         Path | None,
         typer.Option(
             "--record",
-            help="write every run to this file as it is measured; the same command goes on where it stopped",
+            help="write every run to this file as it is measured; the same command goes on where it stopped (--suite "
+            "decodingtrust: every answer, which is then judged again)",
         ),
     ] = None,
     html: Annotated[
@@ -133,8 +134,8 @@ def bench(
         prompt_tokens: Tokens of a prompt that is cut from running text. Default None.
         limit: First prompts of a file that are used. Default None: all.
         repeat: Repetitions, interleaved. Default 3.
-        record_: File that every run is written to, and from which the same command goes on. Default
-            None.
+        record_: File that every run is written to, and from which the same command goes on; of the
+            suite decodingtrust every answer. Default None.
         html: File for a report as one page. Default None.
         report: File for a report as Markdown. Default None.
         csv_: File for the figures, a row a line. Default None.
@@ -147,19 +148,19 @@ def bench(
             "--methods plain,draft-model:depth=3"
         )
     flags.refuse_others("bench", {*LOADED, *BENT, "max_tokens", "seed", "raw", "json_"})
-    elsewhere = (data, prompt_tokens, limit, flags.max_tokens, record_, models, temperatures)
+    elsewhere = (data, prompt_tokens, limit, flags.max_tokens, models, temperatures)
     # Suites that measure something else than speed have flags of their own.
     if suite is not None and suite in studies.SUITES:
-        _alone((*elsewhere, report), "--record or --report")
+        _alone((*elsewhere, report), "--report")
         for name, path in (("html", html), ("csv", csv_)):
             files.require_writable_file(name, path)
         with said_when_stopped(lambda: NOTHING_MEASURED):
-            return studies.carry_out(suite, flags, methods, from_, each, html, csv_)
+            return studies.carry_out(suite, flags, methods, from_, each, record_, html, csv_)
     # Then suites whose answers are scored at each degree of parallelism.
     each = 25 if each is None else each
     questions = _questions(suite, from_, each, (data, prompt_tokens, limit))
     if suite is not None and from_ is None:
-        _alone((*elsewhere, html, report, csv_), "--record, --html, --report or --csv")
+        _alone((*elsewhere, record_, html, report, csv_), "--record, --html, --report or --csv")
         with said_when_stopped(lambda: NOTHING_MEASURED):
             return compare_on_suite(flags, suite, methods, require_integer("each", each, 1, 10_000))
     # What is left is the timing of methods: everything is checked before the first model is loaded.

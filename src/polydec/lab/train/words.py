@@ -131,7 +131,9 @@ def _course(spec: WordsSpec) -> TrainingRun:
         step_loss,
         TrainingSchedule(spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)),
         # An option that is off has no part in the identity.
-        run_identity(spec, *(() if spec.chained else ("chained",)), bf16=bf16),
+        run_identity(
+            spec, *(name for name in ("chained", "kept") if not getattr(spec, name)), bf16=bf16
+        ),
         lambda out, result: kind.save(out, network, tokenizer, spec),
         measure_result,
         deep=layer_matrices(network),

@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import InRange
 from polydec.methods.presses._options import BlockEntries
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.models.nets.press import CachePress
 
 CARD = Card(
@@ -24,6 +25,9 @@ CARD = Card(
     home="long prompts of which little is asked for",
     aliases=("expected attention press",),
     arxiv="2510.00636",
+)
+PUBLISHED = PublishedPreset(
+    refused="queries are turned to the places that follow there, and a budget is shared by all heads"
 )
 
 

@@ -16,6 +16,7 @@ from polydec.methods.presses._options import (
     ValueRank,
 )
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.models.nets.press import CachePress
 
 CARD = Card(
@@ -32,6 +33,19 @@ CARD = Card(
     home="2 bits where heads are wide; for heads of 64 plain 4 bits are smaller and better",
     aliases=("gear kv compression",),
     arxiv="2403.05527",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "decoded_rank": PublishedValue(
+            2,
+            "behind the prompt the rank is 2; ours is the same everywhere, as `prompt` says where one "
+            "ends",
+        ),
+        "block": PublishedValue(
+            64, "64 entries are packed at once; ours are more, so that factors cost less"
+        ),
+    },
+    unknown="where the prompt ends is yours to say (prompt)",
 )
 
 

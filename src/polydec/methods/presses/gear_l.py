@@ -13,6 +13,7 @@ from polydec.methods.presses._options import (
     ValueRank,
 )
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.models.nets.press import CachePress
 
 CARD = Card(
@@ -26,6 +27,19 @@ CARD = Card(
     "(its cheaper variant)",
     reduces_to="`quantised` at rank 0; the cache as it is at full rank",
     home="as `gear`, where outliers cost more than they bring",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "decoded_rank": PublishedValue(
+            2,
+            "behind the prompt the rank is 2; ours is the same everywhere, as `prompt` says where one "
+            "ends",
+        ),
+        "block": PublishedValue(
+            64, "64 entries are packed at once; ours are more, so that factors cost less"
+        ),
+    },
+    unknown="where the prompt ends is yours to say (prompt)",
 )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from polydec.base.options import InRange
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.models.nets.press import CachePress
 
 CARD = Card(
@@ -21,6 +22,9 @@ CARD = Card(
     home="long texts in memory that does not grow",
     aliases=("heavy hitters", "heavy hitter oracle"),
     arxiv="2306.14048",
+)
+PUBLISHED = PublishedPreset(
+    refused="an entry goes with every token there, and here those of a block at once"
 )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import InRange
 from polydec.methods.presses._options import BlockEntries, PackedBits
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.models.nets.press import CachePress
 
 CARD = Card(
@@ -26,6 +27,9 @@ CARD = Card(
     "(zoo:smollm2, heads of 64)",
     aliases=("quarot", "rotated values"),
     arxiv="2404.00456",
+)
+PUBLISHED = PublishedPreset(
+    refused="keys, weights and activations are turned and rounded there, and here the cache alone"
 )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import InRange
 from polydec.methods.presses._options import BlockEntries
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.models.nets.press import CachePress
 
 CARD = Card(
@@ -24,6 +25,7 @@ CARD = Card(
     aliases=("key diff",),
     arxiv="2504.15364",
 )
+PUBLISHED = PublishedPreset(refused="the mean is over the whole cache there, and here over a block")
 
 
 def build(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from polydec.base.options import InRange
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.models.nets.press import CachePress
 
 CARD = Card(
@@ -24,6 +25,10 @@ CARD = Card(
     home="texts of which anything may be asked later; each token is read twice",
     aliases=("context reconstruction",),
     arxiv="2505.23416",
+)
+PUBLISHED = PublishedPreset(
+    refused="a whole context is repeated there, behind a request to do so, and here every block by "
+    "itself"
 )
 
 

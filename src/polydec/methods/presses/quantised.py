@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polydec.methods.presses._options import BlockEntries, PackedBits, ScaleGroup
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.models.nets.press import CachePress
 
 CARD = Card(
@@ -19,6 +20,12 @@ CARD = Card(
     home="long texts where memory is short: 8 bits cost next to nothing, 4 bits a percent of perplexity",
     aliases=("kivi", "kcvt", "kv quantization"),
     arxiv="2402.02750",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "bits": PublishedValue(2, "2 bits; ours has 8, which change next to nothing"),
+        "block": PublishedValue(128, "the last 128 entries stay as they are; ours are 64 to 128"),
+    }
 )
 
 

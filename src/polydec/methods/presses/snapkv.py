@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import InRange
 from polydec.methods.presses._options import BlockEntries
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.models.nets.press import CachePress
 
 CARD = Card(
@@ -22,6 +23,9 @@ CARD = Card(
     home="long prompts of which little is asked for",
     aliases=("snap",),
     arxiv="2404.14469",
+)
+PUBLISHED = PublishedPreset(
+    refused="entries go once there, at the prompt's end, and here at every block"
 )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from polydec.base.options import InRange
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.models.nets.press import CachePress
 
 CARD = Card(
@@ -21,6 +22,9 @@ CARD = Card(
     home="texts of which only the last part matters, in memory that does not grow",
     aliases=("streaming llm", "streamingllm", "attention sinks"),
     arxiv="2309.17453",
+)
+PUBLISHED = PublishedPreset(
+    refused="positions are counted anew within the window there, and here they stay"
 )
 
 

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from polydec.base import plugins
 from polydec.base.errors import RequestError
-from polydec.base.options import Option, callable_options, name_suggestion, short_repr
+from polydec.base.options import Option, as_text, callable_options, name_suggestion, short_repr
 from polydec.methods.registry.card import Card
+from polydec.methods.registry.published_presets import PRESET_FLAG, PRESET_OPTION, PublishedPreset
 from polydec.methods.registry.published_systems import paper_titles
 
 LONGEST = 100
@@ -95,19 +96,22 @@ class ModuleCatalogue:
 
         Args:
             name: The module's own name.
-            given: Options as text or typed; the others have their defaults.
+            given: Options as text or typed; the others have their defaults. With `published=true`
+                they have what the module's paper sets.
 
         Returns:
             All options with the values they have.
 
         Raises:
-            RequestError: An option is unknown, given twice, of the wrong type or out of range.
+            RequestError: An option is unknown, given twice, of the wrong type or out of range; or
+                the published preset is asked for and cannot be had, or an option contradicts it.
         """
+        given = self._with_published_options(name, given or {})
         known = {o.name: o for o in self.module_options(name)}
         # Earlier names of options stay legal.
         today = {o.formerly: o.name for o in known.values() if o.formerly}
         values = dict[str, Any]()
-        for option, value in (given or {}).items():
+        for option, value in given.items():
             now = today.get(option, option)
             place = f"of {self.kind} {name}"
             if now not in known:
@@ -124,6 +128,63 @@ class ModuleCatalogue:
             o.name: o.convert_value(values[o.name]) if o.name in values else o.default
             for o in known.values()
         }
+
+    def published_preset(self, name: str) -> PublishedPreset | None:
+        """What the paper of a module sets, by the module's own name; None where nobody has read it
+        against the options yet."""
+        return getattr(self.all_modules()[name], "PUBLISHED", None)
+
+    def _with_published_options(self, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The given options, with the published values in the place of the preset's flag."""
+        if PRESET_FLAG not in given:
+            return given
+        # The flag is no option of the module: what is left of the given options are.
+        rest = {key: value for key, value in given.items() if key != PRESET_FLAG}
+        if not PRESET_OPTION.convert_value(given[PRESET_FLAG]):
+            return rest
+        preset = self.published_preset(name)
+        asked = f"published of {self.kind} {name} is true"
+        if preset is None:
+            raise RequestError(
+                f"{asked}: nobody has read its paper against these options yet, so set them one by one"
+            )
+        # Half of a paper under its name would be worse than none.
+        if preset.refused:
+            raise RequestError(f"{asked}: {preset.refused}")
+        known = {option.name: option for option in self.module_options(name)}
+        # An option beside the preset may repeat it, as text or typed, and not contradict it.
+        for option, setting in preset.settings.items():
+            if option in rest and known[option].convert_value(rest[option]) != setting.value:
+                raise RequestError(
+                    f"option {option} of {self.kind} {name} is {short_repr(rest[option])}, and published=true sets "
+                    f"it to {as_text(setting.value)}: leave one of them out"
+                )
+        return {**rest, **{option: setting.value for option, setting in preset.settings.items()}}
+
+    def describe_published(self, name: str) -> dict[str, Any]:
+        """What `polydec methods --published NAME --json` prints.
+
+        Args:
+            name: The module's own name.
+
+        Returns:
+            The name, a sentence, whether its paper was read, and for each option that differs our
+            default, the published value and why.
+        """
+        # A preset that is refused has no settings, and its sentence says why.
+        preset = self.published_preset(name)
+        ours = {option.name: option.default for option in self.module_options(name)}
+        if preset is None:
+            summary = "nobody has read its paper against these options yet"
+            settings = {}
+        else:
+            summary = preset.preset_sentence
+            settings = preset.settings
+        rows = [
+            {"option": option, "ours": ours[option], "published": setting.value, "why": setting.why}
+            for option, setting in settings.items()
+        ]
+        return {"name": name, "read": preset is not None, "summary": summary, "settings": rows}
 
     def describe_module(self, name: str) -> dict[str, Any]:
         """Return what a module's card and options say, by its own name, as an object for JSON."""

@@ -47,6 +47,8 @@ class PublishedSystem:
         names: By which it stands in the registry of its kind; empty for other kinds.
         where: Commands that reach it or make what it needs, and pages that say more.
         about: What it does, in words; "" where the registry says it.
+        lacks: What of its paper is neither built nor measured; "" where every mechanism that the
+            paper names is here, and for what is not here at all.
     """
 
     system: str
@@ -59,6 +61,7 @@ class PublishedSystem:
     names: tuple[str, ...]
     where: tuple[str, ...]
     about: str
+    lacks: str = ""
 
     @property
     def plain_name(self) -> str:

@@ -12,13 +12,13 @@ from typing import Any
 
 from polydec.base import plugins
 from polydec.base.errors import PolydecError, RequestError
-from polydec.base.options import Option, as_text, short_repr
+from polydec.base.options import Option
 from polydec.core.decoder import Decoder
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.catalogue import ModuleCatalogue
 from polydec.methods.registry.family import FAMILIES, DecodingFamily
 from polydec.methods.registry.kit import Kit
-from polydec.methods.registry.published_presets import PRESET_FLAG, PRESET_OPTION, PublishedPreset
+from polydec.methods.registry.published_presets import PublishedPreset
 
 RECIPES = ModuleCatalogue(
     (
@@ -202,65 +202,13 @@ def method_option_values(name: str, given: Mapping[str, Any] | None = None) -> d
         RequestError: An option is unknown, given twice, of the wrong type or out of range; or the
             published preset is asked for and cannot be had, or an option contradicts it.
     """
-    own_name = find_method(name)
-    return RECIPES.complete_options(own_name, _with_published_options(own_name, given or {}))
+    return RECIPES.complete_options(find_method(name), given)
 
 
 def published_preset(name: str) -> PublishedPreset | None:
     """What a method's paper sets, by any name of the method; None where nobody has read it against
     the options yet."""
-    return getattr(get_recipe_module(name), "PUBLISHED", None)
-
-
-def _with_published_options(own_name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The given options, with the published values in the place of the preset's flag."""
-    if PRESET_FLAG not in given:
-        return given
-    rest = {key: value for key, value in given.items() if key != PRESET_FLAG}
-    if not PRESET_OPTION.convert_value(given[PRESET_FLAG]):
-        return rest
-    preset = published_preset(own_name)
-    if preset is None:
-        raise RequestError(
-            f"published of method {own_name} is true: nobody has read its paper against these options yet, so set "
-            f"them one by one (`polydec methods {own_name}`)"
-        )
-    if preset.refused:
-        raise RequestError(f"published of method {own_name} is true: {preset.refused}")
-    known = {option.name: option for option in method_options(own_name)}
-    for option, setting in preset.settings.items():
-        if option in rest and known[option].convert_value(rest[option]) != setting.value:
-            raise RequestError(
-                f"option {option} of method {own_name} is {short_repr(rest[option])}, and published=true sets it to "
-                f"{default_option_text(setting.value)}: leave one of them out"
-            )
-    return {**rest, **{option: setting.value for option, setting in preset.settings.items()}}
-
-
-def describe_published(name: str) -> dict[str, Any]:
-    """What `polydec methods --published NAME --json` prints.
-
-    Args:
-        name: Any name of the method.
-
-    Returns:
-        The method, a sentence, whether its paper was read, and for each option that differs our
-        default, the published value and why.
-    """
-    own_name = find_method(name)
-    preset = published_preset(own_name)
-    ours = {option.name: option.default for option in method_options(own_name)}
-    if preset is None:
-        summary = "nobody has read its paper against these options yet"
-        settings = {}
-    else:
-        summary = preset.preset_sentence
-        settings = preset.settings
-    rows = [
-        {"option": option, "ours": ours[option], "published": setting.value, "why": setting.why}
-        for option, setting in settings.items()
-    ]
-    return {"name": own_name, "read": preset is not None, "summary": summary, "settings": rows}
+    return RECIPES.published_preset(find_method(name))
 
 
 def can_use_method(name: str, kit: Kit) -> bool:
@@ -359,8 +307,3 @@ def describe_method(name: str) -> dict[str, Any]:
         "needs_training": card.needs_training,
         "parent": card.parent,
     }
-
-
-def default_option_text(value: object) -> str:
-    """Return a default value as --set takes it."""
-    return as_text(value)

@@ -9,6 +9,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import SECOND_PROMPT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="adacad",
@@ -27,6 +28,7 @@ CARD = Card(
     published="14.21 points more accuracy on average than CAD with a fixed strength (six sets of questions, "
     "four models)",
 )
+PUBLISHED = PublishedPreset(unknown="for summaries it has floor=0.3")
 
 
 def build(

@@ -8,6 +8,7 @@ from polydec.base.options import InRange, OneOf, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import OWN_PROMPT, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="arc-encoder",
@@ -25,6 +26,9 @@ CARD = Card(
     aliases=("pooled passages", "context compression"),
     arxiv="2510.20535",
     published="Mistral-7B, six tasks of five examples: 46.5 at 4 tokens a vector and 43.4 at 8, 49.2 with the text itself",
+)
+PUBLISHED = PublishedPreset(
+    unknown="how many tokens a vector has is a matter of the training: 4 there, after 8"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.base.options import InRange
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import OWN_PROMPT, STATES, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="cache-augmentation",
@@ -25,6 +26,10 @@ CARD = Card(
     aliases=("coprocessor", "kv-cache coprocessor"),
     arxiv="2412.17747",
     published="Gemma-2 2B, 64 latents: 10.05 points more on GSM8K, 4.70 on MMLU",
+)
+PUBLISHED = PublishedPreset(
+    unknown="how many vectors are read is a matter of the training: 4 to 64 there, the most bring "
+    "most; calls within an answer are not built"
 )
 
 

@@ -8,6 +8,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import SECOND_PROMPT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="cad",
@@ -24,6 +25,7 @@ CARD = Card(
     aliases=("context-aware decoding",),
     arxiv="2305.14739",
 )
+PUBLISHED = PublishedPreset(unknown="where facts were swapped it has alpha=1")
 
 
 def build(

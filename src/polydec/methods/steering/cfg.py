@@ -8,6 +8,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import SECOND_PROMPT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="cfg",
@@ -23,6 +24,11 @@ CARD = Card(
     needs=(SECOND_PROMPT,),
     aliases=("classifier-free guidance", "guidance", "cfg-captioning", "negative prompt"),
     arxiv="2306.17806",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "scale": PublishedValue(2.0, "captions are guided at 2; ours is what is usual for text"),
+    }
 )
 
 

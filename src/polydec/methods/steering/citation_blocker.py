@@ -8,6 +8,7 @@ from polydec.base.options import InRange
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="citation-blocker",
@@ -23,6 +24,9 @@ CARD = Card(
     needs=(ArtefactNeed("ngram-counts"),),
     aliases=("citations", "hyperfitting"),
     arxiv="2412.04318",
+)
+PUBLISHED = PublishedPreset(
+    unknown="how long a citation is is not said there, and is as your table was counted"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import OWN_PROMPT, STATES, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="continuous-cot",
@@ -25,6 +26,9 @@ CARD = Card(
     aliases=("coconut", "latent thoughts", "chain of continuous thought"),
     arxiv="2412.06769",
     published="graphs of three to four steps: near 100 % with two layers, where written steps come to about 75 %",
+)
+PUBLISHED = PublishedPreset(
+    unknown="as many thoughts are fed back as a model was trained for, up to four there"
 )
 
 POSITIONS = itemgetter("thoughts")

@@ -8,6 +8,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="contrastive-decoding",
@@ -23,6 +24,17 @@ CARD = Card(
     needs=(DRAFT,),
     aliases=("cd", "expert-amateur"),
     arxiv="2210.15097",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "original": PublishedValue(
+            True, "the large model weighs 1; ours, as later work on reasoning has it, 1 + beta"
+        ),
+        "beta": PublishedValue(1.0, "both models weigh alike"),
+        "amateur_temperature": PublishedValue(
+            0.5, "the small model's law is sharpened; ours is taken as it is"
+        ),
+    }
 )
 
 

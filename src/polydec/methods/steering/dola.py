@@ -8,6 +8,7 @@ from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="dola",
@@ -25,6 +26,7 @@ CARD = Card(
     arxiv="2309.03883",
     published="about 12 to 17 points more on TruthfulQA (LLaMA)",
 )
+PUBLISHED = PublishedPreset(unknown="a repetition penalty of 1.2 beside it is the request's")
 
 
 def build(

@@ -8,6 +8,7 @@ from polydec.base.options import InRange, OneOf
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import OWN_PROMPT, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="dynamic-tokenization",
@@ -25,6 +26,10 @@ CARD = Card(
     arxiv="2411.18553",
     published="XLM-R, 14 languages: inputs more than 20 % shorter at less than 2 % loss; "
     "Mistral-7B: prompts up to 17 % shorter at minimal loss",
+)
+PUBLISHED = PublishedPreset(
+    refused="its boundaries are the model's own, and how far it merges is a table of merges for each "
+    "model"
 )
 
 CUTS = ("word", "pretoken", "sentence")

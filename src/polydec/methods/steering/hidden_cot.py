@@ -9,6 +9,7 @@ from polydec.base.options import InRange
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, OWN_PROMPT, STATES, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="hidden-cot",
@@ -26,6 +27,7 @@ CARD = Card(
     arxiv="2409.08561",
     published="1.5 to 3.8 times as fast as written steps, at competitive accuracy (GSM8K, MATH, ScienceQA, HotpotQA)",
 )
+PUBLISHED = PublishedPreset(refused="a thought in the middle of an answer is not built")
 
 
 POSITIONS = itemgetter("thoughts")

@@ -8,6 +8,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, SECOND_PROMPT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="lm-guidance",
@@ -23,6 +24,9 @@ CARD = Card(
     needs=(SECOND_PROMPT, DRAFT),
     aliases=("language model guidance",),
     arxiv="2307.16686",
+)
+PUBLISHED = PublishedPreset(
+    unknown="the weight of the language model could not be read, and is ours"
 )
 
 

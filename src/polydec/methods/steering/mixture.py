@@ -8,6 +8,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="mixture",
@@ -21,6 +22,9 @@ CARD = Card(
     home="a general model and a specialised one",
     needs=(DRAFT,),
     aliases=("interpolation", "ensemble"),
+)
+PUBLISHED = PublishedPreset(
+    refused="the share is found on held-out text there, and yours to set here"
 )
 
 

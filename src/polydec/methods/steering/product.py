@@ -8,6 +8,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="product",
@@ -22,6 +23,9 @@ CARD = Card(
     home="a model that hears or translates, and one that knows the language",
     needs=(DRAFT,),
     aliases=("product of experts", "shallow fusion"),
+)
+PUBLISHED = PublishedPreset(
+    refused="as a law no paper has it: the published score is `--method generative-fusion-decoding`"
 )
 
 

@@ -8,6 +8,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import OWN_PROMPT, STATES, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="recurrence",
@@ -23,6 +24,10 @@ CARD = Card(
     needs=(STATES, OWN_PROMPT, ArtefactNeed("window-summary")),
     aliases=("added recurrence", "recurrent summary", "window summary"),
     published="better perplexity than GPT-2 at equal compute or memory",
+)
+PUBLISHED = PublishedPreset(
+    refused="a window's vector is a further key and value of a chosen layer there, and enters the "
+    "first layer here"
 )
 
 

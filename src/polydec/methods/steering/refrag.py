@@ -8,6 +8,7 @@ from polydec.base.options import InRange, OneOf
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import OWN_PROMPT, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="refrag",
@@ -23,6 +24,10 @@ CARD = Card(
     aliases=("chunk vectors",),
     arxiv="2509.01092",
     published="first token 30.85 times as fast, at the perplexity of the full text (LLaMA-2-7B)",
+)
+PUBLISHED = PublishedPreset(
+    unknown="how long a chunk is is a matter of the training (16 and 32 there), and shares of up to a "
+    "fourth are expanded"
 )
 
 CHOOSERS = ("policy", "chance", "likeness", "words")

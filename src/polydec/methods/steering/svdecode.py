@@ -8,6 +8,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="svdecode",
@@ -23,6 +24,9 @@ CARD = Card(
     aliases=("distribution-aligned decoding",),
     arxiv="2509.15888",
     published="up to 5 points more accuracy on multiple choice, 2 on open questions (nine benchmarks)",
+)
+PUBLISHED = PublishedPreset(
+    unknown="its strength is calibrated on examples: `polydec train strength`"
 )
 
 

@@ -8,6 +8,7 @@ from polydec.base.options import InRange
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="switch",
@@ -21,6 +22,10 @@ CARD = Card(
     home="a small model that is nearly as good, under any method and any rule of sampling",
     needs=(DRAFT,),
     aliases=("model switching",),
+)
+PUBLISHED = PublishedPreset(
+    unknown="its threshold is swept, and its least distance between two switches could not be read: "
+    "tau and hold stay ours"
 )
 
 

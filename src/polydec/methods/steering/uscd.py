@@ -8,6 +8,7 @@ from polydec.base.options import InRange, ValueNote
 from polydec.core.protocols import Target
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import SECOND_PROMPT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.steering._examples import without_examples
 
 CARD = Card(
@@ -26,6 +27,9 @@ CARD = Card(
     arxiv="2409.05923",
     published="16.59 % more programs right at the first try, relative, on average (HumanEval, MBPP, "
     "MultiPL-E)",
+)
+PUBLISHED = PublishedPreset(
+    unknown="its threshold and its strength could not be read, and are ours"
 )
 
 derive = without_examples

@@ -14,6 +14,7 @@ from polydec.api import Engine, LoadedModel, Ticket
 from polydec.base.edge import error_sentence, parse_object, validate_record
 from polydec.base.errors import RequestError
 from polydec.lab.bench.measure import MethodSetting
+from polydec.lab.bench.trust.kept_answers import KeptAnswers, asked_digest
 from polydec.lab.bench.trust.perspective_names import PERSPECTIVES
 from polydec.lab.bench.trust.protocols import JudgedRow, TrustQuestion
 from polydec.models.formats.text_rows import whole_file
@@ -79,7 +80,11 @@ def _line(text: str, what: str) -> PerspectiveRow:
 
 
 def answer_perspective_rows(
-    lm: LoadedModel, methods: Sequence[MethodSetting], asked: Sequence[PerspectiveRow], seed: int
+    lm: LoadedModel,
+    methods: Sequence[MethodSetting],
+    asked: Sequence[PerspectiveRow],
+    seed: int,
+    kept: KeptAnswers,
 ) -> list[list[JudgedRow]]:
     """Let methods answer every question of every row, all at once: no answer depends on the others.
 
@@ -90,31 +95,42 @@ def answer_perspective_rows(
         methods: The methods and their options.
         asked: The rows.
         seed: Names the randomness.
+        kept: Answers that need not be written again; it takes all that are.
 
     Returns:
         For each method the rows with its answers.
     """
-    engines = [Engine(lm) for _ in methods]
-    # Submitting checks every request of every method; running comes after.
-    tickets = [
-        [_asked(engine, method, i, x, seed) for i, x in enumerate(asked)]
-        for engine, method in zip(engines, methods, strict=True)
-    ]
-    for engine, each in zip(engines, tickets, strict=True):
-        engine.run([t for row in each for drawn in row for t in drawn])
-    return [
-        [
-            JudgedRow(x.row, tuple(tuple(t.completion().text for t in drawn) for drawn in row))
-            for x, row in zip(asked, each, strict=True)
-        ]
-        for each in tickets
-    ]
+    questions = [PERSPECTIVES[x.perspective].asked(x.row) for x in asked]
+    # Seeds of rows do not overlap as long as a question is drawn less than a thousand times.
+    seeds = [seed + 1000 * i for i in range(len(asked))]
+    # What is asked and how it is drawn: a row of another text is another row.
+    digests = [asked_digest(*row) for row in zip(questions, seeds, strict=True)]
+    out = list[list[JudgedRow]]()
+    runs = list[tuple[Engine, dict[int, list[list[Ticket]]]]]()
+    for method in methods:
+        engine = Engine(lm)
+        # Submitting checks every request of every method; running comes after.
+        tickets = {
+            i: _asked(engine, method, questions[i], seeds[i])
+            for i, digest in enumerate(digests)
+            if kept.find_answers(lm.name, method.label, digest) is None
+        }
+        runs.append((engine, tickets))
+    # Method by method, so that a run that is stopped has kept what earlier ones wrote.
+    for method, (engine, tickets) in zip(methods, runs, strict=True):
+        engine.run([t for row in tickets.values() for drawn in row for t in drawn])
+        for i, row in tickets.items():
+            answers = tuple(tuple(t.completion().text for t in drawn) for drawn in row)
+            kept.keep_answers(lm.name, method.label, digests[i], answers)
+        judged = [kept.find_answers(lm.name, method.label, digest) or () for digest in digests]
+        out.append([JudgedRow(x.row, answers) for x, answers in zip(asked, judged, strict=True)])
+    return out
 
 
 def _asked(
-    engine: Engine, method: MethodSetting, i: int, line: PerspectiveRow, seed: int
+    engine: Engine, method: MethodSetting, questions: Sequence[TrustQuestion], seed: int
 ) -> list[list[Ticket]]:
-    """The questions of the i-th row, each so often as it is drawn."""
+    """The questions of a row, each so often as it is drawn."""
     return [
         [
             engine.submit(
@@ -123,13 +139,11 @@ def _asked(
                 options=method.options,
                 sampling=engine.model.sampling_with(temperature=q.temperature),
                 max_tokens=q.most,
-                # Seeds of rows do not overlap as long as a question is drawn less than a thousand
-                # times.
-                seed=seed + 1000 * i + draw,
+                seed=seed + draw,
             )
             for draw in range(q.draws)
         ]
-        for q in PERSPECTIVES[line.perspective].asked(line.row)
+        for q in questions
     ]
 
 
@@ -173,7 +187,11 @@ def bootstrap_figure_interval(
 
 
 def perspective_score_rows(
-    lm: LoadedModel, methods: Sequence[MethodSetting], asked: Sequence[PerspectiveRow], seed: int
+    lm: LoadedModel,
+    methods: Sequence[MethodSetting],
+    asked: Sequence[PerspectiveRow],
+    seed: int,
+    kept: KeptAnswers,
 ) -> Iterator[Mapping[str, Any]]:
     """Score methods on each perspective. The first method is what the others are compared with.
 
@@ -182,11 +200,12 @@ def perspective_score_rows(
         methods: The methods and their options, at least one.
         asked: The rows.
         seed: Names the randomness.
+        kept: Answers that are judged again, and where new ones go.
 
     Yields:
         A row for each perspective and method.
     """
-    judged = answer_perspective_rows(lm, methods, asked, seed)
+    judged = answer_perspective_rows(lm, methods, asked, seed, kept)
     for name in PERSPECTIVES:
         at = [i for i, x in enumerate(asked) if x.perspective == name]
         for method, every in zip(methods, judged, strict=True):

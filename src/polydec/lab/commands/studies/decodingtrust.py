@@ -12,23 +12,29 @@ from polydec.lab.commands.studies.study_report import Row, StudyReport, StudyReq
 def measure_decodingtrust(asked: StudyRequest) -> StudyReport:
     """Score rows of the file, or of the sample, by plain decoding and the methods that are named.
 
+    Answers that the record has are judged again, and no pass is made for them.
+
     Raises:
         RequestError: The file has no such rows, or the model cannot be decoded by a method.
+        FileError: The record is damaged.
     """
     from polydec.lab.bench.measure import MethodSetting, spelt_all
     from polydec.lab.bench.trust import measure as trust
+    from polydec.lab.bench.trust.kept_answers import KeptAnswers
 
     if asked.from_ is None:
         from_ = trust.SAMPLE
     else:
         from_ = asked.from_
     lines = trust.read_perspective_rows(from_, asked.each)
+    # A damaged file is refused before a model is loaded.
+    kept = KeptAnswers(asked.record)
     named = spelt_all("prompt-lookup" if asked.methods is None else asked.methods)
     methods = [MethodSetting("plain", {}), *(m for m in named if m.label != "plain")]
     lm = asked.flags.load()
     for method in methods:
         lm.check_method(method.name, method.options)
-    rows = list(trust.perspective_score_rows(lm, methods, lines, asked.flags.seed))
+    rows = list(trust.perspective_score_rows(lm, methods, lines, asked.flags.seed, kept))
     labels = [m.label for m in methods]
     names = list(dict.fromkeys(r["perspective"] for r in rows))
     # Perspectives stand on the axis by their numbers, which the heading spells out.
@@ -93,4 +99,11 @@ def _parts(rows: Sequence[Row]) -> list[str]:
     return out
 
 
-SUITE = StudySuite(measure_decodingtrust, 25, takes={*LOADED, "seed"}, methods=True, from_=True)
+SUITE = StudySuite(
+    measure_decodingtrust,
+    25,
+    takes={*LOADED, "seed"},
+    methods=True,
+    from_=True,
+    record=True,
+)

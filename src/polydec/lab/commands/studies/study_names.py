@@ -32,6 +32,7 @@ def carry_out(
     methods: str | None,
     from_: Path | None,
     each: int | None,
+    record: Path | None,
     html: Path | None,
     table: Path | None,
 ) -> None:
@@ -43,6 +44,7 @@ def carry_out(
         methods: Methods as they are typed; None: the suite's own.
         from_: Where its questions or models are; None: not given.
         each: Problems of each task; None: the suite's own number.
+        record: File of answers that are kept; None: there is none.
         html: The page's file; None: none.
         table: The CSV file; None: none.
 
@@ -52,16 +54,17 @@ def carry_out(
     """
     suite = SUITES[name]
     flags.refuse_others(f"bench --suite {name}", {*suite.takes, "json_"})
-    # `RequestFlags` does not hold these two, so `only` cannot check them.
+    # `RequestFlags` does not hold these, so `only` cannot check them.
     for flag, value, taken in (
         ("methods", methods, suite.methods),
         ("from", from_, suite.from_),
+        ("record", record, suite.record),
     ):
         if value is not None and not taken:
             raise RequestError(
                 f"--{flag} is given, and bench --suite {name} does nothing with it: leave it out"
             )
     many = require_integer("each", suite.each if each is None else each, 1, 10_000)
-    publish_study(
-        suite.measure(StudyRequest(flags, methods, from_, many)), flags.json_, html, table
-    )
+    # Whatever could be refused has been: from here on models are loaded.
+    asked = StudyRequest(flags, methods, from_, many, record)
+    publish_study(suite.measure(asked), flags.json_, html, table)

@@ -32,12 +32,14 @@ class StudyRequest:
         methods: Methods as they are typed; None: the suite's own.
         from_: Where its questions or models are; None: not given.
         each: Problems of each task.
+        record: File of answers that are kept; None: there is none.
     """
 
     flags: RequestFlags
     methods: str | None
     from_: Path | None
     each: int
+    record: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class StudySuite:
         takes: Fields of `RequestFlags` that it reads.
         methods: Whether it reads `--methods`.
         from_: Whether it reads `--from`.
+        record: Whether it keeps answers in the file of `--record`.
     """
 
     measure: Callable[[StudyRequest], StudyReport]
@@ -78,6 +81,7 @@ class StudySuite:
     takes: Collection[str] = ()
     methods: bool = False
     from_: bool = False
+    record: bool = False
 
 
 def format_percent(share: float) -> str:

@@ -48,18 +48,22 @@ def label_beginnings(
         wanted: What is wanted of a finished text.
 
     Returns:
-        The state before each token, the token, and 1 or 0.
+        The state before each token, the token, and 1 or 0; nothing of the first token behind a
+        prompt of one token.
     """
     states = list[Tensor]()
     tokens = list[int]()
     labels = list[float]()
     for s in samples:
-        # The state before the first token is the prompt's last one.
-        read = [s.prompt_ids[-1], *s.output_ids[:-1]]
-        states.append(teacher_forced_states(point.lm, s.prompt_ids[:-1], read))
+        # The state before the first token is that of the prompt's last one, which is read behind
+        # the rest of the prompt: without a rest nothing can be read.
+        behind = s.prompt_ids[:-1] or s.prompt_ids
+        read = (*s.prompt_ids, *s.output_ids)[len(behind) : -1]
+        states.append(teacher_forced_states(point.lm, behind, read))
         met = wanted.is_met(point.text.decode(s.output_ids), len(s.output_ids))
-        tokens += s.output_ids
-        labels += [float(met)] * len(s.output_ids)
+        # Each state has the token behind it, so both lists are as long.
+        tokens += s.output_ids[len(s.output_ids) - len(read) :]
+        labels += [float(met)] * len(read)
     return OutcomeExamples(torch.cat(states), torch.tensor(labels), torch.tensor(tokens))
 
 

@@ -59,6 +59,11 @@ class WordsSpec:
     chained: Annotated[
         bool, "a piece of a word sees the one before it, not its state alone (byte2word)"
     ] = False
+    kept: Annotated[
+        float,
+        InRange(0, 1),
+        "share of the bytes whose embedding is learned, others drawn anew for every text (lexinvariant)",
+    ] = 0.0
     vocab: Annotated[int, InRange(260, 65536), "tokens of the vocabulary (tokens, byte2word)"] = (
         1024
     )

@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import WriteThreshold
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import BLOCKS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="block-diffusion",
@@ -26,6 +27,10 @@ CARD = Card(
     home="block-causal models, long texts",
     needs=(BLOCKS,),
     published="over 2 times the speed of a fixed number of passes, with negligible loss of accuracy (SDAR)",
+)
+PUBLISHED = PublishedPreset(
+    unknown="SDAR's script has a threshold of 0.85 and engines have 0.9; the first paper's own "
+    "sampler, one gap a pass in random order, is `mdlm`"
 )
 
 

@@ -7,6 +7,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, BlockPasses, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="dream",
@@ -21,6 +22,10 @@ CARD = Card(
     reduces_to="left-to-right for block = 1",
     parent="mdlm",
     home="any text of a masked-diffusion model",
+)
+PUBLISHED = PublishedPreset(
+    unknown="a temperature of 0.2 and top-p 0.95 are the request's; its own schedule fills no gap in "
+    "the first pass and two in the last, ours one in each"
 )
 
 

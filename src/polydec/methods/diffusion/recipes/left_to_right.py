@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="left-to-right",
@@ -23,6 +24,7 @@ CARD = Card(
     parent="mdlm",
     home="order-bound text, and as a yardstick of the other orders",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

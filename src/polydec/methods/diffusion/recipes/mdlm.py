@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="mdlm",
@@ -25,6 +26,7 @@ CARD = Card(
     parent="plain",
     home="sampling from a masked-diffusion model's own law",
 )
+PUBLISHED = PublishedPreset()
 
 
 def build(

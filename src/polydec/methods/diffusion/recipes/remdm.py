@@ -10,6 +10,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, BlockPasses, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="remdm",
@@ -25,6 +26,10 @@ CARD = Card(
     reduces_to="llada for again = 0",
     parent="llada",
     home="several tokens a pass, where their order within a block can wait",
+)
+PUBLISHED = PublishedPreset(
+    refused="tokens are taken back by chance there, by schedules that are not built; here the least "
+    "sure ones are, as ParallelBench does"
 )
 
 

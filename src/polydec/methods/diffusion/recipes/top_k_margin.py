@@ -7,6 +7,7 @@ from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import BlockLength, BlockPasses, CacheLevel
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="top-k-margin",
@@ -21,6 +22,9 @@ CARD = Card(
     reduces_to="left-to-right for block = 1",
     parent="mdlm",
     home="puzzles, where some gaps follow from what stands",
+)
+PUBLISHED = PublishedPreset(
+    unknown="whether its margins have noise for other tasks than puzzles could not be read"
 )
 
 

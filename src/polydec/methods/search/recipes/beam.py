@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.search.recipes._options import EarlyStop, LengthPower
 
 CARD = Card(
@@ -23,6 +24,9 @@ CARD = Card(
     parent="plain",
     home="short answers with one right text: translation, captions, transcription",
     aliases=("beam-search",),
+)
+PUBLISHED = PublishedPreset(
+    refused="its width and its penalty are another in every paper, and none of them is the one"
 )
 
 

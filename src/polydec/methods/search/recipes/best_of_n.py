@@ -6,6 +6,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.search.recipes._options import TextCount
 
 CARD = Card(
@@ -22,6 +23,14 @@ CARD = Card(
     home="problems where right answers are easier to tell than to find; --with a reward",
     aliases=("bon", "rejection-sampling", "reranking"),
     arxiv="2110.14168",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "tries": PublishedValue(
+            100,
+            "a verifier chooses among 100 solutions; ours are 8, as each takes its time on a CPU",
+        ),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
@@ -26,6 +27,13 @@ CARD = Card(
     needs_training=True,
     aliases=("reward-guided-speculative-decoding",),
     arxiv="2501.19324",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "delimiter": PublishedValue(
+            "\\n\\n", "a step ends with an empty line; ours with any line, as zoo:reasoner writes"
+        ),
+    }
 )
 
 

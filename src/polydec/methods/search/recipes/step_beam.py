@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.search.recipes._options import StepDelimiter, StepTokens
 
 CARD = Card(
@@ -26,6 +27,12 @@ CARD = Card(
     needs_training=True,
     aliases=("prm-beam-search", "process-reward-beam", "reward-guided-beam"),
     arxiv="2408.03314",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "width": PublishedValue(4, "four next steps behind each beginning; ours draws two"),
+    },
+    unknown="how many beginnings are kept follows from the budget there, a fourth of the texts",
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="stochastic-beam-search",
@@ -24,6 +25,7 @@ CARD = Card(
     aliases=("sbs", "gumbel-top-k-search"),
     arxiv="1903.06059",
 )
+PUBLISHED = PublishedPreset(unknown="how many texts are drawn is the user's there")
 
 
 def build(

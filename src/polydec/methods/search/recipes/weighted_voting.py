@@ -6,6 +6,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.search.recipes._options import AnswerMark, TextCount
 
 CARD = Card(
@@ -23,6 +24,14 @@ CARD = Card(
     needs_training=True,
     aliases=("weighted-best-of-n", "step-aware-verifier"),
     arxiv="2206.02336",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "tries": PublishedValue(
+            100, "100 texts, 20 behind each of five prompts; ours are 8 behind one"
+        ),
+    },
+    unknown="its five prompts are not built: all texts have yours",
 )
 
 

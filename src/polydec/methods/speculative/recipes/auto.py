@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 from polydec.methods.speculative.loop.with_source import with_source_text
 
 CARD = Card(
@@ -25,6 +26,7 @@ CARD = Card(
     aliases=("goodput", "turbospec", "smartspec"),
     arxiv="2406.14066",
 )
+PUBLISHED = PublishedPreset(refused="it chooses by the costs of this machine, which no paper sets")
 
 
 RIGHT = 0.2

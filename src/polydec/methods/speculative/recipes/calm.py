@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import LAYERS, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="calm",
@@ -27,6 +28,20 @@ CARD = Card(
     unexercised=dict.fromkeys(
         ("drafted", "accepted", "rejected"), "the layers that a token leaves out draft nothing"
     ),
+)
+PUBLISHED = PublishedPreset(
+    {
+        "every": PublishedValue(
+            1,
+            "an exit after every layer of the decoder; ours skips every second one, as each exit "
+            "costs a head",
+        ),
+        "decay": PublishedValue(
+            4.0, "the threshold falls along the text, with exp(-4 t / N); ours stays"
+        ),
+    },
+    unknown="its threshold is calibrated on held-out texts for a loss that is allowed, and is yours "
+    "to set",
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="draft-model",
@@ -27,6 +28,14 @@ CARD = Card(
     arxiv="2211.17192",
     published="2.6 times plain decoding (T = 1) to 3.4 times (T = 0) from English to German (T5-XXL with "
     "T5-small); 1.92 times on XSum and 2.46 times on HumanEval (Chinchilla 70B)",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "depth": PublishedValue(
+            7, "7 tokens for translation, of which its highest figures are; ours are for a CPU"
+        ),
+    },
+    unknown="for summaries it has 5, and Chen et al. have 4",
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="draft-model-additive",
@@ -23,6 +24,13 @@ CARD = Card(
     home="texts in which easy and hard stretches take turns",
     needs=(DRAFT,),
     aliases=("assisted-generation-heuristic", "aimd"),
+)
+PUBLISHED = PublishedPreset(
+    {
+        "most": PublishedValue(
+            64, "a draft may get as long as the answer; ours is bounded, as rows cost here"
+        ),
+    }
 )
 
 

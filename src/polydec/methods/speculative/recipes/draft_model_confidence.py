@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="draft-model-confidence",
@@ -23,6 +24,11 @@ CARD = Card(
     home="any text; most where passes over more tokens cost more, as on CPUs",
     needs=(DRAFT,),
     aliases=("assisted-generation-confidence",),
+)
+PUBLISHED = PublishedPreset(
+    {
+        "depth": PublishedValue(20, "drafts of up to 20 tokens; ours are bounded for a CPU"),
+    }
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="draft-model-coupled",
@@ -24,6 +25,10 @@ CARD = Card(
     needs=(DRAFT,),
     aliases=("drafter-invariant", "gumbel-coupling"),
     arxiv="2408.07978",
+)
+PUBLISHED = PublishedPreset(
+    unknown="how many tokens are drafted is the user's there; a second coupling, by weighted MinHash, "
+    "is not built"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import CostAware, PromptStates
 
 CARD = Card(
@@ -27,6 +28,16 @@ CARD = Card(
     aliases=("eagle-1",),
     arxiv="2401.15077",
     published="3 times plain decoding (Vicuna-13B), 1.6 times Medusa",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "nodes": PublishedValue(25, "a tree of 25 nodes; ours is smaller for a CPU"),
+        "depth": PublishedValue(5, "its paths are five deep"),
+        "cost_aware": PublishedValue(
+            False, "the whole tree is verified; ours feeds what is worth its rows and levels here"
+        ),
+    },
+    unknown="which paths is a list there, and measured ranks of your drafter here",
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="jacobi",
@@ -23,6 +24,10 @@ CARD = Card(
     home="text whose next tokens hardly depend on each other; rarely more than a few per cent alone",
     aliases=("parallel-jacobi",),
     arxiv="2305.10427",
+)
+PUBLISHED = PublishedPreset(
+    unknown="it iterates over a whole sentence or blocks of it, whose best length is found by trying; "
+    "guesses begin with padding, ours with what stands in the text"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.loop.with_source import with_source_text
 
 CARD = Card(
@@ -23,6 +24,13 @@ CARD = Card(
     parent="plain",
     home="JSON with long keys, templates: text that a constraint dictates in part",
     aliases=("forced tokens", "fast-forward", "jump forward decoding"),
+)
+PUBLISHED = PublishedPreset(
+    {
+        "depth": PublishedValue(
+            64, "all that is forced is appended, without a pass; ours is checked, and bounded"
+        ),
+    }
 )
 
 

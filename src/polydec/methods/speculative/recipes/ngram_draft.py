@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ArtefactNeed, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="ngram-draft",
@@ -23,6 +24,10 @@ CARD = Card(
     home="answers of the kinds that the table was counted in",
     needs=(ArtefactNeed("ngrams"),),
     aliases=("ngrams", "n-gram"),
+)
+PUBLISHED = PublishedPreset(
+    refused="it is put together of two papers: bigrams that are drawn, and a table that grows while a "
+    "text is written"
 )
 
 

@@ -6,6 +6,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="plain",
@@ -20,6 +21,9 @@ CARD = Card(
     unexercised=dict.fromkeys(
         ("drafted", "accepted", "rejected"), "plain decoding writes each token by itself"
     ),
+)
+PUBLISHED = PublishedPreset(
+    refused="it is what papers compare with, and none of them sets anything"
 )
 
 

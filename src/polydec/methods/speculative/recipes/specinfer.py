@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._options import LevelChildren
 
 CARD = Card(
@@ -24,6 +25,16 @@ CARD = Card(
     home="sampling at high temperature, where passes over several tokens cost little more than one",
     needs=(DRAFT,),
     arxiv="2305.09781",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "levels": PublishedValue(
+            (1, 1, 3, 1, 1, 1, 1, 1),
+            "one child, one, three and then one each, eight deep; ours is smaller for a CPU",
+        ),
+        "nodes": PublishedValue(20, "so many tokens has that tree"),
+    },
+    unknown="its tree of several draft models is `merged-drafts`",
 )
 
 

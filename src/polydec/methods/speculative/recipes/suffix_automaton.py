@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.loop.with_source import with_source_text
 from polydec.methods.speculative.recipes._options import CostAwareFormerlyThrift
 
@@ -25,6 +26,19 @@ CARD = Card(
     home="text that copies in long runs from its prompt or from itself",
     aliases=("sam-decoding", "sam", "suffix-decoding", "suffixdecoding"),
     arxiv="2411.10666",
+)
+PUBLISHED = PublishedPreset(
+    {
+        "depth": PublishedValue(60, "copies of up to 60 tokens; ours are bounded for a CPU"),
+        "nodes": PublishedValue(60, "the copy is one run"),
+        "width": PublishedValue(1, "one continuation of a run; ours tries two"),
+        "cost_aware": PublishedValue(
+            False, "every copy is checked whole; ours leaves out what does not pay here"
+        ),
+    },
+    unknown="a copy is as long as its run allows (4 times that), where ours goes on by its chance; "
+    "the automaton of a text collection and the second drafter beside it are other methods "
+    "here",
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ANY_DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="universal-draft",
@@ -25,6 +26,9 @@ CARD = Card(
     needs=(ANY_DRAFT,),
     aliases=("universal-assisted-generation", "universal assisted decoding", "uag"),
     arxiv="2502.05202",
+)
+PUBLISHED = PublishedPreset(
+    unknown="how many tokens are drafted, and how much the draft reads, are the user's there"
 )
 
 

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import ANY_DRAFT, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
 
 CARD = Card(
     name="universal-draft-intersection",
@@ -25,6 +26,7 @@ CARD = Card(
     needs=(ANY_DRAFT,),
     aliases=("tli", "token-level intersection"),
 )
+PUBLISHED = PublishedPreset(unknown="how many tokens are drafted is the user's there")
 
 
 def build(
