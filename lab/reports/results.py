@@ -139,6 +139,12 @@ MANY = Run(
     "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
     "e34f5c87",
 )
+BY_COST = Run(
+    "lab/reports/front-page-by-cost.csv",
+    "python benchmarks/front_page.py trained --threads 1 --processor --each 1 --tokens 48",
+    "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
+    "80845842",
+)
 TRAINED = Run("lab/reports/trained.csv", "python benchmarks/trained.py", CORE, "a06b93c7")
 CONTEXT = Run(
     "lab/reports/trained-context.csv",
@@ -1173,6 +1179,12 @@ TABLES = (
     ),
     Table(
         "lab/reports/trained-measured.md",
+        "| by cost, on a Xeon with AMX | over plain | of a workload: least, most | tokens a pass |",
+        BY_COST,
+        sides_in_turns(BY_COST, "trained"),
+    ),
+    Table(
+        "lab/reports/trained-measured.md",
         "| | tokens a pass, times | greedy, 4 nodes | greedy, 16 nodes | T = 0.7, 4 nodes | T = 0.7, 16 nodes |",
         TRAINED,
         times_row,
@@ -1683,6 +1695,17 @@ SENTENCES = (
                 "auto",
             )
             for figure in front_page("trained", side, *SPEED_WITH_ENDS)
+        ],
+    ),
+    Sentence(
+        "docs/training.md",
+        "fed as far as that pays, which is the default, its trees are at {} ({} to {}) on another Xeon with AMX, where 4 nodes fed "
+        "whole are at {} ({} to {})",
+        BY_COST,
+        lambda: [
+            figure
+            for side in ("eagle-3", "eagle-3, cost_aware=false, nodes=4")
+            for figure in front_page("trained", side, *SPEED_WITH_ENDS, run=BY_COST)
         ],
     ),
     Sentence(
