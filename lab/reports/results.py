@@ -1699,8 +1699,8 @@ SENTENCES = (
     ),
     Sentence(
         "docs/training.md",
-        "fed as far as that pays, which is the default, its trees are at {} ({} to {}) on another Xeon with AMX, where 4 nodes fed "
-        "whole are at {} ({} to {})",
+        "fed as far as that pays, which is the default, its trees are at {} ({} to {}) on another Xeon with AMX, where 4 "
+        "nodes fed whole are at {} ({} to {})",
         BY_COST,
         lambda: [
             figure
