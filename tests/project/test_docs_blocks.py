@@ -148,10 +148,8 @@ SKIPPED = {
 }
 """Commands that do not run here, and why."""
 
-DIGITS = "zero,one,two,three,four,five,six,seven,eight,nine"
 FIRST = {
     "--model ar ": "polydec train diffusion --out ar --start zoo:diffusion --causal",
-    "--model out/digits ": f"polydec train pictures --images digits.npz --out out/digits --classes {DIGITS}",
 }
 """What a command reads that another block of its page makes, by what stands in it, and the command that makes it."""
 

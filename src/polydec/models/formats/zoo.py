@@ -129,6 +129,13 @@ _ENTRIES = (
         "about 2 MB",
     ),
     ZooEntry(
+        "digits",
+        "handwritten digits as pictures of 28 x 28 pixels, drawn token by token; a prompt is zero to nine",
+        "trained here, on MNIST",
+        "Apache-2.0",
+        "about 0.5 MB",
+    ),
+    ZooEntry(
         "tiny",
         "about 3 million parameters, for tests and first steps: prose, code and dialogue",
         "trained here",
