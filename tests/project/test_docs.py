@@ -63,6 +63,7 @@ def test_the_site_follows_the_system_and_its_hits_can_be_read():
     assert media == ["", ": light", ": dark"]  # a first visit stores the first that fits
     css = (ROOT / "docs" / "site.css").read_text("utf-8")
     assert re.search(r"\.md-tabs__link \{ opacity: 0\.85; \}", css)
+    assert re.search(r"slate.*indigo.* \{ --md-typeset-a-color: #84a9ff", css)  # 6.2 to 1 on code
     assert re.search(r"search-result mark \{ color: var\(--md-typeset-a-color\)", css)
     assert re.search(r"search-result \.md-typeset pre > code \{ white-space: pre-wrap", css)
 
