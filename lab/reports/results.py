@@ -139,6 +139,12 @@ MANY = Run(
     "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
     "e34f5c87",
 )
+DEPTHS = Run(
+    "lab/reports/front-page-depths.csv",
+    "python benchmarks/front_page.py depths --threads 1 --processor --each 1 --tokens 64",
+    "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
+    "80845842",
+)
 BY_COST = Run(
     "lab/reports/front-page-by-cost.csv",
     "python benchmarks/front_page.py trained --threads 1 --processor --each 1 --tokens 48",
@@ -1176,6 +1182,12 @@ TABLES = (
         "| eight prompts | over one after another | over `plain` eight at once | of a workload: least, most | tokens a pass |",
         MANY,
         together_or_apart,
+    ),
+    Table(
+        "lab/reports/speculation.md",
+        "| depth chosen by | over plain | of a workload: least, most | tokens a pass |",
+        DEPTHS,
+        sides_in_turns(DEPTHS, "depths"),
     ),
     Table(
         "lab/reports/trained-measured.md",
