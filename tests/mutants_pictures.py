@@ -28,7 +28,7 @@ MUTANTS = [
         f"{JACOBI_TESTS}::test_open_places_keep_the_rows_of_the_last_pass",
     ),
     Mutant(
-        "speculative-jacobi: rows are kept without guidance",
+        "speculative-jacobi: rows are kept without the rules of sampling",
         JACOBI,
         "            self.laws.append(scores.logprob_row(node) if only is None else only)",
         "            self.laws.append(scores.base.logprob_row(node) if only is None else only)",

@@ -166,9 +166,17 @@ async def rounds(target, drafter, count, seed=0):
     return out
 
 
-@pytest.mark.parametrize("target", [toy_law(5, 4, eos=-1), guided_law()], ids=["bare", "guided"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        toy_law(5, 4, eos=-1),
+        guided_law(),
+        ShapedTarget(toy_law(5, 4, eos=-1), TemperatureRule(0.5)),
+    ],
+    ids=["bare", "guided", "shaped"],
+)
 def test_open_places_keep_the_rows_of_the_last_pass(target):
-    """With guidance these are rows of the guided law, as the next pass tests against them."""
+    """With guidance or rules of sampling these are rows of the bent law, as the next pass tests against them."""
     seen = run_coroutines([rounds(target, SpeculativeJacobiDrafter(4), 6)])[0]
     kept = 0
     for (draft, scores, verdict, laws), (after, *_) in pairwise(seen):
