@@ -206,12 +206,12 @@ class PromptEncoder:
         Raises:
             RequestError: There is no source, or it cannot be read.
         """
-        if ask.source is None:
-            who = "prompt"
-            source = ask.prompt
-        else:
-            who = "source"
+        # What is given may be of any kind: `encode_prompt` refuses what it cannot read.
+        source: Any = ask.prompt
+        who = "prompt"
+        if ask.source is not None:
             source = ask.source
+            who = "source"
         if isinstance(source, bytes):
             try:
                 # Strictly: a replaced character would silently change what is translated.

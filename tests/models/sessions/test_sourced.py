@@ -321,6 +321,7 @@ def test_guidance_holds_one_source_against_another(lm):
         ({"source": b"w5 \xff"}, "source is no UTF-8: byte 3 begins no character"),
         ({"source": "\ud800"}, "source"),
         ({"source": 5}, "source is a int: give text, token ids or chat messages"),
+        ({"source": {"x": 1}}, "source is a dict: give text, token ids or chat messages"),
         ({"source": (5, 99)}, "source has token 99: ids lie in 0 to 59"),
         ({"source": (5,) * 3000}, "source has 3000 tokens: this model reads at most 2048"),
         ({"units": "bytes"}, "writes from a source, and has a law of tokens only"),
