@@ -82,7 +82,8 @@ def the_image_of(ask: Ask, name: str) -> Image:
         return given
     if isinstance(given, Mapping) and is_image_part(given):
         return image_of_part(given, "source")
-    raise RequestError(f"source is a text: {name} reads an image, so {HOW}")
+    what = "a text" if isinstance(given, (str, bytes)) else "no image"
+    raise RequestError(f"source is {what}: {name} reads an image, so {HOW}")
 
 
 def _refuse_text(messages: Any, name: str) -> None:

@@ -1,6 +1,8 @@
 """Training models of pictures: what is read, how it is quantised, what comes out."""
 
+import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 import polydec
 from picture_models import CLASSES, SIDE, draw_pictures, save_pictures, trained_model
 from polydec.base.errors import FileError, RequestError
+from polydec.lab.train import picture_data
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.picture_data import (
     LEARNED,
@@ -180,6 +183,92 @@ def test_what_is_no_archive_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileError, match=r"neither a \.npz nor folders"):
         read_pictures(str(tmp_path / "empty"), 4)
+
+
+def bomb(path, shape, name="images", version=(1, 0)):
+    """An archive of a few bytes, an array of which says that it is enormous."""
+    header = str({"descr": "|u1", "fortran_order": False, "shape": shape}).encode()
+    size = len(header).to_bytes(2 if version == (1, 0) else 4, "little")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{name}.npy", b"\x93NUMPY" + bytes(version) + size + header)
+        other = io.BytesIO()
+        np.save(other, GREY if name == "labels" else np.zeros(3, int))
+        archive.writestr("images.npy" if name == "labels" else "labels.npy", other.getvalue())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"shape": (1 << 20, 1 << 10, 1 << 10)}, "bytes are read"),
+        ({"shape": (1 << 40,), "name": "labels"}, "bytes are read"),
+        ({"shape": (3, 4, 4), "version": (2, 0)}, "no plain array"),
+    ],
+)
+def test_an_array_is_bounded_before_it_is_unpacked(fields, says, tmp_path, monkeypatch):
+    path = bomb(tmp_path / "x.npz", **fields)
+    unpacked = np.lib.format.read_array
+
+    def watched(member, **options):
+        assert fields.get("name") == "labels" and "images" in member.name, "it was unpacked"
+        return unpacked(member, **options)
+
+    monkeypatch.setattr(np.lib.format, "read_array", watched)
+    with pytest.raises(FileError, match=says):
+        read_pictures(path, 4)
+
+
+def test_a_damaged_archive_is_one_sentence(tmp_path):
+    path = tmp_path / "x.npz"
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 8, 8)).astype(np.uint8)
+    np.savez_compressed(path, images=pixels, labels=np.arange(50))
+    content = bytearray(path.read_bytes())
+    content[300:400] = bytes(100)
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=r"x\.npz.*damaged"):
+        read_pictures(str(path), 4)
+
+
+def test_pictures_that_grow_beyond_what_is_read_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(picture_data, "MOST_VALUES", 200)
+    path = packed(tmp_path / "x.npz", images=GREY, labels=[1, 2, 3])
+    assert len(read_pictures(path, 8).pixels) == 3
+    with pytest.raises(FileError, match="of 9 x 9 pixels there may be at most 2"):
+        read_pictures(path, 9)
+
+
+def write_image(path, picture, **options):
+    path.parent.mkdir(exist_ok=True)
+    picture.save(path, **options)
+    return str(path.parent.parent)
+
+
+def test_an_image_of_another_form_is_not_decoded(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    folder = write_image(tmp_path / "a" / "x.png", image.new("L", (4, 4)), format="TIFF")
+    with pytest.raises(FileError, match=r"x\.png"):
+        read_pictures(folder, 4)
+
+
+def test_an_image_that_says_it_is_enormous_is_one_sentence(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    folder = write_image(tmp_path / "a" / "x.bmp", image.new("L", (4, 4)))
+    content = bytearray((tmp_path / "a" / "x.bmp").read_bytes())
+    content[18:26] = (30000).to_bytes(4, "little") * 2
+    (tmp_path / "a" / "x.bmp").write_bytes(content)
+    with pytest.raises(FileError, match=r"x\.bmp"):
+        read_pictures(folder, 4)
+
+
+def test_a_photo_that_says_it_lies_on_its_side_is_turned(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    lying = image.new("L", (8, 8))
+    lying.paste(255, (0, 0, 8, 4))
+    exif = image.Exif()
+    exif[0x0112] = 6
+    folder = write_image(tmp_path / "a" / "x.png", lying, exif=exif)
+    # What was above is on the right.
+    assert read_pictures(folder, 2).pixels[0, ..., 0].tolist() == [[0, 255], [0, 255]]
 
 
 def test_pickled_objects_are_not_read(tmp_path):

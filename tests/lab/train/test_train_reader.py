@@ -9,7 +9,8 @@ import torch
 from PIL import Image as Pictures
 
 from polydec import Image, Sampling, generate, load
-from polydec.base.errors import PolydecError
+from polydec.base.errors import FileError, PolydecError
+from polydec.core.types import TokenVocabulary
 from polydec.lab.train import reading_losses
 from polydec.lab.train.data import held_out
 from polydec.lab.train.reader import encode_word, train_reader
@@ -31,6 +32,8 @@ from polydec.lab.train.word_images import (
     draw_word_image,
 )
 from polydec.lab.train.word_reader import train_word_reader
+from polydec.models.formats.images import StripShape
+from polydec.models.formats.seq2seq import T5Shape
 from polydec.models.learned.kinds import word_reader
 from polydec.models.nets.reading_heads import HEADS, MaskedHead, ReadingShape
 
@@ -162,6 +165,40 @@ def test_one_pass_readers_are_trained_and_saved(trained, reading):
     assert same == generate(model, "", method="plain", **fields).choices[0].token_ids
 
 
+@pytest.mark.parametrize("reading", HEADS)
+def test_a_word_that_is_longer_than_a_head_is_refused(trained, tmp_path, reading):
+    rng = np.random.default_rng(1)
+    rows = list[str]()
+    for word in ("AB", "ABA", "ABABABABA"):
+        Pictures.fromarray(draw_word_image(word, BARE, rng)).save(tmp_path / f"{word}.png")
+        rows.append(json.dumps({"image": f"{word}.png", "text": word}))
+    (tmp_path / "labels.jsonl").write_text("\n".join(rows))
+    spec = WordReaderSpec(
+        str(tmp_path / "x"), str(trained / "base"), reading, str(tmp_path), longest=8, **SMALL
+    )
+    with pytest.raises(
+        PolydecError, match=r"^longest is 8: data has a word of 9 letters, so raise it"
+    ):
+        train_word_reader(spec)
+
+
+@pytest.mark.parametrize(("stride", "window"), [(9, 4), (4, 7)])
+def test_a_reader_whose_windows_do_not_fit_is_refused_when_it_is_read(tmp_path, stride, window):
+    shape = word_reader.WordReaderShape(
+        T5Shape(8, 8, 4, 8, 1, 1), StripShape(8, stride, window, 64), 6, 8
+    )
+    tensors = word_reader.tensor_shapes(shape, "cppd")
+    reader = word_reader.WordReader(
+        TokenVocabulary(8, frozenset(), "x"),
+        "cppd",
+        shape,
+        {name: torch.zeros(size) for name, size in tensors.items()},
+    )
+    word_reader.save(tmp_path, reader, {})
+    with pytest.raises(FileError, match=f"strip_window is {window}"):
+        word_reader.load(tmp_path)
+
+
 def test_a_reader_for_another_model_is_refused(trained, tmp_path):
     import micro
 
@@ -194,6 +231,11 @@ def test_a_folder_of_labelled_images_is_learned_from(tmp_path):
         ('{"image": "a.png"}', "labels.jsonl, line 1 has no text"),
         ('{"image": "../a.png", "text": "A"}', "labels.jsonl, line 1 has the image '../a.png'"),
         ('{"image": "a.png", "text": "A"}', "file "),
+        ("[" * 100_000, "labels.jsonl, line 1 is no JSON object"),
+        (
+            '{"image": "a.png", "text": "\\ud800"}',
+            "text of labels.jsonl, line 1 holds half a character",
+        ),
     ],
 )
 def test_damaged_labels_are_one_sentence(tmp_path, row, said):

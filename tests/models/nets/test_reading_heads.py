@@ -224,6 +224,15 @@ def test_blocks_are_filled_in_turn_and_all_are_reached():
     assert head.shown[1] == [3, *[mask] * 7]  # the sure ones lie in later blocks
 
 
+def test_no_more_passes_run_than_there_are_positions():
+    # Among more passes than positions a block would be empty, and its pass would fill nothing.
+    tokens = (3, 4, 5, 6, 7, 8, 9, END)
+    head = ScriptedHead([script(*[0.5] * 8, tokens=tokens)] * 64)
+    fill_canvas(head, torch.zeros(4, SHAPE.width), steps=64, policy="block-low-confidence")
+    assert len(head.shown) <= 8
+    assert len(set(map(tuple, head.shown))) == len(head.shown)
+
+
 @pytest.mark.parametrize(("chance", "kept"), [(0.95, [3, 8, 5, END]), (0.4, [3, 4, 5, END])])
 def test_reflection_mends_what_it_is_surer_of(chance, kept):
     first = script(0.9, 0.5, 0.9, 0.9)

@@ -245,6 +245,8 @@ REFUSED = {
     ),
     "no image": ("abc", None, "source is none: "),
     "a text": ("", "abc", "source is a text: "),
+    "another part": ("", {"type": "input_audio"}, "source is no image: "),
+    "token ids": ("", [1, 2], "source is no image: "),
 }
 
 

@@ -126,6 +126,8 @@ def test_a_prompt_names_a_class():
         RequestError, match="negative_prompt is 'cat': this model draws seven, two, any"
     ):
         view.check_class("cat", "negative_prompt")
+    with pytest.raises(RequestError, match=r"prompt is 'sevn': did you mean seven\?$"):
+        view.check_class("sevn")
     many = PictureView(1, 1, np.zeros((1, 1, 1, 1), np.uint8), tuple(map(str, range(40))))
     with pytest.raises(RequestError, match="10, 11, …"):
         many.check_class("cat")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,10 @@ ROUNDS = 20
 """Rounds of k-means."""
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
+"""What image files hold, whatever their names say: others have rarer decoders, some of which start
+programs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +93,7 @@ def read_pictures(path: str, side: int, classes: Sequence[str] = ()) -> Labelled
     packed = [at] if at.is_file() else sorted(at.glob("*.npz"))
     if packed:
         pixels, names = _read_packed(packed[0])
+        _require_room(len(pixels), side, pixels.shape[3])
     elif at.is_dir():
         pixels, names = _read_folders(at, side)
     else:
@@ -106,14 +114,15 @@ def _read_packed(path: Path) -> tuple[NDArray[np.uint8], list[str]]:
     """The pictures of a .npz, ``[N, H, W, C]``, and the name of each one's class."""
     if not zipfile.is_zipfile(path):
         raise FileError(f"{path} is no .npz archive")
-    with edge.report_read_errors(str(path)), np.load(path, allow_pickle=False) as file:
-        if "images" not in file:
+    with _archive_errors(path), zipfile.ZipFile(path) as archive:
+        held = frozenset(archive.namelist())
+        if "images.npy" not in held:
             raise FileError(f"{path} has no `images`: uint8 [N, H, W] or [N, H, W, 3]")
-        pixels: Any = file["images"]
-        field = next((name for name in ("labels", "names") if name in file), None)
+        field = next((name for name in ("labels", "names") if f"{name}.npy" in held), None)
         if field is None:
             raise FileError(f"{path} has neither `labels` nor `names`: the class of each picture")
-        names = [str(name) for name in file[field].tolist()]
+        pixels: Any = _read_array(archive, "images")
+        names = [str(name) for name in _read_array(archive, field).tolist()]
     if pixels.ndim == 3:
         pixels = pixels[..., None]
     if pixels.ndim != 4 or pixels.shape[3] not in (1, 3) or pixels.dtype != np.uint8:
@@ -128,6 +137,39 @@ def _read_packed(path: Path) -> tuple[NDArray[np.uint8], list[str]]:
     return pixels, names
 
 
+@contextmanager
+def _archive_errors(path: Path) -> Iterator[None]:
+    """Turn whatever reading an archive meets into a FileError of one sentence."""
+    with edge.report_read_errors(str(path)):
+        try:
+            yield
+        except (zipfile.BadZipFile, zlib.error) as why:
+            raise ValueError(f"it is damaged ({edge.first_line(why)})") from None
+
+
+def _read_array(archive: zipfile.ZipFile, name: str) -> Any:
+    """An array of a .npz. Raises ValueError where it is none, or is larger than a data set may be."""
+    with archive.open(f"{name}.npy") as member:
+        # Later forms have headers of any length, which only arrays of records need.
+        if np.lib.format.read_magic(member) != (1, 0):
+            raise ValueError(f"{name} is no plain array")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+    # A small archive can unpack to anything, and its header says to what, before it does.
+    if math.prod(shape) * dtype.itemsize > MOST_VALUES:
+        raise ValueError(f"{name} is {dtype} {list(shape)}: at most {MOST_VALUES} bytes are read")
+    with archive.open(f"{name}.npy") as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def _require_room(count: int, side: int, values: int) -> None:
+    """Raise FileError where pictures of some size have more values together than a data set may."""
+    if count * side * side * values > MOST_VALUES:
+        raise FileError(
+            f"images has {count} pictures: of {side} x {side} pixels there may be at most "
+            f"{MOST_VALUES // (side * side * values)}"
+        )
+
+
 def _read_folders(path: Path, side: int) -> tuple[NDArray[np.uint8], list[str]]:
     """The image files of a folder's folders, made of one size, and the name of each one's folder."""
     files = sorted(
@@ -139,25 +181,32 @@ def _read_folders(path: Path, side: int) -> tuple[NDArray[np.uint8], list[str]]:
         )
     if len(files) > MOST_FILES:
         raise FileError(f"{path} has {len(files)} image files: at most {MOST_FILES} are read")
+    _require_room(len(files), side, 3)
     pixels = np.concatenate([resize_pictures(_read_image(f), side) for f in files])
     return pixels, [f.parent.name for f in files]
 
 
 def _read_image(path: Path) -> NDArray[np.uint8]:
     """One image file, shape ``[1, H, W, 3]``; what is transparent stands on white."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
-    with edge.report_read_errors(str(path)), Image.open(path) as image:
-        width, height = image.size
-        # The size is known from the header, before anything is decoded.
-        if width * height > MOST_FILE_PIXELS:
-            raise FileError(
-                f"{path} has {width} x {height} pixels: at most {MOST_FILE_PIXELS} are read"
-            )
-        seen = image.convert("RGBA")
-        white = Image.new("RGBA", seen.size, "white")
-        white.alpha_composite(seen)
-        return np.asarray(white.convert("RGB"), np.uint8)[None]
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            width, height = image.size
+            # The size is known from the header, before anything is decoded.
+            if width * height > MOST_FILE_PIXELS:
+                raise FileError(
+                    f"{path} has {width} x {height} pixels: at most {MOST_FILE_PIXELS} are read"
+                )
+            # A camera's file may lie on its side, and says so.
+            seen = ImageOps.exif_transpose(image).convert("RGBA")
+            white = Image.new("RGBA", seen.size, "white")
+            white.alpha_composite(seen)
+            return np.array(white.convert("RGB"), np.uint8)[None]
+    except FileError:
+        raise
+    except Exception as why:  # decoders raise whatever they meet
+        raise FileError(edge.error_sentence(f"{path}: {edge.first_line(why)}")) from None
 
 
 def resize_pictures(pixels_NHWC: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,11 +52,14 @@ class WordSource(Protocol):
 
     Attributes:
         known_letters: All letters of the words, each once.
+        longest_word: Letters of the longest word.
         content_digest: Tells these words from others.
     """
 
     @property
     def known_letters(self) -> str: ...
+    @property
+    def longest_word(self) -> int: ...
     @property
     def content_digest(self) -> str: ...
 
@@ -93,6 +95,11 @@ class DrawnWords:
 
     known_letters = LETTERS
     content_digest = "drawn"
+
+    @property
+    def longest_word(self) -> int:
+        """Letters of the longest word that may be drawn."""
+        return self.most
 
     def draw_examples(
         self, count: int, rng: np.random.Generator, unseen: bool
@@ -135,6 +142,11 @@ class FiledWords:
     unseen: tuple[LabelledStrip, ...]
     known_letters: str
     content_digest: str
+
+    @property
+    def longest_word(self) -> int:
+        """Letters of the longest word, held-out ones included."""
+        return max(len(x.word) for x in (*self.learned, *self.unseen))
 
     def draw_examples(
         self, count: int, rng: np.random.Generator, unseen: bool
@@ -190,11 +202,9 @@ def read_word_folder(folder: str) -> FiledWords:
 
 
 def _label(line: str, where: str) -> tuple[str, str]:
-    """The file's name and the text of a row. Raises FileError where it is none."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        row = None
+    """The file's name and the text of a row. Raises FileError where it is none, and RequestError where
+    its text is no Unicode."""
+    row = edge.json_value_or_none(line)
     if not isinstance(row, dict):
         raise FileError(f"{where} is no JSON object: it must have image and text")
     for name in ("image", "text"):
@@ -205,7 +215,7 @@ def _label(line: str, where: str) -> tuple[str, str]:
         raise FileError(
             f"{where} has the image {row['image'][:60]!r}: it must be a file of the folder"
         )
-    return row["image"], row["text"]
+    return row["image"], edge.whole_text(row["text"], f"text of {where}")
 
 
 def window_batch(strips: Sequence[PixelStrip]) -> tuple[Tensor, Tensor]:

@@ -76,6 +76,11 @@ def _course(spec: WordReaderSpec) -> TrainingRun:
             f"target is {spec.target!r}: it must be a model that reads images, as `polydec train reader` makes them"
         )
     words = words_of_spec(spec)
+    # Heads have as many places as they are made with.
+    if words.longest_word > spec.longest:
+        raise RequestError(
+            f"longest is {spec.longest}: data has a word of {words.longest_word} letters, so raise it"
+        )
     letters = _letters(source.text, words.known_letters)
     config = read_seq2seq_config(source.config, source.generation)
     assert config.strip is not None, "a reader's config says how it cuts images"

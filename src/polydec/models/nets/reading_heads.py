@@ -414,7 +414,8 @@ def fill_canvas(
     Args:
         head: The network.
         states_NW: States of the image.
-        steps: Passes. 1: all positions are read by themselves.
+        steps: Passes, of which no more run than there are positions. 1: all positions are read by
+            themselves.
         policy: A name of `WINDOWS`.
         reflect: Whether one more pass sees the whole word, whose token stands where it is likelier
             than what was read.
@@ -423,6 +424,8 @@ def fill_canvas(
         Log-probabilities of every position, ``[longest + 1, V]``.
     """
     size = head.longest + 1
+    # Each pass fills at least one position; blocks of more passes would hold none.
+    steps = min(steps, size)
     there = torch.ones(1, len(states_NW), dtype=torch.bool)
     canvas_N = torch.full((size,), head.mask)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.base.files import replace_file_atomically
-from polydec.base.options import short_repr
+from polydec.base.options import near_names_question, short_repr
 from polydec.models.formats.picture_config import read_picture_config
 
 BLANK = 127
@@ -137,7 +137,8 @@ class PictureView:
         words = self.classes if self.dropped is None else (*self.classes, self.dropped)
         if isinstance(prompt, str) and prompt.strip() not in words:
             shown = ", ".join(words[:12]) + (", …" if len(words) > 12 else "")
-            raise RequestError(f"{who} is {short_repr(prompt)}: this model draws {shown}")
+            hint = near_names_question(prompt.strip(), words, f"this model draws {shown}")
+            raise RequestError(f"{who} is {short_repr(prompt)}: {hint}")
 
 
 def read_picture_view(

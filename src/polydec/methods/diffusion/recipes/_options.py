@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange
+from polydec.base.options import AtLeast, InRange, OneOf
 
 BlockLength = Annotated[
     int, AtLeast(0), "positions that are filled before later ones may be (0: all are one block)"
@@ -17,6 +17,15 @@ CacheLevel = Annotated[
 ]
 BlockPasses = Annotated[int, AtLeast(0), "passes that a block is given (0: one for each gap)"]
 EditTries = Annotated[int, InRange(1, 64), "edits that are drawn for each pass"]
+OrderNoise = Annotated[float, InRange(0, 1000), "strength of the noise at first"]
+CurveName = Annotated[
+    str,
+    OneOf("cosine", "linear", "square", "cubic", "root", "log", "exponential"),
+    "how many gaps are left while passes go by",
+]
+PromptStrength = Annotated[
+    float, InRange(0, 16), "how much stronger the prompt is made, at twice the positions (0: not)"
+]
 AnswerLength = Annotated[int, AtLeast(0), "tokens that an answer should have (0: any number)"]
 LengthPull = Annotated[
     float, AtLeast(0), "what an answer loses for each token that it is longer or shorter"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.methods.diffusion.recipes._options import BlockLength, BlockPasses, CacheLevel
+from polydec.methods.diffusion.recipes._options import (
+    BlockLength,
+    BlockPasses,
+    CacheLevel,
+    PromptStrength,
+)
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 from polydec.methods.registry.published_presets import PublishedPreset
@@ -34,11 +36,7 @@ def build(
     *,
     block: BlockLength = 32,
     steps: BlockPasses = 0,
-    guidance: Annotated[
-        float,
-        InRange(0, 16),
-        "how much stronger the prompt is made, at twice the positions (0: not)",
-    ] = 0.0,
+    guidance: PromptStrength = 0.0,
     cache: CacheLevel = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange, OneOf
+from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
-from polydec.methods.diffusion.recipes._options import BlockLength
+from polydec.methods.diffusion.recipes._options import (
+    BlockLength,
+    CurveName,
+    OrderNoise,
+    PromptStrength,
+)
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import Kit
 from polydec.methods.registry.published_presets import PublishedPreset
@@ -33,17 +38,9 @@ def build(
     kit: Kit,
     *,
     steps: Annotated[int, AtLeast(1), "passes that a block is given"] = 12,
-    noise: Annotated[float, InRange(0, 1000), "strength of the noise at first"] = 4.5,
-    curve: Annotated[
-        str,
-        OneOf("cosine", "linear", "square", "cubic", "root", "log", "exponential"),
-        "how many gaps are left while passes go by",
-    ] = "cosine",
-    guidance: Annotated[
-        float,
-        InRange(0, 16),
-        "how much stronger the prompt is made, at twice the positions (0: not)",
-    ] = 0.0,
+    noise: OrderNoise = 4.5,
+    curve: CurveName = "cosine",
+    guidance: PromptStrength = 0.0,
     block: BlockLength = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.denoising import DenoisingDecoder

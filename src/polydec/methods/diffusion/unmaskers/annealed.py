@@ -164,6 +164,9 @@ def draw_by_score(logp_R: Tensor, noise: float, count: int, rng: Rng) -> list[in
     # logp / noise + Gumbel has the same order: its first k are k draws without replacement.
     weight_R = torch.softmax(logp_R.double() / noise, -1)
     drawn = list(rng.without_replacement(weight_R, count))
+    if len(drawn) == count:
+        return drawn
     # Weights too small for a number lose every draw: the highest of them come last.
-    rest = [i for i in best_indices(logp_R, len(logp_R)) if i not in drawn]
+    taken = frozenset(drawn)
+    rest = [i for i in best_indices(logp_R, len(logp_R)) if i not in taken]
     return [*drawn, *rest[: count - len(drawn)]]

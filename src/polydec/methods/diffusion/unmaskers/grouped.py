@@ -40,7 +40,9 @@ class GroupedUnmasker:
     many as the schedule gives all of its passes, in the order of their scores, and writes the first
     of them. Each further pass of the group feeds these positions alone, against keys and values of
     all others as the first pass left them, and writes the next in that order, drawn anew. The first
-    `before` passes of a block are groups of their own: there the layout of all is decided.
+    `before` passes of a block are groups of their own: there the layout of all is decided. The
+    prompt is one of the others here; the published network runs its one token of a class anew in
+    each pass.
 
     Attributes:
         schedule: How many gaps each pass fills, and by which scores.

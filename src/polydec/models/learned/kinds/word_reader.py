@@ -274,6 +274,8 @@ def load(path: str | Path) -> WordReader:
         strip = StripShape(c.strip_height, c.strip_stride, c.strip_window, c.strip_most)
         encoder = T5Shape(c.vocab_size, c.width, c.head, c.inner, c.first, 1)
         shape = WordReaderShape(encoder, strip, c.pixels, c.longest)
+        # What a window may be is checked as of a published config, before an image comes.
+        _ = shape.encoder_config
         whole = artefact.read_float_tensors(tensors, KIND, tensor_shapes(shape, c.reading))
         vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
         return WordReader(vocab, c.reading, shape, whole)
