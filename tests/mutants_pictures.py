@@ -98,6 +98,13 @@ MUTANTS = [
         f"{TRAINED_TESTS}::test_the_class_is_never_masked_and_shares_follow_the_cosine",
     ),
     Mutant(
+        "pictures: an archive is unpacked before its size is looked at",
+        "lab/train/picture_data.py",
+        "    if math.prod(shape) * dtype.itemsize > MOST_VALUES:",
+        "    if False:",
+        f"{TRAINED_TESTS}::test_an_array_is_bounded_before_it_is_unpacked",
+    ),
+    Mutant(
         "pictures: guidance reads the prompt's own class",
         "request/ask.py",
         "    return replace(ask, negative_prompt=view.dropped)",

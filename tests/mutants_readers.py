@@ -33,6 +33,13 @@ MUTANTS = [
         f"{IMAGES_TESTS}::test_equal_images_share_what_the_encoder_left",
     ),
     Mutant(
+        "images: one client is given what another one's image left",
+        "models/sessions/encoder_decoder.py",
+        "law = self._laws.get((cache_salt, content))",
+        'law = self._laws.get(("", content))',
+        f"{IMAGES_TESTS}::test_equal_images_share_what_the_encoder_left",
+    ),
+    Mutant(
         "images: text models take one",
         "request/image_sources.py",
         "    if has_image_source(ask):",
