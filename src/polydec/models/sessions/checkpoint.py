@@ -130,6 +130,10 @@ class DeferredBundle:
     def unit(self) -> str:
         return self.whole.unit
 
+    @property
+    def view(self) -> PictureView | None:
+        return self.whole.view
+
 
 def resolve_deferred_bundle(point: ModelBundle | DeferredBundle) -> ModelBundle:
     """A checkpoint, loaded now where it was not yet."""
