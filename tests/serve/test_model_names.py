@@ -102,6 +102,8 @@ WHOLE = {
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5]},
 }
+PICTURES = {"/v1/images/generations": {"prompt": "x"}}
+"""What a model of texts refuses, whatever is asked."""
 ODD = ([True], -1, 10**9, "", "x", {"x": 1}, LONG, [10**9])
 """Values of which most fields take few: each way to refuse a field is met."""
 REFUSING = (
@@ -138,7 +140,9 @@ def test_every_route_of_a_model_from_a_directory_is_silent_about_it(from_directo
         for verb in sorted(route.methods - {"HEAD", "OPTIONS"}):
             for name in ("target", "nobody"):
                 path = re.sub(r"\{\w+(:path)?\}", name, route.path)
-                body = {"json": {"model": name, **WHOLE[path]}} if verb == "POST" else {}
+                body = (
+                    {"json": {"model": name, **(WHOLE | PICTURES)[path]}} if verb == "POST" else {}
+                )
                 query = {"model": name} if verb == "GET" else {}
                 answer = http.request(verb, path, params=query, **body)
                 assert HIDDEN not in answer.text, (verb, path, answer.text)
@@ -147,13 +151,14 @@ def test_every_route_of_a_model_from_a_directory_is_silent_about_it(from_directo
     assert {path for path, status in seen if status == 200} >= WHOLE.keys()
 
 
-@pytest.mark.parametrize("path", WHOLE)
+@pytest.mark.parametrize("path", WHOLE | PICTURES)
 def test_no_refusal_of_a_field_tells_where_a_model_lies(from_directory, path):
     _, http = from_directory
     statuses = Counter()
-    for name in sorted({*request_body_fields(path), *WHOLE[path]}):
+    body = (WHOLE | PICTURES)[path]
+    for name in sorted({*request_body_fields(path), *body}):
         for value in ODD:
-            answer = http.post(path, json={**WHOLE[path], name: value})
+            answer = http.post(path, json={**body, name: value})
             assert HIDDEN not in answer.text, (name, answer.text)
             assert answer.status_code < 500, (name, value, answer.text)
             statuses[answer.status_code] += 1

@@ -367,9 +367,12 @@ def test_offsets_are_draft_heads_for_medusa(trained):
     model = load(str(root / "unified"), trained=[str(root / "unified" / "heads")])
     prompts = ("the red", "the blue sea is", "here . the green", "white snow is here .")
     passes = dict.fromkeys(("plain", "medusa"), 0)
+    # All of the tree is fed, whatever passes cost here.
+    whole = {"plain": {}, "medusa": {"cost_aware": False}}
     for prompt in prompts:
         plain, drafted = (
-            generate(model, prompt, max_tokens=24, method=method) for method in passes
+            generate(model, prompt, max_tokens=24, method=method, options=whole[method])
+            for method in passes
         )
         assert plain.choices[0].token_ids == drafted.choices[0].token_ids
         passes["plain"] += plain.metrics["target_passes"]
