@@ -80,7 +80,7 @@ class DeferredBundle:
         return bool(self._made)
 
     @property
-    def whole(self) -> ModelBundle:
+    def loaded_bundle(self) -> ModelBundle:
         """The loaded checkpoint; it is loaded now where it was not yet."""
         with self._lock:
             if not self._made:
@@ -100,45 +100,45 @@ class DeferredBundle:
 
     @property
     def lm(self) -> Any:
-        return self.whole.lm
+        return self.loaded_bundle.lm
 
     @property
     def text(self) -> Tokenizer:
-        return self.whole.text
+        return self.loaded_bundle.text
 
     @property
     def generation(self) -> dict[str, Any]:
-        return self.whole.generation
+        return self.loaded_bundle.generation
 
     @property
     def dtype(self) -> str:
-        return self.whole.dtype
+        return self.loaded_bundle.dtype
 
     @property
     def kernel(self) -> str:
-        return self.whole.kernel
+        return self.loaded_bundle.kernel
 
     @property
     def path(self) -> str:
-        return self.whole.path
+        return self.loaded_bundle.path
 
     @property
     def why(self) -> str:
-        return self.whole.why
+        return self.loaded_bundle.why
 
     @property
     def unit(self) -> str:
-        return self.whole.unit
+        return self.loaded_bundle.unit
 
     @property
     def view(self) -> PictureView | None:
-        return self.whole.view
+        return self.loaded_bundle.view
 
 
 def resolve_deferred_bundle(point: ModelBundle | DeferredBundle) -> ModelBundle:
     """A checkpoint, loaded now where it was not yet."""
     if isinstance(point, DeferredBundle):
-        return point.whole
+        return point.loaded_bundle
     return point
 
 
