@@ -123,7 +123,7 @@ class LoadedModel:
         """The checkpoints that are loaded by now: the model, and the draft where somebody asked for
         it."""
         draft = self.draft
-        if draft is None or (isinstance(draft, DeferredBundle) and not draft.loaded):
+        if draft is None or (isinstance(draft, DeferredBundle) and not draft.is_loaded):
             return (self.checkpoint,)
         return (self.checkpoint, draft)
 

@@ -98,12 +98,12 @@ def test_asking_for_a_name_reads_no_tensor():
 
 def test_plain_loads_no_draft():
     lm = polydec.load("zoo:tiny")
-    assert lm.draft is not None and not lm.draft.loaded
+    assert lm.draft is not None and not lm.draft.is_loaded
     engine = polydec.Engine(lm)
     for method, loads in (("plain", False), ("draft-model", True)):
         ticket = engine.submit(polydec.Ask("The fox", method=method, max_tokens=3, raw=True))
         assert "".join(piece.text for piece in api.stream_ticket(engine, ticket))
-        assert lm.draft.loaded is loads, method
+        assert lm.draft.is_loaded is loads, method
     assert set(lm.names.values()) == {"zoo:tiny", "zoo:tiny-draft"}
 
 
@@ -115,7 +115,7 @@ def test_a_draft_that_the_user_names_is_loaded_at_once():
 def test_a_draft_that_is_not_loaded_yet_keeps_as_many_texts_when_it_is():
     lm = polydec.load("zoo:tiny")
     lm.keep_texts(2)
-    assert lm.checkpoint.lm.keep == 2 and not lm.draft.loaded
-    assert lm.draft.lm.keep == 2 and lm.draft.loaded
+    assert lm.checkpoint.lm.keep == 2 and not lm.draft.is_loaded
+    assert lm.draft.lm.keep == 2 and lm.draft.is_loaded
     lm.keep_texts(1)
     assert lm.checkpoint.lm.keep == lm.draft.lm.keep == 1

@@ -341,7 +341,7 @@ def test_a_deferred_model_has_every_field_of_a_loaded_one():
     fields = [f.name for f in dataclasses.fields(checkpoint.ModelBundle)]
     loaded = checkpoint.ModelBundle(*fields)
     deferred = checkpoint.DeferredBundle("name", lambda: loaded)
-    assert not deferred.loaded
+    assert not deferred.is_loaded
     assert [getattr(deferred, name) for name in fields] == fields
 
 

@@ -75,7 +75,7 @@ class DeferredBundle:
         self._then = list[Callable[[ModelBundle], None]]()
 
     @property
-    def loaded(self) -> bool:
+    def is_loaded(self) -> bool:
         """Whether it has been loaded."""
         return bool(self._made)
 
