@@ -144,19 +144,19 @@ def _archive_errors(path: Path) -> Iterator[None]:
         try:
             yield
         except (zipfile.BadZipFile, zlib.error) as why:
-            raise ValueError(f"it is damaged ({edge.first_line(why)})") from None
+            raise FileError(f"it is damaged ({edge.first_line(why)})") from None
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> Any:
-    """An array of a .npz. Raises ValueError where it is none, or is larger than a data set may be."""
+    """An array of a .npz. Raises FileError where it is none, or is larger than a data set may be."""
     with archive.open(f"{name}.npy") as member:
         # Later forms have headers of any length, which only arrays of records need.
         if np.lib.format.read_magic(member) != (1, 0):
-            raise ValueError(f"{name} is no plain array")
+            raise FileError(f"{name} is no plain array")
         shape, _, dtype = np.lib.format.read_array_header_1_0(member)
     # A small archive can unpack to anything, and its header says to what, before it does.
     if math.prod(shape) * dtype.itemsize > MOST_VALUES:
-        raise ValueError(f"{name} is {dtype} {list(shape)}: at most {MOST_VALUES} bytes are read")
+        raise FileError(f"{name} is {dtype} {list(shape)}: at most {MOST_VALUES} bytes are read")
     with archive.open(f"{name}.npy") as member:
         return np.lib.format.read_array(member, allow_pickle=False)
 
