@@ -69,7 +69,7 @@ def test_a_shorter_picture_is_drawn_as_far_as_it_goes(lm):
     ("fields", "says"),
     [
         ({"prompt": "cat"}, "prompt is 'cat': this model draws across, down, block, any"),
-        ({"prompt": "block down"}, "this model draws"),
+        ({"prompt": "block down"}, "prompt is .block down.: did you mean block or down"),
         ({"max_tokens": LENGTH + 1}, f"a picture of .* has {LENGTH} tokens, so leave it out"),
         ({"units": "bytes"}, "units is bytes: the tokens of a picture have no bytes"),
         ({"steer": "cfg", "negative_prompt": "cat"}, "negative_prompt is 'cat'"),
