@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from threading import Lock
@@ -64,6 +64,9 @@ class ModelBundle:
     view: PictureView | None = None
 
 
+_BUNDLE_FIELDS = frozenset(field.name for field in fields(ModelBundle))
+
+
 class DeferredBundle:
     """A checkpoint that is loaded when somebody first asks for more than its name."""
 
@@ -98,41 +101,11 @@ class DeferredBundle:
             for made in self._made:
                 act(made)
 
-    @property
-    def lm(self) -> Any:
-        return self.loaded_bundle.lm
-
-    @property
-    def text(self) -> Tokenizer:
-        return self.loaded_bundle.text
-
-    @property
-    def generation(self) -> dict[str, Any]:
-        return self.loaded_bundle.generation
-
-    @property
-    def dtype(self) -> str:
-        return self.loaded_bundle.dtype
-
-    @property
-    def kernel(self) -> str:
-        return self.loaded_bundle.kernel
-
-    @property
-    def path(self) -> str:
-        return self.loaded_bundle.path
-
-    @property
-    def why(self) -> str:
-        return self.loaded_bundle.why
-
-    @property
-    def unit(self) -> str:
-        return self.loaded_bundle.unit
-
-    @property
-    def view(self) -> PictureView | None:
-        return self.loaded_bundle.view
+    def __getattr__(self, name: str) -> Any:
+        # What a loaded model has. Any other name, as Python itself asks for some, loads nothing.
+        if name not in _BUNDLE_FIELDS:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self.loaded_bundle, name)
 
 
 def resolve_deferred_bundle(point: ModelBundle | DeferredBundle) -> ModelBundle:
