@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from polydec.base.edge import validate_record
 from polydec.base.errors import FileError
-from polydec.base.outside_records import StrictRecord
 from polydec.models.formats.fields import shape_of
+
+if TYPE_CHECKING:
+    from polydec.models.formats.picture_fields import PictureFields
 
 FIELD = "polydec_picture"
 """Of config.json: that answers of the model are pictures, and of what size."""
@@ -22,24 +23,6 @@ TILES = "picture.tiles"
 
 MOST_PIXELS = 2048
 """Pixels of a side of a picture at most."""
-
-MOST_CLASSES = 4096
-"""Classes that a prompt may name at most."""
-
-Side = Annotated[int, Field(ge=1, le=512)]
-ClassWord = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^\S+$")]
-
-
-class PictureFields(StrictRecord):
-    """`polydec_picture` of a config.json: a grid of tokens, and the words of its prompts.
-
-    `dropped` is the word of a prompt that names no class, as guidance reads it; None: there is none.
-    """
-
-    height: Side
-    width: Side
-    classes: Annotated[list[ClassWord], Field(min_length=1, max_length=MOST_CLASSES)]
-    dropped: ClassWord | None = None
 
 
 def read_picture_config(
@@ -61,6 +44,9 @@ def read_picture_config(
     stated = config.get(FIELD)
     if stated is None:
         return None
+    # Every start comes by here, and a class that checks fields takes milliseconds to make.
+    from polydec.models.formats.picture_fields import PictureFields
+
     if not isinstance(stated, dict):
         raise FileError(f"{FIELD} is no object: it must have height, width and classes")
     fields = validate_record(PictureFields, stated, f"{FIELD} of config.json")
