@@ -139,6 +139,12 @@ MANY = Run(
     "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
     "e34f5c87",
 )
+BETTER = Run(
+    "lab/reports/front-page-better.csv",
+    "python benchmarks/front_page.py better --threads 1 --processor",
+    "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
+    "71db4814",
+)
 DEPTHS = Run(
     "lab/reports/front-page-depths.csv",
     "python benchmarks/front_page.py depths --threads 1 --processor --each 1 --tokens 64",
@@ -1071,6 +1077,10 @@ def sides_in_turns(
     return figures
 
 
+VOTE_FIGURES = ("right", "points", "points low", "points high", "speed")
+"""What is said of a vote beside greedy answers."""
+
+
 def many_at_once(side: str, *columns: str, over: str) -> list[str]:
     """Figures of eight prompts answered one way beside another way, over all workloads."""
     return front_page("many", side, *columns, over=over, run=MANY)
@@ -1791,6 +1801,18 @@ SENTENCES = (
         "`auto` is at {} ({} to {}) for eight requests at once",
         MANY,
         lambda: many_at_once("auto, eight at once", *SPEED_WITH_ENDS, over="plain, eight at once"),
+    ),
+    Sentence(
+        "docs/search.md",
+        "answers {} % of 60 sums in words rightly, and a vote of eight texts {} % "
+        "({} points more, {} to {}) at {} of the speed",
+        BETTER,
+        lambda: [
+            *front_page("better", "plain, greedy", "right", over="plain, greedy", run=BETTER),
+            *front_page(
+                "better", "self-consistency", *VOTE_FIGURES, over="plain, greedy", run=BETTER
+            ),
+        ],
     ),
     Sentence(
         "README.md",
