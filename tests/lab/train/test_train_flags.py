@@ -29,7 +29,11 @@ from polydec.base.options import (
 from polydec.base.plugins import has_plugins
 from polydec.cli.main import Misuse
 from polydec.lab.commands import train
-from polydec.lab.commands.training import make_training_function, training_commands
+from polydec.lab.commands.training import (
+    OTHER_NAMES,
+    make_training_function,
+    training_commands,
+)
 from polydec.lab.train import probes
 from polydec.lab.train.kinds import KINDS
 from polydec.lab.train.specs import probe
@@ -55,7 +59,8 @@ def test_every_field_has_its_flag(name):
     for field, flag in flags.items():
         option = declared[field]
         default = command.option_default(option)
-        assert flag.opts == [command.option_flag(option)] and option.range in flag.help
+        first = command.option_flag(option)
+        assert flag.opts == [first, *OTHER_NAMES.get(first, ())] and option.range in flag.help
         assert flag.help.startswith(command.helps.get(field, option.help).removesuffix(")"))
         if default is option.default and flag.required:
             assert not hasattr(command.spec, field), f"{field} has a default: no need to require it"
@@ -314,3 +319,10 @@ def test_a_training_of_another_package_that_cannot_be_used_is_refused_by_its_nam
         [sys.executable, "-c", BROUGHT.format(["theirs"])], capture_output=True, text=True
     )
     assert out.returncode == 2 and "brings the training theirs, which cannot be used" in out.stderr
+
+
+def test_the_target_may_be_called_the_model_as_in_other_commands():
+    context = FLAGS["eagle"].make_context(
+        "eagle", ["--out", "somewhere", "--model", "zoo:reasoner"]
+    )
+    assert context.params["target"] == "zoo:reasoner"

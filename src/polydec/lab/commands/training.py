@@ -24,6 +24,8 @@ from polydec.lab.train.specs.command import TrainingCommand
 PATHS = {"out", "data", "text", "corpus", "tokenizer", "teacher", "good", "bad"}
 """Fields whose value is a file or a folder."""
 
+OTHER_NAMES = {"--target": ("--model",)}
+"""Further names of flags: all other commands call the model that they read `--model`."""
 JSON = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
 
@@ -256,7 +258,7 @@ def _parameter(option: Option, command: TrainingCommand) -> Parameter:
     if default is True:
         names = [f"{flag}/--no-{option.name}"]
     else:
-        names = [flag]
+        names = [flag, *OTHER_NAMES.get(flag, ())]
     # Without a default typer demands the flag.
     if default is REQUIRED:
         shown = Parameter.empty
