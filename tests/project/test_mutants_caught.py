@@ -18,6 +18,7 @@ MORE = (
     "mutants_pictures",
     "mutants_readers",
     "mutants_published",
+    "mutants_vision",
 )
 """Tables beside the first one."""
 

@@ -98,7 +98,7 @@ class RequestFlags:
     image: Annotated[
         Path | None,
         Option(
-            help="the source is this image (PNG, JPEG, WebP, BMP, GIF), of a model that reads one",
+            help="an image that the model reads (PNG, JPEG, WebP, BMP, GIF): before the prompt, or the source of a reader",
             rich_help_panel=MODEL,
         ),
     ] = None

@@ -74,7 +74,7 @@ def generate(
         steered: How the model's law is bent. Default: not at all.
     """
     sourced = flags.written_from is not None
-    # An encoder-decoder model may write from the source alone.
+    # An encoder-decoder model may write from the source alone, and an image may ask by itself.
     alone = sourced and prompt is None and prompt_file is None
     if alone:
         text = ""
@@ -87,7 +87,9 @@ def generate(
             f"shots is {shots} and there is nothing to show: give --exemplars, or leave it out"
         )
     if system is not None:
-        check_system_message(system, raw=flags.raw, sourced=sourced)
+        # An image stands before what the user says, and leaves a place for the system.
+        beside = sourced and flags.image is None
+        check_system_message(system, raw=flags.raw, sourced=beside)
     if out is not None:
         check_picture_file(out)
     flags.check_names()

@@ -30,6 +30,7 @@ from polydec.models.sessions.checkpoint import (
 )
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel, SourceContent
 from polydec.request.gap_marks import GapMarks, find_gap_marks
+from polydec.request.image_prompts import check_image_request, encode_image_prompt
 from polydec.request.image_sources import refuse_images, the_image_of
 from polydec.request.room import count_context_tokens
 from polydec.request.stages import (
@@ -56,7 +57,10 @@ class AutoregressiveFamily:
     kind: DecodingFamily = AUTOREGRESSIVE
 
     def check_request(self, checked: CheckedRequest) -> None:
-        _check_no_source(checked)
+        if checked.loaded.checkpoint.vision is None:
+            _check_no_source(checked)
+        else:
+            check_image_request(checked)
         _check_gaps(checked)
         if checked.form.vectors and checked.model.checkpoint.unit != "token":
             raise RequestError(
@@ -64,7 +68,7 @@ class AutoregressiveFamily:
             )
 
     def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
-        """Encode the prompt, and vectors that stand in it.
+        """Encode the prompt, and vectors and images that stand in it.
 
         Args:
             checked: The request.
@@ -78,6 +82,9 @@ class AutoregressiveFamily:
         """
         model = checked.model
         ask = checked.ask
+        vision = model.checkpoint.vision
+        if vision is not None and ask.infill is None:
+            return encode_image_prompt(checked, vision, room)
         ids = model.encoder.encode_request(ask, room)
         if ask.infill is not None:
             marks = find_gap_marks(model.checkpoint.text)

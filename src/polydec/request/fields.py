@@ -96,7 +96,9 @@ class Ask:
     source: of an encoder-decoder model (T5, BART, Marian) a text, its UTF-8 bytes or token ids; the
     prompt, which may be empty beside it, is then what the answer begins with. Without a source the
     prompt is the source. Of a model that reads an image (`polydec train reader`) it is an `Image`,
-    or OpenAI's part of a message (image_url with a data URL), which chat messages may hold as well.
+    or OpenAI's part of a message (image_url with a data URL), which chat messages may hold as well;
+    of a vision-language model an image that stands before what the user says, unless the prompt has
+    a place for it.
 
     units: "bytes" makes any model a law over bytes: the prompt may end inside of a word, a draft or
     a second model may have another tokenizer, and wherever this request or its answer says tokens,
@@ -191,7 +193,7 @@ class Ask:
         ParseAs(object),
         ValueNote("none: the prompt is the source"),
         "what an encoder-decoder model writes from, a text in any of its forms, or an image; the prompt then begins the "
-        "answer",
+        "answer. An image may also stand before the prompt of a vision-language model",
     ] = None
     raw: Annotated[bool, "no chat template"] = False
     sanitize_control_tokens: Annotated[

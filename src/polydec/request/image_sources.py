@@ -48,7 +48,8 @@ def refuse_images(ask: Ask, name: str) -> None:
     else:
         return
     raise RequestError(
-        f"{where}: {name} reads text only, so leave it out (a model of `polydec train reader` reads an image)"
+        f"{where}: {name} reads text only, so leave it out (a vision-language model reads images, and so does one of "
+        "`polydec train reader`)"
     )
 
 

@@ -272,7 +272,10 @@ class LoadedModel:
     @property
     def encoder(self) -> PromptEncoder:
         """What makes token ids of prompts."""
-        return PromptEncoder(self.name, self.checkpoint.text, self.checkpoint.lm.vocab.size)
+        point = self.checkpoint
+        return PromptEncoder(
+            self.name, point.text, point.lm.vocab.size, images=point.vision is not None
+        )
 
     def encode_prompt(self, prompt: Prompt, **how: Any) -> tuple[int, ...]:
         """Token ids of a prompt.

@@ -20,6 +20,9 @@ from polydec.models.text.message_forms import joined_text
 from polydec.models.text.tokenizer import Tokenizer
 from polydec.request.fields import Ask, Prompt
 
+IMAGE_PLACE: Mapping[str, str] = {"type": "image"}
+"""The place of an image among the parts of a message, as chat templates know it."""
+
 _GAPS = re.compile(r"\[\[(\d{1,6})(?::(.+?)\]\](?!\])|\]\])", re.DOTALL)
 """A gap, with or without a pattern; a bracket right behind one that has a pattern belongs to that."""
 
@@ -77,11 +80,13 @@ class PromptEncoder:
         name: What messages call the model.
         text: Its tokenizer, with its chat template where it has one.
         size: Tokens of its vocabulary.
+        images: Whether messages may hold places of images (`IMAGE_PLACE`). Default: they may not.
     """
 
     name: str
     text: Tokenizer
     size: int
+    images: bool = False
 
     def encode_request(self, ask: Ask, room: int | None = None) -> tuple[int, ...]:
         """Token ids of a request's prompt.
@@ -367,7 +372,7 @@ class PromptEncoder:
         ending: str,
     ) -> str:
         """A chat as text; tools by the default prompt where the template has no place for them."""
-        checked = [_checked_message(at, message) for at, message in enumerate(prompt)]
+        checked = [self._checked_message(at, message) for at, message in enumerate(prompt)]
         messages = prompt_ending.mark_final_message(checked, ending)
         # Templates open the assistant's turn only where an answer is to follow.
         values = {**values, "reply": ending == prompt_ending.OPENED}
@@ -378,6 +383,30 @@ class PromptEncoder:
         else:
             shown = tool_prompt.render_tool_chat(self.text, messages, tools, **values)
         return prompt_ending.end_rendered_chat(shown, ending)
+
+    def _checked_message(self, at: int, message: Any) -> dict[str, Any]:
+        """A message of a chat: its content is a text, or a list of parts that are texts, or places of
+        images. Raises RequestError where it is none."""
+        if not isinstance(message, Mapping):
+            raise RequestError(
+                f"message {at} is a {type(message).__name__}: it must have a role and a content"
+            )
+        for key in ("role", "content"):
+            value = message.get(key)
+            # OpenAI's form: a list of parts, each with a text.
+            if key == "content" and isinstance(value, list):
+                value = joined_text(self._text_parts(value))
+            if not isinstance(value, str):
+                raise RequestError(
+                    f"message {at} has no {key} that is text: it must have a role and a content"
+                )
+        return dict(message)
+
+    def _text_parts(self, parts: list[Any]) -> list[Any]:
+        """The parts of a content without the places of images, where it may have some."""
+        if not self.images:
+            return parts
+        return [part for part in parts if part != IMAGE_PLACE]
 
     def check_token_ids(self, prompt: Sequence[Any], who: str) -> tuple[int, ...]:
         """Check token ids.
@@ -409,25 +438,6 @@ class PromptEncoder:
                     f"{who} has token {str(x)[:30]}: ids lie in 0 to {self.size - 1}"
                 )
         return tuple(ids)
-
-
-def _checked_message(at: int, message: Any) -> dict[str, Any]:
-    """A message of a chat: its content is a text, or a list of parts that are texts. Raises
-    RequestError where it is none."""
-    if not isinstance(message, Mapping):
-        raise RequestError(
-            f"message {at} is a {type(message).__name__}: it must have a role and a content"
-        )
-    for key in ("role", "content"):
-        value = message.get(key)
-        # OpenAI's form: a list of parts, each with a text.
-        if key == "content" and isinstance(value, list):
-            value = joined_text(value)
-        if not isinstance(value, str):
-            raise RequestError(
-                f"message {at} has no {key} that is text: it must have a role and a content"
-            )
-    return dict(message)
 
 
 def _check_size(size: int, most: int) -> None:

@@ -38,7 +38,7 @@ def over_bytes(point: ModelBundle, covers: int) -> ModelBundle:
     text = byte_text(point.text)
     law = _byte_law(point, marks_of(point.text), covers, text)
     generation = {k: v for k, v in point.generation.items() if k in KEPT}
-    return replace(point, lm=law, text=text, generation=generation, unit="byte")
+    return replace(point, lm=law, text=text, generation=generation, unit="byte", vision=None)
 
 
 def align_second_checkpoint(point: ModelBundle, first: ModelBundle, covers: int) -> ModelBundle:
@@ -60,7 +60,7 @@ def align_second_checkpoint(point: ModelBundle, first: ModelBundle, covers: int)
     law = _byte_law(
         point, theirs, covers, byte_text(first.text), theirs.of_tokenizer(marks_of(point.text))
     )
-    return replace(point, lm=law, text=law.words, unit="byte")
+    return replace(point, lm=law, text=law.words, unit="byte", vision=None)
 
 
 def _check_byte_law(point: ModelBundle) -> None:

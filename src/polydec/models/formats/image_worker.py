@@ -17,41 +17,27 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 """Others have rarer decoders, some of which start programs."""
 
 
-def answer(request: dict[str, Any]) -> dict[str, str]:
-    """The greys of an image, or what is wrong with it.
+class RefusedImageError(Exception):
+    """An image that is not read; its text is how a sentence about the image goes on."""
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The pixels of an image, or what is wrong with it.
 
     Args:
-        request: ``data``: bytes of the file in base64; ``height``: rows to make of it;
-            ``most_columns``: columns of the result at most; ``most_pixels``: pixels of the file at
-            most.
+        request: ``data``: bytes of the file in base64; ``most_pixels``: pixels of the file at most;
+            ``reading``: one of `_READINGS`; and what that asks for.
 
     Returns:
-        The greys row by row in base64 under "pixels", or how a sentence about the image goes on
-        under "error".
+        What the reading gives, with the pixels in base64 under "pixels"; or how a sentence about
+        the image goes on under "error".
     """
     # Sizes are checked below, before any pixel is decoded.
     Image.MAX_IMAGE_PIXELS = None
     try:
-        image = Image.open(io.BytesIO(b64decode(request["data"])), formats=FORMATS)
-        width, height = image.size
-        if width * height > request["most_pixels"]:
-            return {
-                "error": f"has {width} x {height} pixels: at most {request['most_pixels']} are legal"
-            }
-        if getattr(image, "is_animated", False):
-            return {"error": "is animated: give one that has one frame"}
-        # A camera's file may lie on its side, and says so.
-        image = ImageOps.exif_transpose(image)
-        width, height = image.size
-        # A very narrow image still has a column.
-        rows = request["height"]
-        columns = max(1, round(width * rows / height))
-        if columns > request["most_columns"]:
-            return {
-                "error": f"has {width} x {height} pixels, which are {columns} x {rows} as the model reads them: it reads at "
-                f"most {request['most_columns']} columns"
-            }
-        return {"pixels": b64encode(_greys(image, columns, rows)).decode()}
+        return _READINGS[request["reading"]](_opened(request), request)
+    except RefusedImageError as why:
+        return {"error": str(why)}
     except UnidentifiedImageError:
         return {"error": f"is none of {', '.join(FORMATS)}, or its first bytes are damaged"}
     except MemoryError:
@@ -60,12 +46,96 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
         return {"error": f"cannot be decoded: {str(e)[:200] or type(e).__name__}"}
 
 
-def _greys(image: Image.Image, columns: int, rows: int) -> bytes:
-    """The greys of an image of another size."""
-    image = image.convert("RGBA")
-    # Models read ink on light paper: what shows through is paper.
-    paper = Image.new("RGBA", image.size, "white")
-    grey = Image.alpha_composite(paper, image).convert("L")
+def _opened(request: dict[str, Any]) -> Image.Image:
+    """The image of a request, upright. Raises RefusedImageError where it has too many pixels, or
+    frames."""
+    image = Image.open(io.BytesIO(b64decode(request["data"])), formats=FORMATS)
+    width, height = image.size
+    if width * height > request["most_pixels"]:
+        raise RefusedImageError(
+            f"has {width} x {height} pixels: at most {request['most_pixels']} are legal"
+        )
+    if getattr(image, "is_animated", False):
+        raise RefusedImageError("is animated: give one that has one frame")
+    # A camera's file may lie on its side, and says so.
+    return ImageOps.exif_transpose(image)
+
+
+def _strip(image: Image.Image, request: dict[str, Any]) -> dict[str, Any]:
+    """Greys of a strip of `height` rows and at most `most_columns` columns."""
+    width, height = image.size
+    # A very narrow image still has a column.
+    rows = request["height"]
+    columns = max(1, round(width * rows / height))
+    if columns > request["most_columns"]:
+        raise RefusedImageError(
+            f"has {width} x {height} pixels, which are {columns} x {rows} as the model reads them: it reads at "
+            f"most {request['most_columns']} columns"
+        )
+    grey = _on_white(image).convert("L")
     if grey.size != (columns, rows):
         grey = grey.resize((columns, rows), Image.Resampling.BILINEAR)
-    return grey.tobytes()
+    return {"pixels": b64encode(grey.tobytes()).decode()}
+
+
+def _crop(image: Image.Image, request: dict[str, Any]) -> dict[str, Any]:
+    """One tile: the image made so large that its shorter side has `short` pixels, or made of
+    `size`, and its middle of `crop` pixels; sizes are height and width, none of them must be there."""
+    image = _coloured(image)
+    width, height = image.size
+    short = request["short"]
+    size = request["size"]
+    # Longer than any picture may be a line of pixels made thicker: its size is checked before it is made.
+    if short is not None:
+        longer = int(short * max(width, height) / min(width, height))
+        size = (longer, short) if width <= height else (short, longer)
+    if size is not None:
+        image = _resized(image, size, request)
+    if request["crop"] is not None:
+        rows, columns = request["crop"]
+        left = (image.width - columns) // 2
+        top = (image.height - rows) // 2
+        # What lies beyond a smaller image is black.
+        image = image.crop((left, top, left + columns, top + rows))
+    return _tiles([image], 1, 1)
+
+
+def _resized(image: Image.Image, size: tuple[int, int], request: dict[str, Any]) -> Image.Image:
+    """An image of another height and width. Raises RefusedImageError where it would have too many
+    pixels."""
+    height, width = size
+    if height * width > request["most_pixels"]:
+        raise RefusedImageError(
+            f"has {image.width} x {image.height} pixels, which are {width} x {height} as the model reads them: "
+            f"at most {request['most_pixels']} are legal"
+        )
+    return image.resize((width, height), Image.Resampling(request["resample"]))
+
+
+def _coloured(image: Image.Image) -> Image.Image:
+    """Red, green and blue of an image; what shows through is white."""
+    # An alpha channel, or one colour of a palette that is none.
+    if "A" in image.getbands() or image.info.get("transparency") is not None:
+        return _on_white(image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """An image on white: what shows through is paper."""
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+
+
+def _tiles(tiles: list[Image.Image], rows: int, columns: int) -> dict[str, Any]:
+    """Tiles of one size, as `ImageTiles` has them."""
+    return {
+        "pixels": b64encode(b"".join(tile.tobytes() for tile in tiles)).decode(),
+        "height": tiles[0].height,
+        "width": tiles[0].width,
+        "rows": rows,
+        "columns": columns,
+    }
+
+
+_READINGS = {"strip": _strip, "crop": _crop}
+"""What may be made of an image."""

@@ -30,10 +30,12 @@ MEMORY = 768 << 20
 """Bytes of address space that decoding may use, the worker's own included."""
 SECONDS = 5.0
 """Of computing, for one image."""
+ANSWER = 5 * MOST_PIXELS
+"""Bytes of a worker's answer: three for each pixel, in base64."""
 
 _WORKER = SubprocessWorker(
     Path(__file__).with_name("image_worker.py"),
-    SubprocessLimits(MEMORY, SECONDS, answer=MOST_BYTES),
+    SubprocessLimits(MEMORY, SECONDS, answer=ANSWER),
     "an image",
 )
 
@@ -113,22 +115,41 @@ def read_pixel_strip(image: Image, shape: StripShape) -> PixelStrip:
     Raises:
         RequestError: It cannot be read, is animated, truncated or too large; one sentence.
     """
+    asked = {"height": shape.height, "most_columns": shape.most * shape.stride}
+    answer = decode_image(image, "strip", asked)
+    return padded_strip(answer["pixels"], shape)
+
+
+def decode_image(image: Image, reading: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Decode an image in the worker.
+
+    Args:
+        image: The image.
+        reading: What is made of it, by its name in image_worker.py.
+        asked: What that reading asks for.
+
+    Returns:
+        What the reading gives; "pixels" are bytes.
+
+    Raises:
+        RequestError: It cannot be read, is animated, truncated or too large; one sentence.
+    """
     data = image.file_bytes()
     # JSON both ways: nothing that a decoder returns is unpickled.
-    asked = {
+    question = {
         "data": b64encode(data).decode(),
-        "height": shape.height,
-        "most_columns": shape.most * shape.stride,
+        "reading": reading,
         "most_pixels": MOST_PIXELS,
+        **asked,
     }
     try:
-        answer = _WORKER.ask_worker(json.dumps(asked).encode() + b"\n")
+        answer = _WORKER.ask_worker(json.dumps(question).encode() + b"\n")
     except PolydecError as why:
         # What takes the worker down is the image's fault, as far as its sender is concerned.
         answer = {"error": f"cannot be decoded: {why}"}
     if "error" in answer:
         raise RequestError(edge.error_sentence(f"image {answer['error']}"))
-    return padded_strip(b64decode(answer["pixels"]), shape)
+    return {**answer, "pixels": b64decode(answer["pixels"])}
 
 
 def padded_strip(pixels: bytes, shape: StripShape) -> PixelStrip:

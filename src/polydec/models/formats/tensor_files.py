@@ -123,6 +123,40 @@ class HeadlessWeights(Mapping[str, Tensor]):
         return len(self._own)
 
 
+class RenamedWeights(Mapping[str, Tensor]):
+    """Tensors under other names.
+
+    Args:
+        weights: Tensors by the names of the file.
+        names: Of each of our names the file's; those that the file lacks are left out.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
+        self._weights = weights
+        # Optional tensors, such as biases, are left out where the file lacks them.
+        self._names = {ours: theirs for ours, theirs in names.items() if theirs in weights}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._weights[self._names[name]]
+
+    def source_of(self, name: str) -> tuple[Any, ...]:
+        """What a tensor is made of, as it lies in its file."""
+        return source_of(self._weights, self._names[name])
+
+    def __contains__(self, name: object) -> bool:  # else each question would read a tensor
+        return name in self._names
+
+    def tensor_shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
+        return fields.shape_of(self._weights, self._names[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 PREFIX, TRUNK = "model.", re.compile(r"(embed_tokens|layers\.\d+|norm)\.")
 """What a head-less network lacks before its names, and how all of them begin."""
 

@@ -30,6 +30,7 @@ from polydec.models.sessions.inserter import BidirectionalInserter
 from polydec.models.sessions.lm import CausalLaw
 from polydec.models.sessions.options import CacheDtype, Compute, Dtype, Quantize, Threads
 from polydec.models.sessions.sources import CheckpointFiles, open_checkpoint
+from polydec.models.sessions.vision import VisionReader, is_vision, open_vision
 from polydec.models.text.picture_view import PictureView, read_picture_view
 from polydec.models.text.tokenizer import Tokenizer
 
@@ -50,6 +51,7 @@ class ModelBundle:
         why: What keeps the native step from serving it; "" where it serves it.
         unit: What its law writes at a time, "token" or "byte".
         view: How its answers are drawn where they are pictures. None: they are text.
+        vision: What reads images for it. None: it reads text.
     """
 
     name: str
@@ -62,6 +64,7 @@ class ModelBundle:
     why: str = ""
     unit: str = "token"
     view: PictureView | None = None
+    vision: VisionReader | None = None
 
 
 _BUNDLE_FIELDS = frozenset(field.name for field in fields(ModelBundle))
@@ -170,6 +173,10 @@ def load_bundle(
                     )
                 ),
             )
+        vision = None
+        # What is loaded from here on is the language model, as if it stood alone.
+        if is_vision(source.config):
+            source, vision = open_vision(source, device)
         network, why = _network(source, dtype, device, threads, quantize, compute, cache_dtype)
     # The tokenizer may know fewer ids than the model has rows.
     source.text.rows = network.size
@@ -209,6 +216,7 @@ def load_bundle(
         source.path,
         why,
         view=view,
+        vision=vision,
     )
 
 

@@ -6,7 +6,7 @@ LLaDA's (LLaDA-MoE's, too), Dream's, SDAR's and Fast-dLLM v2's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -16,6 +16,7 @@ from polydec.core.effects import ForwardQuery
 from polydec.core.law import NEG_INF
 from polydec.core.types import RowDetail, ScoreRequest, TokenVocabulary
 from polydec.models.formats import edge, fields
+from polydec.models.formats.tensor_files import RenamedWeights
 from polydec.models.nets.kv_cache import total_cache_bytes
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery, NeuralNetwork
 from polydec.models.nets.scores import require_finite_logits
@@ -465,30 +466,3 @@ def _llada_names(layers: int) -> dict[str, str]:
 
 
 _LAYOUTS = {"llada": _llada, "Dream": _dream, "sdar": _sdar, "Fast_dLLM_Qwen": _fast_dllm}
-
-
-class RenamedWeights(Mapping[str, Tensor]):
-    """Tensors under other names.
-
-    Args:
-        weights: Tensors by the names of the file.
-        names: Of each of our names the file's; those that the file lacks are left out.
-    """
-
-    def __init__(self, weights: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
-        self._weights = weights
-        # Optional tensors, such as biases, are left out where the file lacks them.
-        self._names = {ours: theirs for ours, theirs in names.items() if theirs in weights}
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._weights[self._names[name]]
-
-    def tensor_shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor, without reading it."""
-        return fields.shape_of(self._weights, self._names[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)

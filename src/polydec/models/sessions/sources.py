@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ BASES = 4
 """How many checkpoints may stand behind one another by `polydec_base`."""
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
+PREPROCESSOR = "preprocessor_config.json"
+PROCESSOR = "processor_config.json"
+"""Two places in which a vision-language checkpoint says how its images are made."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class CheckpointFiles:
         text: The tokenizer.
         fingerprint: Of the tokenizer; "" where there is none.
         generation: Content of the generation_config.json.
+        processor: Settings of its image processor. Default: it has none.
     """
 
     path: str
@@ -50,6 +54,7 @@ class CheckpointFiles:
     text: Tokenizer
     fingerprint: str
     generation: dict[str, Any]
+    processor: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 CheckpointReader = Callable[[Path, dict[Path, CheckpointFiles], int], CheckpointFiles]
@@ -206,7 +211,18 @@ def _read_directory(path: Path, opened: dict[Path, CheckpointFiles], bases: int)
         text = base.text
         fingerprint = base.fingerprint
         generation = {**base.generation, **generation}
-    return CheckpointFiles(str(path), config, weights, text, fingerprint, generation)
+    processor = _read_image_processor(path, config)
+    return CheckpointFiles(str(path), config, weights, text, fingerprint, generation, processor)
+
+
+def _read_image_processor(path: Path, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of the image processor of a vision-language checkpoint; empty: there are none."""
+    if "vision_config" not in config:
+        return {}
+    contents = edge.read_json_files(path, (PREPROCESSOR, PROCESSOR))
+    # Newer files have those of all processors in one.
+    inner = contents[PROCESSOR].get("image_processor")
+    return contents[PREPROCESSOR] or (inner if isinstance(inner, dict) else {})
 
 
 def _read_configs(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

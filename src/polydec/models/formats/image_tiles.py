@@ -1,0 +1,76 @@
+"""An image as a vision tower reads it: tiles of coloured pixels, made as the processor of its
+checkpoint makes them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import blake2b
+
+from polydec.models.formats.images import Image, decode_image
+
+
+@dataclass(frozen=True)
+class ImageTiles:
+    """A decoded image. Equal tiles are one image, whatever files they came from.
+
+    Attributes:
+        height: Rows of pixels of a tile.
+        width: Columns of pixels of a tile.
+        rows: Rows of tiles that the image was cut into; 0: it was not cut.
+        columns: The same of columns.
+        pixels: Red, green and blue of each pixel, 0 to 255, row by row, tile by tile. Behind the
+            tiles that the image was cut into stands one that shows all of it.
+    """
+
+    height: int
+    width: int
+    rows: int
+    columns: int
+    pixels: bytes
+
+    @property
+    def tile_count(self) -> int:
+        """How many tiles there are."""
+        return len(self.pixels) // (3 * self.height * self.width)
+
+    @cached_property
+    def content_hash(self) -> bytes:
+        """A hash of it."""
+        sizes = f"{self.height} {self.width} {self.rows} {self.columns}".encode()
+        return blake2b(sizes + b"\0" + self.pixels, digest_size=16).digest()
+
+
+@dataclass(frozen=True)
+class CropPlan:
+    """One tile of a fixed size: the image is made larger or smaller, and its middle cut out.
+
+    Attributes:
+        short: Pixels of the shorter side, the proportions kept. None: `size` says both.
+        size: Height and width. None: `short` says it, or the size stays.
+        crop: Height and width of what is cut out. None: all of it.
+        resample: Pillow's filter, 0 to 5.
+    """
+
+    short: int | None
+    size: tuple[int, int] | None
+    crop: tuple[int, int] | None
+    resample: int
+
+    reading = "crop"
+
+
+def read_image_tiles(image: Image, plan: CropPlan) -> ImageTiles:
+    """Decode an image as a vision tower reads it.
+
+    Args:
+        image: The image. What is transparent is white.
+        plan: What the tower reads.
+
+    Returns:
+        The tiles.
+
+    Raises:
+        RequestError: It cannot be read, is animated, truncated or too large; one sentence.
+    """
+    return ImageTiles(**decode_image(image, plan.reading, asdict(plan)))

@@ -1,0 +1,174 @@
+"""Vision-language checkpoints: the language model apart from what reads images, and the vectors that
+an image becomes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from threading import Lock
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from polydec.base.errors import FileError
+from polydec.models.formats.image_tiles import CropPlan, ImageTiles, read_image_tiles
+from polydec.models.formats.images import Image
+from polydec.models.sessions.soft import Soft
+from polydec.models.sessions.sources import CheckpointFiles
+from polydec.models.text.tokenizer import Tokenizer
+
+KEPT = 16
+"""Images whose vectors are kept, the ones that were read last."""
+
+
+class VisionTower(Protocol):
+    """A vision tower with its projector, of any layout."""
+
+    @property
+    def tile_plan(self) -> CropPlan:
+        """How an image becomes the tiles that it reads."""
+        ...
+
+    def place_of(self, tiles: ImageTiles) -> tuple[str | int, ...]:
+        """What stands in a prompt in the place of an image: texts, and numbers of its vectors."""
+        ...
+
+    def image_vectors(self, tiles: ImageTiles) -> Tensor:
+        """The vectors of an image, ``[k, width]``, in the order in which they stand in a prompt."""
+        ...
+
+
+class VisionReader:
+    """Reads images for a language model. It may be used by several threads.
+
+    Args:
+        tower: Makes vectors of images.
+        token: The id that stands for an image in a prompt.
+        text: The tokenizer.
+
+    Attributes:
+        passes: How many images the tower has read.
+    """
+
+    def __init__(self, tower: VisionTower, token: int, text: Tokenizer) -> None:
+        self.tower = tower
+        self.token = token
+        self.passes = 0
+        self._text = text
+        self._lock = Lock()
+        self._made = OrderedDict[tuple[str, bytes], Tensor]()
+
+    @property
+    def token_text(self) -> str:
+        """The text that stands for an image in a prompt; "" where the tokenizer has none."""
+        return self._text.tokenizer.id_to_token(self.token) or ""
+
+    def decode_image(self, image: Image) -> ImageTiles:
+        """The tiles of an image. Raises RequestError where it cannot be read."""
+        return read_image_tiles(image, self.tower.tile_plan)
+
+    def place_ids(self, tiles: ImageTiles) -> tuple[int, ...]:
+        """Token ids of the place of an image: its token for each vector, and what else the layout
+        writes there."""
+        parts = self.tower.place_of(tiles)
+        # Vectors alone need no tokenizer, and a tokenizer that is made up has no text for them.
+        if not any(isinstance(part, str) for part in parts):
+            return (self.token,) * sum(part for part in parts if isinstance(part, int))
+        # Encoded as a whole, as processors do it.
+        shown = "".join(part if isinstance(part, str) else self.token_text * part for part in parts)
+        return self._text.encode(shown, special=False)
+
+    def place_parts(self, tiles: ImageTiles, cache_salt: str = "") -> list[int | Soft]:
+        """The place of an image as a prompt has it.
+
+        Args:
+            tiles: The image.
+            cache_salt: Only requests of the same salt share what the tower made. Default "".
+
+        Returns:
+            Token ids, and vectors in the place of each run of the image's token.
+
+        Raises:
+            FileError: The tokenizer cuts the place otherwise than the layout has it.
+        """
+        ids = self.place_ids(tiles)
+        vectors_KD = self._vectors(tiles, cache_salt)
+        if ids.count(self.token) != len(vectors_KD):
+            raise FileError(
+                f"the tokenizer makes {ids.count(self.token)} tokens of an image's place, and the vision tower "
+                f"{len(vectors_KD)} vectors: they belong to different checkpoints"
+            )
+        # A layout may write more than one run, each for a part of the image.
+        out = list[int | Soft]()
+        given = 0
+        at = 0
+        while at < len(ids):
+            stop = at
+            while stop < len(ids) and ids[stop] == self.token:
+                stop += 1
+            # Another token of the place stays as it is.
+            if stop == at:
+                out.append(ids[at])
+                at += 1
+                continue
+            out.append(Soft(vectors_KD[given : given + stop - at], ids[at:stop]))
+            given += stop - at
+            at = stop
+        return out
+
+    def _vectors(self, tiles: ImageTiles, cache_salt: str) -> Tensor:
+        """The vectors of an image, which are made once while it is among the last ones."""
+        key = (cache_salt, tiles.content_hash)
+        # Under the lock: who asks for the same image at the same time waits for the one pass.
+        with self._lock:
+            vectors_KD = self._made.get(key)
+            if vectors_KD is None:
+                vectors_KD = self.tower.image_vectors(tiles)
+                self.passes += 1
+                self._made[key] = vectors_KD
+            self._made.move_to_end(key)
+            # The one that was asked for the longest ago goes.
+            while len(self._made) > KEPT:
+                self._made.popitem(last=False)
+        return vectors_KD
+
+
+def is_vision(config: Mapping[str, Any]) -> bool:
+    """Whether a config is of one of the layouts that are read here."""
+    return config.get("model_type") in _LAYOUTS
+
+
+def open_vision(source: CheckpointFiles, device: str) -> tuple[CheckpointFiles, VisionReader]:
+    """Part a vision-language checkpoint.
+
+    Args:
+        source: Its files.
+        device: Where the tower computes.
+
+    Returns:
+        The files as those of its language model alone, and what reads images.
+
+    Raises:
+        FileError: A field is missing or out of its range, or the weights do not fit.
+    """
+    parted, tower = _LAYOUTS[source.config["model_type"]](source, device)
+    text = replace(source, config=parted.config, weights=parted.weights)
+    return text, VisionReader(tower, parted.image_token, source.text)
+
+
+# One for each layout; what checks its fields is imported when such a checkpoint is loaded.
+
+
+def _llava(source: CheckpointFiles, device: str) -> tuple[Any, VisionTower]:
+    from polydec.models.formats.llava import read_llava
+    from polydec.models.nets.llava import LlavaTower
+
+    parted = read_llava(source.config, source.weights, source.processor)
+    return parted, LlavaTower(parted.shape, parted.tower, device)
+
+
+_LAYOUTS: Mapping[str, Callable[[CheckpointFiles, str], tuple[Any, VisionTower]]] = {
+    "llava": _llava
+}
+"""By the config's model type, what reads a layout."""

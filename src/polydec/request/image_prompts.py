@@ -1,0 +1,191 @@
+"""Prompts in which images stand: of each the place, and what a vision-language model reads there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from polydec.base.errors import RequestError
+from polydec.models.formats.images import Image, image_of_part, is_image_part
+from polydec.models.sessions.soft import Soft
+from polydec.models.sessions.vision import VisionReader
+from polydec.request.fields import Ask
+from polydec.request.image_sources import HOW, has_image_source, message_image_parts
+from polydec.request.prompt_encoder import IMAGE_PLACE
+from polydec.request.stages import CheckedRequest, EncodedRequest
+
+MOST_IMAGES = 64
+"""Images of a request at most."""
+
+
+def check_image_request(checked: CheckedRequest) -> None:
+    """Check the images of a request against its other fields, before any of them is decoded.
+
+    Args:
+        checked: The request, of a model that reads images.
+
+    Raises:
+        RequestError: Its source is no image, there are too many, or a field does not go with them.
+    """
+    ask = checked.ask
+    if ask.source is not None and not has_image_source(ask):
+        raise RequestError(
+            f"source is no image: {checked.model.name} reads images beside its prompt, so {HOW}"
+        )
+    # Counted before any is decoded: each may take seconds.
+    count = len(message_image_parts(ask.prompt)) + (ask.source is not None)
+    if not count:
+        return
+    if count > MOST_IMAGES:
+        raise RequestError(f"the request holds {count} images: at most {MOST_IMAGES} are legal")
+    # Each entry is a field, and whether it needs a text that is tokens and nothing else.
+    given = {
+        "units": ask.units != "tokens",
+        "infill": ask.infill is not None,
+        "prompt_logprobs": ask.prompt_logprobs is not None,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise RequestError(
+                f"{name} is given beside an image, which stands where tokens would: leave one of them out"
+            )
+
+
+def encode_image_prompt(
+    checked: CheckedRequest, vision: VisionReader, room: int | None = None
+) -> EncodedRequest:
+    """Encode a prompt in which images may stand.
+
+    Args:
+        checked: The request.
+        vision: What reads images for its model.
+        room: Tokens that there is room for. None: no bound beside the model's context.
+
+    Returns:
+        The request with its ids: of an image as many of its token as it has vectors.
+
+    Raises:
+        RequestError: Something cannot be read, there are not as many places as images, or they take
+            more tokens than there is room for.
+    """
+    model = checked.model
+    ask = checked.ask
+    images = request_images(ask)
+    prompt = prompt_with_places(ask, vision.token_text, has_chat=model.checkpoint.text.has_chat)
+    ids = model.encoder.encode_request(replace(ask, prompt=prompt), room)
+    # Vectors of the user's own may stand among ids, and stay there.
+    parts: list[Any] = list(ask.prompt) if checked.form.vectors else list(ids)
+    places = sum(not isinstance(part, Soft) and part == vision.token for part in parts)
+    if places != len(images):
+        raise RequestError(
+            f"prompt has {_counted(places, 'place')} for images ({vision.token_text or vision.token}) and the request holds "
+            f"{_counted(len(images), 'image')}: there must be as many"
+        )
+    # A prompt without images is read as any other model reads it.
+    if not images and not checked.form.vectors:
+        return EncodedRequest(checked, model, ids)
+    context = model.checkpoint.lm.context
+    most = context if room is None else min(room, context)
+    taken = len(ids) - places
+    tiles = list[Any]()
+    # One after another, as each must find room before the next is decoded.
+    for image in images:
+        tiles.append(vision.decode_image(image))
+        taken += len(vision.place_ids(tiles[-1]))
+        if taken > most:
+            raise RequestError(
+                f"prompt has {taken} tokens with {_counted(len(tiles), 'image')}: there is room for {most}"
+            )
+    # There is room for all of them: only now the tower runs.
+    filled = list[Any]()
+    following = iter(tiles)
+    for part in parts:
+        if isinstance(part, Soft) or part != vision.token:
+            filled.append(part)
+        else:
+            filled += vision.place_parts(next(following), ask.cache_salt)
+    seen = model.encoder.check_token_ids(filled, "prompt")
+    # One token's embedding tells how many numbers the network reads at a place.
+    width = model.network.embed_tokens((0,)).shape[1]
+    return EncodedRequest(
+        checked, model, seen, vectors=model.encoder.encode_vectors(filled, seen, width)
+    )
+
+
+def request_images(ask: Ask) -> list[Image]:
+    """The images of a request, in the order of their places. Raises RequestError where a part of a
+    message holds none."""
+    out = list[Image]()
+    if isinstance(ask.source, Image):
+        out.append(ask.source)
+    elif isinstance(ask.source, Mapping):
+        out.append(image_of_part(ask.source, "source"))
+    out += [image_of_part(part, where) for where, part in message_image_parts(ask.prompt)]
+    return out
+
+
+def prompt_with_places(ask: Ask, mark: str, *, has_chat: bool) -> Any:
+    """A request's prompt with the places of its images.
+
+    An image beside the prompt stands before all that the user says, unless the prompt has a place
+    itself.
+
+    Args:
+        ask: The request.
+        mark: The text that stands for an image.
+        has_chat: Whether the model has a chat template.
+
+    Returns:
+        The prompt: in messages places are parts, in a text the mark.
+    """
+    prompt: Any = ask.prompt
+    beside = ask.source is not None
+    # A text: with a template it becomes what a user says, behind the image.
+    if isinstance(prompt, str):
+        # A mark that users write is plain text where control tokens are.
+        named = bool(mark) and mark in prompt and not ask.sanitize_control_tokens
+        if not beside or named:
+            return prompt
+        if ask.raw or not has_chat:
+            return f"{mark}\n{prompt}"
+        said = [{"type": "text", "text": prompt}] if prompt else []
+        return [{"role": "user", "content": [IMAGE_PLACE, *said]}]
+    if not isinstance(prompt, Sequence) or not all(isinstance(m, Mapping) for m in prompt):
+        return prompt
+    # Images within messages stand where they are; one beside them stands first.
+    messages = [_with_places(message) for message in prompt]
+    if beside and not any(_has_place(message) for message in prompt):
+        _stand_first(messages)
+    return messages
+
+
+def _with_places(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message whose images are places."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [IMAGE_PLACE if is_image_part(part) else part for part in content]
+    return {**message, "content": parts}
+
+
+def _has_place(message: Mapping[str, Any]) -> bool:
+    """Whether a message has a place of an image that stands beside the prompt."""
+    content = message.get("content")
+    return isinstance(content, list) and IMAGE_PLACE in content
+
+
+def _stand_first(messages: list[Mapping[str, Any]]) -> None:
+    """Put a place before what the user says first."""
+    for at, message in enumerate(messages):
+        if message.get("role") != "user":
+            continue
+        content = message.get("content")
+        said = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        messages[at] = {**message, "content": [IMAGE_PLACE, *said]}
+        return
+
+
+def _counted(count: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{count} {what}" + "s" * (count != 1)

@@ -1,0 +1,135 @@
+"""Tiny random vision-language models as transformers writes them, and images for them: for tests."""
+
+import io
+from pathlib import Path
+
+import torch
+from PIL import Image as Pictures
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+import micro
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% for part in m['content'] | selectattr('type', 'equalto', 'image') %}<image>\n{% endfor %}"
+    "{% for part in m['content'] | selectattr('type', 'equalto', 'text') %}{{ part['text'] }}{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""It shows contents as lists of parts alone, images first, as LLaVA's does."""
+TEXT_SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+
+
+def write_tokenizer(path, marks=("<image>",), template=TEMPLATE):
+    """A byte-level tokenizer of which these are control tokens; transformers' form of it."""
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.train_from_iterator(
+        micro.TEXT,
+        trainers.BpeTrainer(
+            vocab_size=330,
+            special_tokens=["<|im_start|>", "<|im_end|>", *marks],
+            show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        ),
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>")
+    fast.chat_template = template
+    fast.save_pretrained(path)
+    return fast
+
+
+def sharpen_weights(model, seed):
+    """Give a model random weights of which greedy texts are no ties, and images tell texts apart."""
+    torch.manual_seed(seed)
+    for name, p in model.named_parameters():
+        spread = 0.25 if p.ndim > 1 else 0.1
+        if "position" in name or "class" in name or "patch" in name:
+            spread = 0.5
+        p.data = torch.randn_like(p) * spread
+        if "norm" in name and name.endswith("weight"):
+            p.data += 1.0
+    return model.eval()
+
+
+def write_llava(path, *, seed=0, vision=None, processor=None, **config):
+    """A directory of the LLaVA layout; the model and the processor of transformers.
+
+    vision: fields of its tower that are otherwise; processor: the same of the image processor; config: of the
+    whole."""
+    from transformers import (
+        CLIPVisionConfig,
+        LlamaConfig,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+    )
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    path = Path(path)
+    fast = write_tokenizer(path)
+    tower = CLIPVisionConfig(
+        **{
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "image_size": 20,
+            "patch_size": 4,
+            **(vision or {}),
+        }
+    )
+    text = LlamaConfig(vocab_size=len(fast), max_position_embeddings=256, **TEXT_SIZES)
+    model = LlavaForConditionalGeneration(
+        LlavaConfig(
+            vision_config=tower,
+            text_config=text,
+            image_token_index=fast.convert_tokens_to_ids("<image>"),
+            **config,
+        )
+    )
+    sharpen_weights(model, seed).save_pretrained(path)
+    images = CLIPImageProcessorPil(
+        **{
+            "size": {"shortest_edge": 20},
+            "crop_size": {"height": 20, "width": 20},
+            **(processor or {}),
+        }
+    )
+    images.save_pretrained(path)
+    strategy = config.get("vision_feature_select_strategy", "default")
+    both = LlavaProcessor(
+        images,
+        fast,
+        patch_size=tower.patch_size,
+        vision_feature_select_strategy=strategy,
+        chat_template=TEMPLATE,
+        num_additional_image_tokens=1,
+    )
+    return model, both
+
+
+def picture(width=37, height=26, seed=1, mode="RGB"):
+    """An image of coloured patches."""
+    g = torch.Generator().manual_seed(seed)
+    channels = {"L": 1, "RGB": 3, "RGBA": 4}[mode]
+    small = torch.randint(0, 256, (5, 7, channels), generator=g, dtype=torch.uint8)
+    made = Pictures.fromarray(small.squeeze(-1).numpy() if channels == 1 else small.numpy(), mode)
+    return made.resize((width, height), Pictures.Resampling.NEAREST)
+
+
+def file_of(image, kind="PNG", **more):
+    """The bytes of its file."""
+    to = io.BytesIO()
+    image.save(to, kind, **more)
+    return to.getvalue()
