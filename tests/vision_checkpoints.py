@@ -37,7 +37,7 @@ def write_tokenizer(path, marks=("<image>",), template=TEMPLATE):
     made.train_from_iterator(
         micro.TEXT,
         trainers.BpeTrainer(
-            vocab_size=330,
+            vocab_size=329 + len(marks),
             special_tokens=["<|im_start|>", "<|im_end|>", *marks],
             show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -117,6 +117,54 @@ def write_llava(path, *, seed=0, vision=None, processor=None, **config):
         num_additional_image_tokens=1,
     )
     return model, both
+
+
+def write_idefics3(path, *, seed=0, vision=None, processor=None, **config):
+    """A directory of the layout of Idefics3 and SmolVLM; the model and the processor of transformers. Arguments are
+    those of `write_llava`."""
+    from transformers import (
+        Idefics3Config,
+        Idefics3ForConditionalGeneration,
+        Idefics3Processor,
+        LlamaConfig,
+    )
+    from transformers.models.idefics3.configuration_idefics3 import Idefics3VisionConfig
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    path = Path(path)
+    tiles = [f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)]
+    marks = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", *tiles)
+    fast = write_tokenizer(path, marks)
+    tower = Idefics3VisionConfig(
+        **{
+            "hidden_size": 24,
+            "intermediate_size": 40,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "image_size": 16,
+            "patch_size": 4,
+            **(vision or {}),
+        }
+    )
+    text = LlamaConfig(vocab_size=len(fast), max_position_embeddings=512, **TEXT_SIZES)
+    model = Idefics3ForConditionalGeneration(
+        Idefics3Config(
+            vision_config=tower,
+            text_config=text,
+            image_token_id=fast.convert_tokens_to_ids("<image>"),
+            **config,
+        )
+    )
+    sharpen_weights(model, seed).save_pretrained(path)
+    images = Idefics3ImageProcessorPil(
+        **{
+            "size": {"longest_edge": 32},
+            "max_image_size": {"longest_edge": 16},
+            **(processor or {}),
+        }
+    )
+    images.save_pretrained(path)
+    return model, Idefics3Processor(images, fast, image_seq_len=4, chat_template=TEMPLATE)
 
 
 def picture(width=37, height=26, seed=1, mode="RGB"):

@@ -60,7 +60,31 @@ class CropPlan:
     reading = "crop"
 
 
-def read_image_tiles(image: Image, plan: CropPlan) -> ImageTiles:
+@dataclass(frozen=True)
+class SplitPlan:
+    """Square tiles that an image is cut into, and one that shows all of it.
+
+    Attributes:
+        longest: Pixels of the longer side before the image is cut, the proportions kept. None: as
+            it is.
+        split: Whether it is cut; else there is the one tile that shows all of it.
+        tile: Pixels of a side of a tile.
+        resample: Pillow's filter, 0 to 5.
+    """
+
+    longest: int | None
+    split: bool
+    tile: int
+    resample: int
+
+    reading = "split"
+
+
+ImagePlan = CropPlan | SplitPlan
+"""How an image becomes tiles; `reading` is its name in image_worker.py."""
+
+
+def read_image_tiles(image: Image, plan: ImagePlan) -> ImageTiles:
     """Decode an image as a vision tower reads it.
 
     Args:

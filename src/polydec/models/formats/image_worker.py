@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import io
 from base64 import b64decode, b64encode
+from math import ceil
 from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 """Others have rarer decoders, some of which start programs."""
+MOST_SIDE = 4096
+"""Pixels of a side of an image that is cut into tiles."""
 
 
 class RefusedImageError(Exception):
@@ -100,6 +103,67 @@ def _crop(image: Image.Image, request: dict[str, Any]) -> dict[str, Any]:
     return _tiles([image], 1, 1)
 
 
+def _split(image: Image.Image, request: dict[str, Any]) -> dict[str, Any]:
+    """Square tiles of `tile` pixels a side, row by row, and one of the whole image behind them,
+    which stands alone where the image has the size of one tile or is not to be `split`. Its longer
+    side has `longest` pixels before it is made a whole number of tiles; None: as many as it has."""
+    image = _coloured(image)
+    tile = request["tile"]
+    if request["longest"] is not None:
+        size = _at_most(*_longer_side(image.height, image.width, request["longest"]), MOST_SIDE)
+        image = _resized(image, size, request)
+    if not request["split"]:
+        return _tiles([_resized(image, (tile, tile), request)], 0, 0)
+    image = _resized(image, _whole_tiles(image.height, image.width, tile), request)
+    # Both are whole numbers of tiles by now.
+    rows = image.height // tile
+    columns = image.width // tile
+    if rows == columns == 1:
+        return _tiles([image], 0, 0)
+    tiles = [
+        image.crop((x * tile, y * tile, (x + 1) * tile, (y + 1) * tile))
+        for y in range(rows)
+        for x in range(columns)
+    ]
+    # The whole is made of the image that was cut, not of the first one.
+    return _tiles([*tiles, _resized(image, (tile, tile), request)], rows, columns)
+
+
+def _longer_side(height: int, width: int, longest: int) -> tuple[int, int]:
+    """Height and width with so many pixels of the longer side; the shorter one is made even."""
+    ratio = width / height
+    if width >= height:
+        shorter = int(longest / ratio)
+        # An odd number is made even by one more; nothing stays one pixel.
+        return max(shorter + shorter % 2, 1), longest
+    shorter = int(longest * ratio)
+    return longest, max(shorter + shorter % 2, 1)
+
+
+def _at_most(height: int, width: int, most: int) -> tuple[int, int]:
+    """Height and width of which none is larger than that, the proportions kept."""
+    ratio = width / height
+    if width >= height and width > most:
+        return max(int(most / ratio), 1), most
+    if height > most:
+        return most, max(int(most * ratio), 1)
+    return height, width
+
+
+def _whole_tiles(height: int, width: int, tile: int) -> tuple[int, int]:
+    """Height and width, made larger to whole numbers of tiles: the longer side first, then what
+    the other one is in its proportion."""
+    ratio = width / height
+    if width >= height:
+        width = ceil(width / tile) * tile
+        height = ceil(int(width / ratio) / tile) * tile
+    else:
+        height = ceil(height / tile) * tile
+        width = ceil(int(height * ratio) / tile) * tile
+    # A very narrow image still has a tile.
+    return max(height, tile), max(width, tile)
+
+
 def _resized(image: Image.Image, size: tuple[int, int], request: dict[str, Any]) -> Image.Image:
     """An image of another height and width. Raises RefusedImageError where it would have too many
     pixels."""
@@ -137,5 +201,5 @@ def _tiles(tiles: list[Image.Image], rows: int, columns: int) -> dict[str, Any]:
     }
 
 
-_READINGS = {"strip": _strip, "crop": _crop}
+_READINGS = {"strip": _strip, "crop": _crop, "split": _split}
 """What may be made of an image."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, layer_norm, linear
 
-from polydec.models.formats.image_tiles import CropPlan, ImageTiles
+from polydec.models.formats.image_tiles import ImagePlan, ImageTiles
 from polydec.models.formats.llava import LlavaShape
 from polydec.models.nets.vit import ACTIVATIONS, scaled_pixels, vit_layer
 
@@ -31,7 +31,7 @@ class LlavaTower:
         }
 
     @property
-    def tile_plan(self) -> CropPlan:
+    def tile_plan(self) -> ImagePlan:
         """How an image becomes the tiles that it reads."""
         return self.shape.plan
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from polydec.base.errors import FileError
-from polydec.models.formats.image_tiles import CropPlan, ImageTiles, read_image_tiles
+from polydec.models.formats.image_tiles import ImagePlan, ImageTiles, read_image_tiles
 from polydec.models.formats.images import Image
 from polydec.models.sessions.soft import Soft
 from polydec.models.sessions.sources import CheckpointFiles
@@ -26,7 +26,7 @@ class VisionTower(Protocol):
     """A vision tower with its projector, of any layout."""
 
     @property
-    def tile_plan(self) -> CropPlan:
+    def tile_plan(self) -> ImagePlan:
         """How an image becomes the tiles that it reads."""
         ...
 
@@ -168,7 +168,17 @@ def _llava(source: CheckpointFiles, device: str) -> tuple[Any, VisionTower]:
     return parted, LlavaTower(parted.shape, parted.tower, device)
 
 
+def _idefics3(source: CheckpointFiles, device: str) -> tuple[Any, VisionTower]:
+    from polydec.models.formats.idefics3 import read_idefics3
+    from polydec.models.nets.idefics3 import Idefics3Tower
+
+    parted = read_idefics3(source.config, source.weights, source.processor)
+    return parted, Idefics3Tower(parted.shape, parted.tower, device)
+
+
 _LAYOUTS: Mapping[str, Callable[[CheckpointFiles, str], tuple[Any, VisionTower]]] = {
-    "llava": _llava
+    "llava": _llava,
+    "idefics3": _idefics3,
+    "smolvlm": _idefics3,
 }
 """By the config's model type, what reads a layout."""
