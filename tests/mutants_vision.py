@@ -3,6 +3,8 @@
 from mutant import Mutant
 
 TESTS = "tests/models/sessions/test_llava.py"
+IDEFICS3 = "tests/models/sessions/test_idefics3.py"
+QWEN2_VL = "tests/models/sessions/test_qwen2_vl.py"
 
 MUTANTS = [
     Mutant(
@@ -74,5 +76,75 @@ MUTANTS = [
         "    fields.require_shapes(tower, shape.tensor_shapes)\n",
         "",
         f"{TESTS}::test_what_is_wrong_with_a_checkpoint_is_one_sentence[a larger tower]",
+    ),
+    Mutant(
+        "idefics3: squares are joined column by column",
+        "models/nets/idefics3.py",
+        ".permute(0, 1, 3, 2, 4, 5)",
+        ".permute(0, 1, 3, 4, 2, 5)",
+        f"{IDEFICS3}::test_patches_are_joined_in_squares",
+    ),
+    Mutant(
+        "idefics3: the whole image is shown first",
+        "models/formats/image_worker.py",
+        "[*tiles, _resized(image, (tile, tile), request)]",
+        "[_resized(image, (tile, tile), request), *tiles]",
+        f"{IDEFICS3}::test_tiles_are_those_of_the_processor",
+    ),
+    Mutant(
+        "idefics3: rows of tiles are no lines",
+        "models/nets/idefics3.py",
+        '            out.append("\\n")\n',
+        "",
+        f"{IDEFICS3}::test_logits_and_greedy_texts_are_those_of_transformers",
+    ),
+    Mutant(
+        "vision: vectors are put where a tokenizer leaves room",
+        "models/sessions/vision.py",
+        "        if ids.count(self.token) != len(vectors_KD):",
+        "        if False:",
+        f"{IDEFICS3}::test_a_tokenizer_of_another_checkpoint_is_refused",
+    ),
+    Mutant(
+        "qwen2-vl: columns turn as rows do",
+        "models/nets/transformer.py",
+        "parts = [turn.split(sections, -1) for turn in turns]",
+        "parts = [turn.split(sections, -1) for turn in (turns[0], turns[1], turns[1])]",
+        f"{QWEN2_VL}::test_logits_and_greedy_texts_are_those_of_transformers[wide]",
+    ),
+    Mutant(
+        "qwen2-vl: what follows an image stands behind all its cells",
+        "models/nets/grid_positions.py",
+        "return self.saved + self.rows * self.columns - max(self.rows, self.columns)",
+        "return self.saved",
+        f"{QWEN2_VL}::test_positions_go_on_behind_the_longer_side",
+    ),
+    Mutant(
+        "qwen2-vl: a fork forgets where its images stand",
+        "models/nets/kv_cache.py",
+        "        twin.grids = self.grids\n",
+        "",
+        f"{QWEN2_VL}::test_what_was_computed_is_shared_and_fed_anew_with_its_positions",
+    ),
+    Mutant(
+        "qwen2-vl: a cache that is taken over keeps the images of its own text",
+        "models/sessions/lm.py",
+        "            session.ledger.cache.grids = image_grids(text)",
+        "            session.ledger.cache.grids = session.ledger.cache.grids or image_grids(text)",
+        f"{QWEN2_VL}::test_a_taken_cache_has_the_images_of_the_new_text",
+    ),
+    Mutant(
+        "qwen2-vl: cells of any grid are one token",
+        "models/sessions/soft.py",
+        'f"{at} of {grid[0]} x {grid[1]}".encode()',
+        'b""',
+        f"{QWEN2_VL}::test_cells_of_another_grid_are_other_tokens",
+    ),
+    Mutant(
+        "qwen2-vl: the compiled step reads it without rows and columns",
+        "models/native/network.py",
+        "        if c.sections:",
+        "        if False:",
+        f"{QWEN2_VL}::test_logits_and_greedy_texts_are_those_of_transformers[wide]",
     ),
 ]

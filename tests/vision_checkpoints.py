@@ -1,10 +1,13 @@
 """Tiny random vision-language models as transformers writes them, and images for them: for tests."""
 
 import io
+import json
+import shutil
 from pathlib import Path
 
 import torch
 from PIL import Image as Pictures
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import micro
@@ -181,3 +184,68 @@ def file_of(image, kind="PNG", **more):
     to = io.BytesIO()
     image.save(to, kind, **more)
     return to.getvalue()
+
+
+def write_qwen2_vl(path, *, seed=0, vision=None, processor=None, **config):
+    """A directory of the layout of Qwen2-VL; the model and the image processor of transformers. Arguments are those of
+    `write_llava`."""
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    path = Path(path)
+    marks = ("<image>", "<|vision_start|>", "<|vision_end|>", "<video>")
+    fast = write_tokenizer(
+        path, marks, TEMPLATE.replace("<image>\n", "<|vision_start|><image><|vision_end|>")
+    )
+    text = {
+        **TEXT_SIZES,
+        "vocab_size": len(fast),
+        "max_position_embeddings": 256,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "mrope_section": [1, 2, 1],
+        },
+    }
+    model = Qwen2VLForConditionalGeneration(
+        Qwen2VLConfig(
+            vision_config={
+                "embed_dim": 24,
+                "depth": 2,
+                "num_heads": 3,
+                "hidden_size": 32,
+                "mlp_ratio": 2,
+                "patch_size": 4,
+                **(vision or {}),
+            },
+            text_config=text,
+            image_token_id=fast.convert_tokens_to_ids("<image>"),
+            video_token_id=fast.convert_tokens_to_ids("<video>"),
+            vision_start_token_id=fast.convert_tokens_to_ids("<|vision_start|>"),
+            vision_end_token_id=fast.convert_tokens_to_ids("<|vision_end|>"),
+            **config,
+        )
+    )
+    sharpen_weights(model, seed).save_pretrained(path)
+    images = Qwen2VLImageProcessorPil(
+        **{"patch_size": 4, "min_pixels": 512, "max_pixels": 2048, **(processor or {})}
+    )
+    images.save_pretrained(path)
+    return model, images
+
+
+def changed_copy(folder, config=lambda c: None, processor=None, tensors=lambda t: None):
+    """A copy of folder / "m" with something changed: its config.json, the settings of its image processor, its
+    tensors; the path as a text."""
+    path = folder / "changed"
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(folder / "m", path)
+    content = json.loads((path / "config.json").read_text())
+    config(content)
+    (path / "config.json").write_text(json.dumps(content))
+    if processor is not None:
+        (path / "preprocessor_config.json").write_text(json.dumps(processor))
+    stored = load_file(path / "model.safetensors")
+    tensors(stored)
+    save_file(stored, path / "model.safetensors", {"format": "pt"})
+    return str(path)

@@ -288,7 +288,9 @@ class PromptEncoder:
                 instead.append(int(part))
                 rows.append(first)
                 continue
-            instead += make_soft_tokens(part.vectors_KD, self.size, width, f"prompt[{at}]")
+            instead += make_soft_tokens(
+                part.vectors_KD, self.size, width, f"prompt[{at}]", part.grid
+            )
             # K vectors and the W ids that stand for them end together: id i ends with vector (i + 1) K / W.
             count = len(instead) - first
             words = len(part.stands_for or ())

@@ -1,13 +1,10 @@
 """The layout of Idefics3 and SmolVLM against transformers: tiles, places, vectors, logits and greedy texts."""
 
 import io
-import json
-import shutil
 
 import pytest
 import torch
 from PIL import Image as Pictures
-from safetensors.torch import load_file, save_file
 
 import micro
 from polydec import Ask, Engine, Image, Sampling, generate, load
@@ -20,7 +17,7 @@ from polydec.models.formats.image_tiles import read_image_tiles
 from polydec.models.nets.idefics3 import position_buckets, shuffle_patches
 from polydec.models.nets.vit import scaled_pixels
 from polydec.request.ask import plan_request
-from vision_checkpoints import file_of, picture, write_idefics3
+from vision_checkpoints import changed_copy, file_of, picture, write_idefics3
 
 GREEDY = Sampling(temperature=0.0)
 QUESTION = "Who followed the boat?"
@@ -169,22 +166,6 @@ def test_positions_are_found_as_the_tower_was_trained():
     assert position_buckets(32).tolist() == list(range(32))
 
 
-def changed(folder, config=lambda c: None, processor=None, tensors=lambda t: None):
-    """A copy of the model's directory with something changed."""
-    path = folder / "changed"
-    shutil.rmtree(path, ignore_errors=True)
-    shutil.copytree(folder / "m", path)
-    content = json.loads((path / "config.json").read_text())
-    config(content)
-    (path / "config.json").write_text(json.dumps(content))
-    if processor is not None:
-        (path / "preprocessor_config.json").write_text(json.dumps(processor))
-    stored = load_file(path / "model.safetensors")
-    tensors(stored)
-    save_file(stored, path / "model.safetensors", {"format": "pt"})
-    return str(path)
-
-
 DAMAGED = {
     "another tower": (
         {"config": lambda c: c["vision_config"].update(model_type="clip_vision_model")},
@@ -212,7 +193,7 @@ DAMAGED = {
 @pytest.mark.parametrize("case", DAMAGED)
 def test_what_is_wrong_with_a_checkpoint_is_one_sentence(folder, theirs, case):
     change, wanted = DAMAGED[case]
-    path = changed(folder, **change)
+    path = changed_copy(folder, **change)
     with pytest.raises(FileError) as refused:
         load(path, draft=None)
     told = str(refused.value)
@@ -221,7 +202,7 @@ def test_what_is_wrong_with_a_checkpoint_is_one_sentence(folder, theirs, case):
 
 def test_an_image_that_would_become_too_many_pixels_is_refused(folder, theirs):
     """4096 pixels a side are the most, and more tiles than a context holds are refused before the tower runs."""
-    path = changed(
+    path = changed_copy(
         folder,
         processor={"size": {"longest_edge": 1 << 20}, "max_image_size": {"longest_edge": 16}},
     )

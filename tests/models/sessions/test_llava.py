@@ -3,12 +3,10 @@
 import base64
 import io
 import json
-import shutil
 
 import pytest
 import torch
 from PIL import Image as Pictures
-from safetensors.torch import load_file, save_file
 
 import micro
 from polydec import Engine, Image, Sampling, Soft, generate, load
@@ -21,7 +19,7 @@ from polydec.models.formats.image_tiles import read_image_tiles
 from polydec.models.nets.vit import scaled_pixels
 from polydec.request.ask import plan_request
 from polydec.request.fields import Ask
-from vision_checkpoints import file_of, picture, write_llava
+from vision_checkpoints import changed_copy, file_of, picture, write_llava
 
 GREEDY = Sampling(temperature=0.0)
 QUESTION = "Who followed the boat?"
@@ -373,22 +371,6 @@ def test_images_are_decoded_one_by_one_until_there_is_no_room(lm, monkeypatch):
     assert len(decoded) < 12 and vision.passes == passes
 
 
-def changed(folder, theirs, config=lambda c: None, processor=None, tensors=lambda t: None):
-    """A copy of the model's directory with something changed."""
-    path = folder / "changed"
-    shutil.rmtree(path, ignore_errors=True)
-    shutil.copytree(folder / "m", path)
-    content = json.loads((path / "config.json").read_text())
-    config(content)
-    (path / "config.json").write_text(json.dumps(content))
-    if processor is not None:
-        (path / "preprocessor_config.json").write_text(json.dumps(processor))
-    stored = load_file(path / "model.safetensors")
-    tensors(stored)
-    save_file(stored, path / "model.safetensors", {"format": "pt"})
-    return str(path)
-
-
 def vision_field(**fields):
     return lambda c: c["vision_config"].update(fields)
 
@@ -462,7 +444,7 @@ DAMAGED = {
 @pytest.mark.parametrize("case", DAMAGED)
 def test_what_is_wrong_with_a_checkpoint_is_one_sentence(folder, theirs, case):
     change, wanted = DAMAGED[case]
-    path = changed(folder, theirs, **change)
+    path = changed_copy(folder, **change)
     with pytest.raises(FileError) as refused:
         load(path, draft=None)
     told = str(refused.value)
@@ -487,13 +469,13 @@ def test_older_and_newer_names_of_tensors_are_one_model(folder, theirs):
             tensors[name.replace("vision_tower.", "vision_tower.vision_model.")] = tensors.pop(name)
 
     for rename in (newer, older):
-        lm = load(changed(folder, theirs, tensors=rename), draft=None, dtype="torch")
+        lm = load(changed_copy(folder, tensors=rename), draft=None, dtype="torch")
         got = generate(lm, asked(QUESTION, PICTURES["wide"]))
         assert got.choices[0].token_ids == want.choices[0].token_ids
 
 
 def test_settings_of_all_processors_in_one_file_are_read(folder, theirs):
-    path = changed(folder, theirs)
+    path = changed_copy(folder)
     from pathlib import Path
 
     own = Path(path) / "preprocessor_config.json"

@@ -101,6 +101,8 @@ class TransformerConfig:
         block: Of a model that is not causal, positions of a block: a position sees all of its own
             block and of those before. 0: everything.
         superlinear: Which keys a query searches for and reads; None: it reads all that it sees.
+        sections: Of a rotary embedding that tells rows and columns of images, how many pairs of
+            numbers turn by time, by rows and by columns, in turns; empty: all turn by one position.
     """
 
     vocab: int
@@ -130,6 +132,7 @@ class TransformerConfig:
     sinks: bool = False
     block: int = 0
     superlinear: SuperlinearRule | None = None
+    sections: tuple[int, ...] = ()
 
     def is_sparse(self, layer: int) -> bool:
         """Whether the MLP of this layer is experts."""
@@ -602,6 +605,7 @@ def read_architecture(
         family.norms,
         ACTS[act],
         block=0 if causal else c.get("polydec_block") or 0,
+        sections=_sections(c, ropes),
         **more,
     )
     # Cut before shapes are checked: the skeleton asks for q, k, v, gate and up by themselves.
@@ -610,6 +614,18 @@ def read_architecture(
         weights = SplitWeights(weights, _joined(config, weights))
     fields.check_shapes(config, weights)
     return config, weights
+
+
+def _sections(c: Mapping[str, Any], ropes: tuple[RotaryEmbedding, ...]) -> tuple[int, ...]:
+    """How many pairs of numbers turn by each kind of position. Raises FileError where these are not
+    all that turn."""
+    # Pairs that no section has would not turn at all.
+    sections = tuple(c.get("polydec_sections") or ())
+    if sections and any(2 * sum(sections) != rope.dim for rope in ropes):
+        raise FileError(
+            f"mrope_section is {list(sections)}: their sum must be half of the {ropes[0].dim} dimensions that turn"
+        )
+    return sections
 
 
 # ---------- files that join matrices

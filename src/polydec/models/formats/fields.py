@@ -106,6 +106,10 @@ class LlamaConfigFields(StrictFields):
     # Ours: bidirectional networks, and blocks of them.
     polydec_causal: bool = True
     polydec_block: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
+    # Ours: sections of a rotary embedding that tells rows and columns of images.
+    polydec_sections: (
+        Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(max_length=64)] | None
+    ) = None
     # Gemma 2 and 3: every n-th layer without a window, the scale of scores, bounds of scores and
     # logits, the base of layers with a window.
     sliding_window_pattern: Annotated[int, Field(ge=1, le=4096)] | None = None

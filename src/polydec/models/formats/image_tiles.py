@@ -80,7 +80,26 @@ class SplitPlan:
     reading = "split"
 
 
-ImagePlan = CropPlan | SplitPlan
+@dataclass(frozen=True)
+class GridPlan:
+    """One tile of any size: whole squares, and as many pixels as are allowed.
+
+    Attributes:
+        factor: Pixels of a side of a square.
+        least: Pixels that it becomes at least.
+        most: Pixels that it becomes at most.
+        resample: Pillow's filter, 0 to 5.
+    """
+
+    factor: int
+    least: int
+    most: int
+    resample: int
+
+    reading = "grid"
+
+
+ImagePlan = CropPlan | SplitPlan | GridPlan
 """How an image becomes tiles; `reading` is its name in image_worker.py."""
 
 

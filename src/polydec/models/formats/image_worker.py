@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from base64 import b64decode, b64encode
-from math import ceil
+from math import ceil, floor, sqrt
 from typing import Any
 
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -18,6 +18,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 """Others have rarer decoders, some of which start programs."""
 MOST_SIDE = 4096
 """Pixels of a side of an image that is cut into tiles."""
+MOST_RATIO = 200
+"""How much longer a side may be than the other where an image keeps its proportions."""
 
 
 class RefusedImageError(Exception):
@@ -129,6 +131,32 @@ def _split(image: Image.Image, request: dict[str, Any]) -> dict[str, Any]:
     return _tiles([*tiles, _resized(image, (tile, tile), request)], rows, columns)
 
 
+def _grid(image: Image.Image, request: dict[str, Any]) -> dict[str, Any]:
+    """One tile of whole squares of `factor` pixels a side, which has from `least` to `most` pixels;
+    its proportions are kept as nearly as that goes."""
+    image = _coloured(image)
+    height, width = image.height, image.width
+    if max(height, width) > MOST_RATIO * min(height, width):
+        raise RefusedImageError(
+            f"has {width} x {height} pixels: a side must not be more than {MOST_RATIO} times as long as the other"
+        )
+    # Rounded to whole squares first: most images have a legal number of pixels then.
+    factor = request["factor"]
+    rows = round(height / factor)
+    columns = round(width / factor)
+    pixels = rows * columns * factor**2
+    # Both sides by one ratio, and then down or up to whole squares.
+    if pixels > request["most"]:
+        ratio = sqrt(height * width / request["most"])
+        rows = max(1, floor(height / ratio / factor))
+        columns = max(1, floor(width / ratio / factor))
+    elif pixels < request["least"]:
+        ratio = sqrt(request["least"] / (height * width))
+        rows = ceil(height * ratio / factor)
+        columns = ceil(width * ratio / factor)
+    return _tiles([_resized(image, (rows * factor, columns * factor), request)], 0, 0)
+
+
 def _longer_side(height: int, width: int, longest: int) -> tuple[int, int]:
     """Height and width with so many pixels of the longer side; the shorter one is made even."""
     ratio = width / height
@@ -201,5 +229,5 @@ def _tiles(tiles: list[Image.Image], rows: int, columns: int) -> dict[str, Any]:
     }
 
 
-_READINGS = {"strip": _strip, "crop": _crop, "split": _split}
+_READINGS = {"strip": _strip, "crop": _crop, "split": _split, "grid": _grid}
 """What may be made of an image."""

@@ -196,6 +196,8 @@ class CpuStep:
             )
         if c.superlinear is not None:
             raise MissingError("the native step reads all keys: it has no superlinear attention")
+        if c.sections:
+            raise MissingError("the native step does not tell rows and columns of images")
         load = NativeWeightLoader(weights, quantize)
         # GGUF files interleave the rows of a rotated pair, which does not fit a head that is turned
         # in part.

@@ -54,6 +54,9 @@ class Idefics3Tower:
         before = "\n" if tiles.rows else ""
         return (*out, f"{before}{AROUND}{WHOLE}", each, AROUND)
 
+    def grid_of(self, tiles: ImageTiles) -> None:
+        """The language model does not tell rows and columns."""
+
     @torch.inference_mode()
     def image_vectors(self, tiles: ImageTiles) -> Tensor:
         """The vectors of an image, tile by tile.

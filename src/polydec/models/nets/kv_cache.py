@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
+from polydec.models.nets.grid_positions import ImageGrid
 from polydec.models.nets.memory_pool import empty_pooled_tensor
 from polydec.models.nets.press import (
     BlockPacker,
@@ -88,6 +89,8 @@ class KVCache:
 
     beside: what the sequence reads in addition to its own text (an encoder's output); forks share
     it. None: nothing.
+
+    grids: where images stand in its text whose vectors have rows and columns; forks share them.
     """
 
     __slots__ = (
@@ -96,6 +99,7 @@ class KVCache:
         "base",
         "beside",
         "capacity",
+        "grids",
         "kv",
         "length",
         "packed",
@@ -108,6 +112,7 @@ class KVCache:
 
     def __init__(self, kv: Tensor, length: int = 0, press: BlockPacker | None = None) -> None:
         self.beside: Any = None
+        self.grids = tuple[ImageGrid, ...]()
         self.length = length
         self.parent = list[int]()
         self.shared = tuple[StorageLease, ...]()
@@ -258,6 +263,7 @@ class KVCache:
         twin.shared = self._read(stop)
         twin.start = stop
         twin.beside = self.beside
+        twin.grids = self.grids
         return twin
 
     def entry_pieces(self, first: int, stop: int) -> Iterator[tuple[int, Tensor]]:

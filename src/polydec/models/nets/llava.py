@@ -39,6 +39,9 @@ class LlavaTower:
         """What stands in a prompt in the place of an image: texts, and numbers of its vectors."""
         return (tiles.tile_count * self.shape.vector_count,)
 
+    def grid_of(self, tiles: ImageTiles) -> None:
+        """The language model does not tell rows and columns."""
+
     @torch.inference_mode()
     def image_vectors(self, tiles: ImageTiles) -> Tensor:
         """The vectors of an image.

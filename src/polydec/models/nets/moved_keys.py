@@ -41,6 +41,8 @@ def why_not_rotatable(config: TransformerConfig) -> str:
         return "this model's tokens see what follows them"
     if config.superlinear is not None:
         return "this model's tokens search by their positions"
+    if config.sections:
+        return "this model's images stand at rows and columns"
     if not config.ropes:
         return "this model has no rotary position embedding"
     kinds = sorted({rope.kind for rope in config.ropes if not rope.adds})

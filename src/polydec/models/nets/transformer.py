@@ -28,6 +28,7 @@ from polydec.models.formats import architectures as families
 from polydec.models.formats.architectures import TransformerConfig
 from polydec.models.nets import huge_pages, padded
 from polydec.models.nets.gated import ActiveAdapter, GatedAdapter
+from polydec.models.nets.grid_positions import Axes, grid_positions
 from polydec.models.nets.kv_cache import GROWTH, KVCache
 from polydec.models.nets.linear import Linear, LinearKernel, cpu_kernel, cuda_kernel
 from polydec.models.nets.memory_pool import empty_pooled_tensor
@@ -442,6 +443,35 @@ class LlamaTransformer:
             return turn[first : last + 1, None]
         return turn[torch.tensor(positions, device=self._device), None]
 
+    def _axes(self, p: PackedPass, spare: int) -> Axes | None:
+        """Positions in time, by rows and by columns, where images of a pass have some; spare: so
+        many rows more repeat the last one. None: all three are one."""
+        if not any(q.cache.grids for q in p.queries):
+            return None
+        axes: Axes = ([], [], [])
+        for q, row in zip(p.queries, p.begins, strict=True):
+            own = grid_positions(q.cache.grids, p.positions[row : row + len(q)])
+            for axis, more in zip(axes, own, strict=True):
+                axis += more
+        for axis in axes:
+            axis += [axis[-1]] * spare
+        return axes
+
+    def _row_turns(self, k: int, positions: Sequence[int], axes: Axes | None) -> Tensor:
+        """Factors of the k-th rotary embedding of all rows of a pass, ``[n, 1, turned / 2]``."""
+        if axes is None:
+            return self._turns(k, positions)
+        turns = [self._turns(k, axis) for axis in axes]
+        # Sections take time, rows and columns in turns.
+        sections = self.config.sections
+        parts = [turn.split(sections, -1) for turn in turns]
+        return torch.cat([parts[i % 3][i] for i in range(len(sections))], -1)
+
+    @property
+    def tells_grids(self) -> bool:
+        """Whether vectors of an image stand at its rows and columns."""
+        return bool(self.config.sections)
+
     def _enter(self, p: PackedPass, x: Tensor) -> None:
         """What goes into the first layer."""
         if all(q.embed is None for q in p.queries):
@@ -549,7 +579,8 @@ class LlamaTransformer:
         ]
         # Rows that only pad the pass repeat the last position; their results are cut off.
         positions = [*p.positions, *[p.positions[-1]] * (T - len(p))]
-        turn = [self._turns(k, positions) for k in range(len(c.ropes))]
+        axes = self._axes(p, T - len(p))
+        turn = [self._row_turns(k, positions, axes) for k in range(len(c.ropes))]
         mixed = h.new_zeros(T, heads.all * heads.width, dtype=self._takes)
         gates, moved = self._gates(p), self._moved(p)
         sinks = [s for i in p.layers if (s := self._layers[i].sinks) is not None]

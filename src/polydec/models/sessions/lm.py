@@ -28,7 +28,7 @@ from polydec.models.sessions.reuse import (
     common_prefix_length,
 )
 from polydec.models.sessions.session import LMSession, SourceContext
-from polydec.models.sessions.soft import state_of
+from polydec.models.sessions.soft import image_grids, state_of
 
 LEAST = 32
 """Tokens that a prompt must have in common with a live session's text for their cache entries to be
@@ -195,6 +195,9 @@ class CausalLaw:
         # The last token is the pending root: the first draft feeds it.
         text = tuple(prompt[:-1])
         session = LMSession(self, self._account(text))
+        # A cache that was taken over has those of the text that it began with.
+        if getattr(self.network, "tells_grids", False):
+            session.ledger.cache.grids = image_grids(text)
         if session.owner is not None:
             ledger = session.ledger
             taken = ledger.cache.length + sum(graft.stop - graft.first for graft in ledger.grafts)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
+from polydec.models.nets.grid_positions import ImageGrid
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,10 +21,13 @@ class Soft:
         vectors_KD: The vectors, ``[k, width]``: k of them enter the first layer where they stand.
         stands_for: Ids, as many as it takes, which everything sees in their place that reads words
             (drafters, penalties, constraints, the echo of a prompt); None: it sees nothing there.
+        grid: Rows and columns of an image, of which they are the cells, row by row, for a model that
+            tells where they stand in it (M-RoPE). None: they stand one after another as words do.
     """
 
     vectors_KD: Tensor
     stands_for: Sequence[int] | None = None
+    grid: tuple[int, int] | None = None
 
 
 class SoftToken(int):
@@ -34,6 +38,7 @@ class SoftToken(int):
     """
 
     state_H: Tensor
+    grid: tuple[int, int] | None = None  # of the image that it is the first cell of
 
 
 def state_of(token: int) -> Tensor | None:
@@ -53,7 +58,24 @@ def soft_prompt_surplus(prompt: object) -> int:
     )
 
 
-def make_soft_tokens(vectors_KD: Tensor, size: int, width: int, who: str) -> tuple[SoftToken, ...]:
+def image_grids(text: Sequence[int]) -> tuple[ImageGrid, ...]:
+    """The images of a text whose vectors stand at rows and columns, in order."""
+    out = list[ImageGrid]()
+    for at, token in enumerate(text):
+        grid = getattr(token, "grid", None)
+        if grid is not None:
+            saved = out[-1].saved_behind if out else 0
+            out.append(ImageGrid(at, *grid, saved))
+    return tuple(out)
+
+
+def make_soft_tokens(
+    vectors_KD: Tensor,
+    size: int,
+    width: int,
+    who: str,
+    grid: tuple[int, int] | None = None,
+) -> tuple[SoftToken, ...]:
     """Make ids for vectors.
 
     Args:
@@ -61,12 +83,14 @@ def make_soft_tokens(vectors_KD: Tensor, size: int, width: int, who: str) -> tup
         size: Size of the vocabulary; ids begin there.
         width: Size of the model's embeddings.
         who: What messages call the prompt.
+        grid: As `Soft` has it. Default None.
 
     Returns:
         One id a vector, which carries it.
 
     Raises:
-        RequestError: The vectors have another form, or a number that is not finite.
+        RequestError: The vectors have another form, a number that is not finite, or are not as many
+            as the grid has cells.
     """
     if not torch.is_tensor(vectors_KD) or not vectors_KD.is_floating_point():
         raise RequestError(f"{who} holds vectors that are no tensor of floating-point numbers")
@@ -78,12 +102,22 @@ def make_soft_tokens(vectors_KD: Tensor, size: int, width: int, who: str) -> tup
     rows = vectors_KD.detach().to("cpu", torch.float32)
     if not rows.isfinite().all():
         raise RequestError(f"{who} holds vectors with a number that is NaN or infinite")
+    # What follows the image goes on by its rows and columns.
+    if grid is not None and grid[0] * grid[1] != len(rows):
+        raise RequestError(
+            f"{who} holds {len(rows)} vectors in a grid of {grid[0]} x {grid[1]}: there must be one for each cell"
+        )
     out = list[SoftToken]()
-    for row in rows:
+    for at, row in enumerate(rows):
         state_H = row.clone()
+        # Where a cell stands in its image is part of what it is.
+        cell = b"" if grid is None else f"{at} of {grid[0]} x {grid[1]}".encode()
         # 7 bytes of a hash: equal vectors get equal ids, and an id fits in 64 bits with the
         # vocabulary's size added.
-        told = blake2b(state_H.numpy().tobytes(), digest_size=7).digest()
+        told = blake2b(state_H.numpy().tobytes() + cell, digest_size=7).digest()
         out.append(SoftToken(size + int.from_bytes(told)))
         out[-1].state_H = state_H
+    # The first cell tells where the image begins.
+    if grid is not None:
+        out[0].grid = grid
     return tuple(out)

@@ -34,6 +34,10 @@ class VisionTower(Protocol):
         """What stands in a prompt in the place of an image: texts, and numbers of its vectors."""
         ...
 
+    def grid_of(self, tiles: ImageTiles) -> tuple[int, int] | None:
+        """Rows and columns of an image's vectors, where the language model tells them; else None."""
+        ...
+
     def image_vectors(self, tiles: ImageTiles) -> Tensor:
         """The vectors of an image, ``[k, width]``, in the order in which they stand in a prompt."""
         ...
@@ -94,6 +98,7 @@ class VisionReader:
         """
         ids = self.place_ids(tiles)
         vectors_KD = self._vectors(tiles, cache_salt)
+        grid = self.tower.grid_of(tiles)
         if ids.count(self.token) != len(vectors_KD):
             raise FileError(
                 f"the tokenizer makes {ids.count(self.token)} tokens of an image's place, and the vision tower "
@@ -112,7 +117,7 @@ class VisionReader:
                 out.append(ids[at])
                 at += 1
                 continue
-            out.append(Soft(vectors_KD[given : given + stop - at], ids[at:stop]))
+            out.append(Soft(vectors_KD[given : given + stop - at], ids[at:stop], grid))
             given += stop - at
             at = stop
         return out
@@ -176,9 +181,18 @@ def _idefics3(source: CheckpointFiles, device: str) -> tuple[Any, VisionTower]:
     return parted, Idefics3Tower(parted.shape, parted.tower, device)
 
 
+def _qwen2_vl(source: CheckpointFiles, device: str) -> tuple[Any, VisionTower]:
+    from polydec.models.formats.qwen2_vl import read_qwen2_vl
+    from polydec.models.nets.qwen2_vl import Qwen2VLTower
+
+    parted = read_qwen2_vl(source.config, source.weights, source.processor)
+    return parted, Qwen2VLTower(parted.shape, parted.tower, device)
+
+
 _LAYOUTS: Mapping[str, Callable[[CheckpointFiles, str], tuple[Any, VisionTower]]] = {
     "llava": _llava,
     "idefics3": _idefics3,
     "smolvlm": _idefics3,
+    "qwen2_vl": _qwen2_vl,
 }
 """By the config's model type, what reads a layout."""
