@@ -65,11 +65,11 @@ def sharpen_weights(model, seed):
     return model.eval()
 
 
-def write_llava(path, *, seed=0, vision=None, processor=None, **config):
+def write_llava(path, *, seed=0, vision=None, processor=None, text=None, **config):
     """A directory of the LLaVA layout; the model and the processor of transformers.
 
-    vision: fields of its tower that are otherwise; processor: the same of the image processor; config: of the
-    whole."""
+    vision: fields of its tower that are otherwise; processor, text: the same of the image processor and of the
+    language model; config: of the whole."""
     from transformers import (
         CLIPVisionConfig,
         LlamaConfig,
@@ -92,11 +92,13 @@ def write_llava(path, *, seed=0, vision=None, processor=None, **config):
             **(vision or {}),
         }
     )
-    text = LlamaConfig(vocab_size=len(fast), max_position_embeddings=256, **TEXT_SIZES)
+    language = LlamaConfig(
+        vocab_size=len(fast), max_position_embeddings=256, **{**TEXT_SIZES, **(text or {})}
+    )
     model = LlavaForConditionalGeneration(
         LlavaConfig(
             vision_config=tower,
-            text_config=text,
+            text_config=language,
             image_token_index=fast.convert_tokens_to_ids("<image>"),
             **config,
         )

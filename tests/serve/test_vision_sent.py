@@ -66,12 +66,6 @@ def test_images_within_messages_are_read_where_they_stand(reads, seeing):
     assert len(texts) == 2
 
 
-def test_a_second_turn_with_the_image_takes_what_was_computed(reads):
-    asked(reads, part(ONE), said(QUESTION))
-    again = asked(reads, part(ONE), said(QUESTION)).json()
-    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 25
-
-
 WRONG = {
     "an address": (
         [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}],

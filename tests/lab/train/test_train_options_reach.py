@@ -153,6 +153,10 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "skipping": {**TUNED, "target": "zoo:tiny"},
     "steps": {"steps": 2, "rows": 2, "width": 32, "layers": 1},
     "reader": WORDS,
+    "vision": {
+        **{"steps": 2, "rows": 2, "width": 32, "layers": 1},
+        **{"tower_width": 32, "tower_layers": 1},
+    },
     "word-reader": {"target": "reader", "steps": 2, "rows": 2, "least": 2, "most": 4},
     "words": {"data": "prose", "steps": 2, "rows": 2, "layers": 1, "width": 64},
 }

@@ -121,8 +121,8 @@ LAYOUTS = {
         "vision_feature_select_strategy": "full",
     },
     "two layers side by side": {"vision_feature_layer": [-2, 1]},
-    "before any layer, without biases": {
-        "vision_feature_layer": 0,
+    "behind the first layer, without biases": {
+        "vision_feature_layer": 1,
         "multimodal_projector_bias": False,
         "projector_hidden_act": "gelu_pytorch_tanh",
     },
@@ -200,8 +200,10 @@ def test_logits_and_greedy_texts_are_those_of_transformers(lm, theirs, case):
     assert list(generate(lm, ask).choices[0].token_ids) == text_ids
 
 
-def test_the_compiled_step_reads_images_too(folder, theirs):
-    lm = load(str(folder / "m"), draft=None)
+def test_the_compiled_step_reads_images_too(folder):
+    path = folder / "compiled"
+    theirs = write_llava(path, text={"num_attention_heads": 2, "num_key_value_heads": 1})
+    lm = load(str(path), draft=None)
     if lm.checkpoint.why:
         pytest.skip(f"the native step does not serve it: {lm.checkpoint.why}")
     for image in (PICTURES["wide"], PICTURES["tall"]):
@@ -389,7 +391,7 @@ DAMAGED = {
         "vision_config: model_type is 'siglip_vision_model'",
     ),
     "a larger tower": (
-        {"config": vision_field(hidden_size=1 << 23)},
+        {"config": vision_field(hidden_size=3 << 21)},
         "vision_tower.embeddings.class_embedding has shape (24,)",
     ),
     "more layers": (

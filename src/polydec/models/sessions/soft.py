@@ -62,10 +62,11 @@ def image_grids(text: Sequence[int]) -> tuple[ImageGrid, ...]:
     """The images of a text whose vectors stand at rows and columns, in order."""
     out = list[ImageGrid]()
     for at, token in enumerate(text):
-        grid = getattr(token, "grid", None)
+        grid: tuple[int, int] | None = getattr(token, "grid", None)
         if grid is not None:
+            rows, columns = grid
             saved = out[-1].saved_behind if out else 0
-            out.append(ImageGrid(at, *grid, saved))
+            out.append(ImageGrid(at, rows, columns, saved))
     return tuple(out)
 
 

@@ -1,0 +1,242 @@
+"""Scenes of coloured shapes and digits that we draw, and what can be said and asked of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from polydec.lab.train.data import held_out
+
+SIDE = 64
+"""Pixels of a side of a picture."""
+CELL = 21
+"""Pixels of a side of a place; three stand in a row, one pixel is left over."""
+COLOURS = {
+    "red": (214, 48, 49),
+    "green": (46, 160, 67),
+    "blue": (47, 103, 214),
+    "yellow": (240, 200, 40),
+    "purple": (140, 70, 190),
+    "orange": (240, 130, 40),
+}
+SHAPES = ("circle", "square", "triangle", "cross")
+_DIGITS = {
+    "0": "01110 10001 10011 10101 11001 10001 01110",
+    "1": "00100 01100 00100 00100 00100 00100 01110",
+    "2": "01110 10001 00001 00110 01000 10000 11111",
+    "3": "11110 00001 00001 01110 00001 00001 11110",
+    "4": "00010 00110 01010 10010 11111 00010 00010",
+    "5": "11111 10000 11110 00001 00001 10001 01110",
+    "6": "00110 01000 10000 11110 10001 10001 01110",
+    "7": "11111 00001 00010 00100 01000 01000 01000",
+    "8": "01110 10001 10001 01110 10001 10001 01110",
+    "9": "01110 10001 10001 01111 00001 00010 01100",
+}
+THINGS = (*SHAPES, *_DIGITS)
+ROWS = ("top", "middle", "bottom")
+COLUMNS = ("left", "centre", "right")
+NUMBERS = ("no", "one", "two", "three", "four")
+"""How many things a scene has, in words."""
+MOST = len(NUMBERS) - 1
+CAPTION = "describe it"
+"""What is asked for a caption."""
+
+
+@dataclass(frozen=True)
+class ScenePart:
+    """A thing of a scene.
+
+    Attributes:
+        thing: One of THINGS.
+        colour: One of COLOURS.
+        row: 0 (top) to 2.
+        column: 0 (left) to 2.
+    """
+
+    thing: str
+    colour: str
+    row: int
+    column: int
+
+    @property
+    def place_words(self) -> str:
+        """Where it stands, in words."""
+        return f"{ROWS[self.row]} {COLUMNS[self.column]}"
+
+    @property
+    def full_description(self) -> str:
+        """What it is, and where."""
+        return f"a {self.colour} {self.thing} at {self.place_words}"
+
+
+Scene = tuple[ScenePart, ...]
+"""Things row by row; no two are of one kind, and no two stand in one place."""
+
+
+@dataclass(frozen=True)
+class SceneQuestion:
+    """Something that is asked of a scene, and what is right.
+
+    Attributes:
+        asked: The question, in words that a space parts.
+        answer: The answer, likewise.
+        kind: What it is about.
+    """
+
+    asked: str
+    answer: str
+    kind: str
+
+
+def draw_scene(rng: np.random.Generator, *, unseen: bool) -> Scene:
+    """Make up a scene.
+
+    Args:
+        rng: Decides; it is advanced.
+        unseen: Whether the scene is one of those that are held out.
+
+    Returns:
+        One to four things.
+    """
+    while True:
+        # Kinds and places without repetition, so that every question has one answer.
+        count = int(rng.integers(1, MOST + 1))
+        kinds = rng.choice(len(THINGS), count, replace=False)
+        places = sorted(rng.choice(9, count, replace=False))
+        colours = rng.integers(len(COLOURS), size=count)
+        scene = tuple(
+            ScenePart(THINGS[kind], list(COLOURS)[colour], int(place) // 3, int(place) % 3)
+            for kind, colour, place in zip(kinds, colours, places, strict=True)
+        )
+        # By its caption: all pictures of a scene are learned from, or none.
+        if held_out(caption_of(scene)) == unseen:
+            return scene
+
+
+def caption_of(scene: Scene) -> str:
+    """What a scene shows, thing by thing."""
+    return " and ".join(part.full_description for part in scene)
+
+
+def draw_question(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
+    """Ask something of a scene.
+
+    Args:
+        scene: The scene.
+        rng: Decides; it is advanced.
+
+    Returns:
+        The question with its answer.
+    """
+    # Each kind as often as any other.
+    asked = _KINDS[int(rng.integers(len(_KINDS)))]
+    return asked(scene, rng)
+
+
+def _any_part(scene: Scene, rng: np.random.Generator) -> ScenePart:
+    return scene[int(rng.integers(len(scene)))]
+
+
+def _caption(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
+    return SceneQuestion(CAPTION, caption_of(scene), "caption")
+
+
+def _colour(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
+    part = _any_part(scene, rng)
+    return SceneQuestion(f"what colour is the {part.thing}", part.colour, "colour")
+
+
+def _place(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
+    part = _any_part(scene, rng)
+    return SceneQuestion(f"where is the {part.thing}", part.place_words, "place")
+
+
+def _thing(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
+    part = _any_part(scene, rng)
+    asked = f"what is at {part.place_words}"
+    return SceneQuestion(asked, f"a {part.colour} {part.thing}", "thing")
+
+
+def _count(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
+    # Half of the questions are about one colour, so that none may be right.
+    if rng.random() < 0.5:
+        return SceneQuestion("how many things are there", NUMBERS[len(scene)], "count")
+    colour = list(COLOURS)[int(rng.integers(len(COLOURS)))]
+    count = sum(part.colour == colour for part in scene)
+    return SceneQuestion(f"how many things are {colour}", NUMBERS[count], "count")
+
+
+def _presence(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
+    # Half of them name a thing that is there; what is made up may be there by chance.
+    part = _any_part(scene, rng)
+    if rng.random() < 0.5:
+        thing = THINGS[int(rng.integers(len(THINGS)))]
+    else:
+        thing = part.thing
+    right = any(part.thing == thing for part in scene)
+    return SceneQuestion(f"is there a {thing}", "yes" if right else "no", "presence")
+
+
+_KINDS = (_caption, _colour, _place, _thing, _count, _presence)
+
+
+def scene_words() -> tuple[str, ...]:
+    """All words of captions, questions and answers, each once."""
+    known = (
+        *("a", "and", "at", "there", "things", "yes", "is", "the", "what", "where", "how", "many"),
+        *("are", "colour"),
+        *(*CAPTION.split(), *COLOURS, *THINGS, *ROWS, *COLUMNS, *NUMBERS),
+    )
+    return tuple(dict.fromkeys(known))
+
+
+def draw_scene_pixels(scene: Scene, rng: np.random.Generator) -> np.ndarray:
+    """Draw a scene.
+
+    Args:
+        scene: The scene.
+        rng: Decides shade of the paper, and size and place of things within theirs; it is advanced.
+
+    Returns:
+        Red, green and blue, ``[SIDE, SIDE, 3]``, uint8.
+    """
+    pixels = np.full((SIDE, SIDE, 3), rng.integers(225, 256), dtype=np.uint8)
+    for part in scene:
+        # Sizes and places within a cell vary, so that no pixel alone tells a thing.
+        size = int(rng.integers(13, 18))
+        top = CELL * part.row + int(rng.integers(1, CELL - size + 1))
+        left = CELL * part.column + int(rng.integers(1, CELL - size + 1))
+        inked = thing_mask(part.thing, size)
+        pixels[top : top + size, left : left + size][inked] = COLOURS[part.colour]
+    return pixels
+
+
+def thing_mask(thing: str, size: int) -> np.ndarray:
+    """Which pixels of a square a thing covers.
+
+    Args:
+        thing: One of THINGS.
+        size: Pixels of a side of the square.
+
+    Returns:
+        ``[size, size]``, bool.
+    """
+    if thing in _DIGITS:
+        glyph = np.array([[bit == "1" for bit in row] for row in _DIGITS[thing].split()])
+        # The nearest pixel of the glyph, which is seven high and five wide.
+        rows = np.arange(size) * 7 // size
+        columns = np.arange(size) * 5 // size
+        return glyph[rows][:, columns]
+    # From -1 to 1, in the middle of each pixel.
+    at = (np.arange(size) + 0.5) / size * 2 - 1
+    y = at[:, None]
+    x = at[None, :]
+    # Coordinates grow to the right and downwards.
+    masks = {
+        "circle": x**2 + y**2 <= 1,
+        "square": np.maximum(abs(x), abs(y)) <= 0.85,
+        "triangle": abs(x) <= (y + 1) / 2,
+        "cross": np.minimum(abs(x), abs(y)) <= 0.33,
+    }
+    return masks[thing]

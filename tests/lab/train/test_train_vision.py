@@ -1,0 +1,194 @@
+"""A small vision-language model is trained, saved and read back: what was learned is what decodes, here and in transformers."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Pictures
+
+from polydec import Image, Sampling, generate, load
+from polydec.base.errors import RequestError
+from polydec.lab.train.data import held_out
+from polydec.lab.train.scenes import (
+    CAPTION,
+    CELL,
+    COLOURS,
+    SIDE,
+    THINGS,
+    ScenePart,
+    caption_of,
+    draw_question,
+    draw_scene,
+    draw_scene_pixels,
+    scene_words,
+    thing_mask,
+)
+from polydec.lab.train.specs.vision import VisionSpec
+from polydec.lab.train.vision import MARKS, SceneExample, example_pixels, question_ids, train_vision
+from polydec.models.formats.image_tiles import read_image_tiles
+from polydec.models.nets.vit import scaled_pixels
+
+SMALL = {"steps": 3, "rows": 4, "width": 32, "layers": 1, "tower_width": 32, "tower_layers": 2}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    torch.set_num_threads(1)
+    at = tmp_path_factory.mktemp("vision") / "m"
+    return at, train_vision(VisionSpec(str(at), **SMALL))
+
+
+def scenes(count, *, unseen, seed=1):
+    rng = np.random.default_rng(seed)
+    return [draw_scene(rng, unseen=unseen) for _ in range(count)]
+
+
+def file_of(pixels):
+    to = io.BytesIO()
+    Pictures.fromarray(pixels).save(to, "PNG")
+    return to.getvalue()
+
+
+def test_scenes_are_held_out_by_their_caption():
+    for unseen in (False, True):
+        drawn = scenes(60, unseen=unseen)
+        assert all(held_out(caption_of(scene)) == unseen for scene in drawn)
+        assert {len(scene) for scene in drawn} == {1, 2, 3, 4}
+        for scene in drawn:
+            assert len({part.thing for part in scene}) == len(scene)
+            assert len({(part.row, part.column) for part in scene}) == len(scene)
+
+
+def test_a_thing_is_drawn_in_its_place_and_colour():
+    for thing in THINGS:
+        part = ScenePart(thing, "blue", 2, 0)
+        pixels = draw_scene_pixels((part,), np.random.default_rng(4))
+        inked = (pixels == COLOURS["blue"]).all(-1)
+        rows, columns = inked.nonzero()
+        assert rows.min() >= 2 * CELL and columns.max() < CELL and inked.sum() > 30
+        assert pixels.shape == (SIDE, SIDE, 3) and len(np.unique(pixels[~inked])) == 1
+    assert len({thing_mask(thing, 15).tobytes() for thing in THINGS}) == len(THINGS)
+
+
+def test_questions_have_the_answers_of_their_scene():
+    scene = (ScenePart("7", "red", 0, 2), ScenePart("circle", "green", 1, 1))
+    rng = np.random.default_rng(2)
+    asked = {q.asked: q for q in (draw_question(scene, rng) for _ in range(600))}
+    want = {
+        CAPTION: "a red 7 at top right and a green circle at middle centre",
+        "what colour is the circle": "green",
+        "where is the 7": "top right",
+        "what is at middle centre": "a green circle",
+        "how many things are there": "two",
+        "how many things are red": "one",
+        "how many things are blue": "no",
+        "is there a 7": "yes",
+        "is there a cross": "no",
+    }
+    assert {question: asked[question].answer for question in want} == want
+    ids = {word: at for at, word in enumerate((*MARKS, *scene_words()))}
+    assert len(ids) == len(MARKS) + len(scene_words())
+    for question in asked.values():
+        assert question_ids(question, ids)[1][-1] == ids["<end>"]
+
+
+def test_what_was_trained_is_what_decodes(trained):
+    at, result = trained
+    assert set(result["held_out_right"]) <= {
+        "caption",
+        "colour",
+        "place",
+        "thing",
+        "count",
+        "presence",
+    }
+    lm = load(str(at), draft=None, dtype="torch")
+    vision = lm.checkpoint.vision
+    pixels = draw_scene_pixels(scenes(1, unseen=True)[0], np.random.default_rng(0))
+    tiles = read_image_tiles(Image(file_of(pixels)), vision.tower.tile_plan)
+    assert tiles.pixels == pixels.tobytes()
+    question = draw_question(scenes(1, unseen=True)[0], np.random.default_rng(3))
+    got = scaled_pixels(tiles, vision.tower.shape.scale, torch.device("cpu"))
+    want = example_pixels([SceneExample(pixels, question)])
+    torch.testing.assert_close(got, want, atol=1e-6, rtol=0.0)
+    done = generate(
+        lm,
+        "Where is the 7?",
+        source=Image(file_of(pixels)),
+        max_tokens=6,
+        sampling=Sampling(temperature=0.0),
+    )
+    # The image's 64 vectors, four words, the mark before the answer; punctuation is no token.
+    assert done.usage["prompt_tokens"] == 64 + 4 + 1
+
+
+def test_transformers_reads_it_as_we_do(trained):
+    from transformers import LlavaForConditionalGeneration
+
+    at, _ = trained
+    lm = load(str(at), draft=None)
+    model = LlavaForConditionalGeneration.from_pretrained(at).eval()
+    pixels = draw_scene_pixels(scenes(1, unseen=True)[0], np.random.default_rng(0))
+    ids = [*[lm.checkpoint.vision.token] * 64, *lm.encode("is there a cross <answer>")]
+    with torch.no_grad():
+        made = model.generate(
+            input_ids=torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            pixel_values=example_pixels([SceneExample(pixels, None)]),
+            max_new_tokens=8,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )[0, len(ids) :]
+    got = generate(
+        lm,
+        "is there a cross",
+        source=Image(file_of(pixels)),
+        max_tokens=8,
+        ignore_eos=True,
+        sampling=Sampling(temperature=0.0),
+    )
+    assert list(got.choices[0].token_ids) == made.tolist()
+
+
+def test_training_learns_colours():
+    """The tower must be read: what colour a lone thing has is in the picture alone."""
+    from polydec.lab.train.network import LlamaShape
+    from polydec.lab.train.scenes import SceneQuestion
+    from polydec.lab.train.vision import TrainableLlava, answer_loss
+
+    torch.set_num_threads(1)
+    words = (*MARKS, *scene_words())
+    ids = {word: at for at, word in enumerate(words)}
+    spec = VisionSpec("nowhere", **SMALL)
+    network = TrainableLlava(spec, LlamaShape(len(words), 32, 1, 1, 1, 96, 128))
+    rng = np.random.default_rng(7)
+
+    def example(colour):
+        scene = (ScenePart("square", colour, 1, 1),)
+        asked = SceneQuestion("what colour is the square", colour, "colour")
+        return SceneExample(draw_scene_pixels(scene, rng), asked)
+
+    examples = [example(colour) for colour in COLOURS]
+    optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    for _ in range(220):
+        optimiser.zero_grad()
+        loss = answer_loss(network, examples, ids)
+        loss.backward()
+        optimiser.step()
+    with torch.no_grad():
+        unseen = [example(colour) for colour in COLOURS]
+        assert float(answer_loss(network, unseen, ids)) < 0.3
+
+
+def test_a_run_that_is_told_to_go_on_is_the_same_run(tmp_path):
+    first = train_vision(VisionSpec(str(tmp_path / "a"), **SMALL))
+    again = train_vision(VisionSpec(str(tmp_path / "b"), **SMALL))
+    assert first["held_out_right"] == again["held_out_right"]
+
+
+@pytest.mark.parametrize("field", ["width", "tower_width"])
+def test_widths_that_heads_do_not_divide_are_refused(field):
+    with pytest.raises(RequestError, match=f"^{field} is 40: it must be a multiple of 32"):
+        VisionSpec("x", **{**SMALL, field: 40})
