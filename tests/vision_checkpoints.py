@@ -188,7 +188,7 @@ def file_of(image, kind="PNG", **more):
     return to.getvalue()
 
 
-def write_qwen2_vl(path, *, seed=0, vision=None, processor=None, **config):
+def write_qwen2_vl(path, *, seed=0, vision=None, processor=None, text=None, **config):
     """A directory of the layout of Qwen2-VL; the model and the image processor of transformers. Arguments are those of
     `write_llava`."""
     from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
@@ -199,7 +199,7 @@ def write_qwen2_vl(path, *, seed=0, vision=None, processor=None, **config):
     fast = write_tokenizer(
         path, marks, TEMPLATE.replace("<image>\n", "<|vision_start|><image><|vision_end|>")
     )
-    text = {
+    language = {
         **TEXT_SIZES,
         "vocab_size": len(fast),
         "max_position_embeddings": 256,
@@ -208,6 +208,7 @@ def write_qwen2_vl(path, *, seed=0, vision=None, processor=None, **config):
             "rope_theta": 10000.0,
             "mrope_section": [1, 2, 1],
         },
+        **(text or {}),
     }
     model = Qwen2VLForConditionalGeneration(
         Qwen2VLConfig(
@@ -220,7 +221,7 @@ def write_qwen2_vl(path, *, seed=0, vision=None, processor=None, **config):
                 "patch_size": 4,
                 **(vision or {}),
             },
-            text_config=text,
+            text_config=language,
             image_token_id=fast.convert_tokens_to_ids("<image>"),
             video_token_id=fast.convert_tokens_to_ids("<video>"),
             vision_start_token_id=fast.convert_tokens_to_ids("<|vision_start|>"),

@@ -157,7 +157,7 @@ def test_lossless_methods_write_the_plain_text_behind_images_in_company(lm):
     assert [choices[0] for choices in micro.completed_ids(Engine(lm), asks)] == want * len(METHODS)
 
 
-def test_what_was_computed_is_shared_and_fed_anew_with_its_positions(folder, theirs):
+def test_what_was_computed_is_shared_forked_and_fed_anew_with_its_positions(folder, theirs):
     lm = load(str(folder / "m"), draft=None)
     lm.keep_texts(4)
     asks = [asked(QUESTION, PICTURES[name]) for name in ("wide", "tall")]
@@ -177,9 +177,11 @@ def test_what_was_computed_is_shared_and_fed_anew_with_its_positions(folder, the
     (before,) = run_coroutines([session.score_draft(root, ScoreRequest())])
     row = before.logprob_row(0).clone()
     session.evict_cache()
-    (after,) = run_coroutines([session.score_draft(root, ScoreRequest())])
-    torch.testing.assert_close(after.logprob_row(0), row, atol=1e-5, rtol=0.0)
-    session.close()
+    fork = session.fork()
+    for each in (session, fork):
+        (after,) = run_coroutines([each.score_draft(root, ScoreRequest())])
+        torch.testing.assert_close(after.logprob_row(0), row, atol=1e-5, rtol=0.0)
+        each.close()
 
 
 def test_a_taken_cache_has_the_images_of_the_new_text(folder, theirs):
@@ -196,6 +198,15 @@ def test_a_taken_cache_has_the_images_of_the_new_text(folder, theirs):
     before = lm.checkpoint.lm.shared
     assert generate(lm, two).choices[0].token_ids == want
     assert lm.checkpoint.lm.shared > before
+
+
+def test_the_compiled_step_leaves_it_to_torch(folder):
+    """Its heads are wide enough for that step, which would turn cells as words."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "rope_parameters": rope}
+    write_qwen2_vl(folder / "wide", text=sizes)
+    why = load(str(folder / "wide"), draft=None).checkpoint.why
+    assert "rows and columns" in why or "is not built" in why
 
 
 def test_cells_of_another_grid_are_other_tokens():
