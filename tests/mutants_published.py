@@ -5,6 +5,16 @@ from mutant import Mutant
 FUSED_TESTS = "tests/methods/search/test_fused_beam.py"
 TRANSFER = "methods/search/loop/transfer.py"
 TRANSFER_TESTS = "tests/methods/search/test_transfer.py"
+WORD_BEAM = "methods/search/loop/word_beam.py"
+WORD_BEAM_TESTS = "tests/methods/search/test_word_beam.py"
+RENAMED_TESTS = "tests/laws/targets/test_renamed.py"
+DECIPHERING_TESTS = "tests/lab/bench/test_deciphering.py"
+BATCH_TESTS = "tests/lab/train/test_seq2seq_batches.py"
+TEACHER_TESTS = "tests/lab/train/test_seq2seq_teacher.py"
+FORETOLD_TESTS = "tests/methods/diffusion/test_foretold.py"
+MASKED_WORDS = "lab/train/word_kinds/masked_words.py"
+MASKED_WORDS_TESTS = "tests/lab/train/test_masked_words.py"
+CLASSES_TESTS = "tests/lab/bench/test_state_classification.py"
 
 MUTANTS = [
     Mutant(
@@ -111,5 +121,152 @@ MUTANTS = [
         "        if self.staged:",
         "        if False:",
         "tests/lab/train/test_train_objectives.py::test_stages_follow_one_another_for_their_shares",
+    ),
+    Mutant(
+        "word beam: that a word ends counts nothing",
+        WORD_BEAM,
+        "                over = float(scores.logprob_row(row)[self._starts_V].logsumexp(0))",
+        "                pass",
+        f"{WORD_BEAM_TESTS}::test_each_word_is_the_likeliest_of_all",
+    ),
+    Mutant(
+        "word beam: one beginning is followed, whatever is asked",
+        WORD_BEAM,
+        "if len(grown) == plan.beams or",
+        "if len(grown) == 1 or",
+        f"{WORD_BEAM_TESTS}::test_each_word_is_the_likeliest_of_all",
+    ),
+    Mutant(
+        "word beam: a word may go on behind what begins the next",
+        WORD_BEAM,
+        "            open_V = ~self._starts_V\n",
+        "",
+        f"{WORD_BEAM_TESTS}::test_each_word_is_the_likeliest_of_all",
+    ),
+    Mutant(
+        "lexinvariant: every request has one table",
+        "request/steering.py",
+        "        seed=encoded.ask.seed,\n",
+        "",
+        f"{RENAMED_TESTS}::test_a_seed_is_a_table_and_no_table_changes_nothing",
+    ),
+    Mutant(
+        "lexinvariant: the last table alone counts",
+        "methods/steering/lexinvariant.py",
+        "MixtureContrast(1 / (number + 1))",
+        "MixtureContrast(1.0)",
+        f"{RENAMED_TESTS}::test_several_tables_have_the_mean_of_their_laws",
+    ),
+    Mutant(
+        "renamed: laws are read under the model's own names",
+        "laws/targets/renamed.py",
+        "return self._inner.logprob_row(i)[self._renaming.index_V]",
+        "return self._inner.logprob_row(i)",
+        f"{RENAMED_TESTS}::test_a_text_is_as_likely_as_its_names",
+    ),
+    Mutant(
+        "deciphering: each name is read by itself, whatever the others are",
+        "lab/bench/deciphering.py",
+        "columns = likeliest_matching(score_RC.numpy())",
+        "columns = score_RC.argmax(1).tolist()",
+        f"{DECIPHERING_TESTS}::test_no_two_names_stand_for_one_symbol",
+    ),
+    Mutant(
+        "deciphering: counts alone are read",
+        "lab/bench/deciphering.py",
+        "    read = read_names(reader, name_T, chance_TC)",
+        "    read = read_names(reader, name_T, reader.share_C.log().expand(len(name_T), -1))",
+        f"{DECIPHERING_TESTS}::test_a_model_that_shows_use_is_read_better_than_counts",
+    ),
+    Mutant(
+        "batch search: it stops where it first fits",
+        "lab/train/batch_search.py",
+        "            good = rows\n",
+        "            return rows\n",
+        f"{BATCH_TESTS}::test_a_search_ends_close_below_the_limit",
+    ),
+    Mutant(
+        "batch search: what a pass keeps is not counted",
+        "lab/train/batch_search.py",
+        "            self.count += storage.nbytes()",
+        "            pass",
+        f"{BATCH_TESTS}::test_bytes_are_those_that_gradients_need",
+    ),
+    Mutant(
+        "seq2seq: searched batch sizes are not taken",
+        "lab/train/seq2seq.py",
+        "        steps = replace(steps, rows=rows)\n",
+        "        rows = (1,) * len(rows)\n",
+        f"{BATCH_TESTS}::test_the_command_searches_and_says_what_it_found",
+    ),
+    Mutant(
+        "seq2seq: one median for all lengths",
+        "lab/train/pairs.py",
+        "    for part in _even(range(len(lengths)), [s for s, _ in lengths], first):\n        share",
+        "    for part in [list(range(len(lengths)))]:\n        share",
+        f"{BATCH_TESTS}::test_targets_that_are_too_long_for_their_sources_are_left_out",
+    ),
+    Mutant(
+        "on-policy distillation: the data's texts are taught, not the model's own",
+        "lab/train/seq2seq.py",
+        "        own = list(zip(asked, drawn, strict=True))",
+        "        own = chosen",
+        f"{TEACHER_TESTS}::test_a_step_weighs_the_teachers_law_and_the_datas_text",
+    ),
+    Mutant(
+        "on-policy distillation: the teacher is read one token late",
+        "lab/train/source_teacher.py",
+        "state_BTH[i, len(a) - 1 : len(a) - 1 + len(target)]",
+        "state_BTH[i, len(a) : len(a) + len(target)]",
+        f"{TEACHER_TESTS}::test_the_teacher_foretells_each_token_behind_the_right_question",
+    ),
+    Mutant(
+        "on-policy distillation: the student's law is the first one",
+        "lab/train/source_teacher.py",
+        'return kl_div(logp, teacher_NV, reduction="batchmean", log_target=True)',
+        'return kl_div(teacher_NV, logp, reduction="batchmean", log_target=True)',
+        f"{TEACHER_TESTS}::test_the_loss_is_a_divergence_from_the_teacher",
+    ),
+    Mutant(
+        "classification by states: no entry takes a step",
+        "lab/bench/state_classification.py",
+        "    reader = StateReader(network, how)",
+        "    reader = StateReader(network, StateSteps(0.0, how.segment))",
+        f"{CLASSES_TESTS}::test_steps_change_what_classes_are_read_behind_and_questions_change_nothing",
+    ),
+    Mutant(
+        "rum-sundae: a text may end before the length that was foretold",
+        "methods/diffusion/loop/foretold.py",
+        "out_RV = logw_RV.masked_fill(end_V[None] != behind_R[:, None], NEG_INF)",
+        "out_RV = logw_RV.masked_fill(~end_V[None] & behind_R[:, None], NEG_INF)",
+        f"{FORETOLD_TESTS}::test_laws_of_a_known_length_end_there_and_nowhere_else",
+    ),
+    Mutant(
+        "rum-sundae: the first length alone is tried",
+        "methods/diffusion/loop/refining.py",
+        "return how.foretelling.likeliest_lengths(state_H, how.lengths, len(rows))",
+        "return how.foretelling.likeliest_lengths(state_H, how.lengths, len(rows))[:1]",
+        f"{FORETOLD_TESTS}::test_each_length_has_as_many_starts",
+    ),
+    Mutant(
+        "length head: the last state of the prompt is read",
+        "methods/diffusion/loop/foretold.py",
+        "return state_TH[0]",
+        "return state_TH[-1]",
+        f"{FORETOLD_TESTS}::test_the_first_state_is_that_of_the_prompt_alone",
+    ),
+    Mutant(
+        "masked words: a word sees what stands before it alone",
+        MASKED_WORDS,
+        "        make_bidirectional(self)\n",
+        "",
+        f"{MASKED_WORDS_TESTS}::test_a_hidden_word_is_told_by_both_sides_and_not_by_itself",
+    ),
+    Mutant(
+        "masked words: hidden words are shown",
+        MASKED_WORDS,
+        "x_BWH = torch.where(hidden_BW[..., None], self.start, x_BWH)",
+        "pass",
+        f"{MASKED_WORDS_TESTS}::test_a_hidden_word_is_told_by_both_sides_and_not_by_itself",
     ),
 ]

@@ -106,5 +106,6 @@ def steered_law(encoded: EncodedRequest, law: Target) -> Target:
         beside=beside,
         later=encoded.model.draft_law,
         prompt=encoded.ids if of_tokens else (),
+        seed=encoded.ask.seed,
     )
     return steer.build(steering.card.name, kit, steering.options)[0]

@@ -70,6 +70,7 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "ngrams": {"target": "zoo:tiny", "text": "samples", "least": 1},
     "probe --recipe filter": {**CANVASES, "each": 2, "max_tokens": 5, "block": 5},
     "probe --recipe judge": {**HELD, "target": "zoo:tiny", "tries": 1},
+    "probe --recipe length": {**CANVASES, "each": 20, "rows": 4},
     "probe --recipe outcome": {
         **HELD,
         "target": "zoo:tiny-draft",
@@ -167,7 +168,10 @@ SEARCHING = {"superlinear": 2}
 CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     **{
         (name, "tasks"): ((("slots",),), {})
-        for name in ("dparallel", "joint", "probe --recipe filter", "probe --recipe value")
+        for name in (
+            *("dparallel", "joint"),
+            *(f"probe --recipe {recipe}" for recipe in ("filter", "length", "value")),
+        )
     },
     **{
         (f"probe --recipe {name}", "kinds"): ((("make",),), {})
@@ -179,6 +183,8 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("eagle", "tokens"): ((64,), {"kind": "eagle-3"}),
     ("heads", "kind"): (("clover",), {}),
     ("probe --recipe filter", "written"): ((True,), {"tasks": ("shuffle",)}),
+    ("probe --recipe length", "varied"): ((True,), {"tasks": ("shuffle",)}),
+    ("probe --recipe length", "longest"): ((2, 3, 4, 8), {}),
     ("probe --recipe router", "temperature"): ((5.0,), {"each": 4}),
     ("probe --recipe value", "varied"): ((True,), {"tasks": ("shuffle",), "max_tokens": 13}),
     ("probe --recipe value", "temperature"): ((8.0,), {"tasks": ("shuffle",)}),
@@ -224,6 +230,8 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("lm", "train_mb"): (((0.004, 8.0, 6.0),), {}),
     ("pictures", "drop"): ((1.0,), {}),
     ("reasoner", "kinds"): ((("make",),), {}),
+    ("seq2seq", "memory"): ((1.0,), {}),
+    ("seq2seq", "outliers"): ((1.0,), {}),
     ("seq2seq", "longest"): ((4, 5, 6, 7, 9, 10), {}),
     ("seq2seq", "tokens"): ((640,), {}),
     ("seq2seq", "vocab"): ((280,), {}),
@@ -307,6 +315,10 @@ ELSEWHERE = {
     },
     ("diffusion", "int8"): "how weights are saved: test_train_diffusion.py",
     ("draft", "tasks"): "kinds of prompts stand in data sets: test_train_draft.py",
+    **{
+        ("seq2seq", name): "a teacher that another training wrote: test_seq2seq_teacher.py"
+        for name in ("taught", "heat", "top")
+    },
     (
         "reasoner",
         "own",

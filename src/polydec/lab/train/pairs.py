@@ -229,6 +229,28 @@ def bucket_by_length(
     return out
 
 
+def drop_length_outliers(lengths: Sequence[tuple[int, int]], first: int, times: float) -> list[int]:
+    """Leave out pairs whose targets are far longer than those of sources of like length.
+
+    Args:
+        lengths: Tokens of source and target of each pair, at least 1 each.
+        first: Parts by the source's length, at most; each has a median of its own.
+        times: Medians of target tokens a source token above which a pair is left out.
+
+    Returns:
+        Indices of the pairs that stay, ascending.
+
+    Source: Canary-Flash (2025), whose buckets have a threshold each.
+    """
+    stay = list[int]()
+    for part in _even(range(len(lengths)), [s for s, _ in lengths], first):
+        # Short sources often have longer targets, for their length.
+        share = [lengths[i][1] / lengths[i][0] for i in part]
+        bound = times * float(np.median(share))
+        stay += [i for i, x in zip(part, share, strict=True) if x <= bound]
+    return sorted(stay)
+
+
 def _even(chosen: Sequence[int], length: Sequence[int], count: int) -> list[list[int]]:
     """Cut indices, ordered by length, into at most `count` parts of about as much length."""
     # The index breaks ties, so that the cut depends on nothing else.
@@ -248,7 +270,7 @@ def _even(chosen: Sequence[int], length: Sequence[int], count: int) -> list[list
 class BucketBatchSampler:
     """Says which pairs of one bucket each step learns from.
 
-    They are as many as fit `tokens` with their padding.
+    They are as many as fit `tokens` with their padding, or as many as `rows` says of the bucket.
 
     `indices_of_step(step)` depends on (lengths, seed, step) alone. Buckets are drawn as often as they have
     tokens.
@@ -259,6 +281,7 @@ class BucketBatchSampler:
         first: Parts by the source's length. Default 8.
         second: Parts of each of these by the target's length. Default 3.
         seed: Seed of the draws. Default 0.
+        rows: Pairs of a step by the bucket's number, in place of `tokens`. Default: none is said.
     """
 
     lengths: Sequence[tuple[int, int]]
@@ -266,6 +289,7 @@ class BucketBatchSampler:
     first: int = 8
     second: int = 3
     seed: int = 0
+    rows: Sequence[int] = ()
 
     @cached_property
     def all(self) -> list[LengthBucket]:
@@ -282,9 +306,11 @@ class BucketBatchSampler:
         """The indices of a step's pairs."""
         # The number in the middle keeps this stream apart from others of the same seed.
         rng = np.random.default_rng([self.seed, 3, step])
-        bucket = self.all[rng.choice(len(self.all), p=self._shares)]
+        number = int(rng.choice(len(self.all), p=self._shares))
+        bucket = self.all[number]
         # As many rows as fit at the bucket's longest lengths, one at least.
-        rows = min(len(bucket.chosen), max(1, self.tokens // sum(bucket.longest)))
+        most = self.rows[number] if self.rows else max(1, self.tokens // sum(bucket.longest))
+        rows = min(len(bucket.chosen), most)
         return [bucket.chosen[i] for i in rng.choice(len(bucket.chosen), rows, replace=False)]
 
     def padding_share(self, steps: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from polydec.base import edge, files
 from polydec.base.errors import RequestError
 from polydec.lab.train import pairs
+from polydec.lab.train.batch_search import searched_batch_rows
 from polydec.lab.train.data import BEGIN, END, held_out
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
@@ -29,7 +31,9 @@ from polydec.lab.train.oracle_plans import (
 )
 from polydec.lab.train.pairs import EncodedPairs, TextPair
 from polydec.lab.train.plan_likelihood import plan_likelihood_loss
+from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.schedule import TrainingSchedule
+from polydec.lab.train.source_teacher import SourceTeacher, draw_targets, taught_loss
 from polydec.lab.train.specs.seq2seq import HEAD, Seq2SeqSpec
 from polydec.lab.train.t5 import TrainableT5, pad_id_rows, published_t5_tensors
 from polydec.lab.train.tokens import (
@@ -69,6 +73,11 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
     tokenizer = _tokenizer(spec, out, texts)
     begin, end = mark_id(tokenizer, BEGIN), mark_id(tokenizer, END)
     examples = encode_pairs(texts, tokenizer, spec.longest)
+    read = len(examples.learned)
+    # Before the buckets are made, whose longest target decides how many pairs a step takes.
+    if spec.outliers:
+        stay = pairs.drop_length_outliers(examples.lengths, spec.parts[0], spec.outliers)
+        examples = EncodedPairs([examples.learned[i] for i in stay], examples.unseen)
     shape = shape_of(spec, tokenizer.get_vocab_size())
     published = shape.published_config(begin, end)
     # The config is made as it is published and read back, so that training computes what the saved
@@ -77,6 +86,18 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
     fast = is_bf16_run(out / STATE)
     # Pairs of similar lengths are learned together, so that little is padding.
     steps = pairs.BucketBatchSampler(examples.lengths, spec.tokens, *spec.parts, spec.seed)
+    # How many fit is searched with the very network that is trained.
+    if spec.memory:
+        rows = searched_batch_rows(
+            [b.longest for b in steps.all],
+            lambda rows, source, target: worst_pass(network, rows, source, target, begin, fast),
+            list(network.parameters()),
+            spec.memory,
+        )
+        steps = replace(steps, rows=rows)
+    teacher = None
+    if spec.teacher is not None:
+        teacher = SourceTeacher.of_name(spec.teacher, tokenizer, fast)
 
     # What the marks of plans need; looked up only where they are learned.
     marks = clause_mark_ids(tokenizer) if spec.plans else (0, 0)
@@ -106,11 +127,35 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
         logits_NV, right_N = score_pairs(network, chosen, begin, fast)
         return cross_entropy(logits_NV, right_N, label_smoothing=spec.smooth), len(right_N)
 
+    def taught_step_loss(step: int) -> tuple[Tensor, int]:
+        """The loss of a step on texts that the model draws, as its teacher has them."""
+        assert teacher is not None
+        chosen = [examples.learned[i] for i in steps.indices_of_step(step)]
+        dice = generator_for(spec.seed, step, "own texts")
+        asked = [source for source, _ in chosen]
+        # The teacher reads both sides in one context, which has room for as much as the data's longest.
+        longest = max(len(target) for _, target in chosen)
+        drawn = draw_targets(network, asked, (begin, end), longest, spec.heat, spec.top, dice)
+        own = list(zip(asked, drawn, strict=True))
+        # The student's gradient goes through its laws, not through what it drew.
+        logits_NV, _ = score_pairs(network, own, begin, fast)
+        loss = spec.taught * taught_loss(logits_NV, teacher.target_logprobs(own))
+        # The data's own targets cost a pass of their own.
+        if spec.taught == 1:
+            return loss, len(logits_NV)
+        given, count = step_loss(step)
+        return loss + (1 - spec.taught) * given, count
+
     def measure_result() -> Mapping[str, Any]:
+        # Rows and what was left out are said where they were asked for.
+        searched = {"batch_rows": list(steps.rows)} if spec.memory else {}
+        left = {"outliers_left": read - len(examples.learned)} if spec.outliers else {}
         return {
             "parameters": sum(p.numel() for p in network.parameters()),
             "pairs": len(examples.learned),
             "padding": steps.padding_share(min(200, spec.steps)),
+            **searched,
+            **left,
             **measure_seq2seq(network, examples.unseen[:JUDGED], begin),
             "out": spec.out,
         }
@@ -144,21 +189,46 @@ def _course(spec: Seq2SeqSpec) -> TrainingRun:
             )
 
     schedule = TrainingSchedule(spec.steps, spec.rate, warmup=spec.warmup, muon=spec.muon)
-    same = run_identity(spec, "drop", "plans", bf16=fast, pairs=examples.digest)
-    # An option that is off has no part in the identity.
-    if spec.drop:
-        same["drop"] = spec.drop
-    if spec.plans:
-        same["plans"] = True
+    # An option that is off has no part in the identity; what teaches nothing has none either.
+    off = [n for n in ("drop", "plans", "memory", "outliers", "teacher") if not getattr(spec, n)]
+    if spec.teacher is None:
+        off += ["taught", "heat", "top"]
+    same = run_identity(spec, *off, bf16=fast, pairs=examples.digest)
+    if teacher is not None:
+        loss_of_step = taught_step_loss
+    elif spec.plans:
+        loss_of_step = marked_loss
+    else:
+        loss_of_step = step_loss
     return TrainingRun(
         network,
-        marked_loss if spec.plans else step_loss,
+        loss_of_step,
         schedule,
         same,
         save_checkpoint_at,
         measure_result,
         deep=network.deep if spec.muon else (),
     )
+
+
+def worst_pass(
+    network: TrainableT5, rows: int, source: int, target: int, begin: int, fast: bool
+) -> Tensor:
+    """The loss of the largest step of a bucket, on ids that mean nothing.
+
+    Args:
+        network: The network.
+        rows: Pairs.
+        source: Tokens of each source.
+        target: Tokens of each target.
+        begin: Id before every target in the decoder.
+        fast: Whether products are made in bf16.
+
+    Returns:
+        The loss, with all that its gradients need.
+    """
+    logits_NV, right_N = score_pairs(network, [((1,) * source, (1,) * target)] * rows, begin, fast)
+    return cross_entropy(logits_NV, right_N)
 
 
 def shape_of(spec: Seq2SeqSpec, vocab: int) -> T5Shape:
@@ -180,8 +250,10 @@ def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Token
 
     It puts END after every text.
     """
-    if spec.tokenizer:
-        path = find_checkpoint(spec.tokenizer) / "tokenizer.json"
+    # A teacher's tokens are those that it can teach.
+    given = spec.tokenizer or spec.teacher
+    if given:
+        path = find_checkpoint(given) / "tokenizer.json"
     else:
         path = out / "tokenizer.json"
     if path.exists():
@@ -191,8 +263,8 @@ def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Token
             raise RequestError(
                 edge.error_sentence(f"{path} is not a readable tokenizer: {e}")
             ) from None
-    elif spec.tokenizer:
-        raise RequestError(f"tokenizer is {spec.tokenizer!r}: there is no tokenizer.json")
+    elif given:
+        raise RequestError(f"tokenizer is {given!r}: there is no tokenizer.json")
     else:
         # Held-out texts have no part in the vocabulary either.
         learned = [p for p in texts if not held_out(p.source)][:TEXTS]
@@ -206,7 +278,7 @@ def _tokenizer(spec: Seq2SeqSpec, out: Path, texts: Sequence[TextPair]) -> Token
         single=f"$A {END}", special_tokens=[(END, end)]
     )
     # A resumed run has to read the same tokenizer.
-    if not spec.tokenizer:
+    if not given:
         out.mkdir(parents=True, exist_ok=True)
         files.replace_file_atomically(out / "tokenizer.json", lambda at: tokenizer.save(str(at)))
     return tokenizer

@@ -98,6 +98,8 @@ def _course(spec: WordsSpec) -> TrainingRun:
         ]
         token_BT = torch.from_numpy(np.stack(picked))
         with bf16_autocast(bf16):
+            if kind.loss is not None:
+                return kind.loss(network, token_BT, step), token_BT.numel()
             logits = kind.learn(network, token_BT[:, :-1], step).float().flatten(0, 1)
             return F.cross_entropy(logits, token_BT[:, 1:].flatten()), token_BT.numel()
 
@@ -106,6 +108,14 @@ def _course(spec: WordsSpec) -> TrainingRun:
         # in windows as long as a row: beyond it positions are ones that no kind has learned
         texts = [ids for every in unseen.values() for ids in every]
         with torch.no_grad():
+            if kind.told is not None:
+                slipped = [ids for p in parts.values() for ids in slipped_texts(p.unseen)]
+                return {
+                    "kind": spec.kind,
+                    "parameters": sum(p.numel() for p in network.parameters()),
+                    "held_out_bytes": sizes,
+                    **kind.told(network, texts, slipped, spec.length),
+                }
             return {
                 "kind": spec.kind,
                 "parameters": sum(p.numel() for p in network.parameters()),

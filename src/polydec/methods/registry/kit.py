@@ -86,7 +86,8 @@ class Kit:
     model reads beside the text (an encoder's input), none where it reads nothing; whole_prompt:
     whether rows of all the prompt's tokens can be asked for: not where an earlier text's cache
     stands behind an edit; prompt: the request's, none where it is not known or holds vectors;
-    strip: the image that the model reads beside the text, None where it reads none."""
+    strip: the image that the model reads beside the text, None where it reads none; seed: the
+    request's, for a law that is drawn once for it."""
 
     target: Target
     small: Target | None = None
@@ -103,6 +104,7 @@ class Kit:
     whole_prompt: bool = True
     prompt: tuple[int, ...] = ()
     strip: PixelStrip | None = None
+    seed: int = 0
 
     def read_prompt(
         self, method: str, reads: bool = True, unless: str = "take method auto or plain"

@@ -39,6 +39,8 @@ class ByteWordConfigFields(StrictRecord):
     rows: Annotated[int, Field(gt=WORD_ROW, le=1 << 12)]
     longest: Annotated[int, Field(ge=1, le=256)]
     chained: bool
+    # Absent in older files.
+    masked: bool = False
     context: Annotated[int, Field(ge=2, le=1 << 20)]
 
 
@@ -57,6 +59,7 @@ class ByteWordConfig:
         rows: Rows of the table of bytes: 256, one that stands before each word, and marks.
         longest: Bytes of a word that are read, and pieces at which it ends at the latest.
         chained: Whether a piece of a word sees the one before it.
+        masked: Whether masked words are told from both sides; else each from those before it.
         context: Pieces of a text.
         eps: Added to the norms' mean squares.
         theta: Base of rotary embedding.
@@ -74,6 +77,7 @@ class ByteWordConfig:
     longest: int
     chained: bool = False
     context: int = 1024
+    masked: bool = False
     # From here on what no config.json says: it is the same in all such models.
     eps: float = 1e-5
     theta: float = 10000.0
@@ -101,6 +105,11 @@ def read_byte_word_config(config: Mapping[str, Any]) -> ByteWordConfig:
     if f.small % f.queries:
         raise RequestError(
             f"config.json: small is {f.small}: it must be a multiple of queries, {f.queries}"
+        )
+    if f.masked:
+        raise RequestError(
+            "this model tells masked words from both sides, so it writes no text: training.json says how well "
+            "(a model that writes is `polydec train words --kind byte2word`)"
         )
     require_marks_in_vocab(f.begin, f.ends, f.vocab_size)
     return ByteWordConfig(

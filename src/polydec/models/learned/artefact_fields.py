@@ -173,6 +173,19 @@ class ValueFields(StrictFields):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
+class LengthHeadFields(StrictFields):
+    """config.json of a head that foretells lengths.
+
+    Attributes:
+        longest: Tokens of the longest answer that it knows.
+    """
+
+    width: Annotated[int, Field(ge=1, le=1 << 14)]
+    longest: Annotated[int, Field(ge=1, le=4096)]
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+
+
 class WordReaderFields(StrictFields):
     """config.json of a one-pass reader of words in images.
 

@@ -51,6 +51,7 @@ WHY: Mapping[str, str] = MappingProxyType(
         "prm": "neither reads a reward of steps",
         "reward": "it judges texts and drafts none",
         "plan-extractor": "it makes plans of a source and drafts none",
+        "length-head": "neither rewrites texts of a masked-diffusion model",
         "value": "it judges canvases of a masked-diffusion model and drafts none",
         "filter": "neither decodes masked-diffusion models with a learned filter",
         "joint": "neither decodes masked-diffusion models with a layer of joint draws",

@@ -9,19 +9,23 @@ from polydec.base.edge import require_integer
 from polydec.base.errors import RequestError
 from polydec.cli.flags import RequestFlags
 from polydec.lab.commands.studies import (
+    deciphering,
     decodingtrust,
     hidden_states,
     permutations,
     scaling,
+    state_classification,
     steps,
 )
 from polydec.lab.commands.studies.study_report import StudyRequest, StudySuite, publish_study
 
 SUITES: Mapping[str, StudySuite] = {
+    "deciphering": deciphering.SUITE,
     "decodingtrust": decodingtrust.SUITE,
     "hidden-states": hidden_states.SUITE,
     "permutations": permutations.SUITE,
     "scaling": scaling.SUITE,
+    "state-classification": state_classification.SUITE,
     "steps": steps.SUITE,
 }
 

@@ -35,12 +35,28 @@ class Seq2SeqSpec:
         plans: Sources are learned without marks, with marks around the clauses that the text says, and
             unlearned with marks around others.
         drop: A source that is left out is an empty text, as an empty negative prompt is.
+        memory: Rows of a step are searched for each bucket then, in place of `tokens`. What is counted
+            is what a pass keeps for its gradients: the same bytes on every machine.
+        outliers: Medians are of target tokens a source token, among sources of like length.
+        teacher: Model of `train lm --pairs` with the same tokens. A step's texts are drawn by the model
+            that is trained.
+        taught: Of the loss; the rest is that of the targets of the data.
     """
 
     out: Resumed
     data: Pairs
     steps: Steps = 2000
     tokens: TokensAStep = 3072
+    memory: Annotated[
+        float,
+        AtLeast(0),
+        "megabytes that a step may keep for its gradients, by which its pairs are counted (0: by --tokens)",
+    ] = 0.0
+    outliers: Annotated[
+        float,
+        AtLeast(0),
+        "leave out pairs whose targets are so many times as long as is usual for their sources (0: none)",
+    ] = 0.0
     encoder: Annotated[int, InRange(1, 64), "layers of the encoder"] = 6
     decoder: Annotated[int, InRange(1, 64), "layers of the decoder"] = 2
     width: Annotated[int, InRange(32, 4096), "of the network, a multiple of 32"] = 128
@@ -56,6 +72,13 @@ class Seq2SeqSpec:
         InRange(0, 1),
         "share of the sources that are left out, so that guidance knows the law without one (0: none)",
     ] = 0.0
+    teacher: Annotated[
+        str | None,
+        "model without an encoder that teaches on texts that this one draws (train lm --pairs)",
+    ] = None
+    taught: Annotated[float, InRange(0, 1), "share of the loss that is the teacher's"] = 0.9
+    heat: Annotated[float, GreaterThan(0), "temperature of the texts that are drawn"] = 0.9
+    top: Annotated[int, AtLeast(1), "likeliest tokens that they are drawn from"] = 128
     plans: Annotated[
         bool, "learn to write what is marked in the source, for plan-guided (docs/sources.md)"
     ] = False
@@ -75,6 +98,14 @@ class Seq2SeqSpec:
         if self.plans and self.drop:
             raise RequestError(
                 f"drop is {self.drop} and plans is true: a source that is left out has no clauses; leave one of them out"
+            )
+        if self.outliers and self.outliers < 1:
+            raise RequestError(
+                f"outliers is {self.outliers}: it must be at least 1, or 0 for none: half of all pairs lie below 1"
+            )
+        if self.teacher is not None and (self.plans or self.drop):
+            raise RequestError(
+                f"teacher is {self.teacher!r} beside plans or drop: it reads each source as it is, so leave these out"
             )
         if min(self.parts) < 1:
             raise RequestError(f"parts is {self.parts}: both must be at least 1")

@@ -24,7 +24,7 @@ from polydec.lab.train.specs.fields import (
 CONTEXT = 1024
 """Bytes of a text that the models read."""
 
-UNITS = ("bytes", "lexinvariant", "word-pooled", "hat", "byte2word", "tokens")
+UNITS = ("bytes", "lexinvariant", "word-pooled", "hat", "byte2word", "masked-words", "tokens")
 """Kinds of models; `lab/train/word_kinds/word_kind_names.py` has them."""
 
 
@@ -54,7 +54,7 @@ class WordsSpec:
     layers: Layers = 4
     slots: Annotated[int, InRange(1, 16), "vectors of a word (word-pooled)"] = 4
     longest: Annotated[
-        int, InRange(2, 64), "bytes of a word at most (word-pooled, hat, byte2word)"
+        int, InRange(2, 64), "bytes of a word at most (word-pooled, hat, byte2word, masked-words)"
     ] = 12
     chained: Annotated[
         bool, "a piece of a word sees the one before it, not its state alone (byte2word)"
@@ -64,9 +64,9 @@ class WordsSpec:
         InRange(0, 1),
         "share of the bytes whose embedding is learned, others drawn anew for every text (lexinvariant)",
     ] = 0.0
-    vocab: Annotated[int, InRange(260, 65536), "tokens of the vocabulary (tokens, byte2word)"] = (
-        1024
-    )
+    vocab: Annotated[
+        int, InRange(260, 65536), "tokens of the vocabulary (tokens, byte2word, masked-words)"
+    ] = 1024
     train_mb: Annotated[float, GreaterThan(0), "megabytes of each kind of text to train on"] = 4.0
     held_kb: Annotated[float, GreaterThan(0), NoFlag(), "kilobytes of held-out text"] = 60.0
     texts: Annotated[tuple[str, ...], NoFlag(), "kinds of text"] = TEXTS[:1]
@@ -78,17 +78,28 @@ class WordsSpec:
     def __post_init__(self) -> None:
         keep_ranges(self)
         # Encoder and decoder of word-pooled are half as wide, in heads of 32.
+        if self.chained and self.kind == "masked-words":
+            raise RequestError(
+                "chained is true: no piece of a masked word is shown, so leave it out"
+            )
         if self.width % 64:
             raise RequestError(f"width is {self.width}: it must be a multiple of 64")
 
 
 def word_training_summary(result: Mapping[str, Any]) -> str:
     """Held-out bits a byte, and what the run took."""
-    bits = ", ".join(f"{kind} {b:.3f}" for kind, b in result["bits_per_byte"].items())
-    return (
-        f"held-out bits per byte: {bits}\n{result['parameters']:,} parameters, {result['steps']:,} steps, "
-        f"{result['seconds']:.0f} s; written to {result['out']}"
+    size = (
+        f"{result['parameters']:,} parameters, {result['steps']:,} steps, {result['seconds']:.0f} s"
     )
+    # Masked words have no law of texts.
+    if "hidden_words" in result:
+        whole, slips = result["hidden_words"], result["hidden_words_with_slips"]
+        return (
+            f"held-out masked words told right: {whole['right']:.1%} of {whole['words']}, with slips in the text "
+            f"{slips['right']:.1%}\n{size}; written to {result['out']}"
+        )
+    bits = ", ".join(f"{kind} {b:.3f}" for kind, b in result["bits_per_byte"].items())
+    return f"held-out bits per byte: {bits}\n{size}; written to {result['out']}"
 
 
 COMMAND = TrainingCommand(

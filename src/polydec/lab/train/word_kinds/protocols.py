@@ -50,6 +50,9 @@ class WordModelKind:
         beside: Figures of the kind's own over held-out texts, each as far as a row is long.
         tokenizer: Makes the tokenizer, from the texts that are trained on.
         ends: Ids that end a word; none where words are not counted.
+        loss: The loss of whole rows, BEGIN first, at a step; None: of what follows each token.
+        told: Figures over held-out texts and the same with slips, in place of bits a byte; None: the
+            kind has a law from left to right.
     """
 
     make: Callable[[WordsSpec, Tokenizer], nn.Module]
@@ -58,6 +61,11 @@ class WordModelKind:
     beside: Callable[[Any, Sequence[Sequence[int]], int], Mapping[str, Any]]
     tokenizer: Callable[[WordsSpec, Sequence[str]], Tokenizer] = of_bytes
     ends: Callable[[Tokenizer], frozenset[int]] = word_end_bytes
+    loss: Callable[[Any, Tensor, int], Tensor] | None = None
+    told: (
+        Callable[[Any, Sequence[Sequence[int]], Sequence[Sequence[int]], int], Mapping[str, Any]]
+        | None
+    ) = None
 
 
 def files_of(tokenizer: Tokenizer) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from polydec.lab.train.word_kinds import (
     byte2word,
     hat,
     lexinvariant,
+    masked_words,
     plain_bytes,
     tokens,
     word_pooled,
@@ -20,5 +21,6 @@ KINDS: Mapping[str, WordModelKind] = {
     "word-pooled": word_pooled.KIND,
     "hat": hat.KIND,
     "byte2word": byte2word.KIND,
+    "masked-words": masked_words.KIND,
     "tokens": tokens.KIND,
 }

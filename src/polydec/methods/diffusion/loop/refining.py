@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from polydec.base.errors import RequestError
 from polydec.base.options import at_least_one
 from polydec.core.canvas_law import Canvas, CanvasSession, Denoiser
 from polydec.core.decoder import Streams
@@ -24,6 +25,11 @@ from polydec.methods.diffusion.loop.filling import (
     FillingState,
     FillingStep,
     fill_canvases,
+)
+from polydec.methods.diffusion.loop.foretold import (
+    LengthForetelling,
+    first_prompt_state,
+    with_foretold_length,
 )
 from polydec.methods.diffusion.loop.types import (
     UnmaskerView,
@@ -44,6 +50,10 @@ class RefiningDecoder:
     whatever is left of the noise goes. Then the text is answered whose tokens the model finds
     likeliest, a token, up to its end.
 
+    Where lengths are foretold, a head says from the first state of the prompt how long the answer
+    will be, and `starts` texts begin for each of the `lengths` likeliest ones: such a text has its
+    end there and nowhere before.
+
     Under a constraint every round writes all positions, so that each text is one that is allowed.
 
     Attributes:
@@ -53,13 +63,15 @@ class RefiningDecoder:
         starts: Texts that are refined side by side, 1 or more.
         noise: Whether they begin as random tokens; else as gaps.
         shapers: Rules that change the law that tokens are drawn from, applied in order.
+        lengths: Lengths that are tried. 0: each text's own end tells its length.
+        foretelling: Says which; it is there where lengths are tried.
 
     Exact: no.
     Reduces to: one pass that fills all gaps with likeliest tokens, for one round, one start and no
     noise, where tokens are not drawn.
     Source: Yoshida, "Making the most of your model" (2024), RUM-SUNDAE; Savinov et al.,
-    "Step-unrolled denoising autoencoders for text generation" (2022). There the length is guessed
-    before; here the text's own end tells it.
+    "Step-unrolled denoising autoencoders for text generation" (2022). There the length is foretold
+    before; here that is a choice.
     """
 
     denoiser: Denoiser
@@ -68,9 +80,15 @@ class RefiningDecoder:
     starts: int = 1
     noise: bool = True
     shapers: tuple[Shaper[Any], ...] = ()
+    lengths: int = 0
+    foretelling: LengthForetelling | None = None
 
     def __post_init__(self) -> None:
         at_least_one(self, "rounds", "starts")
+        if self.lengths < 0:
+            raise RequestError(f"lengths is {self.lengths}: it must be at least 0")
+        if self.lengths and self.foretelling is None:
+            raise RequestError(f"lengths is {self.lengths}: nothing foretells them")
 
     @property
     def exactness(self) -> Exactness:
@@ -118,12 +136,14 @@ class RefinedText:
         noise: Indices of those that no law has written or confirmed yet.
         worth: Mean log-probability of its tokens up to its end, under the pass that it was made of.
         settled: Whether the last round left it as it was.
+        length: Tokens before its end, where that is foretold.
     """
 
     tokens: tuple[int | None, ...]
     noise: frozenset[int]
     worth: float = -math.inf
     settled: bool = False
+    length: int | None = None
 
 
 @dataclass(eq=False)
@@ -150,8 +170,12 @@ class _RefiningPasses:
         how = self.how
         rows = gap_positions(spot.canvas, spot.begin)
         feed = range(len(spot.canvas))
+        asked = 0
         if not self.texts:
-            self._open_texts(spot, len(rows))
+            lengths = await self._foretold_lengths(spot, rows)
+            # What foretells them reads the prompt once.
+            asked = spot.begin if how.lengths else 0
+            self._open_texts(spot, len(rows), lengths)
         # A text that has settled would be read as before.
         moving = [i for i, text in enumerate(self.texts) if not text.settled]
         laws = await gather_coroutines(
@@ -165,6 +189,9 @@ class _RefiningPasses:
         last = spot.passes + 1 >= how.rounds
         looks = dict[int, UnmaskerView]()
         for i, logw_RV in zip(moving, laws, strict=True):
+            length = self.texts[i].length
+            if length is not None:
+                logw_RV = with_foretold_length(logw_RV, length, spot.ends)
             looks[i] = UnmaskerView(
                 spot.canvas,
                 spot.block,
@@ -183,15 +210,31 @@ class _RefiningPasses:
         best = max(among, key=lambda i: self.texts[i].worth)
         look = looks.get(best, looks[moving[0]])
         step = self._written(spot, look, feed, best, done)
-        return CanvasPass((step,), len(feed) * len(moving))
+        return CanvasPass((step,), len(feed) * len(moving) + asked)
 
-    def _open_texts(self, spot: FillingState, count: int) -> None:
-        """Begin all texts."""
+    async def _foretold_lengths(
+        self, spot: FillingState, rows: Sequence[int]
+    ) -> Sequence[int | None]:
+        """Lengths that are tried, the likeliest first; None: a text's own end tells it."""
         how = self.how
-        for i in range(how.starts):
+        # Given tokens of an answer, or texts that no token ends, have no one length.
+        if how.foretelling is None or not how.lengths or not spot.ends:
+            return [None]
+        if len(rows) < len(spot.canvas) - spot.begin:
+            return [None]
+        state_H = await first_prompt_state(how.denoiser, self.request.prompt)
+        return how.foretelling.likeliest_lengths(state_H, how.lengths, len(rows))
+
+    def _open_texts(self, spot: FillingState, count: int, lengths: Sequence[int | None]) -> None:
+        """Begin all texts, as many of each length."""
+        how = self.how
+        for i, length in enumerate(length for length in lengths for _ in range(how.starts)):
             self.boards.append(how.denoiser.open_canvas(len(spot.canvas), spot.begin))
             tokens = self._noise_tokens(i, count) if how.noise else (None,) * count
-            self.texts.append(RefinedText(tokens, frozenset(range(count))))
+            # Behind its length a text is its end from the beginning.
+            if length is not None:
+                tokens = (*tokens[:length], *[min(spot.ends)] * (count - length))
+            self.texts.append(RefinedText(tokens, frozenset(range(count)), length=length))
 
     def _noise_tokens(self, start: int, count: int) -> tuple[int, ...]:
         """Tokens that are drawn evenly, as the model was trained to mend them."""
@@ -223,7 +266,7 @@ class _RefiningPasses:
         after = tuple(drawn[at] if at in chosen else token for at, token in enumerate(before))
         # A token that is drawn where it stands is no noise any more.
         noise = text.noise.intersection(other) - chosen
-        return RefinedText(after, noise, _worth(look, after), after == before)
+        return RefinedText(after, noise, _worth(look, after), after == before, text.length)
 
     def _written(
         self, spot: FillingState, look: UnmaskerView, feed: Sequence[int], best: int, done: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import GreaterThan, InRange
+from polydec.base.options import GreaterThan, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -28,7 +28,7 @@ CARD = Card(
     needs_training=True,
 )
 PUBLISHED = PublishedPreset(
-    refused="its rounds, shares and lengths could not be read, and the end of a text tells its length here"
+    refused="its rounds, shares and how many lengths are tried could not be read"
 )
 
 
@@ -45,7 +45,18 @@ def build(
     noise: Annotated[
         bool, "begin with random tokens; else with gaps, as masked-diffusion models do"
     ] = True,
+    lengths: Annotated[
+        int,
+        InRange(0, 64),
+        ValueNote("0: a text's own end tells it"),
+        "likeliest lengths that are tried, foretold by a head (--with)",
+    ] = 0,
 ) -> Decoder:
     from polydec.methods.diffusion.loop.refining import RefiningDecoder
+    from polydec.models.learned.kinds.length_head import LengthHead
 
-    return RefiningDecoder(kit.denoiser, rounds, share, starts, noise, kit.shapers)
+    # A head that is not asked is not needed.
+    head = (
+        kit.needed_artefact(LengthHead, asked_by=f"lengths is {lengths}, and ") if lengths else None
+    )
+    return RefiningDecoder(kit.denoiser, rounds, share, starts, noise, kit.shapers, lengths, head)
