@@ -152,7 +152,7 @@ MUTANTS = [
     ),
     Mutant(
         "lexinvariant: the last table alone counts",
-        "methods/steering/lexinvariant.py",
+        "laws/targets/renamed.py",
         "MixtureContrast(1 / (number + 1))",
         "MixtureContrast(1.0)",
         f"{RENAMED_TESTS}::test_several_tables_have_the_mean_of_their_laws",

@@ -1,11 +1,12 @@
 """RUM-SUNDAE: tasks whose answers are rewritten from noise, by networks that began as a masked model and that did not.
 
-    python -m benchmarks.studies.noise --out DIR [--steps 600] [--tried 20] [--seeds 3] [--csv FILE]
+    python -m benchmarks.studies.noise --out DIR [--steps 600] [--tried 20] [--seeds 3] [--csv FILE] [--lengths]
 
 Trainings of the same tasks, rows and steps: from zoo:diffusion in two steps (published), from zoo:diffusion in one, and from
 random weights in two. On fresh held-out tasks, the same ones for every training of a seed: passes, and the share of right
 answers, of one text and of the likeliest of four. Beside it zoo:diffusion as it is, one token a pass, all at once, and written
-from noise. The file has a row of every training, way and seed.
+from noise. With --lengths only the published training is asked, behind a head that foretells how long an answer is: of the
+likeliest length, and of the four likeliest. The file has a row of every training, way and seed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from polydec import Ask, generate, load
 from polydec.api import LoadedModel
 from polydec.lab.train.diffusion import train_diffusion
 from polydec.lab.train.held_out_questions import fresh_held_out_tasks
+from polydec.lab.train.probe import train_probe
 from polydec.lab.train.specs.diffusion import DiffusionSpec
+from polydec.lab.train.specs.probe.length import LengthSpec
 from polydec.lab.train.tasks import SHIPPED, is_right_task_answer
 
 ROOM = 13
@@ -32,6 +35,10 @@ WAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "one text": ("rum-sundae", {}),
     "of four texts": ("rum-sundae", {"starts": 4}),
     "all positions a round": ("rum-sundae", {"share": 1.0}),
+}
+FORETOLD: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "of the likeliest length": ("rum-sundae", {"lengths": 1}),
+    "of four lengths": ("rum-sundae", {"lengths": 4}),
 }
 MASKED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "one a pass": ("llada", {"block": 0}),
@@ -78,6 +85,15 @@ def keep_rows(
     merge_csv(path, rows, ("training", "way", "seed"))
 
 
+def foretold(out: Path, seed: int, tried: int) -> dict[str, tuple[float, float]]:
+    """Figures of a trained network behind a head that foretells lengths."""
+    head = f"{out}-lengths"
+    told = train_probe(LengthSpec(head, str(out), tasks=SHIPPED, longest=ROOM, seed=seed))
+    print(json.dumps({"seed": seed, "first": told["first_right"], "four": told["of_four_right"]}))
+    model = load(str(out), draft=None, trained=[head], threads=1)
+    return measured(model, tried, 77 + seed, FORETOLD)
+
+
 def shown(name: str, rows: list[dict[str, tuple[float, float]]]) -> str:
     """Figures of each seed, and their means."""
     each = {way: [[round(x, 3) for x in row[way]] for row in rows] for way in rows[0]}
@@ -98,7 +114,17 @@ def main() -> None:
     parser.add_argument("--tried", type=int, default=20, help="held-out tasks of each kind")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--lengths", action="store_true")
     asked = parser.parse_args()
+    if asked.lengths:
+        name = next(iter(TRAININGS))
+        rows = []
+        for seed in range(asked.seeds):
+            out = asked.out / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
+            rows.append(foretold(out, seed, asked.tried))
+            keep_rows(asked.csv, name, seed, rows[-1])
+        print(shown(name, rows), flush=True)
+        return
     base = load("zoo:diffusion", draft=None, threads=1)
     rows = [measured(base, asked.tried, 77 + seed, MASKED) for seed in range(asked.seeds)]
     for seed, row in enumerate(rows):

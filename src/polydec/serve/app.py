@@ -22,7 +22,7 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
 from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
 from polydec.methods.registry import registry, steer
-from polydec.methods.registry.kit import IMAGE, OWN_PROMPT, SECOND_PROMPT
+from polydec.methods.registry.kit import IMAGE, OWN_PROMPT, PLAIN_PROMPT, SECOND_PROMPT
 from polydec.models.text import prompt_ending
 from polydec.request.embedding import embedding_vectors
 from polydec.serve.answering import WRITERS, json_response, respond_to_request, unless_left
@@ -530,7 +530,7 @@ def _steering_described(name: str, kit: Any) -> dict[str, Any]:
             raise RequestError(f"steering {name} does not bend {kit.family.called} model")
         for need in needs:
             # Prompts belong to a request, not to the model.
-            if need not in (SECOND_PROMPT, OWN_PROMPT):
+            if need not in (SECOND_PROMPT, OWN_PROMPT, PLAIN_PROMPT):
                 need.check_kit(kit, f"steering {name}")
         why = None
     except PolydecError as error:

@@ -5,7 +5,7 @@ import torch
 
 import micro
 from polydec import generate, load
-from polydec.base.errors import RequestError
+from polydec.base.errors import MissingError, RequestError
 from polydec.core.types import TokenVocabulary
 from polydec.lab.testing.check_target import check_target
 from polydec.lab.testing.enumerate import target_law
@@ -106,5 +106,5 @@ def test_several_tables_have_the_mean_of_their_laws():
 
 
 def test_a_prompt_without_tokens_has_no_names():
-    with pytest.raises(RequestError, match="vectors have no name"):
+    with pytest.raises(MissingError, match="vectors have no name"):
         steer.build("lexinvariant", Kit(toy_law(0, 4)))

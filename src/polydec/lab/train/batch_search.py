@@ -1,8 +1,8 @@
 """How many pairs a step can take: searched with real passes, under a bound of memory.
 
 Source: Canary-Flash (2025), whose search runs training steps on the worst data of each bucket until memory
-is short. Here the bytes are counted that a pass keeps for its gradients, so a search gives the same
-numbers on every machine.
+is short. Here the bytes are counted that a pass keeps for its gradients, so that neither a clock nor
+what else runs decides the numbers.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.row_scores import LogprobRowScores
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.laws.contrasts.mixture import MixtureContrast
+from polydec.laws.targets.contrast import ContrastTarget
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,26 @@ class RenamedTarget:
     def open_session(self, prompt: Sequence[int]) -> RenamedSession:
         inner = self.target.open_session(self.renaming.rename_tokens(prompt))
         return RenamedSession(self.renaming, inner)
+
+
+def mean_of_renamings(target: Target, seed: int, count: int) -> Target:
+    """The mean of a law under several renamings.
+
+    Args:
+        target: The law.
+        seed: Of the request.
+        count: How many renamings. 0: the law as it is.
+
+    Returns:
+        The mean law.
+    """
+    law = target
+    for number in range(count):
+        named = RenamedTarget(target, deal_names(target.vocab, seed, number))
+        # The k-th of k laws has a share of 1 / k, so all of them weigh the same.
+        mixed = ContrastTarget(law, (named,), MixtureContrast(1 / (number + 1)))
+        law = mixed if number else named
+    return law
 
 
 class RenamedSession(DelegatingSession):

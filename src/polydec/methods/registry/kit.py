@@ -468,6 +468,28 @@ class OwnPromptNeed:
 
 
 @dataclass(frozen=True)
+class PlainPromptNeed:
+    """A prompt of tokens, without vectors, which stand for no token of the vocabulary."""
+
+    @property
+    def name(self) -> str:
+        return "prompt without vectors"
+
+    def check_kit(self, kit: Kit, method: str) -> None:
+        """Check that the prompt is tokens and nothing else.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: It holds vectors, or nobody knows it.
+        """
+        if not kit.prompt:
+            raise MissingError(f"{method} renames the prompt's tokens, and vectors have no name")
+
+
+@dataclass(frozen=True)
 class ImageNeed:
     """An image that the model reads."""
 
@@ -588,5 +610,6 @@ LAYERS, DRAFT_LAYERS = LayersNeed(), LayersNeed(of_draft=True)
 STATES = StatesNeed()
 SECOND_PROMPT = SecondPromptNeed()
 OWN_PROMPT = OwnPromptNeed()
+PLAIN_PROMPT = PlainPromptNeed()
 IMAGE = ImageNeed()
 BLOCKS = BlockCausalNeed()

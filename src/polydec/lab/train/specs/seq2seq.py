@@ -36,7 +36,7 @@ class Seq2SeqSpec:
             unlearned with marks around others.
         drop: A source that is left out is an empty text, as an empty negative prompt is.
         memory: Rows of a step are searched for each bucket then, in place of `tokens`. What is counted
-            is what a pass keeps for its gradients: the same bytes on every machine.
+            is what a pass keeps for its gradients, in bytes.
         outliers: Medians are of target tokens a source token, among sources of like length.
         teacher: Model of `train lm --pairs` with the same tokens. A step's texts are drawn by the model
             that is trained.
