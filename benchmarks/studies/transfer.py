@@ -57,6 +57,21 @@ PLACES = (
 TRIES = 16
 
 
+def draw_best_texts(name: str, tokens: int, seed: int) -> list[str]:
+    """The best of several texts behind each of some beginnings."""
+    model = load(name, draft=None, ngrams=None, threads=1)
+    begun = [f"{subject}{place}" for subject in SUBJECTS for place in PLACES]
+    sampling = model.sampling_with(temperature=1.0)
+    asked = [
+        Ask(prompt, raw=True, n=TRIES, max_tokens=tokens, seed=seed + i, ignore_eos=True, sampling=sampling)
+        for i, prompt in enumerate(begun)
+    ]  # fmt: skip
+    return [
+        prompt + max((choice.text for choice in answer.choices), key=reward)
+        for prompt, answer in zip(begun, generate(model, asked), strict=True)
+    ]
+
+
 def align_baseline(name: str, out: Path, tokens: int, seed: int) -> dict[str, Any]:
     """Tune a model to the best of several of its own texts.
 
@@ -69,22 +84,14 @@ def align_baseline(name: str, out: Path, tokens: int, seed: int) -> dict[str, An
     Returns:
         What the training measured.
     """
-    model = load(name, draft=None, ngrams=None, threads=1)
-    begun = [f"{subject}{place}" for subject in SUBJECTS for place in PLACES]
-    sampling = model.sampling_with(temperature=1.0)
-    asked = [
-        Ask(prompt, raw=True, n=TRIES, max_tokens=tokens, seed=seed + i, ignore_eos=True, sampling=sampling)
-        for i, prompt in enumerate(begun)
-    ]  # fmt: skip
-    best = [
-        prompt + max((choice.text for choice in answer.choices), key=reward)
-        for prompt, answer in zip(begun, generate(model, asked), strict=True)
-    ]
     out.mkdir(parents=True, exist_ok=True)
-    file = out / "best.txt"
-    file.write_text("\n\n".join(text.replace("\n", " ") for text in best), "utf-8")
+    file = out / "best.jsonl"
+    # Texts that are there are those of an earlier run.
+    if not file.exists():
+        best = draw_best_texts(name, tokens, seed)
+        file.write_text("".join(json.dumps({"text": text}) + "\n" for text in best), "utf-8")
     spec = HyperfitSpec(
-        str(out / "model"), target=name, data=str(file), length=tokens * 2 // 3, texts=len(best), epochs=3, seed=seed
+        str(out / "model"), target=name, data=str(file), length=tokens * 2 // 3, texts=96, epochs=3, seed=seed
     )  # fmt: skip
     return train_hyperfit(spec)
 

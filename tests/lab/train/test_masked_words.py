@@ -1,12 +1,13 @@
 """Byte2Word as published: hidden words are told from both sides, and none of their pieces is shown."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 
 from polydec import load
-from polydec.base.errors import RequestError
+from polydec.base.errors import FileError, RequestError
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.specs.words import WordsSpec, word_training_summary
 from polydec.lab.train.word_kinds import masked_words
@@ -123,15 +124,15 @@ def test_a_word_is_right_where_all_its_pieces_are(monkeypatch):
 def trained(tmp_path_factory):
     torch.set_num_threads(1)
     at = tmp_path_factory.mktemp("masked")
-    prose = "\n\n".join(
-        f"The {a} {b} saw the {c} by the old river, and nobody asked."
+    prose = "\n".join(
+        json.dumps({"text": f"The {a} {b} saw the {c} by the old river, and nobody asked. " * 2})
         for a in ("grey", "tall", "quiet", "young", "old")
         for b in ("fox", "baker", "teacher", "dog")
         for c in ("boat", "bridge", "train", "mill")
     )
-    (at / "own.txt").write_text(prose)
+    (at / "own.jsonl").write_text(prose)
     spec = WordsSpec(
-        str(at / "out"), str(at / "own.txt"), kind="masked-words", steps=60, rows=8, length=32,
+        str(at / "out"), str(at / "own.jsonl"), kind="masked-words", steps=60, rows=8, length=32,
         width=64, layers=2, vocab=300, longest=16,
     )  # fmt: skip
     return spec, train_words(spec)
@@ -139,18 +140,18 @@ def trained(tmp_path_factory):
 
 def test_it_learns_what_stands_between_two_words(trained):
     _, result = trained
-    assert result["hidden_words"]["right"] > 0.3, result
+    # Evenly drawn pieces would take 5.7 nats; what is right differs by the arithmetic of machines.
+    assert result["hidden_words"]["nats"] < 4.5, result
     assert result["hidden_words"]["words"] > 10
+    assert result["hidden_words_with_slips"]["nats"] > result["hidden_words"]["nats"]
     assert 0 < result["embedding_share"] < 1 and "bits_per_byte" not in result
-    said = word_training_summary(result)
+    said = word_training_summary({**result, "out": "x"})
     assert "masked words told right" in said and "with slips" in said
 
 
 def test_a_model_of_masked_words_writes_no_text(trained):
     spec, _ = trained
-    with pytest.raises(
-        RequestError, match="tells masked words from both sides, so it writes no text"
-    ):
+    with pytest.raises(FileError, match="tells masked words from both sides, so it writes no text"):
         load(spec.out)
     with pytest.raises(RequestError, match="chained is true: no piece of a masked word is shown"):
         replace(spec, chained=True)
