@@ -115,11 +115,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--lengths", action="store_true")
+    parser.add_argument("--first-seed", type=int, default=0)
     asked = parser.parse_args()
     if asked.lengths:
         name = next(iter(TRAININGS))
         rows = []
-        for seed in range(asked.seeds):
+        for seed in range(asked.first_seed, asked.seeds):
             out = asked.out / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
             rows.append(foretold(out, seed, asked.tried))
             keep_rows(asked.csv, name, seed, rows[-1])

@@ -80,7 +80,7 @@ def beam_rows(spec: WordsSpec, seed: int) -> list[dict[str, Any]]:
                 include_stop=True, logprobs=0, **method,
             )  # fmt: skip
             right += answer.text.rstrip(" \n") == word
-            nats -= sum(t.model_logp for t in answer.logprobs or ())
+            nats -= sum(t.model_logp for t in answer.choices[0].logprobs or ())
             passes += answer.metrics["target_passes"]
         rows.append(
             {

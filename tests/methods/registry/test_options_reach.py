@@ -317,6 +317,7 @@ STEER_CASES: dict[tuple[str, str], Case] = {
     ("dynamic-tokenization", "boundary"): case("sentence", toy=MERGED, share=1.0),
     ("refrag", "by"): case(toy=PASSAGES, expand=0.5),
     ("refrag", "expand"): case(0.9, toy=PASSAGES),
+    ("rum-sundae", "lengths"): case(3, toy=ENDING),
     ("word-beam", "apart"): case("b", toy=replace(SAMPLED, most=32)),
     ("switch", "tau_down"): case(0.1, 0.5, toy=replace(FAR, seed=6, most=40)),
     ("switch", "hold"): case(1, window=1),

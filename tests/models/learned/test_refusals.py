@@ -30,6 +30,8 @@ READ_NO_STATES = {
     *("filter", "reward", "value", "block-drafter", "text-router", "plan-extractor"),
     "word-reader",
 }
+OF_MASKED = {"joint", "length-head"}
+"""These serve masked-diffusion models alone."""
 OTHERS_LAYOUT = [
     name
     for name, kind in KINDS.items()
@@ -178,9 +180,9 @@ def test_files_of_another_kind(kind, written, tmp_path):
 
 @every
 def test_states_of_another_width(kind, written, wide, tmp_path, no_pass):
-    name = micro.masked(tmp_path / "masked", wide) if kind == "joint" else wide
+    name = micro.masked(tmp_path / "masked", wide) if kind in OF_MASKED else wide
     give = {
-        "draft": None if kind == "joint" else wide,
+        "draft": None if kind in OF_MASKED else wide,
         "trained": [str(written / kind)],
         "dtype": "float32",
     }
@@ -287,7 +289,7 @@ def test_the_command_line(kind, written, model, wide, tmp_path, no_pass, monkeyp
     for name, trained, said in (
         (model, tmp_path / "cut", weights.name),
         (model, tmp_path / "foreign", "/foreign'"),
-        *([] if kind in READ_NO_STATES | {"joint"} else [(wide, written / kind, "48")]),
+        *([] if kind in READ_NO_STATES | OF_MASKED else [(wide, written / kind, "48")]),
     ):
         monkeypatch.setattr(
             sys,
