@@ -38,29 +38,31 @@ from csv_rows import merge_csv
 SEEDS = (0, 1, 2)
 WORDS = 100
 """Next words of held-out texts."""
+BEFORE = 30
+"""Words before each."""
 READ = 16
-"""Held-out rows whose bits are counted, and texts that are deciphered."""
+"""Pieces of held-out texts whose bits are counted, and which are deciphered."""
+LEARNED = 128
+"""Other pieces, of which is learned what states mean."""
 
 
 def next_words(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Beginnings of texts that end with a space, and the word behind each.
+    """Some words of texts with a space behind them, and the word that follows.
 
     Args:
         texts: Held-out texts.
 
     Returns:
-        WORDS of them, spread over the texts: behind the tenth word, the eleventh and so on.
+        WORDS of them, spread evenly over the texts.
     """
     found = list[tuple[str, str]]()
-    for number, text in enumerate(texts):
+    for text in texts:
         words = text.split(" ")
-        at = 10 + number % 20
-        # A line break within a word would be another end.
-        if len(words) > at + 1 and words[at].isalpha():
-            found.append((" ".join(words[:at]) + " ", words[at]))
-        if len(found) == WORDS:
-            break
-    return found
+        for at in range(BEFORE, len(words), BEFORE):
+            # A line break within a word would be another end.
+            if words[at].isalpha():
+                found.append((" ".join(words[at - BEFORE : at]) + " ", words[at]))
+    return found[:: max(1, len(found) // WORDS)][:WORDS]
 
 
 def beam_rows(spec: WordsSpec, seed: int) -> list[dict[str, Any]]:
@@ -74,7 +76,11 @@ def beam_rows(spec: WordsSpec, seed: int) -> list[dict[str, Any]]:
         nats = 0.0
         passes = 0
         for prompt, word in asked:
-            method = {"method": "word-beam", "options": {"beams": beams}} if beams else {}
+            method = (
+                {"method": "word-beam", "options": {"beams": beams}}
+                if beams
+                else {"method": "plain"}
+            )
             answer = generate(
                 lm, prompt, raw=True, temperature=0.0, max_tokens=20, stop=[" ", "\n"],
                 include_stop=True, logprobs=0, **method,
@@ -112,15 +118,17 @@ def symbol_row(spec: WordsSpec, seed: int) -> dict[str, Any]:
     told = train_words(spec)
     source = sources.open_source(spec.out)
     network = from_weights(source.config, source.weights)
-    # 255 bytes behind the mark that begins a text.
+    # Pieces of texts, each behind the mark that begins one.
+    begin = source.config["bos_token_id"]
+    size = spec.length - 1
     texts = [
-        ids[: spec.length]
-        for ids in map(source.text.encode, read_texts(spec)["prose"].unseen)
-        if len(ids) >= spec.length
+        (begin, *ids[at : at + size])
+        for ids in (source.text.encode(t, False) for t in read_texts(spec)["prose"].unseen)
+        for at in range(0, len(ids) - size + 1, size)
     ]
     vocab = TokenVocabulary(source.config["vocab_size"], frozenset(), words=source.text)
     row_BT = torch.tensor([list(t) for t in texts[:READ]])
-    reader = learn_reader(network, texts[READ : 5 * READ], lambda n: deal_names(vocab, 1, n))
+    reader = learn_reader(network, texts[READ : READ + LEARNED], lambda n: deal_names(vocab, 1, n))
     (read,) = rate_lengths(
         network, reader, texts[:READ], (spec.length - 1,), lambda n: deal_names(vocab, 0, n)
     )
