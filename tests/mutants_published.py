@@ -253,7 +253,7 @@ MUTANTS = [
         "methods/diffusion/loop/foretold.py",
         "return state_TH[0]",
         "return state_TH[-1]",
-        f"{FORETOLD_TESTS}::test_the_first_state_is_that_of_the_prompt_alone",
+        f"{FORETOLD_TESTS}::test_the_first_state_is_that_of_the_prompt_and_one_gap",
     ),
     Mutant(
         "masked words: a word sees what stands before it alone",

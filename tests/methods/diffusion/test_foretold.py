@@ -139,13 +139,13 @@ def test_a_head_learns_lengths_from_the_first_state(head):
         assert trained.likeliest_lengths(state, 3, 1) in ([0, 1], [1, 0])
 
 
-def test_the_first_state_is_that_of_the_prompt_alone():
+def test_the_first_state_is_that_of_the_prompt_and_one_gap():
     class Board:
         closed = False
 
         async def read_canvas(self, canvas, feed):
-            assert canvas == (4, 2, 3) and tuple(feed) == (0, 1, 2)
-            return torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+            assert canvas == (4, 2, 3, None) and tuple(feed) == (0, 1, 2, 3)
+            return torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
 
         def close(self):
             self.closed = True
@@ -154,7 +154,7 @@ def test_the_first_state_is_that_of_the_prompt_alone():
 
     class Model:
         def open_canvas(self, length, prompt=0):
-            assert length == 3
+            assert (length, prompt) == (4, 3)
             return board
 
     state = run_coroutines([first_prompt_state(Model(), (4, 2, 3))])[0]
@@ -173,6 +173,6 @@ def test_an_answer_is_as_long_as_the_head_says(head):
 
 
 def test_a_head_of_another_model_is_refused():
-    (made,) = length_head.examples(TokenVocabulary(5, frozenset()), 8, 0)
+    made, _ = length_head.examples(TokenVocabulary(5, frozenset()), 8, 0)
     with pytest.raises(FileError, match="this is an autoregressive one"):
         made.check_fit(toy_law(0, 5), None)

@@ -30,19 +30,19 @@ class LengthForetelling(Protocol):
 
 
 async def first_prompt_state(model: Denoiser, prompt: Sequence[int]) -> Tensor:
-    """The state of a prompt's first position, where the prompt stands alone.
+    """The state of a prompt's first position, with one gap behind the prompt.
 
     Args:
         model: A masked-diffusion model.
-        prompt: Token ids.
+        prompt: Token ids, fewer than its context.
 
     Returns:
         Shape ``[H]``.
     """
-    # Without gaps behind it, as the head was trained: how many there are must not tell the length.
-    board = model.open_canvas(len(prompt), len(prompt))
+    # One gap, however long the answer may be: the room for it must not tell its length.
+    board = model.open_canvas(len(prompt) + 1, len(prompt))
     try:
-        state_TH = await board.read_canvas(tuple(prompt), range(len(prompt)))
+        state_TH = await board.read_canvas((*prompt, None), range(len(prompt) + 1))
     finally:
         board.close()
     return state_TH[0]

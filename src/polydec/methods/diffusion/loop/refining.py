@@ -174,7 +174,7 @@ class _RefiningPasses:
         if not self.texts:
             lengths = await self._foretold_lengths(spot, rows)
             # What foretells them reads the prompt once.
-            asked = spot.begin if how.lengths else 0
+            asked = spot.begin + 1 if how.lengths else 0
             self._open_texts(spot, len(rows), lengths)
         # A text that has settled would be read as before.
         moving = [i for i, text in enumerate(self.texts) if not text.settled]

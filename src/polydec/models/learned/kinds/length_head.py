@@ -17,6 +17,7 @@ from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.learned import artefact
 from polydec.models.learned.artefact_fields import LengthHeadFields
+from polydec.models.learned.kinds.joint import TOY
 
 KIND = artefact.ArtefactKind("length-head", "length", "length.safetensors", "probe --recipe length")
 
@@ -111,10 +112,13 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Leng
         draft_width: Width of the draft model's states; not read.
 
     Returns:
-        One head of lengths of 0 to 8.
+        Heads of lengths of 0 to 8: one for states of this width, and one for those of a toy canvas.
     """
     g = torch.Generator().manual_seed(7)
-    return (LengthHead((torch.randn(9, width, generator=g), torch.zeros(9)), vocab),)
+    return tuple(
+        LengthHead((torch.randn(9, w, generator=g), torch.randn(9, generator=g)), vocab)
+        for w in (width, TOY)
+    )
 
 
 def save(path: str | Path, head: LengthHead, about: Mapping[str, Any]) -> None:
