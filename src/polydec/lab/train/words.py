@@ -98,6 +98,7 @@ def _course(spec: WordsSpec) -> TrainingRun:
         ]
         token_BT = torch.from_numpy(np.stack(picked))
         with bf16_autocast(bf16):
+            # Not every kind learns what follows each token.
             if kind.loss is not None:
                 return kind.loss(network, token_BT, step), token_BT.numel()
             logits = kind.learn(network, token_BT[:, :-1], step).float().flatten(0, 1)
@@ -108,6 +109,7 @@ def _course(spec: WordsSpec) -> TrainingRun:
         # in windows as long as a row: beyond it positions are ones that no kind has learned
         texts = [ids for every in unseen.values() for ids in every]
         with torch.no_grad():
+            # A kind without a law of texts has figures of its own.
             if kind.told is not None:
                 slipped = [ids for p in parts.values() for ids in slipped_texts(p.unseen)]
                 return {

@@ -120,6 +120,7 @@ class RenamedTarget:
         return self.target.layers
 
     def open_session(self, prompt: Sequence[int]) -> RenamedSession:
+        # A cached beginning is found by its names, so only under the same ones.
         inner = self.target.open_session(self.renaming.rename_tokens(prompt))
         return RenamedSession(self.renaming, inner)
 

@@ -59,6 +59,7 @@ def measure_deciphering(asked: StudyRequest) -> StudyReport:
             network, reader, held, lengths, lambda number: deal_names(vocab, 0, number)
         )
     )
+    # One text as an example, whole.
     shown = deciphering.decipher_text(network, reader, held[0], deal_names(vocab, 0, 0))
     curves = [
         ChartSeries(name, [(float(i), r[field]) for i, r in enumerate(rows)], ink)

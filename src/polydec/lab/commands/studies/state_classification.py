@@ -31,6 +31,7 @@ def measure_state_classification(asked: StudyRequest) -> StudyReport:
         raise RequestError("from is none: name a file of texts with their classes (--from)")
     rows = read_labelled_texts(asked.from_)
     task = state_classification.draw_classification_task(rows, SHOTS, asked.each, asked.flags.seed)
+    # What is wrong with the file is said before a model is read.
     source = sources.open_source(asked.flags.model)
     network = from_weights(source.config, source.weights)
     figures = list(

@@ -93,7 +93,8 @@ def word_training_summary(result: Mapping[str, Any]) -> str:
     )
     # Masked words have no law of texts.
     if "hidden_words" in result:
-        whole, slips = result["hidden_words"], result["hidden_words_with_slips"]
+        whole = result["hidden_words"]
+        slips = result["hidden_words_with_slips"]
         return (
             f"held-out masked words told right: {whole['right']:.1%} of {whole['words']}, with slips in the text "
             f"{slips['right']:.1%}\n{size}; written to {result['out']}"

@@ -91,6 +91,7 @@ class MaskedByteWords(TrainableByteWords):
         row_B1 = torch.arange(B)[:, None]
         piece_BWL = torch.full((B, W, c.longest), NONE)
         piece_BWL[row_B1, own_BP, at_BP] = piece_BP
+        # Shorter rows have fewer words than W.
         there_BW = torch.arange(W) <= own_BP[:, -1:]
         state_BWH = self.states_of_words(piece_BWL, there_BW, hidden_BW)
         # Pieces are asked of hidden words alone, each at its place in the word.
@@ -116,8 +117,10 @@ class MaskedByteWords(TrainableByteWords):
         read_QH = word_vectors_of_bytes(
             self.c, self.codec_weights, self.word_bytes(piece_BWL[there_BW])
         )
+        # Words are read one by one, and put back where they stand.
         x_BWH = self.start.new_zeros(*there_BW.shape, self.c.width)
         x_BWH[there_BW] = read_QH.to(x_BWH.dtype)
+        # One vector for all that is hidden: it says only that a word stands there.
         x_BWH = torch.where(hidden_BW[..., None], self.start, x_BWH)
         cos_WD, sin_WD = pooled_rotary_tables(self.shape, x_BWH.shape[1])
         for layer in self.layers:
@@ -183,6 +186,7 @@ def hidden_words_right(
             continue
         hidden_1W = network.draw_hidden_words(token_1T, generator_for(1, number, "hidden words"))
         logits_NV, right_N, word_N = network.hidden_word_logits(token_1T, hidden_1W)
+        # Each piece by itself, as the network tells them.
         nats += float(F.cross_entropy(logits_NV, right_N, reduction="sum"))
         pieces += len(right_N)
         hit_N = logits_NV.argmax(-1) == right_N

@@ -120,6 +120,7 @@ class WordBeamSearch:
         Raises:
             RequestError: More than one answer is asked for; nothing was fed yet.
         """
+        # One text is followed, so one answer can be had.
         best = NBestAnswers(into, 1)
         tree = await BranchTree.open_tree(self.target, request.prompt, base=request.base_detail)
         run = _WordBeamRun(self, request, best, tree, into.ends)
@@ -225,6 +226,7 @@ class _WordBeamRun:
             # All that follow are no likelier.
             if len(grown) == plan.beams or (found is not None and word <= found.begun.word):
                 break
+            # Beginnings are forked, so that several may go on from one.
             text = begun.text.fork()
             text.write_tokens((x,), logprobs_at_nodes(scores, (row,), (x,), self._request.logprobs))
             self.spent = self.spent.plus_stats(SearchStats(written=1))
