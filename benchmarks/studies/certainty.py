@@ -1,6 +1,6 @@
 """dParallel's training as published (adapters, half of a block hidden, later blocks too) beside ours (all weights, any share).
 
-    python -m benchmarks.studies.certainty --out DIR [--steps 300] [--each 250] [--lora 16] [--seeds 0,1,2] [--csv FILE]
+    python -m benchmarks.studies.certainty --out DIR [--steps 300] [--each 250] [--seeds 0,1,2] [--csv FILE]
 
 Both begin with zoo:diffusion, learn from its own answers, the same ones for a seed, and take the same steps. A block of three
 positions is one of two halves of six digits. On fresh held-out tasks (those that the model knows): passes and right answers of
@@ -27,6 +27,13 @@ from polydec.lab.train.tasks import SHIPPED, is_right_task_answer
 
 NATS = (0.1, 0.2, 0.45)
 ROOM = 13
+TRAININGS: Mapping[str, dict[str, Any] | None] = {
+    "none": None,
+    "ours": {},
+    "ours, without entropy": {"beta": 0.0},
+    "published": {"lora": 16, "block": 3, "half": True},
+    "published, all weights": {"block": 3, "half": True},
+}
 
 
 def measured(model: LoadedModel, each: int, seed: int) -> dict[str, tuple[float, float]]:
@@ -63,19 +70,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--each", type=int, default=250, help="answers of each task, to learn from")
-    parser.add_argument("--lora", type=int, default=16)
     parser.add_argument("--tried", type=int, default=20, help="held-out tasks of each kind")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--csv", type=Path)
+    parser.add_argument(
+        "--trainings", default=";".join(TRAININGS), help="names with ; between them"
+    )
     asked = parser.parse_args()
-    trainings: Mapping[str, dict[str, Any] | None] = {
-        "none": None,
-        "ours": {},
-        "ours, without entropy": {"beta": 0.0},
-        "published": {"lora": asked.lora, "block": 3, "half": True},
-        "published, all weights": {"block": 3, "half": True},
-    }
-    for name, fields in trainings.items():
+    for name in asked.trainings.split(";"):
+        fields = TRAININGS[name]
         rows = list[dict[str, tuple[float, float]]]()
         for seed in map(int, asked.seeds.split(",")):
             model = "zoo:diffusion"

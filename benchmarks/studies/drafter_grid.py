@@ -12,7 +12,6 @@ published 0.99), by how much it misses points that were left out, and the longes
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from benchmarks.csv_rows import merge_csv
 from benchmarks.studies.intervals import mean_with_interval
+from benchmarks.studies.shared_text import train_on_shared_text
 
 from polydec import load
 from polydec.lab.bench.scaling import (
@@ -31,8 +31,8 @@ from polydec.lab.bench.scaling import (
     scaling_points,
     scaling_rows,
 )
+from polydec.lab.train.envelope import RESULT
 from polydec.lab.train.specs.states import StatesSpec
-from polydec.lab.train.states import train_states
 
 TARGET = "zoo:tiny"
 
@@ -41,18 +41,16 @@ def train_grid(
     out: Path, seed: int, layers: Sequence[int], steps: Sequence[int], each: int, rows: int
 ) -> None:
     """Train every drafter of a seed, on the text that the first one of all let the target write."""
-    text = out / "text.jsonl"
     for deep in layers:
         for count in steps:
             where = out / f"seed-{seed}" / f"layers-{deep}-steps-{count}"
-            where.mkdir(parents=True, exist_ok=True)
-            if text.exists():
-                shutil.copy(out / "held.jsonl", where / "held.jsonl")
+            if (where / RESULT).exists():
+                # A grid that was interrupted goes on with the drafter behind this one.
+                continue
             spec = StatesSpec(
                 str(where),
                 "eagle",
                 TARGET,
-                text=str(text) if text.exists() else None,
                 each=each,
                 max_tokens=96,
                 layers=deep,
@@ -61,10 +59,7 @@ def train_grid(
                 seed=seed,
                 save_every=count,
             )
-            train_states(spec)
-            if not text.exists():
-                shutil.copy(where / "held.jsonl", out / "held.jsonl")
-                shutil.copy(where / "text.jsonl", text)
+            train_on_shared_text(out, spec)
 
 
 def law_figures(rows: Sequence[dict[str, Any]], law: str) -> dict[str, float]:
