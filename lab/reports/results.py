@@ -170,6 +170,13 @@ SCALING = Run(
     f"{CORE}, under load",
     "b3d866f9",
 )
+DRAFTER_GRID = Run(
+    "lab/reports/drafter-grid.csv",
+    "python -m benchmarks.studies.drafter_grid --out DIR --steps 10,40,160 --each 40 --prompts 8 --seeds 0 "
+    "--csv lab/reports/drafter-grid.csv",
+    COUNTED,
+    "10f50efd",
+)
 SEARCH = Run("lab/reports/search.csv", "python benchmarks/search.py --seed 78", CORE, "5e2aabb2")
 CANVAS_CONSTRAINTS = Run(
     "lab/reports/canvas-constraints.csv",
@@ -261,9 +268,15 @@ CITATIONS = Run(
     COUNTED,
     "569e689b",
 )
+CERTAINTY = Run(
+    "lab/reports/certainty.csv",
+    "python -m benchmarks.studies.certainty --out DIR --steps 60 --each 60 --csv lab/reports/certainty.csv",
+    COUNTED,
+    "c2e7e3ec",
+)
 MERGED_TOKENS = Run(
     "lab/reports/merged-tokens.csv",
-    "python -m benchmarks.studies.merged_tokens OUT --boundaries word --csv lab/reports/merged-tokens.csv",
+    "python -m benchmarks.studies.merged_tokens OUT --csv lab/reports/merged-tokens.csv",
     "any: counts and distances, no times",
     "8b67e405",
 )
@@ -543,6 +556,20 @@ def scaling_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     ]
 
 
+def drafter_grid_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """What doublings of tokens and of parameters of drafters on states bring, and how well the law fits."""
+    from polydec.lab.bench.scaling import ScalingPoint, extrapolation_error, fit_scaling_law
+
+    points = [
+        ScalingPoint(int(r["tokens"]), int(r["parameters"]), float(r["accepted"]))
+        for r in DRAFTER_GRID.rows
+        if r["law"] == cells[0]
+    ]
+    law = fit_scaling_law(points)
+    figures = [x for i in (1, 2) for x in (law.factors[i], law.errors[i])]
+    return [*map(told, (*figures, law.explained, law.left_out, extrapolation_error(points)))]
+
+
 def search_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     row = pick(SEARCH, method=cells[0])
     if row is None:
@@ -668,6 +695,12 @@ def noise_difference(one: tuple[str, str], other: tuple[str, str]) -> list[str]:
     """By how much more answers are right: training and way of both."""
     first, second = ({"training": training, "way": way} for training, way in (one, other))
     return seed_differences(NOISE, "right", first, second)
+
+
+def certainty_saved(more: tuple[str, str], fewer: tuple[str, str]) -> list[str]:
+    """How many passes one training takes off another's, seed by seed: training and way of both."""
+    first, second = ({"training": training, "way": way} for training, way in (more, fewer))
+    return seed_differences(CERTAINTY, "passes", first, second)
 
 
 WINDOWS_READ = {"vectors": "with vectors", "alone": "each window alone"}
@@ -1225,6 +1258,13 @@ TABLES = (
         scaling_row,
     ),
     Table(
+        "lab/reports/scaling.md",
+        "| drafters on states | a doubling of the tokens adds | a doubling of the parameters | R² "
+        "| error at points left out | beyond |",
+        DRAFTER_GRID,
+        drafter_grid_row,
+    ),
+    Table(
         "lab/reports/search-measured.md",
         "| method | accuracy | over greedy | chain | make | order | tokens written | of best of 8 "
         "| of texts alone | texts judged |",
@@ -1288,6 +1328,14 @@ TABLES = (
         "| training, and how it is decoded | passes | right |",
         NOISE,
         three_seeds_row(NOISE, lambda row: f"{row['training']}: {row['way']}", "passes", "right"),
+    ),
+    Table(
+        "lab/reports/diffusion-measured.md",
+        "| dParallel's training, and how it is decoded | passes | right |",
+        CERTAINTY,
+        three_seeds_row(
+            CERTAINTY, lambda row: f"{row['training']}: {row['way']}", "passes", "right"
+        ),
     ),
     Table(
         "lab/reports/steering-measured.md",
@@ -1664,6 +1712,18 @@ SENTENCES = (
         "find a text that says so {} ({} to {}) oftener than the filter and {} ({} to {}) oftener than beam search",
         CONDITIONAL,
         wishes_met,
+    ),
+    Sentence(
+        "lab/reports/diffusion-measured.md",
+        "it takes {} ({} to {}) passes fewer than the model as it was",
+        CERTAINTY,
+        lambda: certainty_saved(("none", "0.45 nats"), ("published", "0.45 nats")),
+    ),
+    Sentence(
+        "lab/reports/diffusion-measured.md",
+        "{} ({} to {}) fewer than the published one at 0.1 nats",
+        CERTAINTY,
+        lambda: certainty_saved(("published", "0.1 nats"), ("ours", "0.1 nats")),
     ),
     Sentence(
         "lab/reports/steering-measured.md",
