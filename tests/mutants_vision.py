@@ -71,6 +71,13 @@ MUTANTS = [
         f"{TESTS}::test_what_is_wrong_with_a_request_is_one_sentence[a place and no image]",
     ),
     Mutant(
+        "vision: a draft model sees the image's token alone",
+        "request/image_prompts.py",
+        "    return vectors.prompted_law(law)",
+        "    return law",
+        f"{TESTS}::test_a_draft_model_that_reads_images_sees_them",
+    ),
+    Mutant(
         "vision: shapes of the tower are not compared",
         "models/formats/llava.py",
         "    fields.require_shapes(tower, shape.tensor_shapes)\n",

@@ -30,7 +30,11 @@ from polydec.models.sessions.checkpoint import (
 )
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel, SourceContent
 from polydec.request.gap_marks import GapMarks, find_gap_marks
-from polydec.request.image_prompts import check_image_request, encode_image_prompt
+from polydec.request.image_prompts import (
+    check_image_request,
+    encode_image_prompt,
+    law_of_seeing_draft,
+)
 from polydec.request.image_sources import refuse_images, the_image_of
 from polydec.request.room import count_context_tokens
 from polydec.request.stages import (
@@ -436,6 +440,9 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
         if not family_of(draft).continues_text:
             return draft
         bent = draft_shapers
+        # It sees the images as well, unless its tokens are other ones.
+        if ANY_DRAFT not in checked.card.needs:
+            draft = law_of_seeing_draft(encoded, draft)
         # A draft that may have another vocabulary takes the rules that name no token.
         if ANY_DRAFT in checked.card.needs:
             bent = build_shapers(

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polydec.base.errors import RequestError
+from polydec.core.protocols import Target
+from polydec.models.formats.image_tiles import ImageTiles
 from polydec.models.formats.images import Image, image_of_part, is_image_part
+from polydec.models.sessions.checkpoint import resolve_deferred_bundle
 from polydec.models.sessions.soft import Soft
 from polydec.models.sessions.vision import VisionReader
 from polydec.request.fields import Ask
 from polydec.request.image_sources import HOW, has_image_source, message_image_parts
-from polydec.request.prompt_encoder import IMAGE_PLACE
-from polydec.request.stages import CheckedRequest, EncodedRequest
+from polydec.request.prompt_encoder import IMAGE_PLACE, VectorPrompt
+from polydec.request.stages import CheckedRequest, EncodedRequest, ImagePrompt
+
+if TYPE_CHECKING:
+    from polydec.request.loaded import LoadedModel
 
 MOST_IMAGES = 64
 """Images of a request at most."""
@@ -88,7 +94,7 @@ def encode_image_prompt(
     context = model.checkpoint.lm.context
     most = context if room is None else min(room, context)
     taken = len(ids) - places
-    tiles = list[Any]()
+    tiles = list[ImageTiles]()
     # One after another, as each must find room before the next is decoded.
     for image in images:
         tiles.append(vision.decode_image(image))
@@ -98,19 +104,64 @@ def encode_image_prompt(
                 f"prompt has {taken} tokens with {_counted(len(tiles), 'image')}: there is room for {most}"
             )
     # There is room for all of them: only now the tower runs.
-    filled = list[Any]()
+    given = ImagePrompt(tuple(parts), tuple(images))
+    filled = _filled_places(given, tiles, vision, ask.cache_salt)
+    vectors = _vector_prompt(model, filled)
+    return EncodedRequest(checked, model, vectors.ids, vectors=vectors, image_prompt=given)
+
+
+def law_of_seeing_draft(encoded: EncodedRequest, law: Target) -> Target:
+    """The law of a draft model behind the images of a prompt, which it reads by a tower of its own.
+
+    Args:
+        encoded: The request.
+        law: The draft's law.
+
+    Returns:
+        The law behind its own vectors; `law` itself where it reads no images, or reads them in other
+        places: it then sees the image's token.
+
+    Raises:
+        RequestError: An image cannot be read as the draft reads it.
+    """
+    given = encoded.image_prompt
+    draft = encoded.model.draft
+    if given is None or not given.images or draft is None or draft.vision is None:
+        return law
+    vision = draft.vision
+    # Decoded anew, as its tiles may have another size.
+    tiles = [vision.decode_image(image) for image in given.images]
+    filled = _filled_places(given, tiles, vision, encoded.ask.cache_salt)
+    # A place of another length would put what follows it at other positions.
+    vectors = _vector_prompt(
+        replace(encoded.model, checkpoint=resolve_deferred_bundle(draft)), filled
+    )
+    if vectors.ids != encoded.ids:
+        return law
+    return vectors.prompted_law(law)
+
+
+def _filled_places(
+    given: ImagePrompt, tiles: Sequence[ImageTiles], vision: VisionReader, cache_salt: str
+) -> list[int | Soft]:
+    """A prompt whose images are what a model reads in their places."""
+    out = list[int | Soft]()
+    # Images stand in the order of their places.
     following = iter(tiles)
-    for part in parts:
+    for part in given.parts:
         if isinstance(part, Soft) or part != vision.token:
-            filled.append(part)
+            out.append(part)
         else:
-            filled += vision.place_parts(next(following), ask.cache_salt)
+            out += vision.place_parts(next(following), cache_salt)
+    return out
+
+
+def _vector_prompt(model: LoadedModel, filled: list[int | Soft]) -> VectorPrompt:
+    """What a model reads of a prompt whose images are vectors, and what stands for it."""
     seen = model.encoder.check_token_ids(filled, "prompt")
     # One token's embedding tells how many numbers the network reads at a place.
     width = model.network.embed_tokens((0,)).shape[1]
-    return EncodedRequest(
-        checked, model, seen, vectors=model.encoder.encode_vectors(filled, seen, width)
-    )
+    return model.encoder.encode_vectors(filled, seen, width)
 
 
 def request_images(ask: Ask) -> list[Image]:

@@ -19,9 +19,10 @@ from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.family import DecodingFamily
 from polydec.methods.registry.kit import ModelArtefact
-from polydec.models.formats.images import PixelStrip
+from polydec.models.formats.images import Image, PixelStrip
 from polydec.models.sessions.encoder_decoder import SourceContent
 from polydec.models.sessions.reuse import CacheReuse
+from polydec.models.sessions.soft import Soft
 from polydec.request.fields import Ask, Prompt
 from polydec.request.gap_marks import GapMarks
 from polydec.request.loaded import LoadedModel
@@ -122,6 +123,19 @@ class CheckedRequest:
 
 
 @dataclass(frozen=True)
+class ImagePrompt:
+    """A prompt with images that no model has read yet.
+
+    Attributes:
+        parts: Token ids, and vectors of the user's own; an image's token stands for each image.
+        images: The images, in the order of their places.
+    """
+
+    parts: tuple[int | Soft, ...]
+    images: tuple[Image, ...]
+
+
+@dataclass(frozen=True)
 class EncodedRequest:
     """A checked request and the token ids of all its texts.
 
@@ -132,6 +146,7 @@ class EncodedRequest:
         ids: Of the prompt, as all see it who know words.
         source: What an encoder-decoder model reads beside the text.
         vectors: What the model reads in the place of `ids`, where vectors stand in the prompt.
+        image_prompt: The prompt before its images were read. None: it has none.
         steering: How the law is steered, with the ids of a second prompt.
         infill: The answer with gaps, None for each of them. Empty: nothing of it is known.
         gap_patterns: Of each of its gaps that has a pattern the first position in the answer, the
@@ -145,6 +160,7 @@ class EncodedRequest:
     ids: tuple[int, ...]
     source: SourceContent = ()
     vectors: VectorPrompt | None = None
+    image_prompt: ImagePrompt | None = None
     steering: SteeringSettings | None = None
     infill: tuple[int | None, ...] = ()
     gap_patterns: tuple[tuple[int, int, str], ...] = ()
