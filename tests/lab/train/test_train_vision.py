@@ -119,7 +119,7 @@ def test_what_was_trained_is_what_decodes(trained):
         "count",
         "presence",
     }
-    lm = load(str(at), draft=None, dtype="torch")
+    lm = load(str(at), draft=None, dtype="float32")
     vision = lm.checkpoint.vision
     pixels = draw_scene_pixels(scenes(1, unseen=True)[0], np.random.default_rng(0))
     tiles = read_image_tiles(Image(file_of(pixels)), vision.tower.tile_plan)
@@ -143,7 +143,7 @@ def test_transformers_reads_it_as_we_do(trained):
     from transformers import LlavaForConditionalGeneration
 
     at, _ = trained
-    lm = load(str(at), draft=None)
+    lm = load(str(at), draft=None, dtype="float32")
     model = LlavaForConditionalGeneration.from_pretrained(at).eval()
     pixels = draw_scene_pixels(scenes(1, unseen=True)[0], np.random.default_rng(0))
     ids = [*[lm.checkpoint.vision.token] * 64, *lm.encode("is there a cross <answer>")]

@@ -36,7 +36,7 @@ def theirs(folder):
 @pytest.fixture(scope="module")
 def lm(folder, theirs):
     torch.set_num_threads(1)
-    lm = load(str(folder / "m"), draft=None, dtype="torch")
+    lm = load(str(folder / "m"), draft=None, dtype="float32")
     lm = type(lm)(lm.checkpoint, None, example_artefacts(lm.checkpoint.lm.vocab, 32, 32))
     vars(lm)["costs"] = PassCosts()
     return lm
@@ -67,7 +67,7 @@ PROCESSORS = {
 def test_tiles_are_those_of_the_processor(folder, settings):
     path = folder / settings.replace(" ", "-")
     _, processor = write_idefics3(path, processor=PROCESSORS[settings])
-    tower = load(str(path), draft=None, dtype="torch").checkpoint.vision.tower
+    tower = load(str(path), draft=None, dtype="float32").checkpoint.vision.tower
     for name, image in PICTURES.items():
         tiles = read_image_tiles(Image(file_of(image)), tower.tile_plan)
         got = scaled_pixels(tiles, tower.shape.scale, torch.device("cpu"))
@@ -137,7 +137,7 @@ def test_lossless_methods_write_the_plain_text_behind_images_in_company(lm):
 
 
 def test_a_second_request_with_the_image_shares_its_entries(folder, theirs):
-    lm = load(str(folder / "m"), draft=None, dtype="torch")
+    lm = load(str(folder / "m"), draft=None, dtype="float32")
     lm.keep_texts(2)
     generate(lm, asked(QUESTION, PICTURES["wide"]))
     before = lm.checkpoint.lm.shared
@@ -213,7 +213,7 @@ def test_an_image_that_would_become_too_many_pixels_is_refused(folder, theirs):
 
 
 def test_a_tokenizer_of_another_checkpoint_is_refused(folder, theirs, monkeypatch):
-    lm = load(str(folder / "m"), draft=None)
+    lm = load(str(folder / "m"), draft=None, dtype="float32")
     vision = lm.checkpoint.vision
     monkeypatch.setattr(vision.tower, "place_of", lambda tiles: ("<global-img>", 3))
     with pytest.raises(FileError, match="they belong to different checkpoints"):

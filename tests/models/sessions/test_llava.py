@@ -41,7 +41,7 @@ def lm(folder, theirs):
     torch.set_num_threads(1)
     lm = load(
         str(folder / "m"), draft=str(micro.write(folder / "draft", vocab=330, more=("<image>",))),
-        dtype="torch",
+        dtype="float32",
     )  # fmt: skip
     small = example_artefacts(lm.checkpoint.lm.vocab, 32, 32)
     lm = type(lm)(lm.checkpoint, lm.draft, small)
@@ -106,7 +106,7 @@ def test_pixels_are_those_of_the_processor(folder, settings):
     own |= PROCESSORS[settings]
     path = folder / settings.replace(" ", "-")
     write_llava(path, processor=PROCESSORS[settings])
-    tower = load(str(path), draft=None, dtype="torch").checkpoint.vision.tower
+    tower = load(str(path), draft=None, dtype="float32").checkpoint.vision.tower
     for name, image in PICTURES.items():
         tiles = read_image_tiles(Image(file_of(image)), tower.tile_plan)
         got = scaled_pixels(tiles, tower.shape.scale, torch.device("cpu"))
@@ -133,7 +133,7 @@ LAYOUTS = {
 def test_vectors_are_those_of_transformers(folder, layout):
     path = folder / layout.replace(" ", "-").replace(",", "")
     model, processor = write_llava(path, seed=4, **LAYOUTS[layout])
-    vision = load(str(path), draft=None, dtype="torch").checkpoint.vision
+    vision = load(str(path), draft=None, dtype="float32").checkpoint.vision
     for image in (PICTURES["wide"], PICTURES["tall"]):
         pixels = processor.image_processor(image, return_tensors="pt").pixel_values
         with torch.no_grad():
@@ -238,10 +238,10 @@ def test_a_draft_model_that_reads_images_sees_them(folder, theirs):
     )
     name = str(folder / "m")
     write = {"method": "draft-model", "options": {"depth": 3}}
-    plain = generate(load(name, draft=None, dtype="torch"), asked(QUESTION, PICTURES["wide"]))
+    plain = generate(load(name, draft=None, dtype="float32"), asked(QUESTION, PICTURES["wide"]))
     passes = dict[str, float]()
     for draft in ("m", "draft", "other"):
-        lm = load(name, draft=str(folder / draft), dtype="torch")
+        lm = load(name, draft=str(folder / draft), dtype="float32")
         got = generate(lm, asked(QUESTION, PICTURES["wide"], **write))
         assert got.choices[0].token_ids == plain.choices[0].token_ids
         passes[draft] = got.metrics["tokens_per_pass"]
@@ -286,7 +286,7 @@ def test_messages_with_images_are_the_same_request(lm):
 
 
 def test_a_second_request_with_the_image_shares_its_entries(folder, theirs):
-    lm = load(str(folder / "m"), draft=None, dtype="torch")
+    lm = load(str(folder / "m"), draft=None, dtype="float32")
     lm.keep_texts(2)
     law = lm.checkpoint.lm
     vision = lm.checkpoint.vision
@@ -475,7 +475,7 @@ def test_what_is_wrong_with_a_checkpoint_is_one_sentence(folder, theirs, case):
 
 def test_older_and_newer_names_of_tensors_are_one_model(folder, theirs):
     want = generate(
-        load(str(folder / "m"), draft=None, dtype="torch"), asked(QUESTION, PICTURES["wide"])
+        load(str(folder / "m"), draft=None, dtype="float32"), asked(QUESTION, PICTURES["wide"])
     )
 
     def newer(tensors):
@@ -491,7 +491,7 @@ def test_older_and_newer_names_of_tensors_are_one_model(folder, theirs):
             tensors[name.replace("vision_tower.", "vision_tower.vision_model.")] = tensors.pop(name)
 
     for rename in (newer, older):
-        lm = load(changed_copy(folder, tensors=rename), draft=None, dtype="torch")
+        lm = load(changed_copy(folder, tensors=rename), draft=None, dtype="float32")
         got = generate(lm, asked(QUESTION, PICTURES["wide"]))
         assert got.choices[0].token_ids == want.choices[0].token_ids
 
