@@ -440,9 +440,6 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
         if not family_of(draft).continues_text:
             return draft
         bent = draft_shapers
-        # It sees the images as well, unless its tokens are other ones.
-        if ANY_DRAFT not in checked.card.needs:
-            draft = law_of_seeing_draft(encoded, draft)
         # A draft that may have another vocabulary takes the rules that name no token.
         if ANY_DRAFT in checked.card.needs:
             bent = build_shapers(
@@ -454,6 +451,9 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
                 words=draft.vocab.words,
                 geometry=draft.geometry,
             )
+        else:
+            # Its tokens are the target's, so it may see the images in their places.
+            draft = law_of_seeing_draft(encoded, draft)
         if bent:
             return ShapedTarget(draft, *bent)
         return draft
