@@ -198,6 +198,19 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("sorted", "exits"): (((2,),), {}),
     ("sorted", "width"): ((32, 64, 96), {}),
     ("block-drafter", "longest"): ((4, 5, 6, 7, 9, 10), {}),
+    **{
+        ("context", field): (
+            (value,),
+            {
+                "kind": "cache-augmentation",
+                "target": "zoo:tiny-draft",
+                "data": "prose",
+                "length": 16,
+            }
+            | {"texts": 4, "tries": 4},
+        )
+        for field, value in {"latents": 3, "length": 12, "texts": 6, "tries": 2}.items()
+    },
     ("deer", "context"): ((22,), {}),
     ("deer", "layers"): ((2,), {}),
     ("diffusion", "anneal"): ((2,), {"start": "zoo:tiny-draft"}),
@@ -296,7 +309,7 @@ ELSEWHERE = {
     },
     ("strength", "raw"): "shows with a chat template alone, and no small model has one",
     ("context", "kind"): "other kinds train a model first: test_refrag.py, test_augmentation.py",
-    ("context", "latents"): "its kind trains a model first: test_augmentation.py",
+    ("context", "chunk"): "its kind trains in several runs: test_own_contexts.py",
     ("context", "encoder"): "its kind trains a model first: test_refrag.py",
     ("context", "at_once"): "its kind trains a model first: test_refrag.py",
     ("context", "factor"): "its kind trains a model first: test_arc_encoder.py",

@@ -1,6 +1,7 @@
 """`polydec train context`: models that read vectors where words would stand.
 
-Each kind is a file of `train/contexts`.
+Each kind is a file of `train/contexts`, which generates its tasks, and most are one of
+`train/own_contexts`, too, for a model and a text of one's own.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from polydec.lab.train import contexts
+from polydec.lab.train import contexts, own_contexts
 from polydec.lab.train.envelope import TrainingRun, run_training
 from polydec.lab.train.specs.context import ContextSpec
 
@@ -26,7 +27,7 @@ def train_context(spec: ContextSpec) -> dict[str, Any]:
 
 
 def _course(spec: ContextSpec) -> TrainingRun:
-    # A kind is a module of `contexts` with a function `course`; it is imported only when it is
-    # asked for.
-    module = import_module(f"{contexts.__name__}.{spec.kind.replace('-', '_')}")
+    # A kind is a module with a function `course`; it is imported only when it is asked for.
+    package = contexts if spec.data is None else own_contexts
+    module = import_module(f"{package.__name__}.{spec.kind.replace('-', '_')}")
     return module.course(spec)

@@ -24,6 +24,7 @@ from polydec.lab.train.network import TrainableLlama, save_directory
 from polydec.lab.train.ngrams import count_every_continuation
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample
+from polydec.lab.train.specs.context import ContextSpec
 from polydec.lab.train.specs.hyperfit import HyperfitSpec
 from polydec.lab.train.specs.hypernetwork import HypernetworkSpec
 from polydec.lab.train.specs.lm import LMSpec
@@ -140,7 +141,9 @@ def save_learned_counts(out: Path, learned_NT: Tensor, length: int) -> None:
 
 
 def texts_of_length(
-    spec: HyperfitSpec | HypernetworkSpec | RecurrenceSpec, length: int, tokenizer: Any
+    spec: HyperfitSpec | HypernetworkSpec | RecurrenceSpec | ContextSpec,
+    length: int,
+    tokenizer: Any,
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Read texts to learn, and held-out ones, all cut to one length.
 

@@ -17,18 +17,22 @@ D]."""
 
 
 def forward_with_past(
-    trunk: LlamaBackbone, x_BTH: Tensor, past: Past | None = None
+    trunk: LlamaBackbone, x_BTH: Tensor, past: Past | None = None, blank_B: Tensor | None = None
 ) -> tuple[Tensor, Past]:
     """Run some inputs after those that were read before. Gradients go through both.
+
+    Rotary positions only tell distances, so a text behind blanks is read as it is alone.
 
     Args:
         trunk: The network without its head.
         x_BTH: Input vectors, shape ``[B, T, H]``.
         past: Keys and values of earlier inputs, by layer; None: there are none. It is not changed.
+        blank_B: How many inputs of each row, from the first of the past on, are blanks that no
+            other input sees, shape ``[B]``; None: there are none.
 
     Returns:
         States after the last layer and before the final norm, shape ``[B, T, H]``, and the past
-        with these inputs.
+        with these inputs. Those of blanks mean nothing.
 
     Raises:
         RequestError: The network searches for keys: what it was given would be read otherwise.
@@ -46,6 +50,12 @@ def forward_with_past(
     sin_TD = trunk.sin[start : start + T]
     # Input t sees the P0 earlier ones and itself and those before it: a lower triangle moved by P0.
     see_TP = torch.ones(T, start + T, dtype=torch.bool, device=x_BTH.device).tril(start)
+    # Blanks stand before the texts of a batch, so that all of them end at one place.
+    if blank_B is not None:
+        place_P = torch.arange(start + T, device=x_BTH.device)
+        # A blank sees itself: where nothing is seen, attention has no value.
+        own_TP = place_P == place_P[start:, None]
+        see_TP = (see_TP & (place_P >= blank_B[:, None, None]) | own_TP)[:, None]
     for at, each in enumerate(trunk.layers):
         layer: Any = each
         h_BTH = layer.input_layernorm(x_BTH)
@@ -69,7 +79,7 @@ def forward_with_past(
 
 
 def feed_continuous_thoughts(
-    trunk: LlamaBackbone, x_BTH: Tensor, count: int
+    trunk: LlamaBackbone, x_BTH: Tensor, count: int, blank_B: Tensor | None = None
 ) -> tuple[Tensor, Past]:
     """Feed the last state back as the next input, some times (continuous thoughts).
 
@@ -77,15 +87,16 @@ def feed_continuous_thoughts(
         trunk: The network without its head.
         x_BTH: Input vectors, shape ``[B, T, H]``.
         count: Number of thoughts, 0 or more.
+        blank_B: How many inputs before each text are blanks, shape ``[B]``; None: there are none.
 
     Returns:
         States after the final norm, of the last input and of each thought, shape ``[B, count + 1,
         H]``, and the past with all inputs and thoughts.
     """
-    state_BTH, past = forward_with_past(trunk, x_BTH)
+    state_BTH, past = forward_with_past(trunk, x_BTH, None, blank_B)
     out = [trunk.norm(state_BTH[:, -1:])]
     # The thought is the normed state itself: no token is chosen between two steps.
     for _ in range(count):
-        state_B1H, past = forward_with_past(trunk, out[-1], past)
+        state_B1H, past = forward_with_past(trunk, out[-1], past, blank_B)
         out.append(trunk.norm(state_B1H))
     return torch.cat(out, dim=1), past

@@ -68,9 +68,12 @@ class CacheAugmentationModel(nn.Module):
     The vectors are made from the model's cache, or, with `pausing`, are learned as they are.
     """
 
-    def __init__(self, model: TrainableLlama, count: int, seed: int, pausing: bool) -> None:
+    def __init__(
+        self, model: TrainableLlama, count: int, seed: int, pausing: bool, ahead: int = AHEAD
+    ) -> None:
         super().__init__()
         s = model.s
+        self.ahead = ahead
         self.model = model.requires_grad_(False)
         self.pausing = pausing
         # The learned inputs begin as large as the model's embeddings are.
@@ -121,7 +124,7 @@ class CacheAugmentationModel(nn.Module):
         return coprocessor_latents(self.skeleton, self.tensors, self.soft, place_BG + 1, past, seen)
 
     def predict_ahead(self, token_BT: Tensor, place_BG: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict the AHEAD tokens that follow some places of each text.
+        """Predict the `ahead` tokens that follow some places of each text.
 
         The vectors of a place, and the tokens after it, form a group. A group sees the text before
         its place and itself, and no other group, so all groups take one pass.
@@ -129,16 +132,16 @@ class CacheAugmentationModel(nn.Module):
         Args:
             token_BT: Token ids of the texts, shape ``[B, T]``.
             place_BG: Index of the last token before the vectors, shape ``[B, G]``, at most T -
-                AHEAD - 1.
+                ahead - 1.
 
         Returns:
             Nats of each token, and whether it is the likeliest one, both of shape ``[B, G,
-            AHEAD]``.
+            ahead]``.
         """
         (B, G), L, trunk = place_BG.shape, len(self.soft), self.model.model
         past = self.cache_after(token_BT)
-        # The token at the place itself, and the AHEAD tokens after it.
-        index = place_BG[..., None] + torch.arange(AHEAD + 1)
+        # The token at the place itself, and those ahead of it.
+        index = place_BG[..., None] + torch.arange(self.ahead + 1)
         next_BGA = token_BT.gather(1, index.flatten(1)).unflatten(1, (G, -1))
         # With vectors, the last of them predicts the first token, so the token at the place is not
         # fed again.
@@ -163,8 +166,8 @@ class CacheAugmentationModel(nn.Module):
             past,
             grouped_attention_mask(seen, each),
         )
-        # Only the last AHEAD states of a group predict tokens that count.
-        logits = self.model.token_logits(state.unflatten(1, (G, each))[:, :, each - AHEAD :])
+        # Only the last states of a group predict tokens that count.
+        logits = self.model.token_logits(state.unflatten(1, (G, each))[:, :, each - self.ahead :])
         goal = next_BGA[..., 1:]
         nats = F.cross_entropy(logits.flatten(0, 2), goal.flatten(), reduction="none")
         return nats.view(goal.shape), logits.argmax(-1) == goal
@@ -264,21 +267,25 @@ def course(spec: ContextSpec) -> TrainingRun:
     )
 
 
-def at_random(token_BT: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw PLACES places of each text that have AHEAD tokens after them.
+def at_random(
+    token_BT: Tensor, generator: torch.Generator, places: int = PLACES, ahead: int = AHEAD
+) -> Tensor:
+    """Draw some places of each text that have enough tokens after them.
 
     Args:
         token_BT: Token ids of the texts, shape ``[B, T]``; only the shape is read.
         generator: Source of randomness; it is advanced.
+        places: Places of a text, at most T - ahead - 1. Default PLACES.
+        ahead: Tokens after each. Default AHEAD.
 
     Returns:
-        Ascending indices, from 1 on, shape ``[B, PLACES]``.
+        Ascending indices, from 1 on, shape ``[B, places]``.
     """
-    most = token_BT.shape[1] - AHEAD
+    most = token_BT.shape[1] - ahead
     # The order of random numbers is a random order of indices, its beginning a sample without
     # replacement. Index 0, BEGIN, is left out: nothing stands before it.
     return (
-        torch.rand(len(token_BT), most - 1, generator=generator).argsort(-1)[:, :PLACES].sort(-1)[0]
+        torch.rand(len(token_BT), most - 1, generator=generator).argsort(-1)[:, :places].sort(-1)[0]
         + 1
     )
 
@@ -355,4 +362,4 @@ def measure_cache_augmentation(
 
 def unaugmented_model(network: CacheAugmentationModel) -> CacheAugmentationModel:
     """The same model with no vectors at all."""
-    return CacheAugmentationModel(network.model, 0, 0, True)
+    return CacheAugmentationModel(network.model, 0, 0, True, network.ahead)

@@ -12,7 +12,7 @@ others of the group become likelier (GRPO).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,12 +71,12 @@ UNSEEN = 200
 class RefragModel(nn.Module):
     """A decoder, the encoder that makes its vectors, and the policy that chooses chunks."""
 
-    def __init__(self, decoder: TrainableLlama, width: int, seed: int) -> None:
+    def __init__(self, decoder: TrainableLlama, width: int, seed: int, chunk: int = LINE) -> None:
         super().__init__()
         self.decoder = decoder
-        encoder = BidirectionalEncoder(width, 2, width // 8, LINE + 1)
+        encoder = BidirectionalEncoder(width, 2, width // 8, chunk + 1)
         policy = BidirectionalEncoder(POLICY, 2, POLICY // 8, 64)
-        self.sizes = ChunkEncoderSizes(VOCAB, LINE, encoder, policy, decoder.s.width)
+        self.sizes = ChunkEncoderSizes(decoder.s.vocab, chunk, encoder, policy, decoder.s.width)
         # Projected vectors begin as large as the decoder's embeddings are.
         spread = float(decoder.model.embed_tokens.weight.detach().std())
         self.kept = nn.ParameterDict(
@@ -389,31 +389,81 @@ def grpo_loss(now_B: Tensor, before_B: Tensor, reward_GB: Tensor) -> Tensor:
 def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
     out = Path(spec.out)
     network = load_refrag_model(out / "continued", spec, out / "continued")
+
+    def page_likelihoods(step: int, groups: int) -> SelectionReward:
+        """Draw pages, and say what gives the likelihood of their answers.
+
+        Args:
+            step: Step of the training.
+            groups: Pages.
+
+        Returns:
+            The lines, and what gives the mean log-likelihood of the right digits.
+        """
+        # Each page stands GROUP times, once for each selection.
+        pages = [p for p in draw_pages(spec.seed, step, groups) for _ in range(GROUP)]
+        token_BU = encode_page_questions(pages)
+
+        def answer_likelihoods(page_BTH: Tensor) -> Tensor:
+            logits = page_reader.page_continuation_logits(network.decoder, page_BTH, token_BU)
+            return -page_answer_nats(logits, token_BU)[0].mean((1, 2))
+
+        return encode_page_lines(pages), answer_likelihoods
+
+    return choosing_course(
+        spec,
+        network,
+        page_likelihoods,
+        _saved(network),
+        lambda: {**told, **measure_page_answers(network, spec.seed)},
+    )
+
+
+SelectionReward = tuple[Tensor, Callable[[Tensor], Tensor]]
+"""Chunks of texts, and what gives the mean log-likelihood of what follows what the decoder reads of
+them."""
+
+
+def choosing_course(
+    spec: ContextSpec,
+    network: RefragModel,
+    draw_texts: Callable[[int, int], SelectionReward],
+    save: Callable[[Path, Mapping[str, Any]], None],
+    measure: Callable[[], Mapping[str, Any]],
+    **identity: Any,
+) -> TrainingRun:
+    """What trains the policy, by GRPO.
+
+    Args:
+        spec: Options of this training.
+        network: The model; nothing but its policy is trained.
+        draw_texts: Draws so many texts at a step, each GROUP times.
+        save: Writes what was trained.
+        measure: What is reported of it.
+        **identity: What else tells the run from others.
+
+    Returns:
+        The training.
+    """
     network.train_only_parts(network.choosing)
     # A group of GROUP selections takes the memory of as many rows.
     groups = max(1, spec.rows // 4)
-    count = round(SHARE * LINES)
 
     @torch.no_grad()
     def draw_sample(step: int) -> dict[str, Tensor]:
-        # Each page stands GROUP times, once for each selection.
-        pages = [p for p in draw_pages(spec.seed, step, groups) for _ in range(GROUP)]
-        line_BLK = encode_page_lines(pages)
-        token_BU = encode_page_questions(pages)
+        line_BLK, likelihoods = draw_texts(step, groups)
+        lines = line_BLK.shape[1]
         c_BLW = network.encode_lines(line_BLK)
         score_BL = score_chunks(network.sizes, network.t, c_BLW)
+        count = max(1, round(SHARE * lines))
         pick_BT = sample_open_chunks(score_BL, count, generator_for(spec.seed, step, "picks"))
-        page = network.lay_out_page(line_BLK, c_BLW, open_chunk_mask(pick_BT, LINES))
-        nats, _ = page_answer_nats(
-            page_reader.page_continuation_logits(network.decoder, page, token_BU), token_BU
-        )
-        # The reward of a selection is the mean log-likelihood of the right answers.
-        reward = -nats.mean((1, 2)).view(groups, GROUP)
+        page = network.lay_out_page(line_BLK, c_BLW, open_chunk_mask(pick_BT, lines))
+        # The reward of a selection is the mean log-likelihood of what follows.
         return {
             "c": c_BLW,
             "pick": pick_BT,
             "before": chance_of(score_BL, pick_BT),
-            "reward": reward,
+            "reward": likelihoods(page).view(groups, GROUP),
         }
 
     # What was drawn last, for TWICE steps. As buffers of the network they lie in its checkpoint: a
@@ -436,9 +486,9 @@ def _choosing(spec: ContextSpec, told: Mapping[str, Any]) -> TrainingRun:
         network,
         step_loss,
         page_reader_schedule(spec),
-        run_identity(spec),
-        _saved(network),
-        lambda: {**told, **measure_page_answers(network, spec.seed)},
+        run_identity(spec, **identity),
+        save,
+        measure,
         deep=network.inner_matrices() if spec.muon else (),
     )
 

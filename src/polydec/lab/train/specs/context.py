@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, InRange, OneOf, keep_ranges
+from polydec.base.options import AtLeast, InRange, NoFlag, OneOf, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand, task_training_summary
 from polydec.lab.train.specs.fields import (
     AdamRate,
@@ -17,10 +17,14 @@ from polydec.lab.train.specs.fields import (
     Seed,
     Steps,
     Width,
+    require_full_step,
 )
 
 KINDS = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation", "arc-encoder")
 """What can be trained: the files of train/contexts."""
+
+ON_OWN_TEXT = ("continuous-cot", "hidden-cot", "refrag", "cache-augmentation")
+"""What can be trained for a model and a text of one's own: the files of train/own_contexts."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,10 @@ class ContextSpec:
         nodes: Nodes of the graphs of continuous-cot.
         hops: Depth of these graphs, or steps of a sum.
         width: Width of the network, a multiple of 32.
-        muon: Learning rate of Muon for the layers' matrices.
+        muon: Learning rate of Muon for the layers' matrices; nothing of a model of one's own is
+            trained by it.
+        data: Without it a small model is trained, on tasks that are generated.
+        tries: Held-out texts or questions that are measured.
     """
 
     out: Resumed
@@ -43,9 +50,23 @@ class ContextSpec:
         OneOf("latent", "chain", "none"),
         "before the answer: vectors, the written steps, or nothing",
     ] = "latent"
+    data: Annotated[
+        str | None,
+        "your own text for your own --target: .jsonl with question, thought and answer (continuous-cot, hidden-cot); running "
+        "text as for the other commands, or `sample` (refrag, cache-augmentation); default: tasks are generated",
+    ] = None
+    texts: Annotated[int, AtLeast(1), "texts of --data to learn from, at most"] = 1000
+    length: Annotated[
+        int,
+        InRange(8, 4096),
+        "tokens of a text of --data (refrag: half of them are the passage)",
+    ] = 64
+    chunk: Annotated[int, InRange(2, 256), "tokens of a chunk of --data (refrag)"] = 8
+    tries: Annotated[int, AtLeast(1), NoFlag(), "held-out texts of --data that are measured"] = 64
     target: Annotated[
         str | None,
-        "a model that reads words, of an earlier run (refrag, cache-augmentation, arc-encoder; default: one is trained)",
+        "with --data your own model: a directory that `polydec train lm` wrote, or zoo:NAME; without it a model that reads "
+        "words, of an earlier run (refrag, cache-augmentation, arc-encoder; default: one is trained)",
     ] = None
     steps: Steps = 1600
     rows: Annotated[int, AtLeast(1), "questions a step"] = 32
@@ -91,6 +112,20 @@ class ContextSpec:
             raise RequestError(f"encoder is {self.encoder}: it must be a multiple of 8")
         if self.width % 32:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
+        if self.data is not None:
+            self._require_own_text()
+
+    def _require_own_text(self) -> None:
+        """Raise RequestError where a model or a text of one's own cannot be taken."""
+        if self.target is None:
+            raise RequestError(
+                f"data is {self.data!r}: name the model that is trained on it (--model)"
+            )
+        if self.kind not in ON_OWN_TEXT:
+            raise RequestError(
+                f"kind is {self.kind!r}: on a text of your own {', '.join(ON_OWN_TEXT)} can be trained"
+            )
+        require_full_step(self.texts, self.rows)
 
 
 COMMAND = TrainingCommand(
