@@ -345,8 +345,8 @@ MUTANTS = [
     Mutant(
         "chunked: a product a little below a whole number opens one chunk less",
         "laws/targets/passage_chunks.py",
-        "int(share * len(chunks) + 1e-9)",
-        "int(share * len(chunks))",
+        "int(share * chunks + 1e-9)",
+        "int(share * chunks)",
         "tests/methods/steering/test_refrag.py::test_a_share_opens_so_many_chunks_and_the_ones_that_score_highest",
     ),
     Mutant(

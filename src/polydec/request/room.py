@@ -10,6 +10,7 @@ from polydec.methods.registry import steer
 from polydec.methods.registry.kit import DRAFT
 from polydec.request.fields import LENGTH
 from polydec.request.stages import EncodedRequest
+from polydec.request.steering import steering_kit
 
 if TYPE_CHECKING:
     from polydec.request.loaded import LoadedModel
@@ -30,30 +31,62 @@ def answer_token_room(encoded: EncodedRequest, ids: Sequence[int]) -> tuple[int,
     """
     model = encoded.model
     steering = encoded.steering
-    contexts = [(model.checkpoint.lm.context, model.name)]
     needs = encoded.checked.card.needs
     if steering is None:
         second = ()
         own = 0
+        again = (0, 0)
     else:
         second = steering.second or ()
         own = steer.steering_vector_positions(steering.card.name, steering.options)
+        again = steer.recurring_vector_positions(steering.card.name, steering.options)
         needs = (*needs, *steering.card.needs)
+    texts = {
+        "prompt": prompt_positions(encoded, ids),
+        "negative_prompt": count_context_tokens(model, second),
+    }
+    readers = [(model.checkpoint.lm.context, model.name, texts)]
     if model.draft is not None and DRAFT in needs:
-        contexts.append((model.draft.lm.network.context, model.draft.name))
-    context, who = min(contexts, key=lambda entry: entry[0])
-    for name, text in (("prompt", ids), ("negative_prompt", second)):
-        if context - count_context_tokens(model, text) - own < 1:
-            if own:
-                vectors = f" and {own} vectors stand in it"
-            else:
-                vectors = ""
-            raise RequestError(
-                f"{name} has {_text_length(model, text)}{vectors}: the context of {who} holds {context}, the answer included"
-            )
-    longest = max(count_context_tokens(model, text) for text in (ids, second))
-    why = f"the context of {who} holds {context}" + (f", {own} vectors included" * bool(own))
-    return context - own - longest, why
+        # A draft reads the words, whatever the model reads in their place.
+        words = {**texts, "prompt": count_context_tokens(model, ids)}
+        readers.append((model.draft.lm.network.context, model.draft.name, words))
+    # Both bound the answer, each by its own reading of the prompt.
+    rooms = list[tuple[int, str]]()
+    # The smallest context is the one that a refusal names.
+    for context, who, taken in sorted(readers, key=lambda reader: reader[0]):
+        for name, positions in taken.items():
+            if context - positions - own < 1:
+                text = ids if name == "prompt" else second
+                fewer = positions < count_context_tokens(model, text)
+                read = f", which are read in {positions} positions" * fewer
+                vectors = f" and {own} vectors stand in it" * bool(own)
+                raise RequestError(
+                    f"{name} has {_text_length(model, text)}{read}{vectors}: the context of {who} holds {context}, the answer "
+                    "included"
+                )
+        why = f"the context of {who} holds {context}" + (f", {own} vectors included" * bool(own))
+        left = context - own - max(taken.values())
+        rooms.append((tokens_between_vectors(left, *again), why))
+    return min(rooms, key=lambda room: room[0])
+
+
+def tokens_between_vectors(positions: int, vectors: int, every: int) -> int:
+    """How many tokens of an answer there is room for, where vectors stand between them.
+
+    Args:
+        positions: Positions that are left.
+        vectors: Those that vectors take behind each `every` tokens.
+        every: Tokens between them; 0: no vectors stand there.
+
+    Returns:
+        Tokens, 0 or more.
+    """
+    if not every:
+        return positions
+    # A part is so many tokens and the vectors that follow them.
+    whole, rest = divmod(positions, every + vectors)
+    # Behind the last whole part only tokens stand that need no vectors before the next one.
+    return whole * every + min(rest, every - 1)
 
 
 def answer_length(encoded: EncodedRequest) -> int:
@@ -108,3 +141,21 @@ def _text_length(model: LoadedModel, text: Sequence[int]) -> str:
     if model.checkpoint.unit == "byte":
         return f"{len(text)} bytes, which are {tokens} tokens"
     return f"{tokens} tokens"
+
+
+def prompt_positions(encoded: EncodedRequest, ids: Sequence[int]) -> int:
+    """How many positions of the model's context a prompt takes as it is steered.
+
+    Args:
+        encoded: The request.
+        ids: Of its prompt, or what the model reads in their place.
+
+    Returns:
+        The positions, without those of vectors that a way reads beside the prompt.
+    """
+    steering = encoded.steering
+    # A way shortens what is all tokens, and has checked what it needs before its law is asked for.
+    if steering is None or not steer.shortens_prompts(steering.card.name) or encoded.vectors:
+        return count_context_tokens(encoded.model, ids)
+    kit = steering_kit(encoded, encoded.model.checkpoint.lm)
+    return steer.steered_prompt_positions(steering.card.name, kit, steering.options)

@@ -98,14 +98,29 @@ def steered_law(encoded: EncodedRequest, law: Target) -> Target:
         )
     else:
         beside = SecondPromptTarget(law, encoded.ids, steering.second)
+    kit = replace(steering_kit(encoded, law), beside=beside)
+    return steer.build(steering.card.name, kit, steering.options)[0]
+
+
+def steering_kit(encoded: EncodedRequest, law: Target) -> Kit:
+    """What a way is built of.
+
+    Args:
+        encoded: The request.
+        law: One of the model's laws behind its prompt.
+
+    Returns:
+        The kit, without the law behind a second prompt.
+    """
+    model = encoded.model
     # Vectors of a way's own stand before the last token of a prompt that is tokens and nothing else.
-    of_tokens = encoded.vectors is None and checked.model.checkpoint.unit == "token"
-    kit = Kit(
+    of_tokens = encoded.vectors is None and encoded.checked.model.checkpoint.unit == "token"
+    return Kit(
         law,
-        artefacts=encoded.model.artefacts,
-        beside=beside,
-        later=encoded.model.draft_law,
+        artefacts=model.artefacts,
+        later=model.draft_law,
         prompt=encoded.ids if of_tokens else (),
         seed=encoded.ask.seed,
+        # Selectors let the model read passages in windows of this length.
+        context=model.checkpoint.lm.context,
     )
-    return steer.build(steering.card.name, kit, steering.options)[0]

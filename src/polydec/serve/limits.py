@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from polydec.api import Ask, LoadedModel
 from polydec.base.errors import RequestError
+from polydec.methods.registry import steer
 from polydec.models.sessions.soft import soft_prompt_surplus
 from polydec.request.ask import encode_prompts, validate_request
 from polydec.request.room import answer_token_room
@@ -46,7 +47,14 @@ def _within(
     """A request within the limits, and how many log-probabilities are listed up to its last;
     listed: those before it."""
     checked = validate_request(model, ask)
-    encoded = encode_prompts(checked, min(limits.prompt, model.network.context))
+    steering = checked.steering
+    # A way that reads passages in fewer positions takes prompts that are longer than the context.
+    if steering is not None and steer.shortens_prompts(steering.card.name):
+        room = limits.prompt
+    else:
+        room = min(limits.prompt, model.network.context)
+    # Far beyond this room a text is not even encoded.
+    encoded = encode_prompts(checked, room)
     ask = encoded.ask
     if encoded.steering is None:
         second = ()

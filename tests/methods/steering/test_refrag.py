@@ -23,7 +23,13 @@ from polydec.lab.train.contexts import refrag
 from polydec.lab.train.data import held_out
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.specs.context import ContextSpec
-from polydec.laws.targets.passage_chunks import SELECTORS, ChunkSelectorInput, chunk_prompt_passages
+from polydec.laws.targets.passage_chunks import (
+    SELECTORS,
+    ChunkSelectorInput,
+    chunk_prompt_passages,
+    foretold_token_nats,
+    shortened_prompt_length,
+)
 from polydec.methods.registry import steer
 from polydec.methods.steering.refrag import CHOOSERS
 from polydec.models.learned.kinds import chunk_encoder
@@ -215,18 +221,20 @@ def test_a_share_opens_so_many_chunks_and_the_ones_that_score_highest(count):
 def test_what_selectors_score():
     """By hand: words that few chunks hold, once a chunk; the nearest part of the text around, not the mean; any order by all of
     the prompt."""
-    words = ChunkSelectorInput(OneByOne(), [(1, 2), (2, 3, 3), (2, 4)], [], (1, 3, 2, 1))
+    words = ChunkSelectorInput(OneByOne(), [(1, 2), (2, 3, 3), (2, 4)], [], (1, 3, 2, 1), None)
     assert SELECTORS["words"](words).tolist() == pytest.approx([4 / 3, 4 / 3, 1 / 3])
     near = OneByOne()
     near.sizes = SimpleNamespace(size=2)
     near.chunk_state = lambda chunk: torch.tensor([float(sum(chunk)), float(len(chunk))])
     chunks = [(1, 0), (3, 4), (9, -9)]
     asked = [torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2.0]), torch.tensor([7.0, 1.0])]
-    seen = ChunkSelectorInput(near, chunks, [near.chunk_state(c) for c in chunks], (1, 0, 2, -2, 7))
+    seen = ChunkSelectorInput(
+        near, chunks, [near.chunk_state(c) for c in chunks], (1, 0, 2, -2, 7), None
+    )
     want = [max(float(s @ a / s.norm() / a.norm()) for a in asked) for s in seen.states]
     assert SELECTORS["likeness"](seen).tolist() == pytest.approx(want)
-    many = [ChunkSelectorInput(near, [(i, 5), (6, 7)], [], (8,)) for i in range(300)]
-    many += [ChunkSelectorInput(near, [(1, 5), (6, 7)], [], (8, i)) for i in range(300)]
+    many = [ChunkSelectorInput(near, [(i, 5), (6, 7)], [], (8,), None) for i in range(300)]
+    many += [ChunkSelectorInput(near, [(1, 5), (6, 7)], [], (8, i), None) for i in range(300)]
     drawn = [tuple(SELECTORS["chance"](seen).tolist()) for seen in many]
     assert len(set(drawn)) == 600 and drawn == [
         tuple(SELECTORS["chance"](s).tolist()) for s in many
@@ -239,6 +247,100 @@ def test_of_equal_scores_the_first_chunks_are_opened():
     target = SimpleNamespace(vocab=SimpleNamespace(size=1000))
     got = chunk_prompt_passages(target, (1, *range(10, 50), 2, 9), equal, 0.5, SELECTORS["policy"])
     assert [x for x in got.instead[1:-2] if state_of(x) is None] == list(range(10, 30))
+
+
+def plain_nats(law, ids):
+    """Of every token but the first, behind all before it."""
+    session = law.open_session((*ids, ids[-1]))
+    scores = run_coroutines([session.prefill_prompt(ScoreRequest(prompt=True))])[0]
+    return [-float(scores.logprob_row(i)[x]) for i, x in enumerate(ids[1:])]
+
+
+def test_what_the_model_does_not_foretell_is_read_as_it_is(lm):
+    """By hand: each token behind the opening mark and its passage; the chunk of the highest mean is a chunk of tokens."""
+    law = lm.checkpoint.lm
+    first, second = plain_nats(law, (1, *range(20, 30))), plain_nats(law, (1, *range(40, 45)))
+    chunks = [first[:4], first[4:8], first[8:], second[:4], second[4:]]
+    want = [sum(nats) / len(nats) for nats in chunks]
+    spans = [range(2, 6), range(6, 10), range(10, 12), range(15, 19), range(19, 20)]
+    got = foretold_token_nats(law, PROMPT, spans, 256)
+    assert got.tolist() == pytest.approx(first + second, abs=1e-4)
+    for share, count in ((0.2, 1), (0.6, 3)):
+        shown = read(lm, share, "perplexity")
+        opened = sorted(range(5), key=lambda i: -want[i])[:count]
+        tokens = [PROMPT[at] for i in sorted(opened) for at in spans[i]]
+        inside = [x for x in shown.instead if state_of(x) is None and x in range(20, 45)]
+        assert inside == tokens
+    assert texts(lm, [ask(steer_options={"by": "perplexity", "expand": 0.4})])[0][0]
+
+
+@pytest.mark.parametrize("context", [4, 5, 8, 11, 12])
+def test_a_long_passage_is_read_in_windows_that_overlap(lm, context):
+    law, ids = lm.checkpoint.lm, (1, *range(20, 30))
+    read_ids, most = [], context - 1
+    real = type(law).open_session
+
+    def noted(self, prompt):
+        read_ids.append(tuple(prompt))
+        return real(self, prompt)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(law), "open_session", noted)
+        got = foretold_token_nats(law, (9, *ids, 2), [range(2, 12)], context).tolist()
+    assert all(2 <= len(window) <= most for window in read_ids) and len(got) == 10
+    # Every token once, behind half a window at least or its whole beginning.
+    want, at = [], 1
+    for window in read_ids:
+        begin = ids.index(window[0]) if window[0] != 1 else 0
+        assert begin == 0 or at - begin >= most // 2 >= 1
+        want += plain_nats(law, window)[at - begin - 1 :]
+        at = begin + len(window)
+    assert at == 11 and got == pytest.approx(want, abs=1e-4)
+
+
+LONG = (5, 1, *(20 + i % 200 for i in range(500)), 2, 9)
+"""A prompt of twice the context: 125 chunks of its passage are as many positions."""
+
+
+def test_a_prompt_may_be_longer_than_the_context(lm):
+    """Each closed chunk takes one position; what is open takes its own."""
+    law = lm.checkpoint.lm
+    assert len(LONG) > law.context > 4 + 125 + 20
+    long = {"prompt": LONG, "max_tokens": 20}
+    shown = read(lm, 0.0, prompt=LONG)
+    assert len(shown.instead) == 4 + 125 == shortened_prompt_length(LONG, lm.artefacts[0], 0.0)
+    got, _ = texts(lm, [replace(ask(method=m), **long) for m in ("plain", "prompt-lookup")])
+    session = law.open_session(shown.instead)
+    root, want = LONG[-1], []
+    for _ in range(20):
+        scores = run_coroutines([session.score_draft(Draft.chain_draft(root), ScoreRequest())])[0]
+        session.commit_tokens((root,))
+        root = scores.likeliest_token(0)
+        want.append(root)
+    assert got == [want, want] or got == [[tuple(want)], [tuple(want)]] or got[0] == got[1]
+    for fields, sentence in (
+        ({"steer": None, "steer_options": {}}, "prompt has 504 tokens: the context of"),
+        ({"steer_options": {"expand": 1.0}}, "prompt has 504 tokens: the context of"),
+        (
+            {"steer_options": {"expand": 0.5}},
+            "prompt has 504 tokens, which are read in 315 positions",
+        ),
+        ({"max_tokens": 128}, "so it can be at most 127"),
+    ):
+        with pytest.raises(ValueError, match=r".") as error:
+            plan_request(lm, replace(ask(), **{**long, **fields}))
+        assert sentence in str(error.value)
+    # A draft model reads the words, and has no room for them.
+    with pytest.raises(ValueError, match="prompt has 504 tokens: the context of"):
+        plan_request(lm, replace(ask(method="draft-model"), **long))
+
+
+def test_positions_are_counted_as_they_are_read(lm):
+    for share in (0.0, 0.2, 0.4, 0.999, 1.0):
+        most = shortened_prompt_length(PROMPT, lm.artefacts[0], share)
+        lengths = [len(read(lm, share, by).instead) for by in CHOOSERS]
+        assert max(lengths) <= most <= len(PROMPT)
+    assert shortened_prompt_length(PROMPT, lm.artefacts[0], 0.2) == 7 + 4 + 4
 
 
 def test_every_method_writes_the_same_behind_chunks(lm):

@@ -87,6 +87,49 @@ def steering_vector_positions(name: str, options: Mapping[str, Any]) -> int:
     return taken(options)
 
 
+def recurring_vector_positions(name: str, options: Mapping[str, Any]) -> tuple[int, int]:
+    """How many positions of the context a way's own vectors take within an answer.
+
+    Args:
+        name: Any name of the way.
+        options: All its options.
+
+    Returns:
+        Positions, and behind how many tokens of the answer they are taken again; 0 tokens: never.
+    """
+    taken: Callable[[Mapping[str, Any]], tuple[int, int]] | None = getattr(
+        get_steering_module(name), "RECURRING", None
+    )
+    if taken is None:
+        return 0, 0
+    return taken(options)
+
+
+def steered_prompt_positions(name: str, kit: Kit, options: Mapping[str, Any]) -> int:
+    """How many positions of the context a kit's prompt takes, a way's own vectors left out: what
+    `prompt_positions` of its file says.
+
+    Args:
+        name: Any name of the way.
+        kit: What the way is built of.
+        options: All its options.
+
+    Returns:
+        The positions, as many as the prompt has tokens for a way that does not shorten it.
+    """
+    taken: Callable[[Kit, Mapping[str, Any]], int] | None = getattr(
+        get_steering_module(name), "prompt_positions", None
+    )
+    if taken is None:
+        return len(kit.prompt)
+    return taken(kit, options)
+
+
+def shortens_prompts(name: str) -> bool:
+    """Whether a way, by any name of it, may read a prompt in fewer positions than it has tokens."""
+    return hasattr(get_steering_module(name), "prompt_positions")
+
+
 def reads_second_prompt(name: str) -> bool:
     """Whether a way, by any name of it, reads a second prompt."""
     card: Card = get_steering_module(name).CARD

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from polydec.base.options import InRange, OneOf
 from polydec.core.protocols import Target
@@ -30,10 +31,27 @@ PUBLISHED = PublishedPreset(
     "fourth are expanded"
 )
 
-CHOOSERS = ("policy", "chance", "likeness", "words")
+CHOOSERS = ("policy", "chance", "likeness", "words", "perplexity")
 """Names of what may choose chunks (laws/targets/passage_chunks.py has what they do, and is not loaded to
 tell them).
 """
+
+
+def prompt_positions(kit: Kit, options: Mapping[str, Any]) -> int:
+    """How many positions of the context the kit's prompt takes at most.
+
+    Args:
+        kit: What the way is built of.
+        options: All its options.
+
+    Returns:
+        The positions.
+    """
+    from polydec.laws.targets.passage_chunks import shortened_prompt_length
+    from polydec.models.learned.kinds.chunk_encoder import ChunkEncoder
+
+    made = kit.needed_artefact(ChunkEncoder)
+    return shortened_prompt_length(kit.prompt, made, options["expand"])
 
 
 def build(
@@ -46,5 +64,10 @@ def build(
     from polydec.models.learned.kinds.chunk_encoder import ChunkEncoder
 
     return chunk_prompt_passages(
-        kit.target, kit.prompt, kit.needed_artefact(ChunkEncoder), expand, SELECTORS[by]
+        kit.target,
+        kit.prompt,
+        kit.needed_artefact(ChunkEncoder),
+        expand,
+        SELECTORS[by],
+        kit.context,
     )
