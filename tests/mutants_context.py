@@ -14,6 +14,12 @@ MERGES = "models/text/token_merges.py"
 HYPER = "models/learned/kinds/hypernetwork.py"
 HYPER_TRAINED = "lab/train/hypernetwork.py"
 AUGMENTED = "lab/train/contexts/cache_augmentation.py"
+CHUNKED = "laws/targets/passage_chunks.py"
+WITHIN = "tests/laws/targets/test_thoughts_within.py::"
+MARKED = "laws/targets/marked_thoughts.py"
+RECURRING = "laws/targets/recurring_thoughts.py"
+OWN = "tests/lab/train/test_own_contexts.py::"
+OWN_KINDS = "lab/train/own_contexts"
 
 MUTANTS = [
     Mutant(
@@ -330,5 +336,131 @@ MUTANTS = [
         "range(len(piece) - (not at), at, -1)",
         "range(len(piece), at, -1)",
         MERGED + "test_known_tokens_are_spelled_in_smaller_ones",
+    ),
+    Mutant(
+        "refrag: chunks that the model foretells best stay as tokens",
+        CHUNKED,
+        "return seen.mean_nats()",
+        "return -seen.mean_nats()",
+        REFRAG + "test_what_the_model_does_not_foretell_is_read_as_it_is",
+    ),
+    Mutant(
+        "refrag: a window begins with what is new",
+        CHUNKED,
+        "else at - most // 2",
+        "else at - 1",
+        REFRAG + "test_a_long_passage_is_read_in_windows_that_overlap",
+    ),
+    Mutant(
+        "refrag: a prompt takes as many positions as it has tokens",
+        "methods/registry/steer.py",
+        "return taken(kit, options)",
+        "return len(kit.prompt)",
+        REFRAG + "test_a_prompt_may_be_longer_than_the_context",
+    ),
+    Mutant(
+        "refrag: open chunks take one position",
+        CHUNKED,
+        "return rest + len(sizes) - opened + sum(sorted(sizes, reverse=True)[:opened])",
+        "return rest + len(sizes)",
+        REFRAG + "test_positions_are_counted_as_they_are_read",
+    ),
+    Mutant(
+        "hidden thoughts: a mark in an answer is read as it is",
+        MARKED,
+        "if not probe and self._asks(x, len(self._text) + draft.depth[node]):",
+        "if probe and self._asks(x, len(self._text) + draft.depth[node]):",
+        WITHIN + "test_a_mark_is_read_as_the_vector_of_the_text_before_it",
+    ),
+    Mutant(
+        "hidden thoughts: a mark is committed as it is",
+        MARKED,
+        "made = self._law.known.get(self._text[: at + 1]) if self._asks(x, at) else x",
+        "made = x",
+        WITHIN + "test_a_mark_is_read_as_the_vector_of_the_text_before_it",
+    ),
+    Mutant(
+        "hidden thoughts: the path in a draft is not thought about",
+        MARKED,
+        "(*self._text, *(draft.token[i] for i in path))",
+        "(*self._text, x)",
+        WITHIN + "test_a_tree_with_marks_has_the_laws_of_its_paths",
+    ),
+    Mutant(
+        "cache augmentation: drafts go over places of vectors",
+        RECURRING,
+        "if own == TOP and draft.depth[node] == room:",
+        "if own == TOP and draft.depth[node] < 0:",
+        WITHIN + "test_a_tree_over_places_of_vectors_has_the_laws_of_its_paths",
+    ),
+    Mutant(
+        "cache augmentation: vectors stay behind what was taken back",
+        RECURRING,
+        "calls = min(self._calls, (left - 1) // self._law.every + 1)",
+        "calls = self._calls",
+        WITHIN + "test_a_tree_over_places_of_vectors_has_the_laws_of_its_paths",
+    ),
+    Mutant(
+        "cache augmentation: rows of a text stand before its vectors",
+        RECURRING,
+        "if at % self._law.every == 0:",
+        "if at < 0:",
+        WITHIN + "test_rows_of_a_text_are_those_behind_its_vectors",
+    ),
+    Mutant(
+        "cache augmentation: vectors within an answer take no room",
+        "request/room.py",
+        "return whole * every + min(rest, every - 1)",
+        "return positions",
+        WITHIN + "test_vectors_within_an_answer_take_room",
+    ),
+    Mutant(
+        "own text: the command makes its tasks all the same",
+        "lab/train/context.py",
+        "contexts if spec.data is None else own_contexts",
+        "contexts",
+        OWN + "test_passages_of_an_own_text_are_read_as_in_training",
+    ),
+    Mutant(
+        "own text: blanks before a question are read",
+        "lab/train/prefix_network.py",
+        "(place_P >= blank_B[:, None, None])",
+        "(place_P >= 0)",
+        OWN + "test_blanks_before_a_text_change_nothing",
+    ),
+    Mutant(
+        "own text: steps are written at every stage",
+        OWN_KINDS + "/continuous_cot.py",
+        "(*row.steps[stage:], ",
+        "(*row.steps, ",
+        OWN + "test_stages_leave_steps_out_and_go_back_now_and_then",
+    ),
+    Mutant(
+        "own text: the second thought does not see the first part",
+        OWN_KINDS + "/hidden_cot.py",
+        "(*asked, *wrote[: at + 1])",
+        "(*asked, *wrote[at : at + 1])",
+        OWN + "test_thoughts_stand_before_each_part_of_an_answer",
+    ),
+    Mutant(
+        "own text: a mark is read in the place of its vector",
+        OWN_KINDS + "/hidden_cot.py",
+        "x_BTH = x_BTH.masked_scatter(marked_BT1, self.bridge(state_NH))",
+        "x_BTH = x_BTH + 0.0 * marked_BT1",
+        OWN + "test_thoughts_stand_before_each_part_of_an_answer",
+    ),
+    Mutant(
+        "own text: the model is trained with its encoder at once",
+        OWN_KINDS + "/refrag.py",
+        "network.train_only_parts(network.encoding)\n",
+        "network.requires_grad_(True)\n",
+        OWN + "test_the_encoder_alone_is_trained_first_and_then_the_model",
+    ),
+    Mutant(
+        "own text: held-out questions are learned",
+        "lab/train/thought_rows.py",
+        "learned = [row for row in rows if not held_out(row.question)]",
+        "learned = rows",
+        OWN + "test_held_out_questions_are_not_learned",
     ),
 ]

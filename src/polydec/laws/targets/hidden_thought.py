@@ -43,6 +43,17 @@ class HiddenThoughtMaker:
             vectors = ()
         session.commit_tokens((prompt[-1], *vectors))
 
+    async def marked_thought(self, text: tuple[int, ...]) -> int:
+        """Make the id that is read in the place of a mark within an answer.
+
+        Args:
+            text: Token ids of prompt and answer so far, the mark last.
+
+        Returns:
+            The id that carries the vector.
+        """
+        return (await self._vectors(text[:-1]))[0]
+
     async def _vectors(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
         # The state is read at a mark behind the prompt, on which the projection was trained.
         mark = self.thought.mark

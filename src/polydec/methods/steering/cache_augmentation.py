@@ -29,12 +29,15 @@ CARD = Card(
 )
 PUBLISHED = PublishedPreset(
     unknown="how many vectors are read is a matter of the training: 4 to 64 there, the most bring "
-    "most; calls within an answer are not built"
+    "most, and how often they are made again (`every`) is not said"
 )
 
 
 POSITIONS = itemgetter("latents")
-"""How many positions of the context they take, at most."""
+"""How many positions of the context they take before an answer, at most."""
+
+RECURRING = itemgetter("latents", "every")
+"""How many they take again behind each so many tokens of the answer; 0 tokens: never."""
 
 
 def build(
@@ -43,8 +46,14 @@ def build(
     latents: Annotated[
         int, InRange(0, 64), "vectors that are read, at most as many as it was trained for"
     ] = 8,
+    every: Annotated[
+        int,
+        InRange(0, 65536),
+        "tokens of the answer behind which the cache is read again, for as many further vectors; 0: it is read once",
+    ] = 0,
 ) -> Target:
     from polydec.laws.targets.augmented import CacheAugmentationMaker
+    from polydec.laws.targets.recurring_thoughts import RecurringThoughtTarget
     from polydec.laws.targets.thinking import LatentPrefixTarget
     from polydec.models.learned.kinds.coprocessor import CacheCoprocessor
 
@@ -52,4 +61,6 @@ def build(
     # The coprocessor has a trained vector for each latent: more of them it cannot make.
     count = min(latents, len(made.soft_LH))
     maker = CacheAugmentationMaker(made, made.skeleton.layers, kit.target.vocab.size, count)
+    if every and count:
+        return RecurringThoughtTarget(kit.target, kit.prompt, maker, every)
     return LatentPrefixTarget(kit.target, kit.prompt, maker)

@@ -15,7 +15,7 @@ CARD = Card(
     name="hidden-cot",
     title="Hidden chain of thought (HCoT)",
     summary="Before the prompt's last token the model reads one vector that a second model makes of the prompt, in place of "
-    "the steps that it would write.",
+    "the steps that it would write; and again wherever it writes the mark of a thought.",
     kind="steering",
     family="ar",
     guarantee=None,
@@ -27,7 +27,9 @@ CARD = Card(
     arxiv="2409.08561",
     published="1.5 to 3.8 times as fast as written steps, at competitive accuracy (GSM8K, MATH, ScienceQA, HotpotQA)",
 )
-PUBLISHED = PublishedPreset(refused="a thought in the middle of an answer is not built")
+PUBLISHED = PublishedPreset(
+    unknown="how a vector is made of a state is not said: by a linear map and a layer norm here"
+)
 
 
 POSITIONS = itemgetter("thoughts")
@@ -38,12 +40,19 @@ def build(
     kit: Kit,
     *,
     thoughts: Annotated[int, InRange(0, 1), "1: the vector is read; 0: it is left out"] = 1,
+    within: Annotated[
+        bool, "a mark of a thought that the model writes is read as a further vector"
+    ] = True,
 ) -> Target:
     from polydec.laws.targets.hidden_thought import HiddenThoughtMaker
+    from polydec.laws.targets.marked_thoughts import MarkedThoughtTarget
     from polydec.laws.targets.thinking import LatentPrefixTarget
     from polydec.models.learned.kinds.thought import ThoughtProjection
 
     # The draft model reads the prompt; the projection makes one vector of its last state.
     thought = kit.needed_artefact(ThoughtProjection)
     thinker = HiddenThoughtMaker(kit.drafting, thought, kit.target.vocab.size, thoughts)
-    return LatentPrefixTarget(kit.target, kit.prompt, thinker)
+    law = LatentPrefixTarget(kit.target, kit.prompt, thinker)
+    if not (thoughts and within):
+        return law
+    return MarkedThoughtTarget(law, kit.prompt, thinker, thought.mark)

@@ -50,7 +50,7 @@ async def score_whole(ledger: SessionLedger, draft: Draft, want: ScoreRequest) -
         or ledger.skipped
         or want.exits
         or draft.state is not None
-        or state_of(draft.token[0]) is not None
+        or any(state_of(x) is not None for x in draft.token)
         or cache.length != len(ledger.text)
     ):
         return await score_to_depth(ledger, network.layers, draft, want)

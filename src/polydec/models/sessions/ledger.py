@@ -59,10 +59,11 @@ def entry_of(draft: Draft, node: int, depth: int = 0) -> LedgerEntry:
         The entry, with the node's state if it has one.
     """
     token = draft.token[node]
-    if draft.state is None:
+    state_H = None if draft.state is None else draft.state[node]
+    # A node without a state of its own may stand for a vector, beside probes too.
+    if state_H is None:
         return LedgerEntry(token, depth, state_of(token))
-    state_H = draft.state[node]
-    return LedgerEntry(token, depth, state_H, adapter=None if state_H is None else draft.adapter)
+    return LedgerEntry(token, depth, state_H, adapter=draft.adapter)
 
 
 def entries_of(tokens: Sequence[int]) -> list[LedgerEntry]:
