@@ -41,6 +41,10 @@ ASKED = 300
 
 AUGMENTED = "cache-augmentation"
 
+COPROCESSOR_RATE = 3e-2
+"""Learning rate of which a coprocessor takes a tenth. At the usual one its loss was still at 3.25 nats after 640 steps, where
+the model without vectors is at 1.3."""
+
 SHAPE: Mapping[str, Any] = {"rows": 16, "width": 64, "layers": 3}
 
 
@@ -197,7 +201,13 @@ def of_augmentation(out: Path, steps: int, seeds: int, reader: int, figures: Stu
         for reasoning in ("latent", "chain", "none"):
             name = f"{reasoning}-{seed}"
             spec = replace(
-                at, out=str(out / name), steps=steps, seed=seed, target=at.out, reasoning=reasoning
+                at,
+                out=str(out / name),
+                steps=steps,
+                seed=seed,
+                target=at.out,
+                reasoning=reasoning,
+                rate=COPROCESSOR_RATE,
             )
             told = train_context(spec)
             for key in ("answers", "answers_nats", "nats"):
