@@ -36,7 +36,7 @@ from polydec.laws.targets.recurring_thoughts import RecurringThoughtTarget
 from polydec.laws.targets.thinking import LatentPrefixTarget
 from polydec.models.learned.kinds import coprocessor
 
-BEFORE = 16
+BEFORE = 8
 """Tokens of a text that are the prompt where calls within an answer are measured."""
 
 SUMS = 4000
@@ -49,7 +49,7 @@ STEPS = 3
 def spec_for(given: argparse.Namespace, kind: str, seed: int, **fields: Any) -> ContextSpec:
     """A training of this study."""
     name = "-".join([kind, *map(str, fields.values()), str(seed)])
-    options: dict[str, Any] = {"rows": 8, "latents": 8, "length": 64, "chunk": 8, "encoder": 64}
+    options: dict[str, Any] = {"rows": 4, "latents": 4, "length": 32, "chunk": 4, "encoder": 32}
     options |= {"rate": given.rate, **fields}
     return ContextSpec(
         str(given.out / Path(name).name),
@@ -92,13 +92,13 @@ def of_augmentation(given: argparse.Namespace, figures: StudyFigures) -> None:
         for ids in unseen[: given.texts]:
             text = (model.mark_token(BEGIN), *ids)
             prompt = text[: BEFORE + 1]
-            maker = CacheAugmentationMaker(made, made.skeleton.layers, law.vocab.size, 8)
+            maker = CacheAugmentationMaker(made, made.skeleton.layers, law.vocab.size, spec.latents)
             ways: Mapping[str, Any] = {
                 "never": law,
                 "once": LatentPrefixTarget(law, prompt, maker),
                 **{
                     f"every {every}": RecurringThoughtTarget(law, prompt, maker, every)
-                    for every in (16, 8)
+                    for every in (8, 4)
                 },
             }
             for name, target in ways.items():
@@ -109,7 +109,7 @@ def of_augmentation(given: argparse.Namespace, figures: StudyFigures) -> None:
 
 def of_refrag(given: argparse.Namespace, figures: StudyFigures) -> None:
     for seed in range(given.seeds):
-        told = train_context(spec_for(given, "refrag", seed, rows=16, length=128))
+        told = train_context(spec_for(given, "refrag", seed, rows=16, length=64))
         for name, nats in told["nats"].items():
             figures.keep_figure(name, nats)
         figures.keep_figure("rewritten", told["rewritten"])
