@@ -256,6 +256,13 @@ WINDOWS = Run(
     COUNTED,
     "569e689b",
 )
+OWN_CONTEXTS = Run(
+    "lab/reports/own-contexts.csv",
+    "python -m benchmarks.studies.own_contexts augmentation OUT TEXT --steps 300 --csv lab/reports/own-contexts.csv, and with "
+    "refrag --steps 120",
+    COUNTED,
+    "89f4b7f4",
+)
 PLANS = Run(
     "lab/reports/plans.csv",
     "python -m benchmarks.studies.plans --out DIR --steps 300 --count 12 --csv lab/reports/plans.csv",
@@ -715,6 +722,35 @@ def untuned_windows() -> list[str]:
     """What the model as it was takes for later windows: read alone, and with all that stands before."""
     rows = [row for row in WINDOWS.rows if row["windows"] == "alone"]
     return [*of_three_seeds(rows, "nats_later_alone"), *of_three_seeds(rows, "nats_later_whole")]
+
+
+OWN_CONTEXT_ROWS = {
+    "nats behind places, without": "no vectors",
+    "nats behind places, none": "vectors of the untrained coprocessor",
+    "nats behind places, chain": "pause tokens, trained as long",
+    "nats behind places, latent": "vectors of the coprocessor",
+    "nats of 24 tokens, never": "never",
+    "nats of 24 tokens, once": "once, before the first",
+    "nats of 24 tokens, every 8": "every 8 tokens",
+    "nats of 24 tokens, every 4": "every 4 tokens",
+    "none open": "none",
+    "by the policy": "a quarter, by the policy",
+    "by perplexity": "a quarter, by perplexity",
+    "by chance": "a quarter, by chance",
+    "all open": "all",
+    "no passage": "there is no passage",
+}
+"""What the page calls the figures of the file."""
+
+
+def own_context_label(row: Row) -> str:
+    """What the page calls a figure; those that it does not show keep their names."""
+    return OWN_CONTEXT_ROWS.get(row["what"], row["what"])
+
+
+def own_context_gain(less: str, more: str) -> list[str]:
+    """By how much the figure of a name is above that of another."""
+    return seed_differences(OWN_CONTEXTS, "value", {"what": more}, {"what": less})
 
 
 def plans_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
@@ -1345,6 +1381,19 @@ TABLES = (
             WINDOWS, lambda row: WINDOWS_READ[row["windows"]], "nats_first", "nats_later"
         ),
     ),
+    *(
+        Table(
+            "lab/reports/steering-measured.md",
+            head,
+            OWN_CONTEXTS,
+            three_seeds_row(OWN_CONTEXTS, own_context_label, "value"),
+        )
+        for head in (
+            "| behind a place | nats a token |",
+            "| the cache is read | nats of the 24 tokens that follow |",
+            "| of the passage are read as tokens | nats a token of what follows |",
+        )
+    ),
     Table(
         "lab/reports/sources-measured.md",
         "| eight texts | ROUGE-2 of the answer | of the best | alike | different |",
@@ -1660,6 +1709,37 @@ SENTENCES = (
         "takes {} ({} to {}) nats for later windows that are each read alone, and {} ({} to {}) where",
         WINDOWS,
         untuned_windows,
+    ),
+    *(
+        Sentence(
+            "lab/reports/steering-measured.md", text, OWN_CONTEXTS, partial(own_context_gain, *pair)
+        )
+        for text, pair in (
+            (
+                "the coprocessor takes off {} ({} to {}) nats a token",
+                ("nats behind places, latent", "nats behind places, without"),
+            ),
+            (
+                "and {} ({} to {}) more than pause tokens",
+                ("nats behind places, latent", "nats behind places, chain"),
+            ),
+            (
+                "One call brings {} ({} to {})",
+                ("nats of 24 tokens, once", "nats of 24 tokens, never"),
+            ),
+            (
+                "every 8 tokens {} ({} to {}) against once",
+                ("nats of 24 tokens, once", "nats of 24 tokens, every 8"),
+            ),
+            (
+                "every 4 tokens {} ({} to {})",
+                ("nats of 24 tokens, once", "nats of 24 tokens, every 4"),
+            ),
+            ("take off {} ({} to {}) nats of the", ("none open", "no passage")),
+            ("nats of the {} ({} to {}) that its words do", ("all open", "no passage")),
+            ("perplexity is {} ({} to {}) above chance", ("by chance", "by perplexity")),
+            ("the policy {} ({} to {}). The encoder", ("by chance", "by the policy")),
+        )
     ),
     Sentence(
         "lab/reports/sources-measured.md",

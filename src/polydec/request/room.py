@@ -157,5 +157,6 @@ def prompt_positions(encoded: EncodedRequest, ids: Sequence[int]) -> int:
     # A way shortens what is all tokens, and has checked what it needs before its law is asked for.
     if steering is None or not steer.shortens_prompts(steering.card.name) or encoded.vectors:
         return count_context_tokens(encoded.model, ids)
+    # A kit of the bare model: nothing is bent yet where room is counted.
     kit = steering_kit(encoded, encoded.model.checkpoint.lm)
     return steer.steered_prompt_positions(steering.card.name, kit, steering.options)

@@ -287,6 +287,7 @@ def greedily_ended(
     Returns:
         Whether END is written, and the answer stands right before it.
     """
+    # One row at a time: no row waits for a longer one.
     trunk = network.model
     state, past = forward_with_past(trunk, trunk.embed_tokens(torch.tensor([list(asked)])))
     wrote = list[int]()

@@ -264,6 +264,7 @@ def shortened_prompt_length(
             sizes += [len(span[i : i + k]) for i in range(0, len(span), k)]
         else:
             rest += len(span)
+    # Which chunks are opened is not known before they are scored, so the longest are counted.
     opened = opened_chunk_count(share, len(sizes))
     return rest + len(sizes) - opened + sum(sorted(sizes, reverse=True)[:opened])
 

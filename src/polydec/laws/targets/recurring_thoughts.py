@@ -113,6 +113,7 @@ class RecurringThoughtSession(DelegatingSession):
     def _feed_known(self) -> None:
         """Give the inner session the tokens before the next place; the last of these waits where
         vectors follow it."""
+        # The token before a place is committed by whoever makes the vectors, with these.
         stop = self._next_place
         most = stop - 1 if len(self._tokens) >= stop else len(self._tokens)
         if more := self._tokens[self._fed : most]:
@@ -205,6 +206,7 @@ class RecurringThoughtSession(DelegatingSession):
     async def _score_probes(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Score probes that stand right behind vectors: the last of these is the root, in the place
         of the draft's own."""
+        # Taken back, so that it can be the root that a pass reads.
         self._inner.rewind_tokens(1)
         return await self._inner.score_draft(
             replace(draft, token=(self._read[-1], *draft.token[1:])), want

@@ -61,6 +61,7 @@ def build(
     # The coprocessor has a trained vector for each latent: more of them it cannot make.
     count = min(latents, len(made.soft_LH))
     maker = CacheAugmentationMaker(made, made.skeleton.layers, kit.target.vocab.size, count)
+    # Without vectors there is nothing to make again.
     if every and count:
         return RecurringThoughtTarget(kit.target, kit.prompt, maker, every)
     return LatentPrefixTarget(kit.target, kit.prompt, maker)

@@ -50,6 +50,7 @@ def prompt_positions(kit: Kit, options: Mapping[str, Any]) -> int:
     from polydec.laws.targets.passage_chunks import shortened_prompt_length
     from polydec.models.learned.kinds.chunk_encoder import ChunkEncoder
 
+    # Chunks are as long as the encoder has them.
     made = kit.needed_artefact(ChunkEncoder)
     return shortened_prompt_length(kit.prompt, made, options["expand"])
 

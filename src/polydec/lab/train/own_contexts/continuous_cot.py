@@ -146,6 +146,7 @@ def latent_row_logits(
     # All questions end at one place, where the first thought follows.
     token_BT = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in asked])
     blank_B = torch.tensor([longest - len(ids) for ids in asked])
+    # The states of thoughts foretell nothing by themselves: what follows them is learned.
     _, past = feed_continuous_thoughts(trunk, trunk.embed_tokens(token_BT), thoughts, blank_B)
     told = [remaining_tokens(tokens, row, stage) for row in rows]
     # What is written has no blanks before it: it follows the thoughts at once.

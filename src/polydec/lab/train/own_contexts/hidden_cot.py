@@ -109,6 +109,7 @@ class OwnThoughtAnswerer(nn.Module):
         Returns:
             Logits at all places, shape ``[B, T, V]``, and the targets, shape ``[B, T]``.
         """
+        # Marks stand in the rows in the order of the states: row by row, thought by thought.
         made = [self.tokens.answering_row(row) for row in rows]
         texts = [ids for ids, _ in made]
         token_BT = pad_token_rows(texts)
@@ -209,6 +210,7 @@ def thinking_course(spec: ContextSpec) -> TrainingRun:
 
     def step_loss(step: int) -> tuple[Tensor, int]:
         rows = split.draw_rows(spec.seed, step, spec.rows)
+        # All thoughts of the batch are told apart from one another.
         loss = own_thinking_loss(network, tokens, rows)
         return loss, sum(len(x) for row in rows for x in tokens.thought_tokens(row))
 

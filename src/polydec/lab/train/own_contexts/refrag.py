@@ -294,6 +294,7 @@ def own_continued_course(spec: ContextSpec) -> TrainingRun:
     """The training of model and encoder together: what follows a passage is foretold."""
     texts = OwnPassages.of_spec(spec)
     network = texts.load_refrag(spec, Path(spec.out).parent / "rewriting")
+    # The model learns to read vectors, and the encoder to say what it reads best.
     network.train_only_parts(network.encoding, [*network.decoder.parameters()])
 
     def step_loss(step: int) -> tuple[Tensor, int]:

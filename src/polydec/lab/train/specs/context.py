@@ -112,6 +112,7 @@ class ContextSpec:
             raise RequestError(f"encoder is {self.encoder}: it must be a multiple of 8")
         if self.width % 32:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
+        # Without a text of one's own the kind makes its tasks, and reads none of these options.
         if self.data is not None:
             self._require_own_text()
 
