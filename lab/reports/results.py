@@ -261,7 +261,7 @@ OWN_CONTEXTS = Run(
     "python -m benchmarks.studies.own_contexts augmentation OUT TEXT --steps 300 --csv lab/reports/own-contexts.csv, and with "
     "refrag --steps 120",
     COUNTED,
-    "89f4b7f4",
+    "6d467236",
 )
 PLANS = Run(
     "lab/reports/plans.csv",
