@@ -85,7 +85,8 @@ def require_readable(network: NeuralNetwork, draft: Draft, want: ScoreRequest) -
             f"enter is {enter}: nodes that enter above the first layer must stand behind all others"
         )
     if carries:
-        width = network.embed_tokens(draft.token[:1]).shape[1]
+        # Of any token: the root itself may stand for a vector, which has no row in the table.
+        width = network.embed_tokens((0,)).shape[1]
     else:
         width = 0
     for i, state_H in carries.items():
