@@ -261,7 +261,7 @@ OWN_CONTEXTS = Run(
     "python -m benchmarks.studies.own_contexts augmentation OUT TEXT --steps 300 --csv lab/reports/own-contexts.csv, and with "
     "refrag --steps 120",
     COUNTED,
-    "6d467236",
+    "318bdbc6",
 )
 PLANS = Run(
     "lab/reports/plans.csv",
