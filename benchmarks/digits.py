@@ -1,8 +1,10 @@
-"""Pictures of digits: what speculative Jacobi saves, and what MaskGIT and ReCAP lose, on small models that are trained here.
+"""Pictures of digits: what speculative Jacobi and MuLo-SD save, and what MaskGIT, ReCAP and MuLo-SD lose, on small models
+that are trained here.
 
     python benchmarks/digits.py --images FOLDER --out DIR --csv lab/reports/pictures.csv [--sheets docs/pictures]
 
-Two models are trained in DIR unless they are there: one that draws token by token, which also judges, and a masked one.
+Models are trained in DIR unless they are there: one that draws token by token, which also judges (or --tokens NAME), a masked
+one, and for MuLo-SD (--only with its rows alone trains no masked one) one of half the size with what lifts its pictures.
 Classes take turns; each row is one method with one seed of three.
 
 tokens: of a picture, a pass; passes: of the target, a picture; fed: positions that passes fed, a picture; nats: of a token
@@ -33,6 +35,8 @@ from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.train.picture_data import read_pictures
 from polydec.lab.train.pictures import make_picture_rows, train_pictures
 from polydec.lab.train.specs.pictures import PicturesSpec
+from polydec.lab.train.specs.upsampler import UpsamplerSpec
+from polydec.lab.train.upsampler import train_upsampler
 from polydec.models.text.picture_view import DrawnPicture
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -52,7 +56,7 @@ class PictureMethod:
 
     Attributes:
         name: Of its row.
-        model: Which model it decodes, "tokens" or "masked".
+        model: Which model it decodes: "tokens", "masked", or "scales", the first one with a draft of small pictures.
         method: As a request names it.
         options: Of the method.
         steer: How the law is steered. None: not.
@@ -87,6 +91,26 @@ def jacobi_methods(width: int) -> list[PictureMethod]:
     return out
 
 
+def scale_methods() -> list[PictureMethod]:
+    """Methods whose drafts are small pictures."""
+
+    def row(name: str, method: str = "mulo-sd", **options: Any) -> PictureMethod:
+        return PictureMethod(name, "scales", method, options, None, "plain, beside a draft")
+
+    return [
+        row("plain, beside a draft", "plain"),
+        row("mulo-sd-exact", "mulo-sd-exact"),
+        row("mulo-sd-exact, likeliest", "mulo-sd-exact", drawn=False),
+        row("mulo-sd-exact, by pixels", "mulo-sd-exact", trained=False),
+        *(row(f"mulo-sd, threshold {t}", threshold=t) for t in (0.02, 0.1, 0.3)),
+        row("mulo-sd, radius 0", radius=0),
+        row("mulo-sd, by pixels", trained=False),
+        row("mulo-sd, drawn", drawn=True),
+        *(row(f"suffix, threshold {t}", local=False, threshold=t) for t in (0.02, 0.1, 0.3)),
+        row("mulo-sd, block redrawn", radius=64),
+    ]
+
+
 def masked_methods(length: int) -> list[PictureMethod]:
     """Methods that fill canvases. length: tokens of a picture."""
     base = "maskgit, 12 passes"
@@ -111,9 +135,19 @@ def masked_methods(length: int) -> list[PictureMethod]:
 def trained(out: Path, images: str, options: Mapping[str, Any], **more: Any) -> Path:
     """The directory of a model, which is trained now where it is not there."""
     if not (out / "training.json").exists():
-        said = train_pictures(PicturesSpec(str(out), images, WORDS, **options, **more))
+        said = train_pictures(PicturesSpec(str(out), images, classes=WORDS, **options, **more))
         print({k: v for k, v in said.items() if k != "curve"}, flush=True)
     return out
+
+
+def trained_scales(out: Path, images: str, target: str, steps: int) -> tuple[Path, Path]:
+    """The directories of a model of half a target's size and of what lifts its pictures, trained where they are not there."""
+    low = trained(out / "low", images, {"low_of": target, "steps": steps, "width": 96, "layers": 2})
+    up = out / "up"
+    if not (up / "training.json").exists():
+        said = train_upsampler(UpsamplerSpec(str(up), images, target, steps=steps))
+        print({k: v for k, v in said.items() if k != "curve"}, flush=True)
+    return low, up
 
 
 def drawn(
@@ -256,6 +290,11 @@ def main() -> None:
     parser.add_argument("--colours", type=int, default=128)
     parser.add_argument("--each", type=int, default=EACH)
     parser.add_argument("--only", nargs="+", help="names of rows; all without")
+    parser.add_argument("--model", help="rows of one model alone, as tokens, scales, masked")
+    parser.add_argument(
+        "--tokens", help="the first model, by a name like --model's; trained without"
+    )
+    parser.add_argument("--low-steps", type=int, help="steps of MuLo-SD's two; as the first model")
     asked = parser.parse_args()
     options = {
         "side": asked.side,
@@ -265,16 +304,20 @@ def main() -> None:
         "width": asked.width,
         "layers": asked.layers,
     }
-    wanted = [*jacobi_methods(asked.side), *masked_methods(asked.side**2)]
+    wanted = [*jacobi_methods(asked.side), *scale_methods(), *masked_methods(asked.side**2)]
     methods = [m for m in wanted if not asked.only or m.name in asked.only]
-    places = {"tokens": trained(asked.out / "tokens", asked.images, options)}
+    first = asked.tokens or str(trained(asked.out / "tokens", asked.images, options))
+    places = {"tokens": first}
     if any(m.model == "masked" for m in methods):
         more = {"masked": True, "steps": asked.masked_steps or asked.steps}
         places["masked"] = trained(asked.out / "masked", asked.images, {**options, **more})
     loaded = {name: polydec.load(str(at), draft=None, threads=1) for name, at in places.items()}
+    if any(m.model == "scales" for m in methods):
+        low, up = trained_scales(asked.out, asked.images, first, asked.low_steps or asked.steps)
+        loaded["scales"] = polydec.load(first, draft=str(low), trained=[str(up)], threads=1)
     judge = loaded["tokens"]
     given = read_pictures(asked.images, asked.side * asked.patch, WORDS)
-    held = make_picture_rows(given, PicturesSpec("", asked.images, WORDS, **options)).held
+    held = make_picture_rows(given, PicturesSpec("", asked.images, classes=WORDS, **options)).held
     learned = given.is_learned()
     features = feature_map(given.pixels[learned])
     true = features(given.pixels[learned])

@@ -11,6 +11,12 @@ GROUPED_TESTS = "tests/methods/diffusion/test_grouped_passes.py"
 TRAINED = "lab/train/pictures.py"
 TRAINED_TESTS = "tests/lab/train/test_train_pictures.py"
 ANSWERS_TESTS = "tests/request/test_picture_answers.py"
+UPSAMPLED = "methods/speculative/drafters/upsampled.py"
+UPSAMPLED_TESTS = "tests/methods/speculative/drafters/test_upsampled.py"
+NEIGHBOURS = "methods/speculative/verifiers/neighbourhood.py"
+NEIGHBOURS_TESTS = "tests/methods/speculative/verifiers/test_neighbourhood.py"
+LOCAL = "methods/speculative/loop/local_resampling.py"
+LOCAL_TESTS = "tests/methods/speculative/loop/test_local_resampling.py"
 
 MUTANTS = [
     Mutant(
@@ -117,5 +123,96 @@ MUTANTS = [
         "        return view.token_count",
         "        return min(LENGTH, most)",
         f"{ANSWERS_TESTS}::test_an_answer_is_as_long_as_a_picture",
+    ),
+    Mutant(
+        "mulo-sd: behind a refused token another row of the small picture is drawn",
+        UPSAMPLED,
+        "        if self.row is None:\n",
+        "        if True:\n",
+        f"{UPSAMPLED_TESTS}::test_behind_a_refused_token_the_same_row_drafts_the_rest_of_its_block",
+    ),
+    Mutant(
+        "mulo-sd: the draft model goes on behind its own rows",
+        UPSAMPLED,
+        "            row = upsampler.shrink_block(",
+        "            row = self.row or upsampler.shrink_block(",
+        f"{UPSAMPLED_TESTS}::test_the_draft_model_goes_on_behind_what_was_written",
+    ),
+    Mutant(
+        "mulo-sd: drafted laws are not shaped by the rules of sampling",
+        UPSAMPLED,
+        "            scores = self.target.bend_scores(line, rows)",
+        "            scores = rows",
+        f"{UPSAMPLED_TESTS}::test_drafts_follow_the_rules_of_sampling",
+    ),
+    Mutant(
+        "mulo-sd: rows of the small picture see what stands below them",
+        "models/nets/upsampling.py",
+        "pad(x_BUHW, (1, 1, 2, 0))",
+        "pad(x_BUHW, (1, 1, 1, 1))",
+        "tests/models/nets/test_upsampling.py::test_a_row_never_sees_what_stands_below_it",
+    ),
+    Mutant(
+        "mulo-sd: pixels are made larger out of sight of the row above",
+        "models/learned/kinds/upsampler.py",
+        "rows[-2:]",
+        "rows[-1:]",
+        "tests/models/learned/test_upsampler.py::test_pixels_are_lifted_in_sight_of_the_row_above",
+    ),
+    Mutant(
+        "mulo-sd: neighbours do not speak for a token",
+        NEIGHBOURS,
+        "logp_V[near].exp()",
+        "logp_V[near[:1]].exp()",
+        f"{NEIGHBOURS_TESTS}::test_neighbours_speak_for_a_token",
+    ),
+    Mutant(
+        "mulo-sd: neighbours speak for a token that a constraint rules out",
+        NEIGHBOURS,
+        "        if self.legal and float",
+        "        if False and float",
+        f"{NEIGHBOURS_TESTS}::test_where_texts_are_constrained_a_token_needs_a_probability_of_its_own",
+    ),
+    Mutant(
+        "mulo-sd: all behind the first refused token is drawn anew",
+        LOCAL,
+        "        left = {at for at in range(count) if near(at, refused, self.radius)}",
+        "        left = {at for at in range(count) if at >= min(refused, default=count)}",
+        f"{LOCAL_TESTS}::test_islands_are_those_of_a_flood",
+    ),
+    Mutant(
+        "mulo-sd: only refused tokens are drawn anew, whatever the radius",
+        LOCAL,
+        "near(at, refused, self.radius)",
+        "near(at, refused, 0)",
+        f"{LOCAL_TESTS}::test_islands_are_those_of_a_flood",
+    ),
+    Mutant(
+        "mulo-sd: an island is drawn from the laws of the first pass",
+        LOCAL,
+        "            if step:\n",
+        "            if False:\n",
+        f"{LOCAL_TESTS}::test_every_token_is_drawn_behind_the_block_as_it_stands",
+    ),
+    Mutant(
+        "mulo-sd: islands wait for one another",
+        LOCAL,
+        "            now = [island[step] for island in islands if step < len(island)]",
+        "            now = [island[step] for island in islands[:1] if step < len(island)]",
+        f"{LOCAL_TESTS}::test_every_token_is_drawn_behind_the_block_as_it_stands",
+    ),
+    Mutant(
+        "mulo-sd: tokens stand behind changed ones under a constraint",
+        "methods/speculative/recipes/mulo_sd.py",
+        "    if local and not constrained:",
+        "    if local:",
+        f"{LOCAL_TESTS}::test_under_a_constraint_no_token_stands_behind_one_that_is_changed",
+    ),
+    Mutant(
+        "mulo-sd: small pictures are made of pixels, not of what tokens draw",
+        TRAINED,
+        "        parts.append(shrink_pixels(drawn, ratio, height, width))",
+        "        parts.append(shrink_pixels(given.pixels[begin : begin + 1024], ratio, height, width))",
+        "tests/lab/train/test_train_scales.py::test_small_pictures_are_what_large_ones_are_averaged_down_to",
     ),
 ]

@@ -88,7 +88,30 @@ def lenient(lenience):
     return rule
 
 
+def neighbourhood(verifier):
+    """The first child whose look-alikes have enough together; else the target's own token."""
+    levels = verifier.upsampler.tiles.flatten(1).double()
+
+    def alike(token):
+        if token >= len(levels):
+            return [token]
+        far = (levels - levels[token]).norm(dim=1).tolist()
+        return sorted(range(len(far)), key=lambda x: (x != token, far[x]))[: verifier.near]
+
+    def rule(draft, scores, node):
+        p = probabilities(scores, node)
+        for child in draft.children[node]:
+            token = draft.token[child]
+            if sum(p[x] for x in alike(token) if x < len(p)) >= verifier.threshold:
+                return [(child, token, 1.0)]
+        own = {draft.token[c]: c for c in reversed(draft.children[node])}
+        return [(own.get(x), x, v) for x, v in enumerate(p) if v]
+
+    return rule
+
+
 RULES = {
+    "neighbourhood": neighbourhood,
     "near_best": lambda v: near_best(v.top, v.tolerance),
     "judged": lambda v: judged(v.judge, v.threshold),
     "trust": lambda v: trust,
@@ -97,7 +120,11 @@ RULES = {
 """By the name of a verifier's file, the rule of one with its settings."""
 
 
+SETTINGS = {"judged": {"threshold": 0.36}, "neighbourhood": {"near": 2, "threshold": 0.5}}
+
+
 def example_verifier(name):
-    """A verifier under which something of each kind happens: a random judge is seldom sure of a toy's states."""
+    """A verifier under which something of each kind happens: a random judge is seldom sure of a toy's states, and of few tiles
+    most are neighbours."""
     verifier = example_mechanism(registry.mechanism_classes("verifiers")[name])
-    return replace(verifier, threshold=0.36) if name == "judged" else verifier
+    return replace(verifier, **SETTINGS.get(name, {}))

@@ -20,9 +20,11 @@ from polydec.base.errors import RequestError
 from polydec.base.options import dataclass_options
 from polydec.lab.commands.training import training_commands
 from polydec.lab.train.network import LlamaShape
+from polydec.lab.train.pictures import train_pictures
 from polydec.lab.train.probe import train_probe
 from polydec.lab.train.reader import train_reader
 from polydec.lab.train.seq2seq import train_seq2seq
+from polydec.lab.train.specs.pictures import PicturesSpec
 from polydec.lab.train.specs.probe.reward import RewardSpec
 from polydec.lab.train.specs.reader import ReaderSpec
 from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
@@ -157,6 +159,14 @@ SMALL: dict[str, Mapping[str, Any]] = {
     "vision": {
         **{"steps": 2, "rows": 2, "width": 32, "layers": 1},
         **{"tower_width": 32, "tower_layers": 1},
+    },
+    "upsampler": {
+        "images": "pictures",
+        "target": "drawer",
+        "steps": 2,
+        "rows": 2,
+        "units": 4,
+        "layers": 1,
     },
     "word-reader": {"target": "reader", "steps": 2, "rows": 2, "least": 2, "most": 4},
     "words": {"data": "prose", "steps": 2, "rows": 2, "layers": 1, "width": 64},
@@ -319,6 +329,9 @@ ELSEWHERE = {
     ("context", "decoders"): "its kind trains a model first: test_arc_encoder.py",
     ("context", "shared"): "its kind trains a model first: test_arc_encoder.py",
     ("pictures", "images"): "pictures of one's own: test_train_pictures.py",
+    ("pictures", "low_of"): "a model that another training wrote: test_train_scales.py",
+    ("pictures", "ratio"): "read with low_of: test_train_scales.py",
+    ("upsampler", "images"): "pictures of one's own: test_train_scales.py",
     ("pictures", "classes"): "what classes are called: test_train_pictures.py",
     ("deer", "temperature"): "read where the target writes the text: test_train_target.py",
     ("diffusion", "long"): "rows of tasks that go on take seconds: test_train_diffusion.py",
@@ -394,12 +407,15 @@ def files(tmp_path_factory):
         "".join(json.dumps(row) + "\n" for row in reports), "utf-8"
     )
     save_pictures(folder / "pictures.npz")
+    drawn = {name: x for name, x in SMALL["pictures"].items() if name != "images"}
+    train_pictures(PicturesSpec(str(folder / "drawer"), str(folder / "pictures.npz"), **drawn))
     train_reader(ReaderSpec(str(folder / "reader"), **WORDS))
     for out, data, plans in (("repairer", "pairs", False), ("planner", "reports", True)):
         own = {**SMALL["seq2seq"], "data": str(folder / f"{data}.jsonl"), "plans": plans}
         train_seq2seq(Seq2SeqSpec(str(folder / out), **own))
     names = {
         "pictures": "pictures.npz",
+        "drawer": "drawer",
         "reader": "reader",
         "samples": "text.jsonl",
         "few": "few/text.jsonl",

@@ -15,9 +15,7 @@ from polydec.lab.train import picture_data
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.picture_data import (
     LEARNED,
-    cut_patches,
     learn_tiles,
-    nearest_tiles,
     read_pictures,
     resize_pictures,
 )
@@ -27,6 +25,7 @@ from polydec.lab.train.pictures import (
     train_pictures,
 )
 from polydec.lab.train.specs.pictures import PicturesSpec
+from polydec.models.text.tile_search import cut_patches, nearest_tiles
 
 
 @pytest.fixture(scope="module")

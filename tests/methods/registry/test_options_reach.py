@@ -80,6 +80,7 @@ OF_METHOD: dict[str, Mapping[str, Any]] = {
     "stoc-tot": {"longest": 4},
     "multi-view-multi-path": {"answers": "a|b"},
     "plan-guided": {"plans": 4, "shortest": 1},
+    "mulo-sd": {"near": 1, "threshold": 0.3},
 }
 """Options with which a method does on a toy what it is there for."""
 

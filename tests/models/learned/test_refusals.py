@@ -28,7 +28,7 @@ from polydec.models.sessions import checkpoint, sources
 READ_NO_STATES = {
     *("ngrams", "ngram-counts", "draft-tree"),
     *("filter", "reward", "value", "block-drafter", "text-router", "plan-extractor"),
-    "word-reader",
+    *("word-reader", "upsampler"),
 }
 OF_MASKED = {"joint", "length-head"}
 """These serve masked-diffusion models alone."""

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from polydec.base.errors import FileError
 from polydec.models.formats import edge
+from polydec.models.text.tile_search import nearest_tiles
 
 MOST_VALUES = 1 << 30
 """Values of all pixels of a data set at most."""
@@ -226,22 +227,6 @@ def resize_pictures(pixels_NHWC: NDArray[np.uint8], side: int) -> NDArray[np.uin
     return torch.cat(out).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
 
 
-def cut_patches(pixels_NHWC: NDArray[np.uint8], patch: int) -> Tensor:
-    """Cut pictures into squares.
-
-    Args:
-        pixels_NHWC: Pictures, whose sides are multiples of `patch`.
-        patch: Pixels of a square's side.
-
-    Returns:
-        The squares, row by row from the top left, shape ``[N, L, patch * patch * C]``, float32.
-    """
-    N, H, W, C = pixels_NHWC.shape
-    cut = pixels_NHWC.reshape(N, H // patch, patch, W // patch, patch, C)
-    rows = cut.transpose(0, 1, 3, 2, 4, 5).reshape(N, -1, patch * patch * C)
-    return torch.from_numpy(np.ascontiguousarray(rows)).float()
-
-
 def learn_tiles(patches_ND: Tensor, count: int) -> Tensor:
     """Find the tiles that patches are drawn with, by k-means from far-apart patches.
 
@@ -275,16 +260,3 @@ def learn_tiles(patches_ND: Tensor, count: int) -> Tensor:
         tile_KD = torch.where(size_K[:, None] > 0, sum_KD / size_K[:, None].clamp_min(1), tile_KD)
     rounded = torch.unique(tile_KD.round().clamp(0, 255), dim=0)
     return rounded[rounded.sum(-1).argsort(stable=True)]
-
-
-def nearest_tiles(patches_ND: Tensor, tile_KD: Tensor) -> Tensor:
-    """Find the tile that lies nearest to each patch.
-
-    Args:
-        patches_ND: Patches, shape ``[N, D]``.
-        tile_KD: Tiles, shape ``[K, D]``.
-
-    Returns:
-        The number of its tile, shape ``[N]``.
-    """
-    return torch.cat([torch.cdist(part, tile_KD).argmin(-1) for part in patches_ND.split(4096)])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -24,17 +26,19 @@ from polydec.lab.train.network import (
     make_bidirectional,
     save_directory,
 )
-from polydec.lab.train.picture_data import (
-    LabelledPictures,
-    cut_patches,
-    learn_tiles,
-    nearest_tiles,
-    read_pictures,
-)
+from polydec.lab.train.picture_data import LabelledPictures, learn_tiles, read_pictures
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.pictures import PicturesSpec
 from polydec.models.formats.picture_config import FIELD, TILES
+from polydec.models.sessions import sources
+from polydec.models.text.picture_view import PictureView, read_picture_view
+from polydec.models.text.tile_search import (
+    cut_patches,
+    draw_tiles,
+    shrink_pixels,
+    tokens_of_pixels,
+)
 
 DROPPED = "any"
 """The prompt of a picture of no class in particular."""
@@ -59,6 +63,8 @@ class PictureRows:
         tiles: What each token draws, uint8, shape ``[K, P, P, C]``.
         error: How far tiles lie from the pixels of held-out pictures, root of the mean square.
         classes: The words of the classes; class c has the token K + c.
+        height: Tokens of a column of a picture.
+        width: Tokens of a row of it.
     """
 
     learned: Tensor
@@ -66,6 +72,8 @@ class PictureRows:
     tiles: Tensor
     error: float
     classes: tuple[str, ...]
+    height: int
+    width: int
 
     @property
     def first_class(self) -> int:
@@ -91,14 +99,19 @@ def train_pictures(spec: PicturesSpec) -> dict[str, Any]:
 
 
 def _course(spec: PicturesSpec) -> TrainingRun:
-    given = read_pictures(spec.images, spec.side * spec.patch, spec.classes)
-    rows = make_picture_rows(given, spec)
+    if spec.low_of is None:
+        given = read_pictures(spec.images, spec.side * spec.patch, spec.classes)
+        rows = make_picture_rows(given, spec)
+    else:
+        view = view_of_target(spec.low_of, "low_of")
+        given = read_pictures_like(view, spec.images, view.classes)
+        rows = make_low_rows(given, view, spec.ratio)
     taken = {*tile_words(rows.first_class), DROPPED, MASK}
     if clash := next((word for word in given.classes if word in taken), None):
         raise RequestError(
             f"classes has {clash!r}: tokens of pictures have that name, so take another"
         )
-    length = spec.side**2 + 1
+    length = rows.learned.shape[1]
     shape = LlamaShape(
         # Tiles, classes, and one more: the class that is left out, or a gap.
         rows.after_classes + 1,
@@ -183,24 +196,139 @@ def make_picture_rows(given: LabelledPictures, spec: PicturesSpec) -> PictureRow
     Raises:
         RequestError: All pictures are learned from or all held out, or they have one colour.
     """
+    learned_N = learned_pictures(given)
+    patch_NLD = cut_patches(given.pixels, spec.patch)
+    tile_KD = learn_tiles(patch_NLD[learned_N].flatten(0, 1), spec.colours)
+    if len(tile_KD) < 2:
+        raise RequestError("images has one colour: there is nothing to learn")
+    values = given.pixels.shape[-1]
+    tiles_KPPC = tile_KD.to(torch.uint8).view(-1, spec.patch, spec.patch, values)
+    return _quantised_rows(given, given.pixels, tiles_KPPC, spec.side)
+
+
+def make_low_rows(given: LabelledPictures, view: PictureView, ratio: int) -> PictureRows:
+    """Quantise pictures, and make pictures of fewer tokens of what these draw.
+
+    Args:
+        given: The pictures, of the large ones' size.
+        view: Says what the tokens of large pictures draw, and how many there are.
+        ratio: Rows, and columns, of a large picture for one of a small one.
+
+    Returns:
+        Rows of the small ones, of the same tiles and classes.
+
+    Raises:
+        RequestError: All pictures are learned from or all held out.
+    """
+    small = shrunk_pictures(given, view, ratio)
+    return _quantised_rows(
+        given, small, torch.from_numpy(view.tiles), small.shape[2] // view.tiles.shape[1]
+    )
+
+
+def shrunk_pictures(given: LabelledPictures, view: PictureView, ratio: int) -> NDArray[np.uint8]:
+    """What pictures are averaged down to, once their tokens have drawn them.
+
+    Args:
+        given: The pictures, of the large ones' size.
+        view: Says what the tokens of large pictures draw, and how many there are.
+        ratio: Pixels of a side that become one.
+
+    Returns:
+        Pixels, shape ``[N, H, W, C]``, of as many whole tiles as cover a large picture.
+    """
+    side = view.tiles.shape[1]
+    # Whole tiles, which may reach over the edge of a large picture.
+    height = -(-view.height // ratio) * side
+    width = -(-view.width // ratio) * side
+    # In parts, since all pictures as floats take four times their room.
+    parts = list[NDArray[np.uint8]]()
+    for begin in range(0, len(given.pixels), 1024):
+        token_NL = tokens_of_pixels(given.pixels[begin : begin + 1024], view.tiles)
+        # Drawn again from its tokens: so a draft learns of what it will be given.
+        drawn = draw_tiles(token_NL, view.height, view.width, view.tiles)
+        parts.append(shrink_pixels(drawn, ratio, height, width))
+    return np.concatenate(parts)
+
+
+def _quantised_rows(
+    given: LabelledPictures, pixels_NHWC: NDArray[np.uint8], tiles_KPPC: Tensor, side: int
+) -> PictureRows:
+    """Rows of some pixels, which are those of `given` or made of them. side: tokens of a row."""
+    learned_N = learned_pictures(given)
+    token_NL = tokens_of_pixels(pixels_NHWC, tiles_KPPC.numpy())
+    label_N1 = torch.from_numpy(given.labels)[:, None] + len(tiles_KPPC)
+    row_NT = torch.cat([label_N1, token_NL], 1)
+    held_QLD = cut_patches(pixels_NHWC[~learned_N.numpy()], tiles_KPPC.shape[1])
+    drawn_QLD = tiles_KPPC.flatten(1).float()[token_NL[~learned_N]]
+    error = float((drawn_QLD - held_QLD).square().mean().sqrt())
+    height = token_NL.shape[1] // side
+    return PictureRows(
+        row_NT[learned_N], row_NT[~learned_N], tiles_KPPC, error, given.classes, height, side
+    )
+
+
+def learned_pictures(given: LabelledPictures) -> Tensor:
+    """Which pictures are learned from. Raises RequestError where that is all of them, or none."""
     learned_N = torch.from_numpy(given.is_learned())
     if not 0 < int(learned_N.sum()) < len(learned_N):
         raise RequestError(
             f"images has {len(learned_N)} pictures: of ten seven are learned from and three held out, by their SHA-1, so "
             "give more"
         )
-    patch_NLD = cut_patches(given.pixels, spec.patch)
-    tile_KD = learn_tiles(patch_NLD[learned_N].flatten(0, 1), spec.colours)
-    if len(tile_KD) < 2:
-        raise RequestError("images has one colour: there is nothing to learn")
-    token_NL = nearest_tiles(patch_NLD.flatten(0, 1), tile_KD).view(patch_NLD.shape[:2])
-    label_N1 = torch.from_numpy(given.labels)[:, None] + len(tile_KD)
-    row_NT = torch.cat([label_N1, token_NL], 1)
-    held_QLD = patch_NLD[~learned_N]
-    error = (tile_KD[token_NL[~learned_N]] - held_QLD).square().mean().sqrt()
-    values = given.pixels.shape[-1]
-    tiles = tile_KD.to(torch.uint8).view(-1, spec.patch, spec.patch, values)
-    return PictureRows(row_NT[learned_N], row_NT[~learned_N], tiles, float(error), given.classes)
+    return learned_N
+
+
+def read_pictures_like(
+    view: PictureView, images: str, classes: Sequence[str] = ()
+) -> LabelledPictures:
+    """Read pictures of the size that a model draws.
+
+    Args:
+        view: What its tokens draw.
+        images: Where they lie.
+        classes: Words of their classes in the order of the labels. Empty: the labels are the words.
+
+    Returns:
+        The pictures.
+
+    Raises:
+        RequestError: The model draws in grey, and they have colours, or the other way round.
+        FileError: There are none, or a file cannot be read.
+    """
+    given = read_pictures(images, view.pixel_shape[0], classes)
+    have = given.pixels.shape[-1]
+    wanted = view.pixel_shape[2]
+    # Grey pictures have one value a pixel; those of image files have three.
+    if have != wanted:
+        raise RequestError(
+            f"images has {have} values a pixel, and the model draws {wanted}: give pictures as it was trained on"
+        )
+    return given
+
+
+def view_of_target(name: str, field: str) -> PictureView:
+    """What the tokens of a model draw.
+
+    Args:
+        name: The model, as --model names it.
+        field: The option that names it, for the sentence.
+
+    Returns:
+        What its answers look like.
+
+    Raises:
+        RequestError: It draws no pictures, or none that this kind of training makes smaller.
+    """
+    # The config and one tensor are read; no network is built.
+    source = sources.open_source(name)
+    view = read_picture_view(source.config, source.weights)
+    if view is None or view.height != view.width or view.dropped != DROPPED:
+        raise RequestError(
+            f"{field} is {name!r}: it must be a model that draws square pictures token by token, as `polydec train pictures` "
+            "makes them"
+        )
+    return view
 
 
 def masked_picture_loss(
@@ -248,8 +376,8 @@ def save_picture_model(
     Args:
         out: Directory to write.
         network: Gives the weights.
-        rows: Say what tokens draw and what classes are called.
-        spec: Options; side and masked are read.
+        rows: Say what tokens draw, how many there are, and what classes are called.
+        spec: Options; masked is read.
     """
     last = MASK if spec.masked else DROPPED
     words = [*tile_words(rows.first_class), *rows.classes, last]
@@ -257,8 +385,8 @@ def save_picture_model(
     tokenizer.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     config = network.s.config_content(tied=False)
     config[FIELD] = {
-        "height": spec.side,
-        "width": spec.side,
+        "height": rows.height,
+        "width": rows.width,
         "classes": list(rows.classes),
         "dropped": None if spec.masked else DROPPED,
     }

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from polydec.core.types import Exactness
-from polydec.methods.registry.kit import ANY_DRAFT, DRAFT, MASKED_DRAFT, KitNeed
+from polydec.methods.registry.kit import (
+    ANY_DRAFT,
+    DRAFT,
+    MASKED_DRAFT,
+    SMALLER_DRAFT,
+    KitNeed,
+)
 
 PROMISE_WORDS: Mapping[Exactness | None, str] = MappingProxyType(
     {
@@ -74,4 +80,5 @@ class Card:
     @property
     def needs_draft(self) -> bool:
         """Whether it decodes with a draft model."""
-        return any(need in self.needs for need in (DRAFT, ANY_DRAFT, MASKED_DRAFT))
+        kinds = (DRAFT, ANY_DRAFT, SMALLER_DRAFT, MASKED_DRAFT)
+        return any(need in self.needs for need in kinds)

@@ -290,9 +290,11 @@ class DraftNeed:
 
     Attributes:
         same_tokenizer: Whether it must have the target's vocabulary.
+        same_length: Whether it reads the target's text; else one of its own, of fewer tokens.
     """
 
     same_tokenizer: bool = True
+    same_length: bool = True
 
     @property
     def name(self) -> str:
@@ -606,6 +608,7 @@ class ArtefactNeed:
 
 
 DRAFT, ANY_DRAFT, MASKED_DRAFT = DraftNeed(), DraftNeed(same_tokenizer=False), MaskedDraftNeed()
+SMALLER_DRAFT = DraftNeed(same_length=False)
 LAYERS, DRAFT_LAYERS = LayersNeed(), LayersNeed(of_draft=True)
 STATES = StatesNeed()
 SECOND_PROMPT = SecondPromptNeed()

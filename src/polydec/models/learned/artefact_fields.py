@@ -186,6 +186,39 @@ class LengthHeadFields(StrictFields):
     tokenizer: Annotated[str, Field(max_length=100)]
 
 
+class UpsamplerFields(StrictFields):
+    """config.json of what lifts small pictures to large ones.
+
+    Attributes:
+        height: Tokens of a column of a large picture.
+        width: Tokens of a row of it.
+        ratio: Rows of it for one of the small picture.
+        tiles: Tokens that draw something; they stand first.
+        units: Channels of the convolutions.
+        patch: Pixels of a tile's side.
+        values: Of a pixel: 1 (grey) or 3 (red, green, blue).
+    """
+
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    height: Annotated[int, Field(ge=1, le=512)]
+    width: Annotated[int, Field(ge=1, le=512)]
+    ratio: Annotated[int, Field(ge=2, le=16)]
+    tiles: Annotated[int, Field(ge=1, le=1 << 20)]
+    units: Annotated[int, Field(ge=1, le=1 << 13)]
+    layers: Annotated[int, Field(ge=0, le=64)]
+    patch: Annotated[int, Field(ge=1, le=2048)]
+    values: Literal[1, 3]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.tiles > self.vocab_size:
+            raise FileError(
+                f"tiles is {self.tiles} and vocab_size {self.vocab_size}: each tile is a token"
+            )
+        return self
+
+
 class WordReaderFields(StrictFields):
     """config.json of a one-pass reader of words in images.
 

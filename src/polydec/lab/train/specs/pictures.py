@@ -20,6 +20,12 @@ from polydec.lab.train.specs.fields import (
     Width,
 )
 
+PictureFiles = Annotated[
+    str,
+    "pictures with their classes: a .npz (images, and labels or names), a folder with one, or a folder with a folder "
+    "of PNG or JPEG files for each class",
+]
+
 
 @dataclass(frozen=True)
 class PicturesSpec:
@@ -33,14 +39,12 @@ class PicturesSpec:
             masked-diffusion model a gap.
         classes: In the order of their labels. None: the labels are the words.
         width: Width of the network, a multiple of 32.
+        low_of: Side, patch, colours and classes are then those of that model: side, patch, colours and
+            classes are not read.
     """
 
     out: Resumed
-    images: Annotated[
-        str,
-        "pictures with their classes: a .npz (images, and labels or names), a folder with one, or a folder with a folder "
-        "of PNG or JPEG files for each class",
-    ]
+    images: PictureFiles
     classes: Annotated[
         tuple[str, ...],
         ParseAs(CommaList),
@@ -52,6 +56,14 @@ class PicturesSpec:
         int, InRange(2, 4096), "what a token may draw: grey levels, colours or patches, by k-means"
     ] = 8
     masked: Annotated[bool, "a masked-diffusion model, for maskgit"] = False
+    low_of: Annotated[
+        str | None,
+        "a model that draws token by token, by a name like --model's: this one draws the same pictures in fewer of its "
+        "tokens, and drafts for it (mulo-sd)",
+    ] = None
+    ratio: Annotated[
+        int, InRange(2, 16), "with low_of: rows of that model's pictures for one of these"
+    ] = 2
     steps: Steps = 2000
     rows: Annotated[int, AtLeast(1), "pictures a step"] = 32
     width: Width = 96
@@ -70,6 +82,8 @@ class PicturesSpec:
         keep_ranges(self)
         if self.width % 32:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
+        if self.low_of is not None and self.masked:
+            raise RequestError("masked is set, and low_of is given: a draft draws token by token")
 
 
 def picture_training_summary(result: Mapping[str, Any]) -> str:

@@ -66,6 +66,23 @@ def categorical_pick(rng: Rng) -> Pick:
     return lambda law_V: rng.draw_categorical(float64_probabilities(law_V))
 
 
+def draw_target_token(scores: DraftScores, node: int, rng: Rng) -> int:
+    """Take the target's own token after a node.
+
+    Args:
+        scores: The target's scores at the nodes of a draft.
+        node: Index of the node.
+        rng: The stream of this token; a row with one possible token draws nothing.
+
+    Returns:
+        The token id.
+    """
+    only = scores.certain_token(node)
+    if only is None:
+        return rng.draw_categorical(float64_probabilities(scores.logprob_row(node)))
+    return only
+
+
 def certain_draw_chance(scores: DraftScores, node: int, token: int, graded: bool) -> float:
     """The probability that a certain token of a draft counts with.
 

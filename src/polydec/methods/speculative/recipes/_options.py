@@ -27,3 +27,6 @@ LevelChildren = Annotated[
     "children of each node, level by level, such as 2,1,1",
 ]
 CandidateCount = Annotated[int, InRange(1, 64), "candidates remembered after each token"]
+LiftedByNetwork = Annotated[
+    bool, "rows are lifted by the trained network (false: drawn, made larger and quantised)"
+]
