@@ -4,7 +4,7 @@ that are trained here.
     python benchmarks/digits.py --images FOLDER --out DIR --csv lab/reports/pictures.csv [--sheets docs/pictures]
 
 Models are trained in DIR unless they are there: one that draws token by token, which also judges (or --tokens NAME), a masked
-one, and for MuLo-SD (--only with its rows alone trains no masked one) one of half the size with what lifts its pictures.
+one, and for MuLo-SD one of half the size with what lifts its pictures. What no row needs is not trained.
 Classes take turns; each row is one method with one seed of three.
 
 tokens: of a picture, a pass; passes: of the target, a picture; fed: positions that passes fed, a picture; nats: of a token
@@ -305,7 +305,11 @@ def main() -> None:
         "layers": asked.layers,
     }
     wanted = [*jacobi_methods(asked.side), *scale_methods(), *masked_methods(asked.side**2)]
-    methods = [m for m in wanted if not asked.only or m.name in asked.only]
+    methods = [
+        m
+        for m in wanted
+        if (not asked.only or m.name in asked.only) and asked.model in (None, m.model)
+    ]
     first = asked.tokens or str(trained(asked.out / "tokens", asked.images, options))
     places = {"tokens": first}
     if any(m.model == "masked" for m in methods):

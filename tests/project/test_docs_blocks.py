@@ -107,6 +107,7 @@ SMALL = {
     "train probe --recipe text-router": "--steps 2 --each 16",
     "train context": "--steps 4 --rows 2 --width 32",
     "train pictures": "--steps 2 --rows 2 --side 7 --width 32 --layers 1",
+    "train upsampler": "--steps 2 --rows 2",
 }
 """What a command is given in addition, so that it ends soon: the last value of an option counts."""
 
