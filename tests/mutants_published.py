@@ -162,6 +162,13 @@ MUTANTS = [
         "laws/targets/renamed.py",
         "return self._inner.logprob_row(i)[self._renaming.index_V]",
         "return self._inner.logprob_row(i)",
+        f"{RENAMED_TESTS}::test_every_way_to_read_a_row_has_the_tokens_own_names",
+    ),
+    Mutant(
+        "renamed: weights have the model's own names",
+        "laws/targets/renamed.py",
+        "return self._inner.log_weights(i)[self._renaming.index_V]",
+        "return self._inner.log_weights(i)",
         f"{RENAMED_TESTS}::test_a_text_is_as_likely_as_its_names",
     ),
     Mutant(

@@ -6,7 +6,8 @@ import torch
 import micro
 from polydec import generate, load
 from polydec.base.errors import MissingError, RequestError
-from polydec.core.types import TokenVocabulary
+from polydec.core.scheduler import run_coroutines
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.check_target import check_target
 from polydec.lab.testing.enumerate import target_law
 from polydec.lab.testing.toy import toy_law
@@ -28,6 +29,32 @@ def test_a_text_is_as_likely_as_its_names():
         assert set(law) == set(inner)
         for text, p in law.items():
             assert p == pytest.approx(inner[NAMES.rename_tokens(text)], abs=1e-12)
+
+
+def scored(target, prompt):
+    """What a session says of the token behind a prompt."""
+
+    async def score():
+        session = target.open_session(prompt)
+        await session.prefill_prompt(ScoreRequest())
+        return await session.score_draft(Draft.chain_draft(prompt[-1]), ScoreRequest())
+
+    return run_coroutines([score()])[0]
+
+
+def test_every_way_to_read_a_row_has_the_tokens_own_names():
+    for seed in range(4):
+        target = toy_law(seed, 4, eos=-1)
+        scores = scored(RenamedTarget(target, NAMES), PROMPT)
+        inner = scored(target, NAMES.rename_tokens(PROMPT))
+        order = list(NAMES.name_of)
+        assert torch.equal(scores.logprob_row(0), inner.logprob_row(0)[order])
+        assert torch.equal(scores.log_weights(0), inner.log_weights(0)[order])
+        best = inner.likeliest_tokens(0, 4)[0]
+        assert [NAMES.name_of[x] for x in scores.likeliest_tokens(0, 4)[0]] == list(best)
+        assert NAMES.name_of[scores.likeliest_token(0)] == inner.likeliest_token(0)
+        assert scores.topk_rows([0], 2)[0] == list(scores.likeliest_tokens(0, 2)[0])
+        assert scores.token_logprobs(0, (3,)) == inner.token_logprobs(0, (NAMES.name_of[3],))
 
 
 @pytest.mark.parametrize("seed", range(3))
