@@ -218,7 +218,7 @@ MUTANTS = [
         "lab/train/seq2seq.py",
         "        own = list(zip(asked, drawn, strict=True))",
         "        own = chosen",
-        f"{TEACHER_TESTS}::test_a_step_weighs_the_teachers_law_and_the_datas_text",
+        f"{TEACHER_TESTS}::test_both_laws_are_of_the_texts_that_were_drawn",
     ),
     Mutant(
         "on-policy distillation: the teacher is read one token late",
@@ -265,8 +265,8 @@ MUTANTS = [
     Mutant(
         "masked words: a word sees what stands before it alone",
         MASKED_WORDS,
-        "        make_bidirectional(self)\n",
-        "",
+        "x_BWH = layer(x_BWH, cos_WD, sin_WD, there_BW[:, None, None])",
+        "x_BWH = layer(x_BWH, cos_WD, sin_WD)",
         f"{MASKED_WORDS_TESTS}::test_a_hidden_word_is_told_by_both_sides_and_not_by_itself",
     ),
     Mutant(

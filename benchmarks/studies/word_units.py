@@ -72,22 +72,21 @@ def beam_rows(spec: WordsSpec, seed: int) -> list[dict[str, Any]]:
     asked = next_words(read_texts(spec)["prose"].unseen)
     rows = list[dict[str, Any]]()
     for beams in (0, 1, 5):
-        right = 0
-        nats = 0.0
-        passes = 0
-        for prompt, word in asked:
-            method = (
-                {"method": "word-beam", "options": {"beams": beams}}
-                if beams
-                else {"method": "plain"}
-            )
-            answer = generate(
-                lm, prompt, raw=True, temperature=0.0, max_tokens=20, stop=[" ", "\n"],
-                include_stop=True, logprobs=0, **method,
-            )  # fmt: skip
-            right += answer.text.rstrip(" \n") == word
-            nats -= sum(t.model_logp for t in answer.choices[0].logprobs or ())
-            passes += answer.metrics["target_passes"]
+        method = (
+            {"method": "word-beam", "options": {"beams": beams}} if beams else {"method": "plain"}
+        )
+        # All words at once: their passes are shared.
+        answers = generate(
+            lm, [prompt for prompt, _ in asked], raw=True, temperature=0.0, max_tokens=20,
+            stop=[" ", "\n"], include_stop=True, logprobs=0, **method,
+        )  # fmt: skip
+        right = sum(
+            answer.text.rstrip(" \n") == word
+            for answer, (_, word) in zip(answers, asked, strict=True)
+        )
+        notes = [answer.choices[0].logprobs or () for answer in answers]
+        nats = -sum(t.model_logp for each in notes for t in each)
+        passes = sum(answer.metrics["target_passes"] for answer in answers)
         rows.append(
             {
                 "kind": spec.kind,

@@ -162,6 +162,26 @@ def test_a_step_weighs_the_teachers_law_and_the_datas_text(taught, monkeypatch):
     whole["loss"].backward()
 
 
+def test_both_laws_are_of_the_texts_that_were_drawn(taught, monkeypatch):
+    spec, _ = taught
+    read = {"student": [], "teacher": []}
+    usual, law = seq2seq.score_pairs, SourceTeacher.target_logprobs
+
+    def score(network, chosen, begin, fast):
+        read["student"].append(list(chosen))
+        return usual(network, chosen, begin, fast)
+
+    def teach(self, chosen):
+        read["teacher"].append(list(chosen))
+        return law(self, chosen)
+
+    monkeypatch.setattr(seq2seq, "score_pairs", score)
+    monkeypatch.setattr(SourceTeacher, "target_logprobs", teach)
+    seen = losses_of(spec, monkeypatch, taught=1.0)
+    assert read["student"][0] == read["teacher"][0]
+    assert [text for _, text in read["student"][0]] == seen["drawn"]
+
+
 def test_a_student_is_drawn_towards_its_teacher(taught, tmp_path):
     spec, _ = taught
     run = replace(spec, out=str(tmp_path / "a"), steps=40, taught=1.0)

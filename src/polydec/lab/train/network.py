@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -18,8 +18,6 @@ from polydec.lab.train.shape import LlamaShape
 from polydec.models.formats import rows8
 from polydec.models.formats.fields import require_shapes
 from polydec.models.nets.superlinear import superlinear_mixture
-
-AnyNetwork = TypeVar("AnyNetwork", bound=nn.Module)
 
 
 class LlamaRMSNorm(nn.Module):
@@ -412,7 +410,7 @@ def _matrices(s: LlamaShape, weights: Mapping[str, Tensor]) -> dict[str, tuple[i
     return out
 
 
-def make_bidirectional(network: AnyNetwork) -> AnyNetwork:
+def make_bidirectional(network: TrainableLlama) -> TrainableLlama:
     """Let every position see all others from now on. The network is changed in place and returned."""
     for part in network.modules():
         if isinstance(part, LlamaAttention):

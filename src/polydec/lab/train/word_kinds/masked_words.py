@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polydec.lab.train.data import END
-from polydec.lab.train.network import make_bidirectional
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.specs.words import WordsSpec
 from polydec.lab.train.tokens import mark_id
@@ -34,7 +33,6 @@ from polydec.lab.train.word_kinds.word_pooled import (
     save_word_directory,
     word_places,
 )
-from polydec.models.formats.byte_word_config import ByteWordConfig
 from polydec.models.nets.byte_words import NONE, word_piece_logits, word_vectors_of_bytes
 
 SHARE = 0.15
@@ -45,10 +43,6 @@ TEXTS = 64
 
 class MaskedByteWords(TrainableByteWords):
     """A Byte2Word network whose words see both sides; the vector of the start stands for a hidden one."""
-
-    def __init__(self, c: ByteWordConfig, piece_VL: Tensor, seed: int) -> None:
-        super().__init__(c, piece_VL, seed)
-        make_bidirectional(self)
 
     def draw_hidden_words(self, token_BT: Tensor, dice: torch.Generator) -> Tensor:
         """Draw which words of rows are hidden: a share of them, and one of each row at least.
@@ -124,7 +118,7 @@ class MaskedByteWords(TrainableByteWords):
         x_BWH = torch.where(hidden_BW[..., None], self.start, x_BWH)
         cos_WD, sin_WD = pooled_rotary_tables(self.shape, x_BWH.shape[1])
         for layer in self.layers:
-            # Rows have unequally many words: what is not there is not seen.
+            # All words of a row are seen, before and behind, and none that is not there.
             x_BWH = layer(x_BWH, cos_WD, sin_WD, there_BW[:, None, None])
         return self.norm(x_BWH)
 
