@@ -228,6 +228,13 @@ BYTE2WORD = Run(
     "any: counts, no times",
     "9aba97c8",
 )
+LEXINVARIANT = Run(
+    "lab/reports/lexinvariant.csv",
+    "python -m benchmarks.studies.word_units symbols --kinds lexinvariant --steps 600 --width 64 --layers 2 --rows 16 "
+    "--out DIR --csv lab/reports/lexinvariant.csv",
+    COUNTED,
+    "33c966ce",
+)
 HIDDEN_STATES = {
     name: Run(
         f"lab/reports/hidden-states-{name}.csv",
@@ -1358,6 +1365,16 @@ TABLES = (
             where=nth(i),
         )
         for i, run in enumerate(HIDDEN_STATES.values())
+    ),
+    Table(
+        "lab/reports/words-measured.md",
+        "| kind | its own table | one dealt | four dealt | 16 dealt | 16 drawn | read right | by counts |",
+        LEXINVARIANT,
+        three_seeds_row(
+            LEXINVARIANT,
+            lambda row: f"`{row['kind']}`",
+            *("own", "dealt_1", "dealt_4", "dealt_16", "drawn_16", "right", "counts"),
+        ),
     ),
     Table(
         "lab/reports/diffusion-measured.md",
