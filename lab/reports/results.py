@@ -1372,7 +1372,7 @@ TABLES = (
         LEXINVARIANT,
         three_seeds_row(
             LEXINVARIANT,
-            lambda row: f"`{row['kind']}`",
+            lambda row: row["kind"],
             *("own", "dealt_1", "dealt_4", "dealt_16", "drawn_16", "right", "counts"),
         ),
     ),
