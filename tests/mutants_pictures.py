@@ -203,8 +203,8 @@ MUTANTS = [
     ),
     Mutant(
         "mulo-sd: tokens stand behind changed ones under a constraint",
-        "methods/speculative/recipes/mulo_sd.py",
-        "    if local and not constrained:",
+        LOCAL,
+        "    if local and not test.legal:",
         "    if local:",
         f"{LOCAL_TESTS}::test_under_a_constraint_no_token_stands_behind_one_that_is_changed",
     ),

@@ -173,6 +173,17 @@ FILES = {
     "sum.lark": 'start: NUMBER "+" NUMBER\nNUMBER: /[0-9][0-9]?/\n',
     "canvases.txt": "count: 427\n",
     "pairs.jsonl": '{"prompt": "Name a river.", "answer": "The Rhine."}\n',
+    "thoughts.jsonl": "".join(
+        json.dumps(
+            {
+                "question": f"What is {n} + 5 - 2?",
+                "thought": f"{n} + 5 = {n + 5}\n{n + 5} - 2 = {n + 3}",
+                "answer": f"{n + 3}",
+            }
+        )
+        + "\n"
+        for n in range(24)
+    ),
     "problems.jsonl": '{"prompt": "24 from 2 3 4 6"}\n{"prompt": "10 from 1 2 3 4"}\n',
     "story.txt": "Ada and Bruno meet at the old mill, and then they walk to the harbour.\n",
     "KEYS": "a-key-of-a-server-of-this-test\n",

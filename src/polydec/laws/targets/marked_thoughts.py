@@ -28,6 +28,26 @@ class MarkedThoughtMaker(Protocol):
         ...
 
 
+def marked_target(
+    law: Target, prompt: tuple[int, ...], thinker: MarkedThoughtMaker, mark: int, *, read: bool
+) -> Target:
+    """A law by which marks of thoughts are read as vectors, or as they are.
+
+    Args:
+        law: The law to read.
+        prompt: Token ids of the prompt, at least one.
+        thinker: Makes the vectors.
+        mark: The token that asks for one.
+        read: Whether a mark is read as a vector.
+
+    Returns:
+        The law.
+    """
+    if not read:
+        return law
+    return MarkedThoughtTarget(law, prompt, thinker, mark)
+
+
 @dataclass(frozen=True)
 class MarkedThoughtTarget:
     """`target`, by which each mark that stands behind `prompt` is read as a vector.

@@ -13,10 +13,31 @@ from polydec.core.delegating import DelegatingSession
 from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.row_scores import PickedScores
 from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
-from polydec.laws.targets.thinking import LatentPrefixMaker
+from polydec.laws.targets.thinking import LatentPrefixMaker, LatentPrefixTarget
 
 TOP = -1
 """Stands for the nodes of a draft before the next place of vectors."""
+
+
+def recurring_target(
+    target: Target, prompt: tuple[int, ...], thinker: LatentPrefixMaker, every: int, count: int
+) -> Target:
+    """The law behind vectors that are made once, or again and again.
+
+    Args:
+        target: The law to read.
+        prompt: Token ids of the prompt, at least two.
+        thinker: Makes the vectors.
+        every: Tokens from one place to the next; 0: the vectors are made once.
+        count: How many vectors are made at a time, 0 or more.
+
+    Returns:
+        The law.
+    """
+    # Without vectors there is nothing to make again.
+    if every and count:
+        return RecurringThoughtTarget(target, prompt, thinker, every)
+    return LatentPrefixTarget(target, prompt, thinker)
 
 
 @dataclass(frozen=True)

@@ -53,15 +53,11 @@ def build(
     ] = 0,
 ) -> Target:
     from polydec.laws.targets.augmented import CacheAugmentationMaker
-    from polydec.laws.targets.recurring_thoughts import RecurringThoughtTarget
-    from polydec.laws.targets.thinking import LatentPrefixTarget
+    from polydec.laws.targets.recurring_thoughts import recurring_target
     from polydec.models.learned.kinds.coprocessor import CacheCoprocessor
 
     made = kit.needed_artefact(CacheCoprocessor)
     # The coprocessor has a trained vector for each latent: more of them it cannot make.
     count = min(latents, len(made.soft_LH))
     maker = CacheAugmentationMaker(made, made.skeleton.layers, kit.target.vocab.size, count)
-    # Without vectors there is nothing to make again.
-    if every and count:
-        return RecurringThoughtTarget(kit.target, kit.prompt, maker, every)
-    return LatentPrefixTarget(kit.target, kit.prompt, maker)
+    return recurring_target(kit.target, kit.prompt, maker, every, count)

@@ -45,7 +45,7 @@ def build(
     ] = True,
 ) -> Target:
     from polydec.laws.targets.hidden_thought import HiddenThoughtMaker
-    from polydec.laws.targets.marked_thoughts import MarkedThoughtTarget
+    from polydec.laws.targets.marked_thoughts import marked_target
     from polydec.laws.targets.thinking import LatentPrefixTarget
     from polydec.models.learned.kinds.thought import ThoughtProjection
 
@@ -53,6 +53,4 @@ def build(
     thought = kit.needed_artefact(ThoughtProjection)
     thinker = HiddenThoughtMaker(kit.drafting, thought, kit.target.vocab.size, thoughts)
     law = LatentPrefixTarget(kit.target, kit.prompt, thinker)
-    if not (thoughts and within):
-        return law
-    return MarkedThoughtTarget(law, kit.prompt, thinker, thought.mark)
+    return marked_target(law, kit.prompt, thinker, thought.mark, read=within and thoughts > 0)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from polydec.base.errors import RequestError
-from polydec.core.decoder import Streams
+from polydec.core.decoder import Decoder, Streams
 from polydec.core.effects import gather_coroutines
 from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.request import Request, Result, TokenLogprob
@@ -16,9 +16,40 @@ from polydec.core.types import Draft, Exactness, RowDetail, ScoreRequest, TokenV
 from polydec.methods.speculative.drafters.upsampled import UpsampledDrafter, UpsampledGuess
 from polydec.methods.speculative.loop.draws import draw_target_token
 from polydec.methods.speculative.loop.events import ProposedEvent, VerifiedEvent
+from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.methods.speculative.loop.stats import DraftStats
 from polydec.methods.speculative.loop.types import DraftBudget
+from polydec.methods.speculative.policies.fixed import FixedPolicy
 from polydec.methods.speculative.verifiers.neighbourhood import NeighbourhoodVerifier
+
+BLOCK_TOKENS = 1024
+"""Tokens of a draft at most, where all behind the first refused one is drafted again."""
+
+
+def resampling_decoder(
+    target: Target,
+    drafter: UpsampledDrafter,
+    test: NeighbourhoodVerifier,
+    radius: int,
+    *,
+    local: bool,
+) -> Decoder:
+    """What draws anew where the test refuses tokens of a drafted picture.
+
+    Args:
+        target: The law to decode.
+        drafter: Drafts blocks of the picture.
+        test: Which tokens may stand.
+        radius: Rows and columns around a refused token that are drawn anew, 0 or more.
+        local: Whether they alone are drawn anew; else all behind the first refused token.
+
+    Returns:
+        The decoder.
+    """
+    # A constraint allows some texts alone: no token stands behind one that is changed.
+    if local and not test.legal:
+        return LocalResamplingDecoder(target, drafter, test, radius)
+    return SpeculativeDecoder(target, drafter, test, FixedPolicy(BLOCK_TOKENS))
 
 
 @dataclass(frozen=True)

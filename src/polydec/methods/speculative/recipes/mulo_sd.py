@@ -58,18 +58,12 @@ def build(
     trained: LiftedByNetwork = True,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.upsampled import UpsampledDrafter
-    from polydec.methods.speculative.loop.local_resampling import LocalResamplingDecoder
-    from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-    from polydec.methods.speculative.policies.fixed import FixedPolicy
+    from polydec.methods.speculative.loop.local_resampling import resampling_decoder
     from polydec.methods.speculative.verifiers.neighbourhood import NeighbourhoodVerifier
     from polydec.models.learned.kinds.upsampler import PictureUpsampler
 
     upsampler = kit.needed_artefact(PictureUpsampler)
     drafter = UpsampledDrafter(kit.drafting, upsampler, trained, drawn)
-    # A constraint allows some texts alone: neighbours speak for no token, and none stands behind one
-    # that is changed.
-    constrained = kit.language is not None
-    test = NeighbourhoodVerifier(upsampler, near, threshold, constrained)
-    if local and not constrained:
-        return LocalResamplingDecoder(kit.target, drafter, test, radius)
-    return SpeculativeDecoder(kit.target, drafter, test, FixedPolicy(1024))
+    # A constraint allows some texts alone: neighbours speak for no token.
+    test = NeighbourhoodVerifier(upsampler, near, threshold, kit.language is not None)
+    return resampling_decoder(kit.target, drafter, test, radius, local=local)
