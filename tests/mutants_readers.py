@@ -3,8 +3,11 @@
 from mutant import Mutant
 
 HEADS = "models/nets/reading_heads.py"
+MASKED = "models/nets/masked_head.py"
+WALKS = "models/nets/neighbour_head.py"
 HEADS_TESTS = "tests/models/nets/test_reading_heads.py"
 IMAGES_TESTS = "tests/models/sessions/test_image_sources.py"
+SENT_TESTS = "tests/serve/test_images_sent.py"
 LOSSES = "lab/train/reading_losses.py"
 TRAIN_TESTS = "tests/lab/train/test_train_reader.py"
 DRAFTER = "methods/speculative/drafters/read_word.py"
@@ -49,8 +52,8 @@ MUTANTS = [
     Mutant(
         "cppd: counting shapes nothing that is read",
         HEADS,
-        "self.joining(slots_BTW, seen_BSW, there_BS)",
-        "self.joining(slots_BTW, placed_BSW, there_BS)",
+        "self.joining(slots_BTW, seen_BSW, there_BS[:, None])",
+        "self.joining(slots_BTW, placed_BSW, there_BS[:, None])",
         f"{HEADS_TESTS}::test_counting_layers_shape_what_is_read",
     ),
     Mutant(
@@ -62,28 +65,28 @@ MUTANTS = [
     ),
     Mutant(
         "lister: the end leads back into the word",
-        HEADS,
+        WALKS,
         "stays_B1M = pad(torch.zeros(B, 1, S), (0, 1), value=1.0)",
         "stays_B1M = torch.full((B, 1, S + 1), 1.0 / (S + 1))",
         f"{HEADS_TESTS}::test_mass_on_the_end_never_falls",
     ),
     Mutant(
         "lister: a walk is not sharpened",
-        HEADS,
+        WALKS,
         "min(1.0 + 2.0 * (step - 1), 16.0) * at_M",
         "0.001 * at_M",
         f"{HEADS_TESTS}::test_a_walk_is_sharpened_as_it_goes_on",
     ),
     Mutant(
         "mdiff4str: all masks are filled at once",
-        HEADS,
+        MASKED,
         "chosen_N = open_N & (chance_N > mean)",
         "chosen_N = open_N.clone()",
         f"{HEADS_TESTS}::test_each_pass_fills_what_is_surer_than_the_mean_up_to_the_first_end",
     ),
     Mutant(
         "mdiff4str: what was read is read anew",
-        HEADS,
+        MASKED,
         "answer_NV = torch.where(masked_N[:, None], rows_NV, answer_NV)",
         "answer_NV = rows_NV",
         f"{HEADS_TESTS}::test_what_was_read_stays_as_it_was_when_it_was_filled_in",
@@ -98,8 +101,8 @@ MUTANTS = [
     Mutant(
         "mdiff4str: masks have one pattern",
         LOSSES,
-        "pattern = int(rng.integers(len(PATTERNS)))",
-        "pattern = len(PATTERNS) - 1",
+        "pattern = patterns[int(rng.integers(len(patterns)))]",
+        "pattern = patterns[-1]",
         f"{TRAIN_TESTS}::test_one_of_six_patterns_is_drawn",
     ),
     Mutant(
@@ -108,5 +111,68 @@ MUTANTS = [
         "at = position - BEGUN",
         "at = 0",
         f"{DRAFTER_TESTS}::test_behind_a_wrong_letter_what_was_read_still_stands",
+    ),
+    Mutant(
+        "lister: rounds change nothing",
+        WALKS,
+        "states_BSW = rows_BMW[:, :-1] + back_BTS.transpose(1, 2) @ letters_BTW",
+        "states_BSW = rows_BMW[:, :-1]",
+        f"{HEADS_TESTS}::test_an_image_is_refined_by_the_letters_that_were_found",
+    ),
+    Mutant(
+        "lister: letters look at all others",
+        WALKS,
+        "near_TT = (at_T[:, None] - at_T[None]).abs() <= self.reach",
+        "near_TT = (at_T[:, None] - at_T[None]).abs() <= 99",
+        f"{HEADS_TESTS}::test_letters_look_at_those_near_them_alone",
+    ),
+    Mutant(
+        "lister: refined walks are learned from the first step on",
+        LOSSES,
+        "head.rounds if float(said.detach()) < READS else 0",
+        "head.rounds",
+        f"{TRAIN_TESTS}::test_walks_over_refined_images_are_learned_once_the_first_one_reads",
+    ),
+    Mutant(
+        "mdiff4str: a random order takes the sure ones",
+        MASKED,
+        "return open_N & torch.tensor(coins)",
+        "return commits_above_mean(chance_N, open_N, rng)",
+        f"{HEADS_TESTS}::test_coins_fill_half_of_the_masks_whatever_they_are_sure_of",
+    ),
+    Mutant(
+        "mdiff4str: from left to right each letter is read by itself",
+        MASKED,
+        "        canvas.token_N[at] = rows_NV[at].argmax()\n        if int(canvas.token_N[at]) == END:",
+        "        if int(rows_NV[at].argmax()) == END:",
+        f"{HEADS_TESTS}::test_from_left_to_right_it_is_greedy_decoding_of_the_same_network",
+    ),
+    Mutant(
+        "mdiff4str: a cloze hides nothing",
+        MASKED,
+        "        canvas.token_N[at] = canvas.head.mask\n",
+        "",
+        f"{HEADS_TESTS}::test_a_cloze_reads_each_letter_beside_all_others",
+    ),
+    Mutant(
+        "images: the planner waits for the decoder",
+        "serve/app.py",
+        "asks = decode_images(wanted.asks, worker.model)",
+        "asks = wanted.asks",
+        f"{SENT_TESTS}::test_an_image_is_decoded_where_requests_are_read",
+    ),
+    Mutant(
+        "images: a source may have any member",
+        "serve/body.py",
+        "    if is_image_part(prompt):",
+        "    if False:",
+        f"{SENT_TESTS}::test_a_source_is_read_as_a_part_of_a_message_is",
+    ),
+    Mutant(
+        "pictures: a small part of what is measured weighs as much as a large one",
+        "lab/train/pictures.py",
+        "sum(float(loss_of(part)) * len(part) for part in rows_NT.split(64)) / len(rows_NT)",
+        "sum(map(float, map(loss_of, rows_NT.split(64)))) / len(rows_NT.split(64))",
+        "tests/lab/train/test_train_pictures.py::test_every_picture_weighs_alike_in_what_is_measured",
     ),
 ]

@@ -1,25 +1,34 @@
 """Readers of words in images: CPPD, LISTER and MDiff4STR beside the model that writes letter by letter, and as its drafters.
 
-    python -m benchmarks.studies.readers --out DIR [--steps 900] [--tried 120] [--seeds 3]
+    python -m benchmarks.studies.readers --out DIR --csv lab/reports/readers.csv [--steps 1200] [--reader-steps 400]
+    python -m benchmarks.studies.readers --table lab/reports/readers.csv
 
-Each seed trains a model of `polydec train reader` on drawn words of 3 to 8 letters, and three readers that begin with its
-encoder. All of them read the same held-out words: clean ones, ones of which up to three bars cover parts, and ones of 12 to 16
-letters. Of each: the share of words that are read right, and processor time a word, request and image decoding included. What
-the readers draft for the model must be its own greedy text, or the study fails.
+Each seed trains a model of `polydec train reader` on drawn words of 3 to 6 letters, and readers that begin with its encoder,
+some of which lack a part of their method. All of them read the same held-out words: clean ones, ones of which up to three bars
+cover parts, ones of 9 to 12 letters, and ones of 18. What readers draft for the model must be its own greedy text, or the
+study fails.
+
+A row of the file: right: share of words that are read right; sure: of all letters those that are read wrongly with a chance
+above 0.9; cpu: processor time of a word over plain's, request and image decoding included; ms: that time; letters: written in a
+pass of the model.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import io
-import json
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+from benchmarks.csv_rows import merge_csv
 from PIL import Image as Pictures
 
 from polydec import Ask, Image, Sampling, generate, load
@@ -27,6 +36,12 @@ from polydec.api import LoadedModel
 from polydec.lab.bench.intervals import shared_trials_interval, student_interval
 from polydec.lab.train.data import held_out
 from polydec.lab.train.reader import train_reader
+from polydec.lab.train.reading_losses import (
+    PATTERNS,
+    WordLoss,
+    counting_loss,
+    masked_loss,
+)
 from polydec.lab.train.specs.reader import ReaderSpec
 from polydec.lab.train.specs.word_reader import WordReaderSpec
 from polydec.lab.train.word_images import ImageFaults, draw_word, draw_word_image
@@ -35,12 +50,68 @@ from polydec.lab.train.word_reader import train_word_reader
 CLEAN = ImageFaults(blur=0.3, shear=0.2, noise=0.05, bars=0)
 COVERED = ImageFaults(blur=0.3, shear=0.2, noise=0.05, bars=3)
 SETS: Mapping[str, tuple[int, int, ImageFaults]] = {
-    "clean": (3, 8, CLEAN),
-    "covered": (3, 8, COVERED),
-    "longer": (12, 16, CLEAN),
+    "clean": (3, 6, CLEAN),
+    "covered": (3, 6, COVERED),
+    "9 to 12 letters": (9, 12, CLEAN),
+    "18 letters": (18, 18, CLEAN),
 }
-READINGS = ("cppd", "lister", "mdiff4str")
+LEARNED: Mapping[str, Any] = {"most": 6, "blur": 0.3, "shear": 0.2, "noise": 0.05, "bars": 1}
+"""Words and faults of all trainings."""
 GREEDY = Sampling(temperature=0.0)
+
+
+@dataclass(frozen=True)
+class TrainedReading:
+    """A reader that is trained, and the ways in which it reads.
+
+    Attributes:
+        name: Of its rows.
+        reading: Its method.
+        fields: Of its training, beside the usual ones.
+        loss: What it learns by. None: as published.
+        ways: Options of each way to read, by the name behind the reader's; "" is the usual way.
+        drafts: Whether it drafts for the model as well.
+    """
+
+    name: str
+    reading: str
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    loss: WordLoss | None = None
+    ways: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
+    drafts: bool = False
+
+
+READERS = (
+    TrainedReading("cppd", "cppd", drafts=True),
+    TrainedReading("cppd, letters alone", "cppd", loss=partial(counting_loss, auxiliary=0.0)),
+    TrainedReading("lister", "lister", drafts=True),
+    TrainedReading(
+        "lister, two rounds",
+        "lister",
+        {"rounds": 2},
+        ways={"": {}, ", one read": {"rounds": 1}, ", none read": {"rounds": 0}},
+    ),
+    TrainedReading(
+        "mdiff4str",
+        "mdiff4str",
+        ways={
+            "": {},
+            ", one pass": {"steps": 1},
+            ", in blocks": {"policy": "block-low-confidence"},
+            ", at random": {"policy": "random"},
+            ", from left to right": {"policy": "left-to-right"},
+            ", cloze": {"policy": "cloze"},
+            ", and reflecting": {"reflect": True},
+        },
+        drafts=True,
+    ),
+    TrainedReading(
+        "mdiff4str, any masks", "mdiff4str", loss=partial(masked_loss, patterns=PATTERNS[-1:])
+    ),
+    TrainedReading(
+        "mdiff4str, no wrong letters", "mdiff4str", loss=partial(masked_loss, replaced=0.0)
+    ),
+)
 
 
 def drawn_words(
@@ -59,99 +130,170 @@ def drawn_words(
     return out
 
 
+@dataclass(frozen=True)
+class ReadWords:
+    """What a method read.
+
+    Attributes:
+        texts: Of each image.
+        right: Share of the words that are right.
+        sure: Share of their letters that are wrong with a chance above 0.9.
+        seconds: Processor time of a word.
+        letters: A pass of the model.
+    """
+
+    texts: tuple[str, ...]
+    right: float
+    sure: float
+    seconds: float
+    letters: float
+
+
 def read_words(
-    model: LoadedModel, words: Sequence[tuple[str, Image]], method: str, **options: Any
-) -> tuple[list[str], float, float]:
-    """What a method reads, its seconds of processor time a word, and letters a pass of the model."""
+    model: LoadedModel, words: Sequence[tuple[str, Image]], method: str, options: Mapping[str, Any]
+) -> ReadWords:
+    """Read images one by one with a method."""
     asks = [
-        Ask("", method=method, options=options, source=image, max_tokens=32, sampling=GREEDY)
+        Ask(
+            "",
+            method=method,
+            options=options,
+            source=image,
+            max_tokens=48,
+            sampling=GREEDY,
+            logprobs=0,
+        )
         for _, image in words
     ]
     generate(model, asks[0])  # what is loaded when it is first asked for is not timed
     began = time.process_time()
     answers = [generate(model, ask) for ask in asks]
     spent = (time.process_time() - began) / len(asks)
-    passes = fmean([a.metrics["target_passes"] for a in answers])
-    letters = fmean([len(a.choices[0].token_ids) for a in answers])
-    return [a.text for a in answers], spent, letters / passes
-
-
-def measure_seed(out: Path, steps: int, rows: int, tried: int, seed: int) -> dict[str, Any]:
-    """All figures of one seed, by the set of words and what reads them."""
-    base = out / f"reader-{seed}"
-    train_reader(ReaderSpec(str(base), steps=steps, rows=rows, width=64, seed=seed))
-    trained = list[str]()
-    for reading in READINGS:
-        trained.append(str(out / f"{reading}-{seed}"))
-        spec = WordReaderSpec(
-            trained[-1], str(base), reading, steps=steps, rows=rows, longest=25, seed=seed
+    texts = tuple(a.text for a in answers)
+    wrong = 0
+    for (word, _), answer in zip(words, answers, strict=True):
+        notes = answer.choices[0].logprobs or ()
+        wrong += sum(
+            letter != said and note.model_logp > math.log(0.9)
+            for letter, said, note in zip(word, answer.text, notes)
         )
-        train_word_reader(spec)
-    figures = dict[str, Any]()
-    for name, (least, most, faults) in SETS.items():
+    right = fmean([text == word for text, (word, _) in zip(texts, words, strict=True)])
+    letters = sum(len(word) for word, _ in words)
+    passes = fmean([a.metrics["target_passes"] for a in answers])
+    written = fmean([len(a.choices[0].token_ids) for a in answers])
+    return ReadWords(texts, right, wrong / letters, spent, written / passes)
+
+
+def measure_seed(
+    out: Path,
+    steps: tuple[int, int],
+    rows: int,
+    tried: int,
+    seed: int,
+    readers: Sequence[TrainedReading],
+) -> Iterator[Mapping[str, Any]]:
+    """All figures of one seed, a row for each set of words and way to read; `steps`: of the model, and of each reader."""
+    base = out / f"reader-{seed}"
+    train_reader(ReaderSpec(str(base), steps=steps[0], rows=rows, width=64, seed=seed, **LEARNED))
+    models = list[tuple[TrainedReading, LoadedModel]]()
+    for made in readers:
+        at = out / f"{made.name.replace(', ', '-').replace(' ', '-')}-{seed}"
+        spec = WordReaderSpec(
+            str(at),
+            str(base),
+            made.reading,
+            steps=steps[1],
+            rows=rows,
+            longest=25,
+            rate=3e-3,
+            muon=0.02,
+            seed=seed,
+            **LEARNED,
+            **made.fields,
+        )
+        train_word_reader(spec, made.loss)
+        models.append((made, load(str(base), draft=None, trained=[str(at)], threads=1)))
+    plain = load(str(base), draft=None, threads=1)
+    for kind, (least, most, faults) in SETS.items():
         words = drawn_words(tried, least, most, faults, seed)
-        plain = load(str(base), draft=None, threads=1)
-        greedy, spent, _ = read_words(plain, words, "plain")
-        figures[f"{name}: plain"] = (_right(greedy, words), spent, 1.0)
-        for reading, at in zip(READINGS, trained, strict=True):
-            model = load(str(base), draft=None, trained=[at], threads=1)
-            texts, spent, _ = read_words(model, words, reading)
-            figures[f"{name}: {reading}"] = (_right(texts, words), spent, None)
-            texts, spent, each = read_words(model, words, "read-ahead")
-            if texts != greedy:
-                raise SystemExit(f"read-ahead with {reading} differs from plain")
-            figures[f"{name}: read-ahead, {reading}"] = (_right(texts, words), spent, each)
-            if reading == "mdiff4str":
-                texts, spent, _ = read_words(model, words, reading, steps=1)
-                figures[f"{name}: mdiff4str, one pass"] = (_right(texts, words), spent, None)
-    return figures
+        greedy = read_words(plain, words, "plain", {})
+        yield figures(kind, "plain", seed, greedy, greedy)
+        for made, model in models:
+            for way, options in made.ways.items():
+                read = read_words(model, words, made.reading, options)
+                yield figures(kind, made.name + way, seed, read, greedy)
+            if made.drafts:
+                read = read_words(model, words, "read-ahead", {})
+                if read.texts != greedy.texts:
+                    raise SystemExit(f"read-ahead with {made.name} differs from plain")
+                yield figures(kind, f"read-ahead, {made.name}", seed, read, greedy)
 
 
-def _right(texts: Sequence[str], words: Sequence[tuple[str, Image]]) -> float:
-    return fmean([text == word for text, (word, _) in zip(texts, words, strict=True)])
+def figures(
+    kind: str, name: str, seed: int, read: ReadWords, plain: ReadWords
+) -> Mapping[str, Any]:
+    """A row of the file."""
+    return {
+        "words": kind,
+        "reader": name,
+        "seed": seed,
+        "right": round(read.right, 4),
+        "sure": round(read.sure, 4),
+        "cpu": round(read.seconds / plain.seconds, 4),
+        "ms": round(1000 * read.seconds, 3),
+        "letters": round(read.letters, 3),
+    }
 
 
-def summed_up(seeds: Sequence[dict[str, Any]], tried: int) -> list[dict[str, Any]]:
-    """Of each row the mean over seeds and its 95 % interval; times beside those of plain decoding."""
-    rows = list[dict[str, Any]]()
-    for name in seeds[0]:
-        right = [s[name][0] for s in seeds]
-        base = name.partition(":")[0] + ": plain"
-        times = [s[name][1] / s[base][1] for s in seeds]
-        sure = shared_trials_interval(right, tried * len(seeds))
-        shares = [round(x, 3) for x in (fmean(right), *sure)]
-        row: dict[str, Any] = {"row": name, "right": shares, "time": _interval(times)}
-        row["ms"] = round(1000 * fmean([s[name][1] for s in seeds]), 2)
-        if seeds[0][name][2] is not None:
-            row["letters a pass"] = _interval([s[name][2] for s in seeds])
-        rows.append(row)
-    return rows
-
-
-def _interval(values: Sequence[float]) -> list[float]:
-    """Mean, and the bounds of its 95 % interval where there are several."""
-    if len(values) < 2:
-        return [round(values[0], 3)]
-    return [round(x, 3) for x in (fmean(values), *student_interval(values))]
+def table_lines(path: Path, tried: int) -> Iterator[str]:
+    """The tables of a report: of each set of words one, means of seeds with 95 % intervals."""
+    with path.open(newline="", encoding="utf-8") as file:
+        held = list(csv.DictReader(file))
+    names = list(dict.fromkeys(row["reader"] for row in held))
+    for kind in SETS:
+        yield f"\n### {kind.capitalize()}\n"
+        yield "| reader | words read right | sure and wrong | time | letters a pass |"
+        yield "|---|--:|--:|--:|--:|"
+        for name in names:
+            rows = [r for r in held if (r["words"], r["reader"]) == (kind, name)]
+            right = [float(r["right"]) for r in rows]
+            low, high = shared_trials_interval(right, tried * len(rows))
+            drafts = name == "plain" or name.startswith("read-ahead")
+            letters = f"{fmean(float(r['letters']) for r in rows):.2f}" if drafts else ""
+            times = [float(r["cpu"]) for r in rows]
+            span = "" if name == "plain" else " ({:.2f} to {:.2f})".format(*student_interval(times))
+            yield (
+                f"| {name} | {fmean(right):.3f} ({low:.3f} to {high:.3f}) | "
+                f"{fmean(float(r['sure']) for r in rows):.4f} | {fmean(times):.2f}{span} | {letters} |"
+            )
 
 
 def main() -> None:
-    """One line of JSON a seed, then one a row."""
+    """Measure, a row at a time, or print the tables of a file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--out", type=Path, help="directory of the trained models")
+    parser.add_argument("--csv", type=Path, help="file of the rows; those of other seeds stay")
+    parser.add_argument("--table", type=Path, help="only print the tables of this file")
+    parser.add_argument("--steps", type=int, default=1200, help="of the model")
+    parser.add_argument("--reader-steps", type=int, default=400, help="of each reader")
+    parser.add_argument("--only", nargs="+", help="names of readers; all without")
     parser.add_argument("--rows", type=int, default=32, help="images of a step")
-    parser.add_argument("--tried", type=int, default=120, help="held-out words of each kind")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tried", type=int, default=100, help="held-out words of each kind")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     asked = parser.parse_args()
-    seeds = list[dict[str, Any]]()
-    for seed in range(asked.seeds):
-        seeds.append(measure_seed(asked.out, asked.steps, asked.rows, asked.tried, seed))
-        print(json.dumps({"seed": seed, **seeds[-1]}), flush=True)
-    for row in summed_up(seeds, asked.tried):
-        print(json.dumps(row), flush=True)
+    if asked.table:
+        print("\n".join(table_lines(asked.table, asked.tried)))
+        return
+    if not (asked.out and asked.csv):
+        parser.error("give --out and --csv, or --table")
+    readers = [made for made in READERS if not asked.only or made.name in asked.only]
+    steps = (asked.steps, asked.reader_steps)
+    for seed in asked.seeds:
+        for row in measure_seed(asked.out, steps, asked.rows, asked.tried, seed, readers):
+            print(row, flush=True)
+            merge_csv(asked.csv, [row], ("words", "reader", "seed"))
 
 
 if __name__ == "__main__":

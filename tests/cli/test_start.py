@@ -40,6 +40,15 @@ def test_what_is_known_of_methods_needs_nothing_that_computes(code):
     assert loaded(code) == "[]"
 
 
+def test_the_name_of_an_image_loads_nothing_that_decodes_one():
+    code = "import polydec; polydec.Image; from polydec.request import ask"
+    asked = f"import sys; {code}; print('polydec.models.formats.image_decoding' in sys.modules)"
+    out = subprocess.run(
+        [sys.executable, "-c", asked], env=OWN_ONLY, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.splitlines()[-1] == "False"
+
+
 RUN = "import sys; sys.argv = ['polydec', *{!r}]\nfrom polydec.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
 
 

@@ -11,6 +11,7 @@ import polydec
 from picture_models import SIDE, trained_model
 from polydec.serve.body import IDLE, ONLY, RequestBody
 from polydec.serve.described import request_body_fields
+from polydec.serve.endpoints import ENDPOINTS
 from polydec.serve.images import IMAGES as PATH
 from polydec.serve.images import ImagesReader
 from polydec.serve.limits import RequestLimits
@@ -57,6 +58,8 @@ def test_every_field_is_described(drawing):
     [
         {"size": "auto", "response_format": "b64_json", "quality": "auto", "user": "x"},
         {"size": f"{SIDE}x{SIDE}", "output_format": "png"},
+        # What OpenAI's clients send where nobody says anything.
+        {"partial_images": 0, "output_compression": 100},
     ],
 )
 def test_fields_that_say_what_is_done_anyway_are_taken(drawing, fields):
@@ -75,6 +78,8 @@ def test_fields_that_say_what_is_done_anyway_are_taken(drawing, fields):
         ({"size": "1024x1024"}, f"pictures of this model have {SIDE}x{SIDE} pixels"),
         ({"response_format": "url"}, "response_format is 'url': it must be b64_json or left out"),
         ({"output_format": "webp"}, "output_format is 'webp'"),
+        ({"partial_images": 2}, "partial_images is 2: it must be 0 or left out"),
+        ({"output_compression": 50}, "output_compression is 50: it must be 100 or left out"),
         ({"stream": True}, "pictures are sent when they are complete"),
         ({"max_tokens": 3}, "max_tokens"),
         ({"nonsense": 3}, "nonsense"),
@@ -85,6 +90,13 @@ def test_what_cannot_be_is_refused(drawing, fields, says):
     usual = {} if fields in ({}, {"prompt": ""}) else {"prompt": "down"}
     response = http.post(PATH, json={**usual, **fields})
     assert response.status_code == 400 and says in response.json()["error"]["message"]
+
+
+def test_an_answer_of_pictures_is_no_stream():
+    answers = {path: endpoint.answers for path, endpoint in ENDPOINTS.items()}
+    parts = ("take_news", "stream_chunks", "opening_events", "closing_events", "last")
+    for path, answer in answers.items():
+        assert [hasattr(answer, part) for part in parts] == [path != PATH] * len(parts)
 
 
 def test_a_model_of_texts_has_no_pictures(http):

@@ -3,6 +3,7 @@ sentence, and no address is fetched."""
 
 import base64
 import io
+import threading
 
 import pytest
 
@@ -12,7 +13,9 @@ import house
 from PIL import Image as Pictures
 
 from polydec import Image, Sampling, generate, load
-from reader_model import write_reader
+from polydec.base.subprocess_worker import WorkerBusyError
+from polydec.models.formats import image_decoding
+from reader_model import LETTERS, write_reader
 
 
 def png(shade=90, width=32):
@@ -113,3 +116,56 @@ def test_a_model_of_text_refuses_it_by_name(reads):
     assert (
         "messages[0].content[0] is an image: tiny reads text only" in got.json()["error"]["message"]
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({**part(data_url(png())), "size": 3}, "field source.size is unknown"),
+        (
+            {"type": "image_url", "image_url": {"url": data_url(png()), "x": 1}},
+            "field source.image_url.x is unknown",
+        ),
+        (part("https://example.org/word.png"), "source.image_url has the url"),
+    ],
+)
+def test_a_source_is_read_as_a_part_of_a_message_is(reads, source, said):
+    got = reads.post("/v1/completions", json={"model": "reader", "source": source})
+    error = got.json()["error"]
+    assert got.status_code == 400 and said in error["message"] and error["param"] == "source"
+
+
+def test_an_image_is_decoded_where_requests_are_read(reads, monkeypatch):
+    threads = list[str]()
+    ask = image_decoding._WORKER.ask_worker
+
+    def noted(request):
+        threads.append(threading.current_thread().name)
+        return ask(request)
+
+    monkeypatch.setattr(image_decoding._WORKER, "ask_worker", noted)
+    bodies = (
+        ("/v1/chat/completions", chat(part(data_url(png())))),
+        # Two prompts of a request have one source, which is decoded once.
+        (
+            "/v1/completions",
+            {"source": part(data_url(png())), "prompt": [*LETTERS[:2]], "max_tokens": 2},
+        ),
+    )
+    for path, body in bodies:
+        threads.clear()
+        assert reads.post(path, json={"model": "reader", **body}).status_code == 200
+        # Not the planner, for whom all other requests wait.
+        assert len(threads) == 1 and threads[0].startswith("read")
+
+
+def test_where_many_images_wait_the_client_is_told_to_come_again(reads, monkeypatch):
+    def busy(request):
+        raise WorkerBusyError("8 wait for their turn already: ask again soon")
+
+    monkeypatch.setattr(image_decoding._WORKER, "ask_worker", busy)
+    got = reads.post(
+        "/v1/chat/completions", json={"model": "reader", **chat(part(data_url(png())))}
+    )
+    assert got.status_code == 503 and got.json()["error"]["code"] == "queue_full"
+    assert int(got.headers["retry-after"]) >= 1

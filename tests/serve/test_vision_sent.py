@@ -1,6 +1,7 @@
 """Images within chats over HTTP, of a vision-language model: where they stand, and what is refused."""
 
 import base64
+import threading
 
 import pytest
 
@@ -9,6 +10,7 @@ pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 import house
 
 from polydec import Image, Sampling, generate, load
+from polydec.models.formats import image_decoding
 from vision_checkpoints import file_of, picture, write_llava
 
 QUESTION = "Who followed the boat?"
@@ -64,6 +66,24 @@ def test_images_within_messages_are_read_where_they_stand(reads, seeing):
         for d in (ONE, OTHER)
     }
     assert len(texts) == 2
+
+
+def test_images_are_decoded_where_requests_are_read_as_far_as_there_is_room(reads, monkeypatch):
+    threads = list[str]()
+    ask = image_decoding._WORKER.ask_worker
+
+    def noted(request):
+        threads.append(threading.current_thread().name)
+        return ask(request)
+
+    monkeypatch.setattr(image_decoding._WORKER, "ask_worker", noted)
+    assert asked(reads, part(ONE), part(OTHER), said(QUESTION)).status_code == 200
+    # Not the planner, for whom all other requests wait.
+    assert len(threads) == 2 and all(name.startswith("read") for name in threads)
+    threads.clear()
+    refused = asked(reads, *[part(ONE)] * 40, said("x"))
+    assert refused.status_code == 400 and "there is room for" in refused.text
+    assert len(threads) < 20
 
 
 WRONG = {

@@ -22,7 +22,6 @@ from polydec.methods.registry.family import (
     family_of,
 )
 from polydec.methods.registry.kit import ANY_DRAFT
-from polydec.models.formats.images import read_pixel_strip
 from polydec.models.sessions.checkpoint import (
     DeferredBundle,
     ModelBundle,
@@ -35,7 +34,7 @@ from polydec.request.image_prompts import (
     encode_image_prompt,
     law_of_seeing_draft,
 )
-from polydec.request.image_sources import refuse_images, the_image_of
+from polydec.request.image_sources import refuse_images, requested_image
 from polydec.request.room import count_context_tokens
 from polydec.request.stages import (
     BentRequest,
@@ -125,7 +124,7 @@ class EncoderDecoderFamily:
         if checked.model.checkpoint.lm.strip is None:
             refuse_images(checked.ask, checked.model.name)
         else:
-            the_image_of(checked.ask, checked.model.name)
+            requested_image(checked.ask, checked.model.name)
 
     def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
         """Encode the source, and bind the model and its draft to it.
@@ -148,7 +147,10 @@ class EncoderDecoderFamily:
         if strip is None:
             source: SourceContent = model.encoder.encode_source(checked.ask, room)
         else:
-            source = read_pixel_strip(the_image_of(checked.ask, model.name), strip)
+            # Imported here: most models read no image.
+            from polydec.models.formats.image_decoding import read_pixel_strip
+
+            source = read_pixel_strip(requested_image(checked.ask, model.name), strip)
         begins = model.encoder.encode_answer_beginning(checked.ask)
         # The law behind a source is an ordinary law of the next token; methods need not know of
         # sources.

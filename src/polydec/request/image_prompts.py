@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Target
 from polydec.models.formats.image_tiles import ImageTiles
-from polydec.models.formats.images import Image, image_of_part, is_image_part
+from polydec.models.formats.images import DecodedImage, Image, image_of_part, is_image_part
 from polydec.models.sessions.checkpoint import resolve_deferred_bundle
 from polydec.models.sessions.soft import Soft
 from polydec.models.sessions.vision import VisionReader
 from polydec.request.fields import Ask
-from polydec.request.image_sources import HOW, has_image_source, message_image_parts
+from polydec.request.image_sources import (
+    IMAGE_HINT,
+    MOST_IMAGES,
+    has_image_source,
+    message_image_parts,
+)
 from polydec.request.prompt_encoder import IMAGE_PLACE, VectorPrompt
 from polydec.request.stages import CheckedRequest, EncodedRequest, ImagePrompt
 
 if TYPE_CHECKING:
     from polydec.request.loaded import LoadedModel
-
-MOST_IMAGES = 64
-"""Images of a request at most."""
 
 
 def check_image_request(checked: CheckedRequest) -> None:
@@ -37,7 +39,7 @@ def check_image_request(checked: CheckedRequest) -> None:
     ask = checked.ask
     if ask.source is not None and not has_image_source(ask):
         raise RequestError(
-            f"source is no image: {checked.model.name} reads images beside its prompt, so {HOW}"
+            f"source is no image: {checked.model.name} reads images beside its prompt, so {IMAGE_HINT}"
         )
     # Counted before any is decoded: each may take seconds.
     count = len(message_image_parts(ask.prompt)) + (ask.source is not None)
@@ -164,11 +166,11 @@ def _vector_prompt(model: LoadedModel, filled: list[int | Soft]) -> VectorPrompt
     return model.encoder.encode_vectors(filled, seen, width)
 
 
-def request_images(ask: Ask) -> list[Image]:
+def request_images(ask: Ask) -> list[Image | DecodedImage]:
     """The images of a request, in the order of their places. Raises RequestError where a part of a
     message holds none."""
-    out = list[Image]()
-    if isinstance(ask.source, Image):
+    out = list[Image | DecodedImage]()
+    if isinstance(ask.source, (Image, DecodedImage)):
         out.append(ask.source)
     elif isinstance(ask.source, Mapping):
         out.append(image_of_part(ask.source, "source"))

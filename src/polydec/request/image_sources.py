@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from polydec.base.errors import RequestError
-from polydec.models.formats.images import Image, image_of_part, is_image_part
+from polydec.models.formats.images import (
+    DecodedImage,
+    Image,
+    image_of_part,
+    is_image_part,
+)
 from polydec.request.fields import Ask
 
-HOW = "give one: --image FILE, source=polydec.Image(…), or a message with an image_url"
+IMAGE_HINT = "give one: --image FILE, source=polydec.Image(…), or a message with an image_url"
 """How an image is given, as the end of a sentence."""
+MOST_IMAGES = 64
+"""Images of a request at most."""
 
 
 def has_image_source(ask: Ask) -> bool:
     """Whether a request's source is an image, or says that it is one."""
-    return isinstance(ask.source, Image) or is_image_part(ask.source)
+    return isinstance(ask.source, (Image, DecodedImage)) or is_image_part(ask.source)
 
 
 def message_image_parts(prompt: object) -> list[tuple[str, Mapping[str, Any]]]:
@@ -23,7 +31,7 @@ def message_image_parts(prompt: object) -> list[tuple[str, Mapping[str, Any]]]:
     if isinstance(prompt, (str, bytes)) or not isinstance(prompt, Sequence):
         return []
     return [
-        (f"messages[{at}].content[{i}]", part)
+        (_part_place(at, i), part)
         for at, message in enumerate(prompt)
         if isinstance(message, Mapping) and isinstance(message.get("content"), list)
         for i, part in enumerate(message["content"])
@@ -53,7 +61,7 @@ def refuse_images(ask: Ask, name: str) -> None:
     )
 
 
-def the_image_of(ask: Ask, name: str) -> Image:
+def requested_image(ask: Ask, name: str) -> Image | DecodedImage:
     """The one image of a request, which is all that its model reads.
 
     Args:
@@ -70,7 +78,7 @@ def the_image_of(ask: Ask, name: str) -> Image:
     parts = message_image_parts(ask.prompt)
     given = ask.source
     if given is None and not parts:
-        raise RequestError(f"source is none: {name} reads an image, so {HOW}")
+        raise RequestError(f"source is none: {name} reads an image, so {IMAGE_HINT}")
     # A source beside an image in messages counts as another one, whatever it is.
     count = len(parts) + (given is not None)
     if count > 1:
@@ -79,12 +87,67 @@ def the_image_of(ask: Ask, name: str) -> Image:
         _refuse_text(ask.prompt, name)
         where, part = parts[0]
         return image_of_part(part, where)
-    if isinstance(given, Image):
+    if isinstance(given, (Image, DecodedImage)):
         return given
     if isinstance(given, Mapping) and is_image_part(given):
         return image_of_part(given, "source")
     what = "a text" if isinstance(given, (str, bytes)) else "no image"
-    raise RequestError(f"source is {what}: {name} reads an image, so {HOW}")
+    raise RequestError(f"source is {what}: {name} reads an image, so {IMAGE_HINT}")
+
+
+def decode_request_images(ask: Ask, read: Callable[[Image], Any], form: object) -> Ask:
+    """Decode the images of a request before it is planned, by whoever may wait for that.
+
+    Args:
+        ask: The request.
+        read: Makes of an image what the model reads; None leaves it to the plan.
+        form: How the model reads images.
+
+    Returns:
+        The request with its images decoded, each where it stood.
+
+    Raises:
+        RequestError: One of them cannot be decoded.
+        WorkerBusyError: Too many images wait (see `few_waiting`).
+    """
+
+    def decoded(image: Image | DecodedImage) -> Image | DecodedImage:
+        if isinstance(image, DecodedImage):
+            return image
+        content = read(image)
+        return image if content is None else DecodedImage(image, content, form)
+
+    source: Any = ask.source
+    if is_image_part(source):
+        source = image_of_part(source, "source")
+    # What is no image is refused where the request is checked.
+    if isinstance(source, Image):
+        ask = replace(ask, source=decoded(source))
+    images = {
+        where: decoded(image_of_part(part, where))
+        for where, part in message_image_parts(ask.prompt)
+    }
+    if not images:
+        return ask
+    messages: Any = ask.prompt
+    return replace(ask, prompt=[_with_images(at, m, images) for at, m in enumerate(messages)])
+
+
+def _with_images(at: int, message: Any, images: Mapping[str, Image | DecodedImage]) -> Any:
+    """A message whose images are decoded ones, by the names of their places; `at` is its number."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("content"), list):
+        return message
+    parts = list[Any]()
+    for i, part in enumerate(message["content"]):
+        image = images.get(_part_place(at, i))
+        # Whatever is no image stays as it is.
+        parts.append(part if image is None else {**part, "image_url": image})
+    return {**message, "content": parts}
+
+
+def _part_place(message: int, part: int) -> str:
+    """What sentences call a part of a message."""
+    return f"messages[{message}].content[{part}]"
 
 
 def _refuse_text(messages: Any, name: str) -> None:

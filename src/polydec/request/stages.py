@@ -19,7 +19,7 @@ from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.family import DecodingFamily
 from polydec.methods.registry.kit import ModelArtefact
-from polydec.models.formats.images import Image, PixelStrip
+from polydec.models.formats.images import DecodedImage, Image, PixelStrip
 from polydec.models.sessions.encoder_decoder import SourceContent
 from polydec.models.sessions.reuse import CacheReuse
 from polydec.models.sessions.soft import Soft
@@ -132,7 +132,7 @@ class ImagePrompt:
     """
 
     parts: tuple[int | Soft, ...]
-    images: tuple[Image, ...]
+    images: tuple[Image | DecodedImage, ...]
 
 
 @dataclass(frozen=True)

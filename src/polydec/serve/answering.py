@@ -24,7 +24,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from polydec.serve.body import ResponseOptions
-from polydec.serve.endpoints import EndpointAnswer
+from polydec.serve.endpoints import EndpointAnswer, StreamedAnswer
 from polydec.serve.errors import RefusalError
 from polydec.serve.json_text import json_pieces, json_text
 from polydec.serve.reply import AnswerDelta
@@ -72,10 +72,12 @@ async def respond_to_request(
         reply = make()
         # Nobody else listens to the connection while the answer is written.
         leaving = asyncio.create_task(_left(request, answers))
-        if wanted.stream:
+        # A picture is one piece: what is written on the way is not told to its answer.
+        listens = reply if isinstance(reply, StreamedAnswer) else None
+        if wanted.stream and listens is not None:
             # From here on the stream itself ends the request.
             record = record_of(request.scope)
-            return EventStream(writers, reply, answers, leaving, headers, record)
+            return EventStream(writers, listens, answers, leaving, headers, record)
         listed = 0
         most = answers.limits.entries
         async for news in answers.next_news():
@@ -89,7 +91,8 @@ async def respond_to_request(
                     "what this server lists: ask for a stream or fewer answers",
                     param="polydec",
                 )
-            reply.take_news(news)
+            if listens is not None:
+                listens.take_news(news)
         response = await json_response(
             writers, lambda: reply.complete_response(answers.completions), headers
         )
@@ -154,7 +157,7 @@ class EventStream(StreamingResponse):
     def __init__(
         self,
         writers: Executor,
-        reply: EndpointAnswer,
+        reply: StreamedAnswer,
         answers: ResponseAnswers,
         leaving: asyncio.Task[None],
         headers: Mapping[str, str],
@@ -177,7 +180,7 @@ class EventStream(StreamingResponse):
 
 
 async def _events(
-    writers: Executor, reply: EndpointAnswer, answers: ResponseAnswers, record: RequestRecord
+    writers: Executor, reply: StreamedAnswer, answers: ResponseAnswers, record: RequestRecord
 ) -> AsyncIterator[str]:
     """The events of a stream. What fails on the way becomes an event with an error."""
     try:

@@ -30,6 +30,7 @@ from polydec.serve.application import IGNORED, create_base_app
 from polydec.serve.arrival import read_bytes
 from polydec.serve.body import RequestBody, ResponseOptions, read_body
 from polydec.serve.clients import client_of
+from polydec.serve.decoded_images import decode_images
 from polydec.serve.described import openapi_page_html as described_page
 from polydec.serve.described import request_body_schema as described
 from polydec.serve.embeddings import EmbeddingRequest
@@ -210,7 +211,10 @@ def create_app(
             worker = models.find_worker(body.take_field("model"))
             # A request without a seed gets one, which its details report: it can be repeated.
             seed = secrets.randbelow(1 << 31)
-            return body, worker, shape.read_request(body, worker.model, method, seed)
+            wanted = shape.read_request(body, worker.model, method, seed)
+            # Here and not by the planner, for whom all requests wait.
+            asks = decode_images(wanted.asks, worker.model)
+            return body, worker, replace(wanted, asks=asks)
 
         body, worker, wanted = await reading(read, request, lenient)
         headers = _told(body.ignored)

@@ -15,8 +15,10 @@ from polydec.base.options import short_repr
 from polydec.laws.constraints.tool_calls import ToolCallForm
 from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
 from polydec.laws.shapers.sampling import all_sampling_rules as sampling_rules
+from polydec.models.formats.images import is_image_part
 from polydec.request.fields import ALTERNATIVES, ask_options
 from polydec.serve.errors import RefusalError
+from polydec.serve.image_parts import read_image_part
 from polydec.serve.known_fields import REASONS
 from polydec.serve.settings import RequestLimits
 
@@ -569,7 +571,7 @@ def _field(body: RequestBody, name: str, field: str, usual: Mapping[str, Any]) -
     value = body.take_field(name, usual.get(field, option.default))
     # Whatever it holds is looked at with the model.
     if option.kind is object:
-        return _whole(value, name)
+        return _whole(value, name, body)
     return option.convert_value(value)
 
 
@@ -582,12 +584,14 @@ def _entries(body: RequestBody, name: str, size: int) -> None:
         )
 
 
-def _whole(prompt: Any, name: str) -> Any:
-    """A second prompt or a source: a text must hold whole characters, and whatever else it is is
-    looked at with the model.
+def _whole(prompt: Any, name: str, body: RequestBody) -> Any:
+    """A second prompt or a source: a text must hold whole characters, an image has no unknown member,
+    and whatever else it is is looked at with the model.
     """
     if isinstance(prompt, str):
         return whole_text(prompt, name)
+    if is_image_part(prompt):
+        return read_image_part(name, prompt, body)
     return prompt
 
 

@@ -161,10 +161,9 @@ _OWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, Schema]]] = MappingProxyT
                 "response_format": {"enum": ["b64_json"], "description": "how a picture is sent"},
                 "output_format": {"enum": ["png"], "description": "of the file"},
                 **{name: _of("string", "auto, or left out") for name in ("quality", "moderation")},
-                **{
-                    name: {"description": "left out"}
-                    for name in ("style", "output_compression", "partial_images")
-                },
+                "style": {"description": "left out"},
+                "output_compression": {"enum": [100], "description": "of the file: the whole"},
+                "partial_images": {"enum": [0], "description": "none come before the picture"},
             },
         ),
         "/v1/embeddings": (

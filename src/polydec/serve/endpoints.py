@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from polydec.api import Completion, LoadedModel
 from polydec.serve.body import RequestBody, ResponseOptions
@@ -47,7 +47,14 @@ class EndpointReader(Protocol):
 
 
 class EndpointAnswer(Protocol):
-    """An answer on its way out: as a stream, or as one response.
+    """An answer on its way out."""
+
+    def complete_response(self, done: Sequence[Completion]) -> dict[str, Any]: ...
+
+
+@runtime_checkable
+class StreamedAnswer(EndpointAnswer, Protocol):
+    """An answer that may go out as a stream: it is told what is written while that is written.
 
     Attributes:
         last: What is sent after the events of a stream; "" for nothing.
@@ -60,7 +67,6 @@ class EndpointAnswer(Protocol):
     def closing_events(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]: ...
     def failure_events(self, refusal: RefusalError) -> dict[str, Any]: ...
     def take_news(self, news: AnswerDelta) -> None: ...
-    def complete_response(self, done: Sequence[Completion]) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)

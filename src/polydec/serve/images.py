@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polydec.api import Ask, Completion, LoadedModel
@@ -15,18 +15,17 @@ from polydec.serve.body import (
     read_stream_options,
 )
 from polydec.serve.errors import RefusalError
-from polydec.serve.reply import AnswerDelta
 
 IMAGES = "/v1/images/generations"
 
-HONOURED: Mapping[str, tuple[str, ...]] = {
+HONOURED: Mapping[str, tuple[str | int, ...]] = {
     "response_format": ("b64_json",),
     "output_format": ("png",),
     "quality": ("auto", "standard"),
     "style": (),
     "moderation": ("auto",),
-    "output_compression": (),
-    "partial_images": (),
+    "output_compression": (100,),
+    "partial_images": (0,),
 }
 """Fields of OpenAI's clients, each with the values that say what is done anyway."""
 
@@ -71,7 +70,7 @@ class ImagesReader:
             value = body.take_field(name)
             if value is not None and value not in legal:
                 raise RefusalError(
-                    f"{name} is {short_repr(value)}: it must be {' or '.join((*legal, 'left out'))}",
+                    f"{name} is {short_repr(value)}: it must be {' or '.join(map(str, (*legal, 'left out')))}",
                     param=name,
                 )
         if body.limits is not None:
@@ -96,7 +95,7 @@ def _check_size(size: Any, view: PictureView) -> None:
 
 
 class ImagesAnswer:
-    """One response of /v1/images/generations.
+    """One response of /v1/images/generations, which is never a stream.
 
     Args:
         reader: What has read the request; not needed.
@@ -106,8 +105,6 @@ class ImagesAnswer:
         name: Id of the response; OpenAI's form has none.
         created: When the request came, in seconds of the epoch.
     """
-
-    last = ""
 
     def __init__(
         self,
@@ -121,25 +118,6 @@ class ImagesAnswer:
         self.wanted = wanted
         self.served = served
         self.created = created
-
-    def opening_events(self) -> Iterator[dict[str, Any]]:
-        """Nothing: there is no stream."""
-        return iter(())
-
-    def stream_chunks(self, news: AnswerDelta) -> Iterator[dict[str, Any]]:
-        """Nothing: there is no stream."""
-        return iter(())
-
-    def closing_events(self, done: Sequence[Completion]) -> Iterator[dict[str, Any]]:
-        """Nothing: there is no stream."""
-        return iter(())
-
-    def failure_events(self, refusal: RefusalError) -> dict[str, Any]:
-        """What a refusal says; a stream would end with it."""
-        return refusal.to_json()
-
-    def take_news(self, news: AnswerDelta) -> None:
-        """Nothing is kept of parts of a picture."""
 
     def complete_response(self, done: Sequence[Completion]) -> dict[str, Any]:
         """Write the response in OpenAI's form.

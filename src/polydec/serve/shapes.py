@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from polydec.api import Ask, LoadedModel
-from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.core.request import PromptLogprob, TokenLogprob
-from polydec.models.formats.images import image_of_part, is_image_part
+from polydec.models.formats.images import is_image_part
 from polydec.models.text.token_texts import bytes_of_token, token_text
 from polydec.models.text.tokenizer import Tokenizer
 from polydec.request.fields import ALTERNATIVES, CHOICES
@@ -25,6 +24,7 @@ from polydec.serve.body import (
 )
 from polydec.serve.constrained import read_request_constraint
 from polydec.serve.errors import RefusalError
+from polydec.serve.image_parts import EMPTY, read_image_part
 from polydec.serve.json_text import LazyRows
 from polydec.serve.reasoning import read_budget, read_reasoning
 from polydec.serve.settings import RequestLimits
@@ -728,10 +728,6 @@ MESSAGE = (
 """What a message has in OpenAI's API and in those that follow it, honoured here or not."""
 PART = ("type", "text", "annotations", "logprobs", "cache_control")
 """What a part of text has; the last three say nothing of the text."""
-IMAGE_PART = ("type", "image_url", "detail", "cache_control")
-"""What a part that is an image has."""
-EMPTY: tuple[Any, ...] = (None, [], {}, "")
-"""Clients send back what they got, empty fields included."""
 
 
 def read_messages(body: RequestBody, messages: Any) -> list[Mapping[str, Any]]:
@@ -845,7 +841,7 @@ def _said(
 
 def _part(where: str, part: Any, body: RequestBody) -> dict[str, Any]:
     if is_image_part(part):
-        return _image_part(where, part, body)
+        return read_image_part(where, part, body)
     if (
         not isinstance(part, Mapping)
         or part.get("type") != "text"
@@ -861,20 +857,6 @@ def _part(where: str, part: Any, body: RequestBody) -> dict[str, Any]:
         )
     body.refuse_members(where, part, PART, EMPTY)
     return {"type": "text", "text": _whole_text(part["text"], "messages")}
-
-
-def _image_part(where: str, part: Mapping[str, Any], body: RequestBody) -> dict[str, Any]:
-    """An image among the parts of a message. Whether the model reads one is seen with the model."""
-    body.refuse_members(where, part, IMAGE_PART, EMPTY)
-    held = part.get("image_url")
-    if isinstance(held, Mapping):
-        # `detail` says at which size OpenAI's models read; here each model has a size of its own.
-        body.refuse_members(f"{where}.image_url", held, ("url", "detail"), EMPTY)
-    try:
-        image_of_part(part, where)
-    except RequestError as why:
-        raise RefusalError(str(why), param="messages") from None
-    return {"type": "image_url", "image_url": held}
 
 
 def _whole_text(text: str, field: str) -> str:

@@ -262,6 +262,7 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("skipping", "speed"): ((3.0,), {}),
     ("steps", "budgets"): ((("none",),), {}),
     ("steps", "longest"): ((48,), {}),
+    ("word-reader", "rounds"): ((1,), {"reading": "lister"}),
     ("words", "chained"): ((True,), {"kind": "byte2word"}),
     ("words", "kept"): ((0.5,), {"kind": "lexinvariant"}),
     ("words", "train_mb"): ((0.004,), {}),

@@ -22,6 +22,7 @@ from polydec.lab.train.picture_data import (
 from polydec.lab.train.pictures import (
     make_picture_rows,
     masked_picture_loss,
+    mean_picture_loss,
     train_pictures,
 )
 from polydec.lab.train.specs.pictures import PicturesSpec
@@ -257,6 +258,18 @@ def test_an_image_that_says_it_is_enormous_is_one_sentence(tmp_path):
     (tmp_path / "a" / "x.bmp").write_bytes(content)
     with pytest.raises(FileError, match=r"x\.bmp"):
         read_pictures(folder, 4)
+
+
+def test_every_picture_weighs_alike_in_what_is_measured():
+    rows = torch.arange(130)[:, None]
+    sizes = list[int]()
+
+    def loss_of(part):
+        sizes.append(len(part))
+        return part.float().mean()
+
+    assert mean_picture_loss(rows, loss_of) == pytest.approx(64.5)
+    assert sizes == [64, 64, 2]
 
 
 def test_a_photo_that_says_it_lies_on_its_side_is_turned(tmp_path):

@@ -35,7 +35,10 @@ from polydec.lab.train.word_reader import train_word_reader
 from polydec.models.formats.images import StripShape
 from polydec.models.formats.seq2seq import T5Shape
 from polydec.models.learned.kinds import word_reader
-from polydec.models.nets.reading_heads import HEADS, MaskedHead, ReadingShape
+from polydec.models.nets.masked_head import MaskedHead
+from polydec.models.nets.neighbour_head import NeighbourHead
+from polydec.models.nets.reading_heads import HEADS
+from polydec.models.nets.reading_layers import ReadingShape
 
 BARE = ImageFaults(0, 0, 0, 0)
 SMALL = {"steps": 3, "rows": 4, "least": 2, "most": 3}
@@ -250,7 +253,7 @@ def test_damaged_labels_are_one_sentence(tmp_path, row, said):
 
 def test_masks_have_six_patterns_and_leave_something_to_read():
     rng = np.random.default_rng(1)
-    drawn = {tuple(draw_masked_places(6, rng).tolist()) for _ in range(3000)}
+    drawn = {tuple(draw_masked_places(6, rng, PATTERNS).tolist()) for _ in range(3000)}
     assert len(PATTERNS) == 6 and all(any(masked) for masked in drawn)
     suffixes = {tuple(i >= s for i in range(6)) for s in range(1, 6)}
     prefixes = {tuple(i < s for i in range(6)) for s in range(1, 6)}
@@ -260,16 +263,15 @@ def test_masks_have_six_patterns_and_leave_something_to_read():
         for length in range(3, 9):
             assert all(pattern(length, rng).any() for _ in range(20))
     # Of the shortest words only all, and any, are left.
-    assert all(draw_masked_places(1, rng).tolist() == [True] for _ in range(20))
+    assert all(draw_masked_places(1, rng, PATTERNS).tolist() == [True] for _ in range(20))
 
 
-def test_one_of_six_patterns_is_drawn(monkeypatch):
+def test_one_of_six_patterns_is_drawn():
     drawn = list[int]()
     watched = [lambda length, rng, i=i: drawn.append(i) for i in range(6)]
-    monkeypatch.setattr(reading_losses, "PATTERNS", watched)
     rng = np.random.default_rng(1)
     for _ in range(600):
-        draw_masked_places(5, rng)
+        draw_masked_places(5, rng, watched)
     assert all(60 < drawn.count(i) < 140 for i in range(6))
 
 
@@ -327,7 +329,80 @@ def test_each_loss_falls_on_a_batch_that_is_learned_by_heart(reading):
     assert min(losses[-5:]) < 0.5 * losses[0]
 
 
+def test_what_weighs_nothing_is_left_out_of_a_loss():
+    words = [(3, 4, 5, 1), (6, 7, 1)]
+    x, there = torch.randn(2, 10, 16), torch.ones(2, 10, dtype=torch.bool)
+
+    def gradients(reading, loss_of, **options):
+        torch.manual_seed(1)
+        head = HEADS[reading](ReadingShape(12, 16, 2, 7, 32))
+        loss = loss_of(head, x, there, words, np.random.default_rng(1), **options)
+        loss.backward()
+        return loss, {n for n, p in head.named_parameters() if p.grad is not None and p.grad.any()}
+
+    counting = reading_losses.counting_loss
+    whole, bare = gradients("cppd", counting), gradients("cppd", counting, auxiliary=0.0)
+    assert bare[0] < whole[0] and whole[1] - bare[1] >= {"count.weight", "occupied.weight"}
+    masked = reading_losses.masked_loss
+    whole, bare = gradients("mdiff4str", masked), gradients("mdiff4str", masked, replaced=0.0)
+    assert bare[0] < whole[0]
+    drawn = list[int]()
+
+    def watched(length, rng):
+        drawn.append(length)
+        return np.ones(length, dtype=bool)
+
+    gradients("mdiff4str", masked, patterns=(watched,))
+    assert drawn == [4, 3]
+
+
+def test_walks_over_refined_images_are_learned_once_the_first_one_reads(monkeypatch):
+    torch.manual_seed(1)
+    head = NeighbourHead(ReadingShape(12, 16, 2, 7, 32, rounds=2))
+    words = [(3, 4, 5, 1), (6, 7, 1)]
+    x, there = torch.randn(2, 10, 16), torch.ones(2, 10, dtype=torch.bool)
+
+    def learned():
+        head.zero_grad()
+        loss = reading_losses.neighbour_loss(head, x, there, words, np.random.default_rng(1))
+        loss.backward()
+        parts = head.refiner.parameters()
+        return all(p.grad is not None and bool(p.grad.any()) for p in parts)
+
+    monkeypatch.setattr(reading_losses, "READS", 0.0)
+    assert not learned()
+    monkeypatch.setattr(reading_losses, "READS", 99.0)
+    assert learned()
+
+
+def test_a_reader_with_rounds_is_saved_and_read_by_as_many_as_are_asked_for(trained):
+    out = trained / "rounds"
+    train_word_reader(
+        WordReaderSpec(str(out), str(trained / "base"), "lister", longest=6, rounds=2, **SMALL)
+    )
+    made = word_reader.load(out)
+    assert made.shape.rounds == 2 and any("refiner" in name for name in made.tensors)
+    file = trained / "word.png"
+    Pictures.fromarray(draw_word_image("AB", BARE, np.random.default_rng(1))).save(file)
+    model = load(str(trained / "base"), draft=None, trained=[str(out)])
+    fields = {"source": Image(file), "max_tokens": 8, "method": "lister", "logprobs": 1}
+
+    def chances(**options):
+        got = generate(model, "", **fields, options=options)
+        return [note.model_logp for note in got.choices[0].logprobs]
+
+    assert chances() == chances(rounds=2) != chances(rounds=0)
+    bare = trained / "lister-bare"
+    train_word_reader(WordReaderSpec(str(bare), str(trained / "base"), "lister", **SMALL))
+    model = load(str(trained / "base"), draft=None, trained=[str(bare)])
+    assert generate(model, "", **fields, options={"rounds": 0}).text is not None
+    with pytest.raises(PolydecError, match=r"^rounds is 1: this reader was trained without any"):
+        generate(model, "", **fields, options={"rounds": 1})
+
+
 def test_specs_keep_their_ranges():
+    with pytest.raises(PolydecError, match=r"^rounds is 2: a reader of cppd does not walk"):
+        WordReaderSpec("x", "y", "cppd", rounds=2)
     with pytest.raises(PolydecError, match=r"^width is 40: it must be a multiple of 32"):
         ReaderSpec("x", width=40)
     with pytest.raises(PolydecError, match=r"^least is 5: it must not exceed most"):

@@ -17,6 +17,7 @@ from polydec.lab.testing.enumerate import law_of, text_law_distance
 from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
 from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
 from polydec.methods.diffusion.loop.events import UnmaskedEvent
+from polydec.methods.diffusion.loop.types import UnmaskerView
 from polydec.methods.diffusion.recipes import maskgit
 from polydec.methods.diffusion.refreshes.full import FullRefresh
 from polydec.methods.diffusion.unmaskers.annealed import (
@@ -182,3 +183,38 @@ def test_texts_are_a_function_of_the_seed(lm):
     asked = {"method": "maskgit", "options": {"steps": 4}}
     one, other = (polydec.generate(lm, "down", seed=s, **asked).token_ids for s in (1, 2))
     assert one == polydec.generate(lm, "down", seed=1, **asked).token_ids != other
+
+
+def cooled_look(logp=(-1.0, -2.0, -3.0)):
+    logw = torch.tensor([logp, logp], dtype=torch.float64)
+    return UnmaskerView((0, None, None), range(1, 3), (1, 2), logw)
+
+
+def test_draws_cool_down_and_scores_stay():
+    unmasker = AnnealedUnmasker(4, coolest=0.5)
+    look = cooled_look()
+    heats = []
+    for step in range(4):
+        cooled = unmasker.cooled_view(look, step)
+        heat = 0.5 + 0.5 * (1 - ((step + 1) / 4) ** 0.5)
+        want = torch.softmax(look.logw_RV / heat, -1)
+        torch.testing.assert_close(cooled.shaped_RV.exp(), want)
+        torch.testing.assert_close(cooled.token_confidence((0, 1)), look.token_confidence((0, 1)))
+        heats.append(heat)
+    assert heats[-1] == 0.5 and heats == sorted(heats, reverse=True)
+    assert AnnealedUnmasker(4).cooled_view(look, 3) is look
+    with pytest.raises(ValueError, match="coolest"):
+        AnnealedUnmasker(coolest=0.0)
+
+
+def test_a_pass_draws_at_its_temperature():
+    cold = AnnealedUnmasker(1, coolest=0.01)
+    drawn = {
+        cold.choose_edit((2, 0), cooled_look(), Rng.of_choice(seed))[0].write for seed in range(20)
+    }
+    assert drawn == {((1, 0), (2, 0))}
+    warm = AnnealedUnmasker(1)
+    drawn = {
+        warm.choose_edit((2, 0), cooled_look(), Rng.of_choice(seed))[0].write for seed in range(20)
+    }
+    assert len(drawn) > 1

@@ -102,6 +102,27 @@ def test_partial_passes_feed_their_group_alone(lm):
     assert sorted(written) == list(range(1, LENGTH + 1))
 
 
+def test_partial_passes_feed_the_prompt_where_that_is_asked_for(lm):
+    _, made = decode(lm[0], "recap", steps=8, before=2, partial=1, prompt_fed=True)
+    fed = 0
+    for counts in counts_of(GroupedUnmasker(AnnealedUnmasker(8), 2, 1), LENGTH):
+        fed += LENGTH + 1 + (len(counts) - 1) * (sum(counts) + 1)
+    assert made.metrics["positions_fed"] == fed
+
+
+def test_a_group_draws_at_the_temperature_of_each_pass():
+    logw = torch.tensor([[-1.0, -1.2, -3.0]] * 4, dtype=torch.float64)
+    look = UnmaskerView((0, None, None, None, None), range(1, 5), (1, 2, 3, 4), logw)
+    cold = GroupedUnmasker(AnnealedUnmasker(1, coolest=0.01), 0, 0)
+    drawn = {
+        tuple(
+            token for _, token in cold.choose_edit(GroupState(4), look, Rng.of_choice(s))[0].write
+        )
+        for s in range(10)
+    }
+    assert drawn == {(0, 0, 0, 0)}
+
+
 def follow(lm, partial):
     """(positions, laws in float32) of every pass of an answer whose plan is of this size."""
     unmasker = GroupedUnmasker(AnnealedUnmasker(6), 0, partial)

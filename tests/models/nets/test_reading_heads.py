@@ -1,27 +1,32 @@
 """Heads that read a word at once: what each card promises, by construction."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 import torch
 
-from polydec.models.nets.reading_heads import (
-    END,
-    WINDOWS,
-    CountingHead,
+from polydec.core.rng import Rng
+from polydec.models.nets.masked_head import (
+    POLICIES,
     MaskedHead,
-    NeighbourHead,
-    ReadingShape,
     commits_above_mean,
+    commits_by_coin,
     fill_canvas,
     first_end,
-    sharpen_walk,
 )
+from polydec.models.nets.neighbour_head import NeighbourHead, sharpen_walk, walk_word
+from polydec.models.nets.reading_heads import CountingHead
+from polydec.models.nets.reading_layers import END, ReadingShape
 
+RNG = Rng.of_choice(3)
+BLOCKS = POLICIES["block-low-confidence"].keywords["window"]
 SHAPE = ReadingShape(vocab=12, width=16, heads=2, longest=7, places=64)
 
 
-def made(kind, seed=1):
+def made(kind, seed=1, shape=SHAPE):
     torch.manual_seed(seed)
-    head = kind(SHAPE).eval()
+    head = kind(shape).eval()
     for p in head.parameters():
         p.requires_grad_(False)
         p += torch.randn_like(p) * 0.3
@@ -90,7 +95,7 @@ class ShiftHead(NeighbourHead):
         right = torch.eye(size).roll(1, 1)
         right[-1] = torch.eye(size)[-1]
         start = torch.eye(size)[:1]
-        return type(maps)(maps.rows_BMW, start, right[None])
+        return type(maps)(maps.rows_BMW, start, right[None], maps.there_BS)
 
 
 def test_a_shift_matrix_reads_a_word_of_any_length():
@@ -145,6 +150,75 @@ def test_images_of_unequal_length_read_as_they_do_alone():
         assert torch.allclose(whole, alone, atol=1e-5)
 
 
+REFINING = replace(SHAPE, rounds=2)
+
+
+def test_rounds_read_a_refined_image_with_the_same_weights():
+    head = made(NeighbourHead, shape=REFINING)
+    x, _ = states(9)
+    bare = made(NeighbourHead)
+    bare.load_state_dict({k: v for k, v in head.state_dict().items() if k in bare.state_dict()})
+    # Without rounds it is the head without what refines.
+    assert torch.equal(walk_word(head, x[0], rounds=0), bare.word_logits(x[0]))
+    read = [walk_word(head, x[0], rounds=n) for n in range(3)]
+    assert torch.equal(head.word_logits(x[0]), read[2])
+    assert not torch.equal(read[0], read[1]) and not torch.equal(read[1], read[2])
+
+
+def test_an_image_is_refined_by_the_letters_that_were_found():
+    head = made(NeighbourHead, shape=REFINING)
+    x, there = states(9)
+    maps = head(x, there)
+    walk = head.walk_steps(maps, 4)
+    found = torch.tensor([[True, True, True, False]])
+    whole = head.refined_states(maps, walk, found)
+    # A step that found no letter leaves nothing, wherever it stands.
+    other = walk.clone()
+    other[:, 3] = torch.eye(10)[2]
+    assert torch.allclose(head.refined_states(maps, other, found), whole, atol=1e-6)
+    other[:, 1] = torch.eye(10)[2]
+    assert not torch.allclose(head.refined_states(maps, other, found), whole, atol=1e-3)
+    none = head.refined_states(maps, walk, torch.zeros_like(found))
+    assert torch.allclose(none, head.refiner.image(x, there), atol=1e-6)
+
+
+def test_letters_look_at_those_near_them_alone():
+    head = made(NeighbourHead, shape=REFINING)
+    eye = torch.eye(21)
+    walk = eye[None, :20].clone()
+    rows = torch.randn(1, 21, SHAPE.width)
+    there, found = torch.ones(1, 20, dtype=torch.bool), torch.ones(1, 20, dtype=torch.bool)
+    head.refiner.image = Unmixed()
+    before = head.refiner(walk, rows, there, found)
+    rows[0, 12] += 1
+    changed = (head.refiner(walk, rows, there, found) - before).abs().amax(-1)[0] > 1e-6
+    assert changed.nonzero().flatten().tolist() == list(range(7, 18))
+
+
+class Unmixed(torch.nn.Module):
+    def forward(self, x_BSW, there_BS):
+        return x_BSW
+
+
+def test_images_of_unequal_length_are_refined_as_they_are_alone():
+    head = made(NeighbourHead, shape=REFINING)
+    x, there = states(9, 5)
+
+    def refined(x, there, steps):
+        maps = head(x, there)
+        walk = head.walk_steps(maps, 6)
+        return head.refined_states(maps, walk, torch.arange(6)[None] < torch.tensor(steps)[:, None])
+
+    whole, alone = refined(x, there, [6, 3])[1, :5], refined(x[1:, :5], there[1:, :5], [3])[0]
+    assert torch.allclose(whole, alone, atol=1e-5)
+
+
+def test_an_image_without_a_letter_is_read_as_none():
+    head = made(NeighbourHead, shape=REFINING)
+    head.ended = -1.0
+    assert walk_word(head, states(4)[0][0]).argmax(-1).tolist() == [END]
+
+
 # MDiff4STR
 
 
@@ -172,7 +246,7 @@ def script(*chances, tokens=(3, 4, 5, END, 6, 6, 6, 6)):
 def test_each_pass_fills_what_is_surer_than_the_mean_up_to_the_first_end():
     mask = SHAPE.vocab
     head = ScriptedHead([script(0.9, 0.5, 0.6, 0.8), script(0.9, 0.7, 0.95, 0.9), script(0.9, 0.9)])
-    got = fill_canvas(head, torch.zeros(4, SHAPE.width), steps=3)
+    got = fill_canvas(head, torch.zeros(4, SHAPE.width), RNG, steps=3)
     # Mean 0.7: the first letter and the end; then of two left the surer one; then one is left.
     assert head.shown == [
         [mask] * 8,
@@ -186,7 +260,7 @@ def test_what_was_read_stays_as_it_was_when_it_was_filled_in():
     """A letter that is on the canvas keeps the law of the pass before; the others have the last one's."""
     again = script(0.9, 0.9, 0.9, 0.9, tokens=(7, 8, 9, END, 6, 6, 6, 6))
     head = ScriptedHead([script(0.9, 0.5, 0.5, 0.8), again, again])
-    got = fill_canvas(head, torch.zeros(4, SHAPE.width), steps=2)
+    got = fill_canvas(head, torch.zeros(4, SHAPE.width), RNG, steps=2)
     assert got.argmax(-1).tolist()[:4] == [3, 8, 9, END]
 
 
@@ -194,19 +268,19 @@ def test_one_pass_reads_every_letter_by_itself():
     head = made(MaskedHead)
     x, there = states(9)
     alone = head(torch.full((1, 8), head.mask), x, there)[0].log_softmax(-1)
-    assert torch.equal(fill_canvas(head, x[0], steps=1), alone)
-    assert torch.equal(head.word_logits(x[0]), fill_canvas(head, x[0], steps=3))
+    assert torch.equal(fill_canvas(head, x[0], RNG, steps=1), alone)
+    assert torch.equal(head.word_logits(x[0]), fill_canvas(head, x[0], RNG, steps=3))
 
 
 def test_equally_sure_letters_do_not_stop_the_filling():
     open_N = torch.tensor([False, True, True, True])
-    assert commits_above_mean(torch.tensor([0.9, 0.5, 0.5, 0.5]), open_N).tolist() == [
+    assert commits_above_mean(torch.tensor([0.9, 0.5, 0.5, 0.5]), open_N, RNG).tolist() == [
         False,
         True,
         False,
         False,
     ]
-    assert not commits_above_mean(torch.ones(3), torch.zeros(3, dtype=torch.bool)).any()
+    assert not commits_above_mean(torch.ones(3), torch.zeros(3, dtype=torch.bool), RNG).any()
 
 
 def test_a_word_without_an_end_is_as_long_as_the_canvas():
@@ -214,13 +288,13 @@ def test_a_word_without_an_end_is_as_long_as_the_canvas():
 
 
 def test_blocks_are_filled_in_turn_and_all_are_reached():
-    opened = [WINDOWS["block-low-confidence"](step, 5, 26) for step in range(5)]
+    opened = [BLOCKS(step, 5, 26) for step in range(5)]
     assert opened == [slice(0, 5), slice(0, 10), slice(0, 15), slice(10, 26), slice(15, 26)]
-    assert WINDOWS["block-low-confidence"](0, 2, 26) == slice(0, 26)
+    assert BLOCKS(0, 2, 26) == slice(0, 26)
     mask = SHAPE.vocab
     tokens = (3, 4, 5, 6, 7, 8, 9, END)
     head = ScriptedHead([script(*[0.5] * 4, *[0.9] * 4, tokens=tokens)] * 8)
-    fill_canvas(head, torch.zeros(4, SHAPE.width), steps=4, policy="block-low-confidence")
+    fill_canvas(head, torch.zeros(4, SHAPE.width), RNG, steps=4, policy="block-low-confidence")
     assert head.shown[1] == [3, *[mask] * 7]  # the sure ones lie in later blocks
 
 
@@ -228,7 +302,7 @@ def test_no_more_passes_run_than_there_are_positions():
     # Among more passes than positions a block would be empty, and its pass would fill nothing.
     tokens = (3, 4, 5, 6, 7, 8, 9, END)
     head = ScriptedHead([script(*[0.5] * 8, tokens=tokens)] * 64)
-    fill_canvas(head, torch.zeros(4, SHAPE.width), steps=64, policy="block-low-confidence")
+    fill_canvas(head, torch.zeros(4, SHAPE.width), RNG, steps=64, policy="block-low-confidence")
     assert len(head.shown) <= 8
     assert len(set(map(tuple, head.shown))) == len(head.shown)
 
@@ -238,6 +312,71 @@ def test_reflection_mends_what_it_is_surer_of(chance, kept):
     first = script(0.9, 0.5, 0.9, 0.9)
     second = script(0.4, chance, 0.4, 0.4, tokens=(9, 8, 9, 9, 6, 6, 6, 6))
     head = ScriptedHead([first, second])
-    got = fill_canvas(head, torch.zeros(4, SHAPE.width), steps=1, reflect=True)
+    got = fill_canvas(head, torch.zeros(4, SHAPE.width), RNG, steps=1, reflect=True)
     assert got.argmax(-1).tolist()[:4] == kept
     assert head.shown[1] == [3, 4, 5, END, *[SHAPE.vocab] * 4]
+
+
+def test_coins_fill_half_of_the_masks_whatever_they_are_sure_of():
+    open_N = torch.arange(400) % 2 == 0
+    chosen = commits_by_coin(torch.ones(400), open_N, RNG.child_stream("a"))
+    assert not chosen[~open_N].any() and 70 < int(chosen.sum()) < 130
+    assert torch.equal(chosen, commits_by_coin(torch.zeros(400), open_N, RNG.child_stream("a")))
+    assert not torch.equal(chosen, commits_by_coin(torch.ones(400), open_N, RNG.child_stream("b")))
+
+
+def test_a_random_order_is_that_of_its_stream():
+    head = ScriptedHead([script(*[0.6] * 8, tokens=(3, 4, 5, 6, 7, 8, 9, END))] * 40)
+
+    def shown(rng):
+        head.shown.clear()
+        fill_canvas(head, torch.zeros(4, SHAPE.width), rng, steps=4, policy="random")
+        return list(head.shown)
+
+    first = shown(RNG)
+    assert first == shown(RNG) != shown(Rng.of_choice(4))
+    # Nothing that was filled is opened again.
+    for before, after in pairwise(first):
+        assert all(b in (SHAPE.vocab, a) for b, a in zip(before, after))
+
+
+def test_from_left_to_right_it_is_greedy_decoding_of_the_same_network():
+    for seed in range(6):
+        head = made(MaskedHead, seed)
+        x, there = states(9, seed=seed)
+        got = fill_canvas(head, x[0], RNG, policy="left-to-right").argmax(-1).tolist()
+        canvas = torch.full((1, 8), head.mask)
+        for at in range(8):
+            token = int(head(canvas, x, there)[0, at].argmax())
+            assert got[at] == token
+            if token == END:
+                break
+            canvas[0, at] = token
+
+
+def test_a_cloze_reads_each_letter_beside_all_others():
+    mask = SHAPE.vocab
+    tokens = (3, 4, 5, END, 6, 6, 6, 6)
+    second = script(0.9, 0.9, 0.9, 0.9, tokens=(7, 4, 5, END, 6, 6, 6, 6))
+    sooner = script(0.9, 0.9, 0.9, 0.9, tokens=(7, 4, END, END, 6, 6, 6, 6))
+    head = ScriptedHead([script(0.9, 0.9, 0.9, 0.9, tokens=tokens), second, second, sooner])
+    got = fill_canvas(head, torch.zeros(4, SHAPE.width), RNG, policy="cloze").argmax(-1).tolist()
+    # What was read anew stands at once, and a word that ends sooner is over.
+    assert head.shown == [
+        [mask] * 8,
+        [mask, 4, 5, END, *[mask] * 4],
+        [7, mask, 5, END, *[mask] * 4],
+        [7, 4, mask, END, *[mask] * 4],
+    ]
+    assert got[:3] == [7, 4, END]
+    # A network that looks at the image alone reads what it read at first.
+    blind = made(MaskedHead)
+    for layer in blind.own:
+        layer.v.weight.zero_()
+        layer.v.bias.zero_()
+    blind.tokens.weight[:] = blind.tokens.weight[blind.mask]
+    x, _ = states(9)
+    once = fill_canvas(blind, x[0], RNG, steps=1)
+    length = first_end(once.argmax(-1)) + 1
+    again = fill_canvas(blind, x[0], RNG, policy="cloze")
+    assert torch.allclose(again[:length], once[:length], atol=1e-5)

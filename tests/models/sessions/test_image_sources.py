@@ -3,20 +3,27 @@
 import base64
 import io
 import json
+from functools import partial
 
 import pytest
 import torch
 from PIL import Image as Pictures
 
 import micro
-from polydec import Engine, Image, Sampling, generate, load
+from polydec import Ask, Engine, Image, Sampling, generate, load
 from polydec.base.errors import FileError, PolydecError, RequestError
 from polydec.base.subprocess_worker import WorkerEndedError
 from polydec.lab.testing.check_target import check_target
 from polydec.methods.economics.costs import PassCosts
-from polydec.models.formats import images
-from polydec.models.formats.images import PixelStrip, StripShape, padded_strip, read_pixel_strip
+from polydec.models.formats import image_decoding, images
+from polydec.models.formats.image_decoding import (
+    padded_strip,
+    read_pixel_strip,
+    read_square_pixels,
+)
+from polydec.models.formats.images import PixelStrip, StripShape
 from polydec.models.nets.strips import strip_windows
+from polydec.request.image_sources import decode_request_images, requested_image
 from reader_model import LETTERS, STRIP, write_reader
 
 GREEDY = Sampling(temperature=0.0)
@@ -88,6 +95,20 @@ def test_a_photo_that_says_it_lies_on_its_side_is_turned():
     assert len(read_pixel_strip(Image(saved(lying, "JPEG", exif=exif)), STRIP)) == 10
 
 
+def test_a_square_of_colours_is_averaged_over_areas():
+    red = Pictures.new("RGBA", (8, 4), (255, 0, 0, 255))
+    # A quarter is transparent, and stands on white.
+    red.paste((0, 0, 0, 0), (0, 0, 4, 2))
+    got = read_square_pixels(Image(saved(red)), 2)
+    assert list(got) == [255, 255, 255, 255, 0, 0, 255, 0, 0, 255, 0, 0]
+    halves = Pictures.new("L", (4, 4), 0)
+    halves.paste(200, (0, 0, 1, 4))
+    assert (
+        list(read_square_pixels(Image(saved(halves)), 2))
+        == [100] * 3 + [0] * 3 + [100] * 3 + [0] * 3
+    )
+
+
 def animated():
     frames = [Pictures.new("L", (12, 8), shade) for shade in (0, 120, 250)]
     return saved(frames[0], "GIF", save_all=True, append_images=frames[1:])
@@ -128,7 +149,7 @@ def test_what_takes_the_worker_down_is_refused(monkeypatch):
     def ended(request):
         raise WorkerEndedError("it takes more time or memory than an image may", again=True)
 
-    monkeypatch.setattr(images._WORKER, "ask_worker", ended)
+    monkeypatch.setattr(image_decoding._WORKER, "ask_worker", ended)
     with pytest.raises(RequestError) as refused:
         read_pixel_strip(Image(noise()), STRIP)
     assert str(refused.value).startswith("image cannot be decoded: it takes more time or memory")
@@ -209,6 +230,29 @@ def test_a_message_with_a_data_url_is_the_same_request(lm):
         assert generate(lm, prompt, **fields).choices[0].token_ids == want
     part = generate(lm, "", **asked(image_part(data_url(noise())))).choices[0].token_ids
     assert part == want
+
+
+def test_a_request_whose_image_is_decoded_is_planned_without_the_decoder(lm, monkeypatch):
+    want = generate(lm, "", **asked(Image(noise()))).choices[0].token_ids
+    fields = asked(None)
+    del fields["source"]
+    asks = [
+        Ask("", source=Image(noise()), **fields),
+        Ask("", source=image_part(data_url(noise())), **fields),
+        Ask(message({"type": "text", "text": ""}, image_part(data_url(noise()))), **fields),
+    ]
+    ready = [
+        decode_request_images(ask, partial(read_pixel_strip, shape=STRIP), STRIP) for ask in asks
+    ]
+    monkeypatch.setattr(image_decoding._WORKER, "ask_worker", None)
+    assert [generate(lm, ask).choices[0].token_ids for ask in ready] == [want] * 3
+    images = [requested_image(ask, "reader") for ask in ready]
+    assert [x.content for x in images] == [read_pixel_strip(images[0], STRIP)] * 3
+    assert all(x.image == Image(noise()) and x.form == STRIP for x in images)
+    # A model that reads it in another form has it decoded anew.
+    monkeypatch.undo()
+    other = StripShape(8, 2, 8, 64)
+    assert read_pixel_strip(images[0], other) == read_pixel_strip(Image(noise()), other)
 
 
 REFUSED = {

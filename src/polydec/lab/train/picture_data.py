@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base.errors import FileError
+from polydec.base.errors import FileError, PolydecError
 from polydec.models.formats import edge
+from polydec.models.formats.image_decoding import read_square_pixels
+from polydec.models.formats.images import Image
 from polydec.models.text.tile_search import nearest_tiles
 
 MOST_VALUES = 1 << 30
@@ -27,9 +29,6 @@ MOST_VALUES = 1 << 30
 
 MOST_FILES = 100_000
 """Image files of a folder at most."""
-
-MOST_FILE_PIXELS = 1 << 24
-"""Pixels of an image file at most: small files can hold enormous pictures."""
 
 LEARNED = 7
 """Of ten pictures so many are learned from, by the SHA-1 of their pixels; the others are held out."""
@@ -41,10 +40,6 @@ ROUNDS = 20
 """Rounds of k-means."""
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
-"""What image files hold, whatever their names say: others have rarer decoders, some of which start
-programs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,31 +178,17 @@ def _read_folders(path: Path, side: int) -> tuple[NDArray[np.uint8], list[str]]:
     if len(files) > MOST_FILES:
         raise FileError(f"{path} has {len(files)} image files: at most {MOST_FILES} are read")
     _require_room(len(files), side, 3)
-    pixels = np.concatenate([resize_pictures(_read_image(f), side) for f in files])
+    pixels = np.stack([_read_image(f, side) for f in files])
     return pixels, [f.parent.name for f in files]
 
 
-def _read_image(path: Path) -> NDArray[np.uint8]:
-    """One image file, shape ``[1, H, W, 3]``; what is transparent stands on white."""
-    from PIL import Image, ImageOps
-
+def _read_image(path: Path, side: int) -> NDArray[np.uint8]:
+    """One image file as a square, shape ``[side, side, 3]``; what is transparent stands on white."""
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            width, height = image.size
-            # The size is known from the header, before anything is decoded.
-            if width * height > MOST_FILE_PIXELS:
-                raise FileError(
-                    f"{path} has {width} x {height} pixels: at most {MOST_FILE_PIXELS} are read"
-                )
-            # A camera's file may lie on its side, and says so.
-            seen = ImageOps.exif_transpose(image).convert("RGBA")
-            white = Image.new("RGBA", seen.size, "white")
-            white.alpha_composite(seen)
-            return np.array(white.convert("RGB"), np.uint8)[None]
-    except FileError:
-        raise
-    except Exception as why:  # decoders raise whatever they meet
-        raise FileError(edge.error_sentence(f"{path}: {edge.first_line(why)}")) from None
+        rgb = read_square_pixels(Image(path), side)
+    except PolydecError as why:
+        raise FileError(edge.error_sentence(f"{path}: {why}")) from None
+    return np.frombuffer(rgb, np.uint8).reshape(side, side, 3)
 
 
 def resize_pictures(pixels_NHWC: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,14 +159,14 @@ def _course(spec: PicturesSpec) -> TrainingRun:
     @torch.no_grad()
     def measure_result() -> dict[str, Any]:
         rng = generator_for(spec.seed, 0, "held-out pictures")
-        losses = [float(batch_loss(part, rng)) for part in rows.held[:JUDGED].split(64)]
+        nats = mean_picture_loss(rows.held[:JUDGED], lambda part: batch_loss(part, rng))
         return {
             "parameters": sum(p.numel() for p in network.parameters()),
             "tokens_of_picture": length - 1,
             "tiles": rows.first_class,
             "tile_error": round(rows.error, 2),
             "held_out": len(rows.held),
-            "held_out_nats": sum(losses) / len(losses),
+            "held_out_nats": nats,
         }
 
     schedule = TrainingSchedule(
@@ -181,6 +181,20 @@ def _course(spec: PicturesSpec) -> TrainingRun:
         lambda out, result: save_picture_model(out, network, rows, spec),
         measure_result,
     )
+
+
+def mean_picture_loss(rows_NT: Tensor, loss_of: Callable[[Tensor], Tensor]) -> float:
+    """The mean loss of pictures, each of which weighs alike.
+
+    Args:
+        rows_NT: The pictures' tokens, shape ``[N, T]``, N at least 1.
+        loss_of: The mean loss of some of them.
+
+    Returns:
+        The mean.
+    """
+    # The last part may be a small one.
+    return sum(float(loss_of(part)) * len(part) for part in rows_NT.split(64)) / len(rows_NT)
 
 
 def make_picture_rows(given: LabelledPictures, spec: PicturesSpec) -> PictureRows:

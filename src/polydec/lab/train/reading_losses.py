@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from polydec.models.nets.reading_heads import CountingHead, MaskedHead, NeighbourHead
+from polydec.models.nets.masked_head import MaskedHead
+from polydec.models.nets.neighbour_head import NeighbourHead, NeighbourMaps
+from polydec.models.nets.reading_heads import CountingHead
 
 SMOOTH = 0.1
 """Share of a label that all letters get alike (CPPD, as published)."""
@@ -20,14 +22,30 @@ STOPPED = 0.01
 """What the walk's end weighs beside its letters (LISTER, as published)."""
 SPREAD = 0.001
 """What the walk's spread weighs beside its letters (LISTER, as published)."""
+READS = 2.1
+"""Nats a letter of the first walk, below which those over refined images are learned (LISTER, as
+published)."""
 IGNORED = -100
 
 Words = Sequence[tuple[int, ...]]
 """The tokens of words, their ends included."""
 
+MaskPattern = Callable[[int, np.random.Generator], np.ndarray]
+"""Of the length of a word with its end and a generator: which places are masked."""
+
+WordLoss = Callable[[Any, Tensor, Tensor, Words, np.random.Generator], Tensor]
+"""Of a head, the states of images, which of them are of an image, their words and a generator: the
+loss."""
+
 
 def counting_loss(
-    head: CountingHead, states_BSW: Tensor, there_BS: Tensor, words: Words, rng: np.random.Generator
+    head: CountingHead,
+    states_BSW: Tensor,
+    there_BS: Tensor,
+    words: Words,
+    rng: np.random.Generator,
+    *,
+    auxiliary: float = 1.0,
 ) -> Tensor:
     """The loss of a counting head: letters, how often each occurs, and which places are taken.
 
@@ -37,14 +55,15 @@ def counting_loss(
         there_BS: Which of them are of an image.
         words: Their words.
         rng: Not used.
+        auxiliary: What counts and places weigh beside letters; 0 leaves both out. Default 1, as
+            published.
 
     Returns:
         The loss.
     """
     read = head(states_BSW, there_BS)
     assert read.counts_BVC is not None, "letters are counted in training"
-    places = read.letters_BTV.shape[1]
-    right_BT = torch.full((len(words), places), IGNORED)
+    right_BT = torch.full((len(words), read.letters_BTV.shape[1]), IGNORED)
     counts_BV = torch.zeros(read.counts_BVC.shape[:2], dtype=torch.long)
     for i, word in enumerate(words):
         right_BT[i, : len(word)] = torch.tensor(word)
@@ -56,7 +75,8 @@ def counting_loss(
         read.letters_BTV.flatten(0, 1), right_BT.flatten(), label_smoothing=SMOOTH
     )
     counts = cross_entropy(read.counts_BVC.flatten(0, 1), counts_BV.flatten())
-    return letters + counts + binary_cross_entropy_with_logits(read.occupied_BT, taken_BT)
+    places = binary_cross_entropy_with_logits(read.occupied_BT, taken_BT)
+    return letters + auxiliary * (counts + places)
 
 
 def neighbour_loss(
@@ -66,7 +86,10 @@ def neighbour_loss(
     words: Words,
     rng: np.random.Generator,
 ) -> Tensor:
-    """The loss of a walk: its letters, that it ends behind the last one, and how far it spreads.
+    """The loss of walks: their letters, that they end behind the last one, and how far they spread.
+
+    Where a head refines images, walks over refined ones weigh as much as the first, once that reads
+    some letters.
 
     Args:
         head: The head.
@@ -79,11 +102,28 @@ def neighbour_loss(
         The loss.
     """
     # All words walk as long as the longest one; each is judged up to its own end.
-    maps = head(states_BSW, there_BS)
     steps = max(map(len, words))
+    letters_B1 = torch.tensor([len(word) - 1 for word in words])[:, None]
+    # The step at which a word ends has found no letter.
+    found_BT = torch.arange(steps) < letters_B1
+    maps = head(states_BSW, there_BS)
     walk_BTM = head.walk_steps(maps, steps)
+    whole, said = _walk_loss(head, maps, walk_BTM, words)
+    losses = [whole]
+    for _ in range(head.rounds if float(said.detach()) < READS else 0):
+        maps = head(head.refined_states(maps, walk_BTM, found_BT), there_BS)
+        walk_BTM = head.walk_steps(maps, steps)
+        losses.append(_walk_loss(head, maps, walk_BTM, words)[0])
+    return torch.stack(losses).mean()
+
+
+def _walk_loss(
+    head: NeighbourHead, maps: NeighbourMaps, walk_BTM: Tensor, words: Words
+) -> tuple[Tensor, Tensor]:
+    """The loss of one walk over each image, and the nats of a letter in it."""
     logp_BTV = head.letters(walk_BTM @ maps.rows_BMW).log_softmax(-1)
     total = torch.zeros(())
+    nats = torch.zeros(())
     for i, word in enumerate(words):
         *letters, _ = word
         walk_TM = walk_BTM[i, : len(word)]
@@ -91,14 +131,22 @@ def neighbour_loss(
         said = -logp_BTV[i, : len(letters)].gather(1, right_T[:, None]).mean()
         ended = -walk_TM[-1, -1].clamp(min=1e-6).log()
         # Over the positions that there are, so that a wide image may spread as much as a narrow one.
-        size = float(there_BS[i].sum() + 1)
+        size = float(maps.there_BS[i].sum() + 1)
         entropy = -(walk_TM * walk_TM.clamp(min=1e-9).log()).sum(-1).mean() / np.log(size)
+        nats = nats + said
         total = total + said + STOPPED * ended + SPREAD * entropy
-    return total / len(words)
+    return total / len(words), nats / len(words)
 
 
 def masked_loss(
-    head: MaskedHead, states_BSW: Tensor, there_BS: Tensor, words: Words, rng: np.random.Generator
+    head: MaskedHead,
+    states_BSW: Tensor,
+    there_BS: Tensor,
+    words: Words,
+    rng: np.random.Generator,
+    *,
+    patterns: Sequence[MaskPattern] = (),
+    replaced: float = 1.0,
 ) -> Tensor:
     """The loss of a masked head: letters behind masks of six patterns, and all letters of words in
     which some stand wrongly.
@@ -109,9 +157,11 @@ def masked_loss(
         there_BS: Which of them are of an image.
         words: Their words.
         rng: Decides what is masked and what stands wrongly; it is advanced.
+        patterns: Which are drawn from. Default (): all six.
+        replaced: What wrong letters weigh beside masks; 0 leaves them out. Default 1, as published.
 
     Returns:
-        The loss: both halves weigh alike.
+        The loss.
     """
     size = head.longest + 1
     right_BN = torch.full((len(words), size), head.mask)
@@ -119,11 +169,17 @@ def masked_loss(
         right_BN[i, : len(word)] = torch.tensor(word)
     masked_BN = torch.zeros(len(words), size, dtype=torch.bool)
     for i, word in enumerate(words):
-        masked_BN[i, : len(word)] = torch.from_numpy(draw_masked_places(len(word), rng))
+        masked_BN[i, : len(word)] = torch.from_numpy(
+            draw_masked_places(len(word), rng, patterns or PATTERNS)
+        )
     canvas_BN = right_BN.masked_fill(masked_BN, head.mask)
-    return denoising_loss(
+    masks = denoising_loss(
         head(canvas_BN, states_BSW, there_BS), right_BN, masked_BN, [len(w) for w in words]
-    ) + replacement_loss(head, states_BSW, there_BS, right_BN, rng)
+    )
+    # A second run of the head is saved where it would weigh nothing.
+    if not replaced:
+        return masks
+    return masks + replaced * replacement_loss(head, states_BSW, there_BS, right_BN, rng)
 
 
 def denoising_loss(
@@ -180,22 +236,25 @@ def replacement_loss(
     return cross_entropy(logits_BNV[word_BN], right_BN[word_BN])
 
 
-def draw_masked_places(length: int, rng: np.random.Generator) -> np.ndarray:
-    """Which places of a word are masked, by one of six patterns that reading will show: all, behind a
+def draw_masked_places(
+    length: int, rng: np.random.Generator, patterns: Sequence[MaskPattern]
+) -> np.ndarray:
+    """Which places of a word are masked, by one of the patterns that reading will show: all, behind a
     beginning, before an end, behind some blocks, one, or any.
 
     Args:
         length: Tokens of the word, its end included.
         rng: Decides; it is advanced.
+        patterns: Of `PATTERNS`, by which each is drawn alike.
 
     Returns:
         Whether each is masked, at least one.
     """
-    pattern = int(rng.integers(len(PATTERNS)))
+    pattern = patterns[int(rng.integers(len(patterns)))]
     # A short word has no inner place to cut at.
-    if length <= 2 and 1 <= pattern <= 4:
-        pattern = len(PATTERNS) - 1
-    return PATTERNS[pattern](length, rng)
+    if length <= 2 and pattern in INNER:
+        pattern = _any_masked
+    return pattern(length, rng)
 
 
 def _all_masked(length: int, rng: np.random.Generator) -> np.ndarray:
@@ -227,17 +286,12 @@ def _any_masked(length: int, rng: np.random.Generator) -> np.ndarray:
     return masked
 
 
-PATTERNS = (
-    _all_masked,
-    _behind_beginning,
-    _before_end,
-    _behind_blocks,
-    _one_masked,
-    _any_masked,
-)
-"""Of a word's length and a generator each makes which places are masked."""
+INNER = (_behind_beginning, _before_end, _behind_blocks, _one_masked)
+"""Patterns that need a word of at least three tokens."""
+PATTERNS: tuple[MaskPattern, ...] = (_all_masked, *INNER, _any_masked)
+"""The six patterns, as published."""
 
-LOSSES: Mapping[str, Callable[[Any, Tensor, Tensor, Words, np.random.Generator], Tensor]] = (
-    MappingProxyType({"cppd": counting_loss, "lister": neighbour_loss, "mdiff4str": masked_loss})
+LOSSES: Mapping[str, WordLoss] = MappingProxyType(
+    {"cppd": counting_loss, "lister": neighbour_loss, "mdiff4str": masked_loss}
 )
 """What each kind of head learns by."""

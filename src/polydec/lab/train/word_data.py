@@ -22,13 +22,8 @@ from polydec.lab.train.word_images import (
     draw_word,
     draw_word_image,
 )
-from polydec.models.formats.images import (
-    Image,
-    PixelStrip,
-    StripShape,
-    padded_strip,
-    read_pixel_strip,
-)
+from polydec.models.formats.image_decoding import padded_strip, read_pixel_strip
+from polydec.models.formats.images import Image, PixelStrip, StripShape
 from polydec.models.nets.strips import strip_windows
 
 STRIP = StripShape(HEIGHT, 3, 11, 512)

@@ -4,6 +4,7 @@ train reader`."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from polydec.base.errors import RequestError
 from polydec.core.types import TokenVocabulary
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.reader import JUDGED, TrainableStrips, encode_word, words_of_spec
-from polydec.lab.train.reading_losses import LOSSES
+from polydec.lab.train.reading_losses import LOSSES, WordLoss
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.word_reader import WordReaderSpec
 from polydec.lab.train.t5 import TrainableT5Tower
@@ -29,7 +30,8 @@ from polydec.models.learned.kinds.word_reader import (
     WordReaderShape,
     usual_reading,
 )
-from polydec.models.nets.reading_heads import END, HEADS
+from polydec.models.nets.reading_heads import HEADS
+from polydec.models.nets.reading_layers import END
 from polydec.models.sessions import sources
 
 
@@ -55,10 +57,17 @@ class TrainableWordReader(nn.Module):
         return {k: v.detach().float().contiguous() for k, v in self.state_dict().items()}
 
 
-def train_word_reader(spec: WordReaderSpec) -> dict[str, Any]:
+def train_word_reader(spec: WordReaderSpec, loss_of: WordLoss | None = None) -> dict[str, Any]:
     """Train a reader whose encoder begins with the target's weights, and save it at spec.out.
 
     Words with a `hash_bucket` of 7 to 9 are held out and measured. See `run_training`.
+
+    Args:
+        spec: The options.
+        loss_of: What its head learns by. None: as its method is published (`LOSSES`).
+
+    Returns:
+        What was measured.
 
     Raises:
         RequestError: An option of the spec is wrong, or the target reads no image.
@@ -66,10 +75,12 @@ def train_word_reader(spec: WordReaderSpec) -> dict[str, Any]:
 
     Source: CPPD (2023), LISTER (2023), MDiff4STR (2025), by the option `reading`.
     """
-    return run_training("word-reader", spec, _course)
+    return run_training(
+        "word-reader", spec, partial(_course, loss_of=loss_of or LOSSES[spec.reading])
+    )
 
 
-def _course(spec: WordReaderSpec) -> TrainingRun:
+def _course(spec: WordReaderSpec, loss_of: WordLoss) -> TrainingRun:
     source = sources.open_source(spec.target)
     if source.config.get("model_type") != READER:
         raise RequestError(
@@ -90,12 +101,12 @@ def _course(spec: WordReaderSpec) -> TrainingRun:
         config.strip,
         len(start["strips.into.bias"]),
         spec.longest,
+        spec.rounds,
     )
     network = TrainableWordReader(shape, spec.reading, spec.seed)
     # Heads are new; what reads the image has been trained already.
     own = network.state_dict()
     network.load_state_dict({n: start[n].float() if n in start else own[n] for n in own})
-    loss_of = LOSSES[spec.reading]
     vocab = TokenVocabulary(config.vocab, frozenset(), source.fingerprint)
 
     def step_loss(step: int) -> tuple[Tensor, int]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import blake2b
 
-from polydec.models.formats.images import Image, decode_image
+from polydec.models.formats.images import Image
 
 
 @dataclass(frozen=True)
@@ -116,4 +116,7 @@ def read_image_tiles(image: Image, plan: ImagePlan) -> ImageTiles:
     Raises:
         RequestError: It cannot be read, is animated, truncated or too large; one sentence.
     """
+    # Imported here: most models read no image.
+    from polydec.models.formats.image_decoding import decode_image
+
     return ImageTiles(**decode_image(image, plan.reading, asdict(plan)))

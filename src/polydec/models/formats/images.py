@@ -1,43 +1,25 @@
-"""Images from outside: files, bytes and data URLs, bounded before they are decoded, and decoded in a
-process of its own.
+"""Images from outside: files, bytes and data URLs, bounded before anybody decodes them, and what a
+model makes of one.
 
-A decoder of images is a large program in C that reads a stranger's bytes, and a few bytes may ask
-for gigabytes of pixels. So a worker with limits does it (`polydec.base.subprocess_worker`), and what
-it gives back has the size that the model reads.
+Nothing here decodes (`image_decoding.py` does), so that a name of an image costs no start.
 """
 
 from __future__ import annotations
 
 import binascii
-import json
 import os
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from polydec.base import edge
-from polydec.base.errors import PolydecError, RequestError
+from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
-from polydec.base.subprocess_worker import SubprocessLimits, SubprocessWorker
 
 MOST_BYTES = 8 << 20
 """Bytes of an image as a file has it."""
-MOST_PIXELS = 1 << 24
-"""Pixels of an image, before it is made as high as the model reads."""
-MEMORY = 768 << 20
-"""Bytes of address space that decoding may use, the worker's own included."""
-SECONDS = 5.0
-"""Of computing, for one image."""
-ANSWER = 5 * MOST_PIXELS
-"""Bytes of a worker's answer: three for each pixel, in base64."""
-
-_WORKER = SubprocessWorker(
-    Path(__file__).with_name("image_worker.py"),
-    SubprocessLimits(MEMORY, SECONDS, answer=ANSWER),
-    "an image",
-)
 
 
 @dataclass(frozen=True)
@@ -102,73 +84,19 @@ class PixelStrip:
         return len(self.pixels) // (self.height * self.stride)
 
 
-def read_pixel_strip(image: Image, shape: StripShape) -> PixelStrip:
-    """Decode an image and make it as high as a model reads.
+@dataclass(frozen=True)
+class DecodedImage:
+    """An image that was decoded before its request is planned.
 
-    Args:
-        image: The image. What is transparent is paper; colours become greys.
-        shape: How the model reads it.
-
-    Returns:
-        The strip, filled up with paper on the right to a whole number of positions.
-
-    Raises:
-        RequestError: It cannot be read, is animated, truncated or too large; one sentence.
-    """
-    asked = {"height": shape.height, "most_columns": shape.most * shape.stride}
-    answer = decode_image(image, "strip", asked)
-    return padded_strip(answer["pixels"], shape)
-
-
-def decode_image(image: Image, reading: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode an image in the worker.
-
-    Args:
+    Attributes:
         image: The image.
-        reading: What is made of it, by its name in image_worker.py.
-        asked: What that reading asks for.
-
-    Returns:
-        What the reading gives; "pixels" are bytes.
-
-    Raises:
-        RequestError: It cannot be read, is animated, truncated or too large; one sentence.
+        content: What the model reads of it: a `PixelStrip`, or `ImageTiles`.
+        form: How the model reads an image that it was decoded for.
     """
-    data = image.file_bytes()
-    # JSON both ways: nothing that a decoder returns is unpickled.
-    question = {
-        "data": b64encode(data).decode(),
-        "reading": reading,
-        "most_pixels": MOST_PIXELS,
-        **asked,
-    }
-    try:
-        answer = _WORKER.ask_worker(json.dumps(question).encode() + b"\n")
-    except PolydecError as why:
-        # What takes the worker down is the image's fault, as far as its sender is concerned.
-        answer = {"error": f"cannot be decoded: {why}"}
-    if "error" in answer:
-        raise RequestError(edge.error_sentence(f"image {answer['error']}"))
-    return {**answer, "pixels": b64decode(answer["pixels"])}
 
-
-def padded_strip(pixels: bytes, shape: StripShape) -> PixelStrip:
-    """A strip of pixels, filled up with paper on the right.
-
-    Args:
-        pixels: Greys row by row, 0 (ink) to 255 (paper), `shape.height` rows.
-        shape: How the model reads it.
-
-    Returns:
-        The strip, whose columns are a multiple of the stride.
-    """
-    columns = len(pixels) // shape.height
-    # The last position sees as many columns as all others.
-    paper = b"\xff" * (-columns % shape.stride)
-    if not paper:
-        return PixelStrip(shape.height, shape.stride, pixels)
-    rows = (pixels[at : at + columns] for at in range(0, len(pixels), columns))
-    return PixelStrip(shape.height, shape.stride, b"".join(row + paper for row in rows))
+    image: Image
+    content: Any
+    form: object
 
 
 def is_image_part(part: object) -> bool:
@@ -176,7 +104,7 @@ def is_image_part(part: object) -> bool:
     return isinstance(part, Mapping) and part.get("type") == "image_url"
 
 
-def image_of_part(part: Mapping[str, Any], where: str) -> Image:
+def image_of_part(part: Mapping[str, Any], where: str) -> Image | DecodedImage:
     """The image of a part of a message's content, `{"type": "image_url", "image_url": {"url": …}}`.
 
     Args:
@@ -189,8 +117,11 @@ def image_of_part(part: Mapping[str, Any], where: str) -> Image:
     Raises:
         RequestError: It has no data URL. Nothing is ever fetched from an address.
     """
-    # OpenAI has an object with a url; its newer interface has the url alone.
     held = part.get("image_url")
+    # Whoever reads the request may have decoded it already.
+    if isinstance(held, (Image, DecodedImage)):
+        return held
+    # OpenAI has an object with a url; its newer interface has the url alone.
     url = held.get("url") if isinstance(held, Mapping) else held
     if not isinstance(url, str):
         raise RequestError(

@@ -229,6 +229,7 @@ class WordReaderFields(StrictFields):
         first: Layers that read the image.
         pixels: Units of the map that reads a window of pixels.
         longest: Letters of a word that it was trained for.
+        rounds: Rounds in which a head that walks refines what it reads.
     """
 
     vocab_size: Annotated[int, Field(ge=2, le=1 << 16)]
@@ -240,6 +241,7 @@ class WordReaderFields(StrictFields):
     first: Annotated[int, Field(ge=1, le=256)]
     pixels: Annotated[int, Field(ge=1, le=1 << 16)]
     longest: Annotated[int, Field(ge=1, le=1024)]
+    rounds: Annotated[int, Field(ge=0, le=8)] = 0
     strip_height: Annotated[int, Field(ge=4, le=256)]
     strip_stride: Annotated[int, Field(ge=1, le=256)]
     strip_window: Annotated[int, Field(ge=1, le=512)]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.models.formats.image_tiles import ImagePlan, ImageTiles, read_image_tiles
-from polydec.models.formats.images import Image
+from polydec.models.formats.images import DecodedImage, Image
 from polydec.models.sessions.soft import Soft
 from polydec.models.sessions.sources import CheckpointFiles
 from polydec.models.text.tokenizer import Tokenizer
@@ -68,9 +68,15 @@ class VisionReader:
         """The text that stands for an image in a prompt; "" where the tokenizer has none."""
         return self._text.tokenizer.id_to_token(self.token) or ""
 
-    def decode_image(self, image: Image) -> ImageTiles:
+    def decode_image(self, image: Image | DecodedImage) -> ImageTiles:
         """The tiles of an image. Raises RequestError where it cannot be read."""
-        return read_image_tiles(image, self.tower.tile_plan)
+        plan = self.tower.tile_plan
+        if isinstance(image, DecodedImage):
+            if image.form == plan:
+                return image.content
+            # A draft's tower reads it in a form of its own.
+            image = image.image
+        return read_image_tiles(image, plan)
 
     def place_ids(self, tiles: ImageTiles) -> tuple[int, ...]:
         """Token ids of the place of an image: its token for each vector, and what else the layout

@@ -58,6 +58,7 @@ def guided_law(scale=2.0):
         SpeculativeJacobiDrafter(3),
         SpeculativeJacobiDrafter(2, 2),
         SpeculativeJacobiDrafter(2, 0),
+        SpeculativeJacobiDrafter(3, 1, True),
     ],
     ids=str,
 )
@@ -74,6 +75,45 @@ def test_the_law_is_the_target_s(seed, window, back):
 
 def test_the_law_under_guidance_is_the_guided_one():
     assert distance(guided_law(), SpeculativeJacobiDrafter(2), 2) < 1e-9
+
+
+@pytest.mark.parametrize(("window", "back"), [(2, 1), (3, 1), (3, 2)])
+def test_the_law_is_the_target_s_where_new_places_draw_from_their_neighbour_s_row(window, back):
+    drafter = SpeculativeJacobiDrafter(window, back, drawn=True)
+    assert distance(toy_law(1, 2, eos=-1), drafter, window) < 1e-9
+
+
+def test_a_new_place_draws_from_the_row_of_its_neighbour():
+    row = torch.tensor([0.2, 0.3, 0.5]).log().double()
+    for drawn, back in ((True, 1), (True, 2), (False, 1)):
+        drafter = SpeculativeJacobiDrafter(4, back, drawn)
+        guess = SpeculativeJacobiGuess(drafter, [0, 1], [row, 2], None)
+        draft = run_coroutines([guess.propose_draft(1, 2, BUDGET, Rng.of_choice(3))])[0]
+        laws = [law is not None for law in draft.law]
+        # Places with a row, with one token, and two that no pass has seen.
+        assert laws == [False, True, False, drawn and back == 2, False]
+        if drawn and back == 2:
+            assert draft.law[3] is row
+        else:
+            assert draft.token[3] == 2
+
+
+def test_tokens_are_drawn_ahead_in_pictures_of_a_text_alone():
+    drafter = SpeculativeJacobiDrafter(3, begin=7, end=8)
+    for text, wanted in (
+        ([1, 2], 0),
+        ([1, 7], 3),
+        ([1, 7, 2, 2], 3),
+        ([7, 2, 8], 0),
+        ([7, 2, 8, 1, 7, 2], 3),
+    ):
+        guess = drafter.open_guess(text, None)
+        draft = run_coroutines([guess.propose_draft(text[-1], len(text), BUDGET, Rng.of_choice(3))])
+        assert len(draft[0]) == 1 + wanted, text
+    # Without an end a picture reaches to that of the answer.
+    assert SpeculativeJacobiDrafter(begin=7).is_in_picture([7, 2, 8])
+    inside = SpeculativeJacobiDrafter(2, begin=0, end=1)
+    assert distance(toy_law(1, 2, eos=-1), inside, 2) < 1e-9
 
 
 @dataclass(frozen=True)

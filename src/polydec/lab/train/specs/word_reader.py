@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from polydec.base.errors import RequestError
-from polydec.base.options import InRange, OneOf, keep_ranges
+from polydec.base.options import InRange, OneOf, ValueNote, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import AdamRate, MuonRate, Resumed, SaveEvery, Seed, Steps
 from polydec.lab.train.specs.reader import (
@@ -35,6 +35,12 @@ class WordReaderSpec:
     steps: Steps = 2000
     rows: WordsAStep = 64
     longest: Annotated[int, InRange(1, 1024), "letters of a word that its places are made for"] = 25
+    rounds: Annotated[
+        int,
+        InRange(0, 8),
+        ValueNote("2 in the paper"),
+        "lister: walks behind the first, over an image that its letters refine",
+    ] = 0
     least: LeastLetters = 3
     most: MostLetters = 8
     blur: Blur = 0.5
@@ -51,6 +57,10 @@ class WordReaderSpec:
         if not self.least <= self.most <= self.longest:
             raise RequestError(
                 f"least is {self.least}, most {self.most} and longest {self.longest}: each must not exceed the next"
+            )
+        if self.rounds and self.reading != "lister":
+            raise RequestError(
+                f"rounds is {self.rounds}: a reader of {self.reading} does not walk, so leave it at 0"
             )
 
 

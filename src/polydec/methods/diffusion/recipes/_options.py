@@ -20,8 +20,13 @@ EditTries = Annotated[int, InRange(1, 64), "edits that are drawn for each pass"]
 OrderNoise = Annotated[float, InRange(0, 1000), "strength of the noise at first"]
 CurveName = Annotated[
     str,
-    OneOf("cosine", "linear", "square", "cubic", "root", "log", "exponential"),
+    OneOf("cosine", "linear", "square", "power", "cubic", "root", "log", "exponential"),
     "how many gaps are left while passes go by",
+]
+CoolestDraw = Annotated[
+    float,
+    InRange(0.01, 1),
+    "temperature of the last pass; it falls from 1 with the root of the passes that are done (1: it stays)",
 ]
 PromptStrength = Annotated[
     float, InRange(0, 16), "how much stronger the prompt is made, at twice the positions (0: not)"

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import (
     BlockLength,
+    CoolestDraw,
     CurveName,
     OrderNoise,
     PromptStrength,
@@ -40,6 +41,7 @@ def build(
     steps: Annotated[int, AtLeast(1), "passes that a block is given"] = 12,
     noise: OrderNoise = 4.5,
     curve: CurveName = "cosine",
+    coolest: CoolestDraw = 1.0,
     guidance: PromptStrength = 0.0,
     block: BlockLength = 0,
 ) -> Decoder:
@@ -52,7 +54,7 @@ def build(
     denoiser = PromptGuidedDenoiser(kit.denoiser, guidance) if guidance else kit.denoiser
     return DenoisingDecoder(
         denoiser,
-        AnnealedUnmasker(steps, noise, curve),
+        AnnealedUnmasker(steps, noise, curve, coolest),
         exact_refresh(kit.denoiser.block),
         block,
         kit.shapers,

@@ -9,6 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import (
     BlockLength,
+    CoolestDraw,
     CurveName,
     OrderNoise,
     PromptStrength,
@@ -36,8 +37,12 @@ PUBLISHED = PublishedPreset(
         "steps": PublishedValue(32, "with 12 of them before the groups; maskgit's 12 here"),
         "before": PublishedValue(12, "of 32 passes; a third of our fewer ones"),
         "noise": PublishedValue(5.5, "the strength in its samplers; maskgit's 4.5 here"),
+        "curve": PublishedValue("power", "1 - r^2.5 in its samplers; maskgit's cosine here"),
+        "coolest": PublishedValue(0.7, "0.65 to 0.75 in its samplers; 1 here, as maskgit's"),
+        "prompt_fed": PublishedValue(
+            True, "its class token runs in every pass; no other prompt does"
+        ),
     },
-    unknown="its sampler's falling temperature and power schedule are not built",
 )
 
 
@@ -49,8 +54,10 @@ def build(
     partial: Annotated[
         int, InRange(0, 64), "passes behind each that feeds all, on what it planned alone"
     ] = 1,
+    prompt_fed: Annotated[bool, "these feed the prompt as well"] = False,
     noise: OrderNoise = 4.5,
     curve: CurveName = "cosine",
+    coolest: CoolestDraw = 1.0,
     guidance: PromptStrength = 0.0,
     block: BlockLength = 0,
 ) -> Decoder:
@@ -62,7 +69,8 @@ def build(
 
     # Guidance runs a second canvas, without the prompt, in the same pass.
     denoiser = PromptGuidedDenoiser(kit.denoiser, guidance) if guidance else kit.denoiser
-    unmasker = GroupedUnmasker(AnnealedUnmasker(steps, noise, curve), before, partial)
+    schedule = AnnealedUnmasker(steps, noise, curve, coolest)
+    unmasker = GroupedUnmasker(schedule, before, partial, prompt_fed)
     # The plan that the unmasker makes is what the passes feed.
     return DenoisingDecoder(
         denoiser,

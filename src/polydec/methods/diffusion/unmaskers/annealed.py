@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from polydec.base.errors import RequestError
 from polydec.core.rng import Rng
 from polydec.core.types import TextEdit
+from polydec.laws.shapers.temperature import TemperatureRule
 from polydec.methods.diffusion.loop.states import (
     approximate_exactness,
     draw_block_tokens,
@@ -39,6 +40,10 @@ def _square_curve(done: float, count: int) -> float:
     return 1 - done**2
 
 
+def _power_curve(done: float, count: int) -> float:
+    return 1 - done**2.5
+
+
 def _cubic_curve(done: float, count: int) -> float:
     return 1 - done**3
 
@@ -60,6 +65,7 @@ CURVES: Mapping[str, MaskCurve] = MappingProxyType(
         "cosine": _cosine_curve,
         "linear": _linear_curve,
         "square": _square_curve,
+        "power": _power_curve,
         "cubic": _cubic_curve,
         "root": _root_curve,
         "log": _log_curve,
@@ -83,6 +89,9 @@ class AnnealedUnmasker:
         steps: Passes that a block is given, 1 or more; fewer where it has fewer gaps. Default 12.
         noise: Strength of the noise at first, 0 or more. Default 4.5.
         curve: One of `CURVES`. Default "cosine".
+        coolest: Temperature at which the last pass draws, 0.01 to 1; from 1 on it falls with the
+            root of the share of the passes that are done. Scores are those of the law itself.
+            Default 1: every pass draws from the law.
 
     Exact: no: tokens of one pass do not see each other.
     Reduces to: `confidence` with drawn tokens for noise 0 and the linear curve; all gaps in one pass
@@ -93,6 +102,7 @@ class AnnealedUnmasker:
     steps: int = 12
     noise: float = 4.5
     curve: str = "cosine"
+    coolest: float = 1.0
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
     start_state = no_pace
@@ -104,6 +114,8 @@ class AnnealedUnmasker:
             raise RequestError(f"steps is {self.steps}: it must be at least 1")
         if not 0 <= self.noise <= 1000:
             raise RequestError(f"noise is {self.noise}: it must lie in 0 to 1000")
+        if not 0.01 <= self.coolest <= 1:
+            raise RequestError(f"coolest is {self.coolest}: it must lie in 0.01 to 1")
         if self.curve not in CURVES:
             raise RequestError(f"curve is {self.curve!r}: it must be one of {', '.join(CURVES)}")
 
@@ -118,8 +130,8 @@ class AnnealedUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look, tokens, confidence_R = draw_block_tokens(look, rng)
         begun, step = state
+        look, tokens, confidence_R = draw_block_tokens(self.cooled_view(look, step), rng)
         count = len(tokens) - self.gaps_left(begun, step, len(tokens))
         chosen = draw_by_score(
             confidence_R.log(), self.noise_at(step), count, rng.child_stream("order", look.step)
@@ -129,6 +141,22 @@ class AnnealedUnmasker:
     def noise_at(self, step: int) -> float:
         """The strength of the noise at a pass of a block, 0 at the last one. step: from 0."""
         return self.noise * max(0.0, 1 - (step + 1) / self.steps)
+
+    def cooled_view(self, look: UnmaskerView, step: int) -> UnmaskerView:
+        """What a pass shows, with the temperature at which its tokens are drawn.
+
+        Args:
+            look: What it shows.
+            step: Passes of the block before it.
+
+        Returns:
+            The view, whose rules of sampling end with the temperature; itself where that is 1.
+        """
+        done = min(1.0, (step + 1) / self.steps)
+        temperature = self.coolest + (1 - self.coolest) * (1 - math.sqrt(done))
+        if temperature == 1:
+            return look
+        return replace(look, shapers=(*look.shapers, TemperatureRule(temperature)))
 
     def gaps_left(self, begun: int, step: int, now: int) -> int:
         """Count the gaps that a pass leaves.

@@ -23,6 +23,7 @@ class GroupState:
         begun: Gaps of the block at its begin.
         step: Passes of the block so far.
         planned: Positions that the group fills, in the order of their turn; none between groups.
+        beside: Positions that the group's passes feed beside these: the prompt's, or none.
         counts: How many of them each pass fills that is left of the group.
     """
 
@@ -30,6 +31,7 @@ class GroupState:
     step: int = 0
     planned: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,15 @@ class GroupedUnmasker:
     many as the schedule gives all of its passes, in the order of their scores, and writes the first
     of them. Each further pass of the group feeds these positions alone, against keys and values of
     all others as the first pass left them, and writes the next in that order, drawn anew. The first
-    `before` passes of a block are groups of their own: there the layout of all is decided. The
-    prompt is one of the others here; the published network runs its one token of a class anew in
-    each pass.
+    `before` passes of a block are groups of their own: there the layout of all is decided. With
+    `prompt_fed` the prompt runs anew in each pass, as the published network's one token of a class
+    does; without it is one of the others.
 
     Attributes:
         schedule: How many gaps each pass fills, and by which scores.
         before: Passes at the begin of a block that feed all, 0 or more. Default 0.
         partial: Passes of a group behind its first, 0 to 64. Default 1.
+        prompt_fed: Whether these feed the prompt as well. Default False.
 
     Exact: no: as `annealed`, and partial passes see a canvas in which the group's tokens are not
     there yet.
@@ -58,6 +61,7 @@ class GroupedUnmasker:
     schedule: AnnealedUnmasker = field(default_factory=AnnealedUnmasker)
     before: int = 0
     partial: int = 1
+    prompt_fed: bool = False
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
 
@@ -97,11 +101,11 @@ class GroupedUnmasker:
             state: State before the pass.
 
         Returns:
-            The positions of its group, ascending; None: it begins a group, and feeds all.
+            The positions of its group and what is fed beside them, ascending; None: it begins a group, and feeds all.
         """
         if not state.counts:
             return None
-        return sorted(state.planned)
+        return sorted((*state.beside, *state.planned))
 
     def pass_counts(self, state: GroupState, now: int) -> list[int]:
         """Count the gaps that each pass of a group fills which begins here.
@@ -139,7 +143,8 @@ class GroupedUnmasker:
         Returns:
             The tokens to write, and the state after this pass.
         """
-        look, tokens, confidence_R = draw_block_tokens(look, rng)
+        cooled = self.schedule.cooled_view(look, state.step)
+        look, tokens, confidence_R = draw_block_tokens(cooled, rng)
         if not state.counts:
             counts = self.pass_counts(state, len(tokens))
             order = draw_by_score(
@@ -149,7 +154,9 @@ class GroupedUnmasker:
                 rng.child_stream("order", look.step),
             )
             planned = tuple(look.rows[i] for i in order)
-            state = replace(state, planned=planned, counts=tuple(counts))
+            # The plan is made once a group, and says what all its passes feed.
+            beside = tuple(range(look.begin)) if self.prompt_fed else ()
+            state = replace(state, planned=planned, counts=tuple(counts), beside=beside)
         count, *later = state.counts
         begin = len(state.planned) - sum(state.counts)
         row_of = {position: i for i, position in enumerate(look.rows)}
@@ -158,5 +165,5 @@ class GroupedUnmasker:
         # A group ends with its last pass, or with an end of the answer, behind which nothing is filled.
         ended = any(tokens[i] in look.ends for i in chosen)
         if later and not ended:
-            after = replace(after, planned=state.planned, counts=tuple(later))
+            after = replace(after, planned=state.planned, counts=tuple(later), beside=state.beside)
         return look.fill_edit(chosen, tokens), after

@@ -31,12 +31,17 @@ class SpeculativeJacobiDrafter:
     worse proposals and no other law. A token is tested once: what was not accepted is drawn anew.
 
     A place that no pass has seen yet copies the token `back` places before it, with certainty: in a
-    picture the one on the left (1) or the one above (the width of a row). With `back` 0 it is drawn
-    uniformly of the tokens that may be written at all.
+    picture the one on the left (1) or the one above (the width of a row). With `drawn` it is drawn anew
+    from the row of that place instead, where a pass has seen it. With `back` 0 it is drawn uniformly
+    of the tokens that may be written at all.
 
     Attributes:
         window: Places that are drawn at once, 1 to 64, within the budget. Default 16.
         back: How far back a new place looks, 0 or more. Default 1.
+        drawn: Whether a new place draws from the row of the place that it looks at. Default False.
+        begin: Token id behind which a picture stands in a text; elsewhere nothing is drawn ahead.
+            Default None: all of the answer is a picture.
+        end: Token id with which a picture ends. Default None: it ends with the answer.
 
     Exact: law, under a verifier that tests drawn candidates. Where rows are certain (greedy decoding)
     the tokens are, too, and nothing is drawn.
@@ -48,12 +53,32 @@ class SpeculativeJacobiDrafter:
     unexercised: ClassVar[Mapping[str, str]] = {"siblings": "a place has one token"}
     window: int = 16
     back: int = 1
+    drawn: bool = False
+    begin: int | None = None
+    end: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= MOST_WINDOW:
             raise RequestError(f"window is {self.window}: it must lie in 1 to {MOST_WINDOW}")
         if self.back < 0:
             raise RequestError(f"back is {self.back}: it must be at least 0")
+
+    def is_in_picture(self, text: Sequence[int]) -> bool:
+        """Whether the next token belongs to a picture.
+
+        Args:
+            text: Token ids so far.
+
+        Returns:
+            Whether the last mark among them begins a picture, or all of the answer is one.
+        """
+        if self.begin is None:
+            return True
+        # The nearest mark decides: texts may hold several pictures.
+        for token in reversed(text):
+            if token in (self.begin, self.end):
+                return token == self.begin
+        return False
 
     def open_guess(self, prompt: Sequence[int], session: Session) -> SpeculativeJacobiGuess:
         """Begin a sequence.
@@ -104,10 +129,13 @@ class SpeculativeJacobiGuess(DraftGuess):
             The chain, in which drawn tokens have the rows that they were drawn from.
         """
         count = min(self.config.window, budget.depth, budget.nodes)
+        # Texts gain little from this, so between pictures one token is written a pass.
+        if not self.config.is_in_picture(self.text):
+            count = 0
         text = list(self.text)
         laws: list[Tensor | None] = [None]
         for place in range(count):
-            law = self._law_of_place(place, text)
+            law = self._law_of_place(place, text, laws)
             if isinstance(law, Tensor):
                 pick = categorical_pick(rng.child_stream("draft", position, place))
                 text.append(pick(law))
@@ -122,13 +150,22 @@ class SpeculativeJacobiGuess(DraftGuess):
             tuple(laws),
         )
 
-    def _law_of_place(self, place: int, text: Sequence[int]) -> Tensor | int:
-        """What a place of the window is drawn from, or its only token. text: what stands before it."""
+    def _law_of_place(
+        self, place: int, text: Sequence[int], laws: Sequence[Tensor | None]
+    ) -> Tensor | int:
+        """What a place of the window is drawn from, or its only token. text: what stands before it;
+        laws: what the window's places before it were drawn from, behind None for the root."""
         if place < len(self.laws):
             return self.laws[place]
-        if self.config.back == 0 and self.even_V is not None:
+        back = self.config.back
+        if back == 0 and self.even_V is not None:
             return self.even_V
-        return text[max(0, len(text) - max(1, self.config.back))]
+        # Whatever a token is drawn from is what it is tested against, so any row will do.
+        if self.config.drawn and 0 < back <= place:
+            row_V = laws[1 + place - back]
+            if row_V is not None:
+                return row_V
+        return text[max(0, len(text) - max(1, back))]
 
     def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Keep the rows of the places that the pass did not decide.

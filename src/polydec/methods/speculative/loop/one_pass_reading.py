@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +17,7 @@ from polydec.core.transcript import AnswerText, Transcript
 from polydec.core.types import Exactness, TokenVocabulary
 from polydec.models.formats.images import PixelStrip
 from polydec.models.learned.kinds.word_reader import BEGUN, ReadingQuery, WordReader, usual_reading
-from polydec.models.nets.reading_heads import END
+from polydec.models.nets.reading_layers import END
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class OnePassReading:
         reader: The trained reader.
         strip: The image.
         vocab: Of the answer.
-        read: How it reads. Default: as its head does by itself.
+        read: How it reads: of the head, the states of the image and, by name, a stream `rng` it makes
+            logits of letters. Default: as its head does by itself.
 
     Exact: approximate: letters are read by themselves, by another network than the model's.
     Reduces to: plain, greedy, where the reader reads what the model does.
@@ -61,7 +63,7 @@ class OnePassReading:
     reader: WordReader
     strip: PixelStrip
     vocab: TokenVocabulary
-    read: Callable[[Any, Tensor], Tensor] = usual_reading
+    read: Callable[..., Tensor] = usual_reading
 
     def __post_init__(self) -> None:
         self.reader.check_image(self.strip)
@@ -75,20 +77,21 @@ class OnePassReading:
 
         Args:
             request: What is asked: prompt token ids, number of answers, limits.
-            rng: Not used: nothing is drawn.
+            rng: Random stream of each choice; the first one's decides where a reading draws.
             into: Record of the request, which gets the tokens, the statistics and the trace events.
 
         Returns:
             One result for each choice of the request, in order.
         """
         texts = [into.open_answer(choice) for choice in request.choices]
-        asked = ReadingQuery(self.strip, self.read)
+        # All choices share one reading, so the first one's stream decides.
+        asked = ReadingQuery(self.strip, partial(self.read, rng=rng(0).child_stream("reading")))
         rows_TV = await ForwardQuery(self.reader, asked, len(self.strip))
         logp_TV = normalise_log_weights(rows_TV)[len(request.prompt) - BEGUN :]
-        return [_written(text, logp_TV, request) for text in texts]
+        return [_finish_reading(text, logp_TV, request) for text in texts]
 
 
-def _written(text: AnswerText, logp_TV: Tensor, request: Request) -> Result:
+def _finish_reading(text: AnswerText, logp_TV: Tensor, request: Request) -> Result:
     """Write what was read into an answer."""
     k = min(request.logprobs or 0, logp_TV.shape[1])
     tokens = list[int]()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import IMAGE, ArtefactNeed, Kit
+from polydec.methods.registry.kit import IMAGE, Kit
 from polydec.methods.registry.published_presets import PublishedPreset
-from polydec.methods.speculative.recipes._readers import reading_decoder, reads_by
+from polydec.methods.speculative.recipes._readers import needed_reader, reading_decoder
 
 CARD = Card(
     name="cppd",
@@ -20,7 +20,7 @@ CARD = Card(
     reduces_to="plain, greedy, where the reader reads what the model does",
     parent="plain",
     home="words in images, no longer than those that were learned",
-    needs=(IMAGE, ArtefactNeed("word-reader", "a reader with a head of cppd", reads_by("cppd"))),
+    needs=(IMAGE, needed_reader("cppd")),
     needs_training=True,
     aliases=("context perception parallel decoder",),
     arxiv="2307.12270",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import IMAGE, ArtefactNeed, Kit
+from polydec.methods.registry.kit import IMAGE, Kit
 from polydec.methods.registry.published_presets import PublishedPreset
-from polydec.methods.speculative.recipes._readers import reading_decoder, reads_by
+from polydec.methods.speculative.recipes._readers import needed_reader, walking_decoder
 
 CARD = Card(
     name="lister",
@@ -21,10 +24,7 @@ CARD = Card(
     reduces_to="plain, greedy, where the reader reads what the model does",
     parent="plain",
     home="words in images, also longer ones than those that were learned",
-    needs=(
-        IMAGE,
-        ArtefactNeed("word-reader", "a reader with a head of lister", reads_by("lister")),
-    ),
+    needs=(IMAGE, needed_reader("lister")),
     needs_training=True,
     aliases=("neighbor decoding", "neighbour decoding"),
     arxiv="2308.12774",
@@ -32,9 +32,18 @@ CARD = Card(
 )
 
 PUBLISHED = PublishedPreset(
-    refused="the rounds that refine features are not built, and scores have a bias of each distance here"
+    refused="scores have a bias of each distance here, and rounds that refine are a matter of training"
 )
 
 
-def build(kit: Kit) -> Decoder:
-    return reading_decoder(kit, "lister")
+def build(
+    kit: Kit,
+    *,
+    rounds: Annotated[
+        int | None,
+        InRange(0, 8),
+        ValueNote("none: as it was trained"),
+        "walks behind the first, over an image that its letters refine",
+    ] = None,
+) -> Decoder:
+    return walking_decoder(kit, "lister", rounds)

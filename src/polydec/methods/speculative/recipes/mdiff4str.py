@@ -9,9 +9,9 @@ from polydec.base.options import InRange, OneOf, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import IMAGE, ArtefactNeed, Kit
+from polydec.methods.registry.kit import IMAGE, Kit
 from polydec.methods.registry.published_presets import PublishedPreset
-from polydec.methods.speculative.recipes._readers import reading_decoder, reads_by
+from polydec.methods.speculative.recipes._readers import needed_reader, reading_decoder
 
 CARD = Card(
     name="mdiff4str",
@@ -25,10 +25,7 @@ CARD = Card(
     reduces_to="one pass in which all letters are read by themselves, at steps 1",
     parent="plain",
     home="words in images of which parts are covered",
-    needs=(
-        IMAGE,
-        ArtefactNeed("word-reader", "a reader with a head of mdiff4str", reads_by("mdiff4str")),
-    ),
+    needs=(IMAGE, needed_reader("mdiff4str")),
     needs_training=True,
     aliases=("mask diffusion for scene text recognition",),
     published="97.3 % on six benchmarks, about 3 times as fast as AR decoders with three passes",
@@ -44,14 +41,16 @@ def build(
     ] = 3,
     policy: Annotated[
         str,
-        OneOf("low-confidence", "block-low-confidence"),
-        "which masks a pass may fill: all, or block by block",
+        OneOf("low-confidence", "block-low-confidence", "random", "left-to-right", "cloze"),
+        ValueNote("left-to-right and cloze take a pass a letter, whatever steps is"),
+        "which masks a pass fills: sure ones of all or of a block, half of them at random, the first one; or each is read "
+        "anew beside the others",
     ] = "low-confidence",
     reflect: Annotated[
         bool, "one more pass looks at the whole word, and mends what it is surer of"
     ] = False,
 ) -> Decoder:
-    from polydec.models.nets.reading_heads import fill_canvas
+    from polydec.models.nets.masked_head import fill_canvas
 
     read = partial(fill_canvas, steps=steps, policy=policy, reflect=reflect)
     return reading_decoder(kit, "mdiff4str", read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast, InRange
+from polydec.base.options import AtLeast, InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
@@ -40,6 +40,19 @@ def build(
         "a place that no pass has seen copies the token so far before it (1: on its left, a row's length: above it; 0: it is "
         "drawn uniformly)",
     ] = 1,
+    begin: Annotated[
+        int | None,
+        AtLeast(0),
+        ValueNote("none: all of the answer is a picture"),
+        "token id behind which a picture stands in a text; elsewhere nothing is drawn ahead",
+    ] = None,
+    end: Annotated[
+        int | None,
+        AtLeast(0),
+        ValueNote("none: it ends with the answer"),
+        "token id with which it ends",
+    ] = None,
+    drawn: Annotated[bool, "it draws from the row of that place, where a pass has seen it"] = False,
 ) -> Decoder:
     from polydec.methods.speculative.drafters.speculative_jacobi import SpeculativeJacobiDrafter
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
@@ -47,6 +60,5 @@ def build(
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
     # Each drawn token is tested against the row that it was drawn from.
-    return SpeculativeDecoder(
-        kit.target, SpeculativeJacobiDrafter(window, back), ExactVerifier(), FixedPolicy(window)
-    )
+    drafter = SpeculativeJacobiDrafter(window, back, drawn, begin, end)
+    return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(window))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Target
+from polydec.core.rng import Rng
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.formats.images import PixelStrip, StripShape
@@ -25,7 +26,8 @@ from polydec.models.formats.seq2seq import (
 )
 from polydec.models.learned import artefact
 from polydec.models.learned.artefact_fields import WordReaderFields
-from polydec.models.nets.reading_heads import HEADS, ReadingShape
+from polydec.models.nets.reading_heads import HEADS
+from polydec.models.nets.reading_layers import ReadingShape
 from polydec.models.nets.seq2seq import Seq2SeqEncoder, build_strip_encoder
 
 KIND = artefact.ArtefactKind("word-reader", "word reader", "word_reader.safetensors", "word-reader")
@@ -44,12 +46,14 @@ class WordReaderShape:
         strip: How an image is cut.
         pixels: Units of the map that reads a window of pixels.
         longest: Letters of a word that it was trained for.
+        rounds: Rounds in which a head that walks refines what it reads. Default 0.
     """
 
     encoder: T5Shape
     strip: StripShape
     pixels: int
     longest: int
+    rounds: int = 0
 
     @property
     def encoder_config(self) -> Seq2SeqConfig:
@@ -60,7 +64,7 @@ class WordReaderShape:
     def head_shape(self) -> ReadingShape:
         """Of the head."""
         e = self.encoder
-        return ReadingShape(e.vocab, e.width, e.heads, self.longest, self.strip.most)
+        return ReadingShape(e.vocab, e.width, e.heads, self.longest, self.strip.most, self.rounds)
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,13 @@ class ReadingQuery:
     read: Callable[[Any, Tensor], Tensor]
 
 
-def usual_reading(head: Any, states_NW: Tensor) -> Tensor:
+def usual_reading(head: Any, states_NW: Tensor, rng: Rng | None = None) -> Tensor:
     """Read a word as the head does where nobody says how.
 
     Args:
         head: A `ReadingHead`.
         states_NW: States of the image.
+        rng: Not used.
 
     Returns:
         Logits of its letters, ``[T, V]``.
@@ -208,17 +213,23 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Word
         One of each head.
     """
     strip = StripShape(8, 4, 8, 64)
-    shape = WordReaderShape(T5Shape(vocab.size, 8, 4, 8, 1, 1), strip, 6, 24)
     return tuple(
-        WordReader(vocab, reading, shape, _random_tensors(tensor_shapes(shape, reading)))
+        WordReader(vocab, reading, shape, _random_tensors(tensor_shapes(shape, reading), seed))
         for reading in HEADS
+        # A head that does not walk has no rounds; with this seed a walk reads another word in each.
+        for seed in [11 if reading == "lister" else 4]
+        for shape in [
+            WordReaderShape(
+                T5Shape(vocab.size, 8, 4, 8, 1, 1), strip, 6, 24, int(reading == "lister")
+            )
+        ]
     )
 
 
-def _random_tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def _random_tensors(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, Tensor]:
     """Tensors with which letters differ from place to place: norms begin as ones, and biases as
     zeros."""
-    g = torch.Generator().manual_seed(4)
+    g = torch.Generator().manual_seed(seed)
     out = dict[str, Tensor]()
     for name, size in shapes.items():
         if name.endswith("bias") and len(size) == 1:
@@ -258,6 +269,7 @@ def save(path: str | Path, reader: WordReader, about: Mapping[str, Any]) -> None
             "first": e.first,
             "pixels": shape.pixels,
             "longest": shape.longest,
+            "rounds": shape.rounds,
             "strip_height": shape.strip.height,
             "strip_stride": shape.strip.stride,
             "strip_window": shape.strip.window,
@@ -273,7 +285,7 @@ def load(path: str | Path) -> WordReader:
         c = edge.validate_record(WordReaderFields, config, artefact.CONFIG)
         strip = StripShape(c.strip_height, c.strip_stride, c.strip_window, c.strip_most)
         encoder = T5Shape(c.vocab_size, c.width, c.head, c.inner, c.first, 1)
-        shape = WordReaderShape(encoder, strip, c.pixels, c.longest)
+        shape = WordReaderShape(encoder, strip, c.pixels, c.longest, c.rounds)
         # What a window may be is checked as of a published config, before an image comes.
         _ = shape.encoder_config
         whole = artefact.read_float_tensors(tensors, KIND, tensor_shapes(shape, c.reading))
