@@ -356,6 +356,9 @@ def observed_unmasker(unmasker: Any, toy: Toy) -> tuple[Any, ...]:
     denoiser = SpelledDenoiser(network, toy.size - 1 if toy.ends else -1, 0)
     # One that reads laws at known tokens is asked where.
     asking = {"written": unmasker} if hasattr(unmasker, "known_positions") else {}
+    # One that says what each pass feeds is asked for that, too.
+    if hasattr(unmasker, "planned_positions"):
+        asking["plan"] = unmasker
     decoder = DenoisingDecoder(denoiser, unmasker, FullRefresh(), toy.block or 8, **asking)
     asked = [Request(toy.prompt[:3], toy.most, ignore_eos=not toy.ends)]
     return repr(_run([decoder], asked)), network.calls, network.fed
