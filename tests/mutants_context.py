@@ -368,8 +368,8 @@ MUTANTS = [
     Mutant(
         "hidden thoughts: a mark in an answer is read as it is",
         MARKED,
-        "if not probe and self._asks(x, len(self._text) + draft.depth[node]):",
-        "if probe and self._asks(x, len(self._text) + draft.depth[node]):",
+        "if not draft.is_probe(node) and self._asks(x, place):",
+        "if draft.is_probe(node) and self._asks(x, place):",
         WITHIN + "test_a_mark_is_read_as_the_vector_of_the_text_before_it",
     ),
     Mutant(

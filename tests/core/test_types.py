@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from polydec.base.errors import RequestError
-from polydec.core.types import Draft, DrawKind, TextEdit, TokenVocabulary
+from polydec.core.types import (
+    Draft,
+    DrawKind,
+    TextEdit,
+    TokenVocabulary,
+    require_scored_draft,
+)
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict, follow_draft_path
 
 LAW = torch.zeros(3)
@@ -251,3 +257,17 @@ def test_values_are_what_their_fields_are():
     assert TextEdit(((1, 2),)) == TextEdit(((1, 2),)) != TextEdit(((1, 3),))
     assert len({Verdict((1,), 2), Verdict((1,), 2), Verdict((), 2)}) == 2
     assert replace(Verdict((1,), 2), bonus=3) == Verdict((1,), 3)
+
+
+def test_a_probe_is_a_node_that_says_so():
+    assert [node for node in range(len(TREE)) if TREE.is_probe(node)] == [3]
+    plain = Draft.chain_draft(7, (1, 2))
+    assert not any(plain.is_probe(node) for node in range(3))
+    # The root is on every path, and the nodes of one are named without it.
+    assert TREE.path_to(0) == ()
+
+
+def test_a_draft_that_was_not_scored_cannot_be_kept():
+    assert require_scored_draft(TREE) is TREE
+    with pytest.raises(RequestError, match="no draft has been scored since the last commit"):
+        require_scored_draft(None)

@@ -370,7 +370,7 @@ class Draft:
             raise RequestError(
                 f"nodes is {list(nodes)[:8]}, root is {root}: nodes must ascend, with root and all parents"
             )
-        if self.probe is not None and self.probe[root]:
+        if self.is_probe(root):
             raise RequestError(f"root is {root}: a probe is never committed")
         # The descendants of the new root, among the chosen nodes.
         below = {root}
@@ -427,6 +427,10 @@ class Draft:
                 break
             out.append(child)
         return out
+
+    def is_probe(self, node: int) -> bool:
+        """Whether a node is fed for its state alone, and never committed."""
+        return self.probe is not None and self.probe[node]
 
     def path_to(self, node: int) -> tuple[int, ...]:
         """Nodes from the root (left out) down to `node`."""
@@ -489,6 +493,25 @@ class Draft:
         if len(keep) == len(self.token):
             return self
         return self.only_nodes(keep)
+
+
+def require_scored_draft(scored: T | None) -> T:
+    """What a session holds of the draft that was scored last.
+
+    Args:
+        scored: The draft, or what it stands in; None where none was scored since the last commit.
+
+    Returns:
+        The same.
+
+    Raises:
+        RequestError: There is none.
+    """
+    if scored is None:
+        raise RequestError(
+            "no draft has been scored since the last commit: there is nothing to keep"
+        )
+    return scored
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,14 @@ from torch import Tensor
 from polydec.base.errors import RequestError
 from polydec.core.delegating import LawsOnlySession
 from polydec.core.protocols import DraftScores
-from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenCodec, TokenVocabulary
+from polydec.core.types import (
+    Draft,
+    RowDetail,
+    ScoreRequest,
+    TokenCodec,
+    TokenVocabulary,
+    require_scored_draft,
+)
 from polydec.laws.targets.byte_covers import BYTES, ByteAlphabet, Covers, TokenSequenceTip
 from polydec.laws.targets.contrast import MadeScores
 from polydec.laws.targets.spelling import vocabulary_spelling
@@ -486,11 +493,7 @@ class ByBytesSession(LawsOnlySession):
         Raises:
             RequestError: Nothing was scored since the last commit.
         """
-        draft = self._draft
-        if draft is None:
-            raise RequestError(
-                "no draft has been scored since the last commit: there is nothing to keep"
-            )
+        draft = require_scored_draft(self._draft)
         path, stay, left = draft.subtree_below(root, nodes)
         # Covers before the new root are those behind its parent.
         if root:

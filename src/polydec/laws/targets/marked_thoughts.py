@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from polydec.base.errors import RequestError
 from polydec.core.delegating import DelegatingSession
 from polydec.core.protocols import DraftScores, Session, Target
-from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary, require_scored_draft
 
 
 class MarkedThoughtMaker(Protocol):
@@ -162,9 +161,9 @@ class MarkedThoughtSession(DelegatingSession):
         # Two paths that end with a mark are two texts, and have two vectors.
         token = list(draft.token)
         for node, x in enumerate(draft.token):
-            probe = draft.probe is not None and draft.probe[node]
-            if not probe and self._asks(x, len(self._text) + draft.depth[node]):
-                path = (0, *draft.path_to(node)) if node else (0,)
+            place = len(self._text) + draft.depth[node]
+            if not draft.is_probe(node) and self._asks(x, place):
+                path = (0, *draft.path_to(node))
                 token[node] = await self._thought_of((*self._text, *(draft.token[i] for i in path)))
         return await self._inner.score_draft(replace(draft, token=tuple(token)), want)
 
@@ -197,11 +196,7 @@ class MarkedThoughtSession(DelegatingSession):
         Raises:
             RequestError: Nothing was scored since the last commit.
         """
-        draft = self._draft
-        if draft is None:
-            raise RequestError(
-                "no draft has been scored since the last commit: there is nothing to keep"
-            )
+        draft = require_scored_draft(self._draft)
         path, _, left = draft.subtree_below(root, nodes)
         # The inner session keeps vectors, the caller is given tokens.
         self._inner.keep_nodes(nodes, root)

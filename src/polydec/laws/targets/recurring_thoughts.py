@@ -12,7 +12,7 @@ from polydec.base.errors import RequestError
 from polydec.core.delegating import DelegatingSession
 from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.row_scores import PickedScores
-from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
+from polydec.core.types import Draft, ScoreRequest, TokenVocabulary, require_scored_draft
 from polydec.laws.targets.thinking import LatentPrefixMaker, LatentPrefixTarget
 
 TOP = -1
@@ -241,9 +241,9 @@ class RecurringThoughtSession(DelegatingSession):
         for node, parent in enumerate(draft.parent):
             own = TOP if parent < 0 else owner[parent]
             if own == TOP and draft.depth[node] == room:
-                if not _is_probe(draft, node):
+                if not draft.is_probe(node):
                     own = node
-                elif not _is_probe(draft, parent):
+                elif not draft.is_probe(parent):
                     own = -2 - parent
             owner.append(own)
         return owner
@@ -269,11 +269,7 @@ class RecurringThoughtSession(DelegatingSession):
         Raises:
             RequestError: Nothing was scored since the last commit.
         """
-        draft = self._draft
-        if draft is None:
-            raise RequestError(
-                "no draft has been scored since the last commit: there is nothing to keep"
-            )
+        draft = require_scored_draft(self._draft)
         path, _, left = draft.subtree_below(root, nodes)
         told = tuple(draft.token[i] for i in path)
         # A draft that the inner session holds whole is cut there; of any other the path alone stays.
@@ -390,9 +386,4 @@ class NotedCommits(DelegatingSession):
 
 def _path_of(draft: Draft, node: int) -> tuple[int, ...]:
     """The nodes from the root to a node, both included."""
-    return (0, *draft.path_to(node)) if node else (0,)
-
-
-def _is_probe(draft: Draft, node: int) -> bool:
-    """Whether a node is fed for its state alone."""
-    return draft.probe is not None and draft.probe[node]
+    return (0, *draft.path_to(node))

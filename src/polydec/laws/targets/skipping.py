@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from polydec.base.errors import RequestError
 from polydec.core.delegating import DelegatingSession
 from polydec.core.protocols import DraftScores, Session, Target
-from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary, require_scored_draft
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,7 @@ class SkippingSession(DelegatingSession):
         Raises:
             RequestError: Nothing was scored since the last commit.
         """
-        if self._scored is None:
-            raise RequestError(
-                "no draft has been scored since the last commit: there is nothing to keep"
-            )
-        depth = self._scored.depth[root]
+        depth = require_scored_draft(self._scored).depth[root]
         self._scored = self._part.keep_nodes(nodes, root)
         self._length += depth
         return self._scored

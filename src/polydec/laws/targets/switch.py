@@ -16,7 +16,7 @@ from polydec.core.law import float64_probabilities
 from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.rng import Rng
 from polydec.core.row_scores import PickedScores
-from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
+from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary, require_scored_draft
 
 S = TypeVar("S")
 
@@ -324,11 +324,7 @@ class SwitchSession(LawsOnlySession):
         Raises:
             RequestError: Nothing was scored since the last commit.
         """
-        if self._scored is None:
-            raise RequestError(
-                "no draft has been scored since the last commit: there is nothing to keep"
-            )
-        draft, scores, states = self._scored
+        draft, scores, states = require_scored_draft(self._scored)
         path, stay, left = draft.subtree_below(root, nodes)
         self._step(path)
         # A model that has not scored this draft commits the path as plain tokens.

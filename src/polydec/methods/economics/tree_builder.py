@@ -49,7 +49,7 @@ class TreeBuilder:
                 None if draft.chance is None else draft.chance[i],
                 draft.draw[i],
                 draft.law[i],
-                draft.probe is not None and draft.probe[i],
+                draft.is_probe(i),
             )
         return out
 

@@ -161,6 +161,32 @@ def require_width(target: Target, width: int, who: str, whose: str = "target") -
         )
 
 
+def require_masked_model(target: Target, vocab: TokenVocabulary, width: int, who: str) -> None:
+    """Check that an artefact that reads states of a masked-diffusion model fits a target.
+
+    Args:
+        target: The model that it is to serve.
+        vocab: The vocabulary that it was trained for.
+        width: Width of the states that it was trained for.
+        who: The artefact, as a sentence begins.
+
+    Raises:
+        RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
+        FileError: The target is of another family, or its states have another width.
+    """
+    # Laws of other packages may not say their family; those are taken for autoregressive ones.
+    if getattr(target, "family", "ar") != "diffusion":
+        raise FileError(
+            f"{who} was trained for a masked-diffusion model: this is an autoregressive one"
+        )
+    model: Any = target
+    target.vocab.require_same(vocab, f"the target of the {who.removeprefix('a ')}")
+    # A masked model gives embeddings without a session.
+    have = model.embed_canvas((0,)).shape[-1]
+    if have != width:
+        raise FileError(f"{who} was trained for states of width {width}: this target's have {have}")
+
+
 def _divides_by_root_mean_square(session: Session, width: int) -> bool:
     """Whether the final norm divides a state by its root mean square and scales each number, as one that subtracts a mean
     (LayerNorm) or adds a bias does not."""

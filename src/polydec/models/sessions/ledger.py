@@ -14,10 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
-from polydec.base.errors import RequestError
 from polydec.base.values import fast_dataclass
 from polydec.core.scheduler import CachedPrefix
-from polydec.core.types import Draft
+from polydec.core.types import Draft, require_scored_draft
 from polydec.models.nets.query import NetworkAnswer, NeuralNetwork, Run
 from polydec.models.nets.scores import pick_answer_rows
 from polydec.models.sessions.reuse import CacheGraft
@@ -296,15 +295,12 @@ class SessionLedger:
             RequestError: No draft was scored since the last commit.
         """
         scored = self.scored
-        if scored.draft is None:
-            raise RequestError(
-                "no draft has been scored since the last commit: there is nothing to keep"
-            )
-        path, stay, left = scored.draft.subtree_below(root, nodes)
-        tokens = [scored.draft.token[i] for i in path]
+        draft = require_scored_draft(scored.draft)
+        path, stay, left = draft.subtree_below(root, nodes)
+        tokens = [draft.token[i] for i in path]
         # Nodes that all layers had scored stand first among those that stay, too.
         since = sum(i < scored.since for i in stay)
-        if not cached or len(scored.entries) < len(scored.draft):
+        if not cached or len(scored.entries) < len(draft):
             self.commit_tokens(tokens, cached)  # without entries of its own: all of it is fed again
             if cached:
                 self.scored = ScoredDraft(left, run=scored.run, since=since)

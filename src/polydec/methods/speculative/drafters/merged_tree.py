@@ -118,7 +118,7 @@ class TreeMerger:
         for i in range(1, len(draft.token)):
             at = place[draft.parent[i]]
             token = draft.token[i]
-            probe = draft.probe is not None and draft.probe[i]
+            probe = draft.is_probe(i)
             # What stands below a node that is left out is left out too.
             if at < 0 or (not whole and (probe or draft.law[i] is not None)):
                 place.append(-1)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
@@ -53,20 +52,7 @@ class JointSamplerLayer:
             RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
             FileError: The target is of another family, or its states have another width.
         """
-        # Laws of other packages may not say their family; those are taken for autoregressive ones.
-        if getattr(target, "family", "ar") != "diffusion":
-            raise FileError(
-                "a joint sampler's layer was trained for a masked-diffusion model: this is an autoregressive one"
-            )
-        model: Any = target
-        target.vocab.require_same(self.vocab, "the target of the joint sampler's layer")
-        # A masked model gives embeddings without a session.
-        have = model.embed_canvas((0,)).shape[-1]
-        if have != self.layer.width:
-            raise FileError(
-                f"a joint sampler's layer was trained for states of width {self.layer.width}: this target's have "
-                f"{have}"
-            )
+        artefact.require_masked_model(target, self.vocab, self.layer.width, self.called)
 
     def __call__(self, embed_BTH: Tensor, state_BTH: Tensor) -> Tensor:
         """The states once the tokens are those that were embedded, [B, T, H]; state_BTH: before."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
@@ -51,20 +50,7 @@ class LengthHead:
             RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
             FileError: The target is of another family, or its states have another width.
         """
-        # Laws of other packages may not say their family; those are taken for autoregressive ones.
-        if getattr(target, "family", "ar") != "diffusion":
-            raise FileError(
-                "a head that foretells lengths was trained for a masked-diffusion model: this is an autoregressive one"
-            )
-        model: Any = target
-        target.vocab.require_same(self.vocab, "the target of the head that foretells lengths")
-        # A masked model gives embeddings without a session.
-        have = model.embed_canvas((0,)).shape[-1]
-        if have != self.state_width:
-            raise FileError(
-                f"a head that foretells lengths was trained for states of width {self.state_width}: this target's "
-                f"have {have}"
-            )
+        artefact.require_masked_model(target, self.vocab, self.state_width, self.called)
 
     def length_logits(self, state_NH: Tensor) -> Tensor:
         """Of first states of prompts how likely each length is, before the softmax, ``[N, C]``."""
