@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "vision: shapes of the tower are not compared",
-        "models/formats/llava.py",
+        "models/formats/vision.py",
         "    fields.require_shapes(tower, shape.tensor_shapes)\n",
         "",
         f"{TESTS}::test_what_is_wrong_with_a_checkpoint_is_one_sentence[a larger tower]",

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from polydec.base.errors import FileError
-from polydec.models.formats import edge, fields
+from polydec.models.formats import edge
 from polydec.models.formats.fields import Flag
 from polydec.models.formats.image_tiles import SplitPlan
 from polydec.models.formats.vision import (
@@ -27,10 +27,10 @@ from polydec.models.formats.vision import (
     VisionTextFields,
     VitShape,
     image_token_of,
+    part_checkpoint,
     read_pixel_scale,
     read_text_config,
     read_vit_shape,
-    rename_beginnings,
 )
 
 _HALF = (0.5, 0.5, 0.5)
@@ -143,16 +143,8 @@ def read_idefics3(
         _split_plan(settings, vit.side),
         read_pixel_scale(settings, _HALF, _HALF),
     )
-    # Compared by the headers alone: nothing of the weights has been read yet.
-    tower = rename_beginnings(weights, _TOWER)
-    fields.require_shapes(tower, shape.tensor_shapes)
-    return PartedCheckpoint(
-        text,
-        rename_beginnings(weights, _BEGINNINGS),
-        shape,
-        tower,
-        image_token_of(c, text["vocab_size"]),
-    )
+    token = image_token_of(c, text["vocab_size"])
+    return part_checkpoint(text, weights, shape, (_TOWER, _BEGINNINGS), token)
 
 
 def _split_plan(c: SplitFields, side: int) -> SplitPlan:

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from polydec.base.errors import FileError
-from polydec.models.formats import edge, fields
+from polydec.models.formats import edge
 from polydec.models.formats.image_tiles import CropPlan
 from polydec.models.formats.vision import (
     ACTS,
@@ -27,10 +27,10 @@ from polydec.models.formats.vision import (
     VisionTextFields,
     VitShape,
     image_token_of,
+    part_checkpoint,
     read_pixel_scale,
     read_text_config,
     read_vit_shape,
-    rename_beginnings,
 )
 
 _MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -169,16 +169,8 @@ def read_llava(
         _crop_plan(settings, vit.side),
         read_pixel_scale(settings, _MEAN, _SPREAD),
     )
-    # Compared by the headers alone: nothing of the weights has been read yet.
-    tower = rename_beginnings(weights, _TOWER)
-    fields.require_shapes(tower, shape.tensor_shapes)
-    return PartedCheckpoint(
-        text,
-        rename_beginnings(weights, _BEGINNINGS),
-        shape,
-        tower,
-        image_token_of(c, text["vocab_size"]),
-    )
+    token = image_token_of(c, text["vocab_size"])
+    return part_checkpoint(text, weights, shape, (_TOWER, _BEGINNINGS), token)
 
 
 def _layers_taken(said: int | list[int], layers: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from polydec.base.errors import FileError
-from polydec.models.formats import edge, fields
+from polydec.models.formats import edge
 from polydec.models.formats.fields import Count, Flag, Id, StrictFields
 from polydec.models.formats.image_tiles import GridPlan
 from polydec.models.formats.vision import (
@@ -27,8 +27,8 @@ from polydec.models.formats.vision import (
     PixelScale,
     ProcessorFields,
     Side,
+    part_checkpoint,
     read_pixel_scale,
-    rename_beginnings,
 )
 
 _MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -207,16 +207,13 @@ def read_qwen2_vl(
         _grid_plan(edge.validate_record(GridFields, processor, PREPROCESSOR), vision),
         read_pixel_scale(scale, _MEAN, _SPREAD),
     )
-    # Compared by the headers alone: nothing of the weights has been read yet.
-    tower = rename_beginnings(weights, _TOWER)
-    fields.require_shapes(tower, shape.tensor_shapes)
     if c.image_token_id >= text["vocab_size"]:
         raise FileError(
             f"image_token_id is {c.image_token_id}: ids lie below vocab_size, {text['vocab_size']}"
         )
     # Of older files the tower's names begin as no others do; of newer ones as the language model's.
-    language = rename_beginnings(weights, {"model.visual.": "visual.", **_BEGINNINGS})
-    return PartedCheckpoint(text, language, shape, tower, c.image_token_id)
+    language = {"model.visual.": "visual.", **_BEGINNINGS}
+    return part_checkpoint(text, weights, shape, (_TOWER, language), c.image_token_id)
 
 
 def _without_size(processor: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 from torch import Tensor
 
 from polydec.base.errors import FileError
-from polydec.models.formats import edge
+from polydec.models.formats import edge, fields
 from polydec.models.formats.architectures import FAMILIES
 from polydec.models.formats.fields import Count, Flag, Id, StrictFields
 from polydec.models.formats.tensor_files import RenamedWeights
@@ -163,6 +163,15 @@ class PixelScale:
     factor: float
     mean: tuple[float, float, float]
     spread: tuple[float, float, float]
+
+
+class TowerShape(Protocol):
+    """Sizes of tower and projector, of any layout."""
+
+    @property
+    def tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of all tensors that are read, by their names."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -327,3 +336,34 @@ def rename_beginnings(
         if old is not None:
             names[beginnings[old] + name[len(old) :]] = name
     return RenamedWeights(weights, names)
+
+
+def part_checkpoint(
+    text: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    shape: TowerShape,
+    names: tuple[Mapping[str, str], Mapping[str, str]],
+    image_token: int,
+) -> PartedCheckpoint:
+    """Part the tensors of a vision-language checkpoint by how their names begin.
+
+    Args:
+        text: Config of the language model.
+        weights: The tensors by their published names.
+        shape: Of tower and projector.
+        names: Beginnings of the tower's names, and of the language model's, as `rename_beginnings`
+            takes them.
+        image_token: The id that stands for an image in a prompt.
+
+    Returns:
+        The two parts.
+
+    Raises:
+        FileError: Names or shapes of the tower are not those that its sizes ask for.
+    """
+    tower_names, language_names = names
+    # Compared by the headers alone: nothing of the weights has been read yet.
+    tower = rename_beginnings(weights, tower_names)
+    fields.require_shapes(tower, shape.tensor_shapes)
+    language = rename_beginnings(weights, language_names)
+    return PartedCheckpoint(text, language, shape, tower, image_token)
