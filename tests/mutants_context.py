@@ -193,9 +193,23 @@ MUTANTS = [
     Mutant(
         "arc-encoder: all answers are learned in tuning",
         POOLING,
-        "[0][:, -1].mean()",
+        "[0][:, 0].mean()",
         "[0].mean()",
-        ARC + "test_tuning_learns_the_last_answer_alone",
+        ARC + "test_tuning_learns_what_is_measured_the_first_answer_alone",
+    ),
+    Mutant(
+        "arc-encoder: the last answer is learned, which exclusion tells",
+        POOLING,
+        "[0][:, 0].mean()",
+        "[0][:, -1].mean()",
+        ARC + "test_tuning_learns_what_is_measured_the_first_answer_alone",
+    ),
+    Mutant(
+        "arc-encoder: answers that exclusion tells are counted",
+        POOLING,
+        "found[:, 0].all(-1)",
+        "found.all(-1)",
+        ARC + "test_tuning_learns_what_is_measured_the_first_answer_alone",
     ),
     Mutant(
         "arc-encoder: a decoder is trained",

@@ -3,12 +3,13 @@
     python -m benchmarks.studies.passages refrag OUT       # chunk vectors, a policy, a curriculum
     python -m benchmarks.studies.passages augmentation OUT --steps 400    # a coprocessor over the cache
     python -m benchmarks.studies.passages arc OUT --steps 2500    # pooled passages, a frozen decoder
-    python -m benchmarks.studies.passages arc OUT --reader-steps 1500 --steps 400    # the same, shorter
+    python -m benchmarks.studies.passages arc OUT --reader-steps 6000 --steps 400 --ways "factor 2"    # one way
 
 One decoder on words, three seeds of everything that is trained for it. Answers are decoded by the
 engine (greedy), one question about each of 300 pages that are held out. Prints JSON lines, a summary
 last; --csv FILE writes a row of every figure (study, what, seed, value) as soon as it is there. Shares
-are of 300 questions; "rewritten" is the share of tokens of lines written once more.
+are of 300 questions; "rewritten" is the share of tokens of lines written once more. --ways names the
+trainings of arc, with ; between them; with --seeds 0 its decoder alone is trained and asked.
 """
 
 from __future__ import annotations
@@ -116,8 +117,9 @@ class StudyFigures:
             print(json.dumps({"what": name, "mean": told, "by seed": values}))
 
 
-def of_refrag(out: Path, steps: int, seeds: int, reader: int, figures: StudyFigures) -> None:
-    at = words(out, reader or 1000)
+def of_refrag(given: argparse.Namespace, figures: StudyFigures) -> None:
+    out, steps = given.out, given.steps
+    at = words(out, given.reader_steps or 1000)
     ways: Mapping[str, Mapping[str, Any]] = {
         "expand 0": {"expand": 0.0},
         "0.25 by the policy": {"expand": 0.25},
@@ -126,7 +128,7 @@ def of_refrag(out: Path, steps: int, seeds: int, reader: int, figures: StudyFigu
         "0.25 by words": {"expand": 0.25, "by": "words"},
         "expand 1": {"expand": 1.0},
     }
-    for seed in range(seeds):
+    for seed in range(given.seeds):
         spec = ContextSpec(
             str(out / f"refrag-{seed}"), kind="refrag", steps=steps, seed=seed, target=at, **SHAPE
         )
@@ -153,29 +155,31 @@ def of_refrag(out: Path, steps: int, seeds: int, reader: int, figures: StudyFigu
     print(json.dumps({"what": "words, before", **told_plain}))
 
 
-def of_arc(out: Path, steps: int, seeds: int, reader: int, figures: StudyFigures) -> None:
-    at = words(out, reader or steps)
+ARC_WAYS: Mapping[str, Mapping[str, Any]] = {
+    "factor 2": {"factor": 2},
+    "factor 3": {"factor": 3},
+    "factor 2, nothing rewritten": {"factor": 2, "rewriting": 0.0},
+}
+
+
+def of_arc(given: argparse.Namespace, figures: StudyFigures) -> None:
+    at = words(given.out, given.reader_steps or given.steps)
     decoder = load(at, draft=None)
     for name, asked in (("words", questions()), ("no page", questions(False))):
         cell = answered(decoder, asked)
         figures.keep_figure(name, cell["right"])
         print(json.dumps({"what": name, **cell}), flush=True)
-    ways: Mapping[str, Mapping[str, Any]] = {
-        "factor 2": {"factor": 2},
-        "factor 3": {"factor": 3},
-        "factor 2, nothing rewritten": {"factor": 2, "rewriting": 0.0},
-    }
-    for seed in range(seeds):
-        for name, options in ways.items():
+    for seed in range(given.seeds):
+        for name in given.ways.split(";"):
             spec = ContextSpec(
-                str(out / f"{name}-{seed}".replace(" ", "-")),
+                str(given.out / f"{name}-{seed}".replace(" ", "-")),
                 kind="arc-encoder",
-                steps=steps,
+                steps=given.steps,
                 seed=seed,
                 target=at,
                 bottleneck=64,
                 cut=0,
-                **{**SHAPE, **options},
+                **{**SHAPE, **ARC_WAYS[name]},
             )
             told = train_context(spec)
             lm = load(spec.out, draft=None, trained=[f"{spec.out}/arc"])
@@ -186,8 +190,11 @@ def of_arc(out: Path, steps: int, seeds: int, reader: int, figures: StudyFigures
             print(json.dumps(row), flush=True)
 
 
-def of_augmentation(out: Path, steps: int, seeds: int, reader: int, figures: StudyFigures) -> None:
-    at = ContextSpec(str(out / "sums"), kind=AUGMENTED, steps=reader or 1000, hops=2, **SHAPE)
+def of_augmentation(given: argparse.Namespace, figures: StudyFigures) -> None:
+    out, steps = given.out, given.steps
+    at = ContextSpec(
+        str(out / "sums"), kind=AUGMENTED, steps=given.reader_steps or 1000, hops=2, **SHAPE
+    )
     print(
         json.dumps(
             {"model": run_training("the model", at, cache_augmentation.prepare_base_model)["loss"]}
@@ -197,7 +204,7 @@ def of_augmentation(out: Path, steps: int, seeds: int, reader: int, figures: Stu
     asked = [(f"{s.question}{sums.ANSWER}", s.answer) for s in made]
     before = answered(load(at.out, draft=None), asked, 1)
     print(json.dumps({"what": "the model alone", **before}))
-    for seed in range(seeds):
+    for seed in range(given.seeds):
         for reasoning in ("latent", "chain", "none"):
             name = f"{reasoning}-{seed}"
             spec = replace(
@@ -226,7 +233,7 @@ def of_augmentation(out: Path, steps: int, seeds: int, reader: int, figures: Stu
             print(json.dumps({"seed": seed, "what": f"{count} latents", **cell}))
 
 
-STUDIES: Mapping[str, Callable[[Path, int, int, int, StudyFigures], None]] = {
+STUDIES: Mapping[str, Callable[[argparse.Namespace, StudyFigures], None]] = {
     "refrag": of_refrag,
     "augmentation": of_augmentation,
     "arc": of_arc,
@@ -242,11 +249,12 @@ def main() -> None:
     parser.add_argument(
         "--reader-steps", type=int, default=0, help="of the model that reads words (0: the usual)"
     )
+    parser.add_argument("--ways", default=";".join(ARC_WAYS), help="of arc, with ; between them")
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     figures = StudyFigures(given.what, given.csv)
-    STUDIES[given.what](given.out, given.steps, given.seeds, given.reader_steps, figures)
+    STUDIES[given.what](given, figures)
     figures.print_summary()
 
 

@@ -6,9 +6,10 @@ without its head and its last layers, and sees in both directions. Two trainings
 Grave and Pérez, 2025). In the first one some lines stand as words in front, the others are
 compressed, and either what follows the page is foretold (continuation) or the compressed lines are
 written once more (reconstruction), behind a learned vector of its own each. In the second one the
-whole page is compressed, and the answer of the last question alone is learned. At each step one of
-the decoders is drawn: each has a projector and learned vectors of its own, and the encoder is
-shared. With the encoder of an earlier run (`shared`) nothing but these is trained.
+whole page is compressed, and one answer alone is learned: that of the first question, as the
+records that later ones ask for can be found by what was not asked for yet. At each step one of the
+decoders is drawn: each has a projector and learned vectors of its own, and the encoder is shared.
+With the encoder of an earlier run (`shared`) nothing but these is trained.
 """
 
 from __future__ import annotations
@@ -325,7 +326,12 @@ def _tuning(spec: ContextSpec, places: Sequence[Path], told: Mapping[str, Any]) 
 
 
 def tuning_loss(network: ArcEncoderModel, spec: ContextSpec, step: int) -> Tensor:
-    """The loss of a step of the second training: the digits of the last answer alone.
+    """The loss of a step of the second training: the digits of the first answer alone.
+
+    The paper learns the last answer, behind examples with pages of their own. Here all questions
+    are about one page, so the last one is about the only record that was not asked for yet: its
+    answer can be told without looking its key up. Nothing stands before the first question, so it
+    is also the last one of a text that has no other.
 
     Args:
         network: The model.
@@ -341,7 +347,7 @@ def tuning_loss(network: ArcEncoderModel, spec: ContextSpec, step: int) -> Tenso
     page = network.passage_inputs(index, encode_page_lines(pages).flatten(1), "continue")
     token_BU = encode_page_questions(pages)
     logits = page_continuation_logits(network.decoder_at(index), page, token_BU)
-    return page_answer_nats(logits, token_BU)[0][:, -1].mean()
+    return page_answer_nats(logits, token_BU)[0][:, 0].mean()
 
 
 @torch.no_grad()
@@ -365,7 +371,8 @@ def measure_page_answers(network: ArcEncoderModel) -> dict[str, Any]:
         network: The trained model.
 
     Returns:
-        `right`: by decoder the share with the page as words, as vectors, and without a page;
+        `right`: by decoder the share of first questions, as trained for, with the page as words, as
+        vectors, and without a page;
         `positions`: inputs of a page as words and as vectors; `parameters` of the encoder.
     """
     pages = draw_pages(0, 0, UNSEEN, True)
@@ -387,7 +394,7 @@ def measure_page_answers(network: ArcEncoderModel) -> dict[str, Any]:
         for name, page in ways.items():
             logits = page_continuation_logits(decoder, page, token_BU)
             found = page_answer_nats(logits, token_BU)[1]
-            told[name] = float(found.all(-1).float().mean())
+            told[name] = float(found[:, 0].all(-1).float().mean())
         right.append(told)
     return {
         "parameters": sum(p.numel() for p in network.encoder.values()),
