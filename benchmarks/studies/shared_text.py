@@ -28,9 +28,20 @@ def train_on_shared_text(folder: Path, spec: StatesSpec) -> dict[str, Any]:
     text = folder / TEXT
     if text.exists():
         shutil.copy(folder / HELD, where / HELD)
-        return train_states(replace(spec, text=str(text)))
+        copy_held_states(folder, where)
+        told = train_states(replace(spec, text=str(text)))
+        copy_held_states(where, folder)
+        return told
     told = train_states(spec)
+    copy_held_states(where, folder)
     shutil.copy(where / HELD, folder / HELD)
     # The text comes last: where it stands, its held-out answers do too.
     shutil.copy(where / TEXT, text)
     return told
+
+
+def copy_held_states(source: Path, to: Path) -> None:
+    """Copy the target's states on held-out answers, where they are not yet: what is short of some is completed."""
+    for path in source.glob(f"{Path(HELD).stem}.states-*"):
+        if not (to / path.name).exists():
+            shutil.copy(path, to / path.name)
