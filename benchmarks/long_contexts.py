@@ -1,13 +1,13 @@
 """Long contexts: what a prompt of so many tokens takes, and each token behind it, with caches of several widths.
 
     python benchmarks/long_contexts.py lab/reports/long-contexts.csv --contexts 8000
-    python benchmarks/random_gguf.py FILE --shape 30 576 9 3 1536 49152 --type Q4_1
+    python benchmarks/random_gguf.py FILE --shape 30 576 9 3 1536 49152 --type Q4_1 --tokenizer SMOLLM2.gguf
     python benchmarks/long_contexts.py lab/reports/long-contexts.csv --model FILE --named random --contexts 8000 16000
 
-zoo:smollm2 reads at most 8,192 tokens, so that longer contexts need another model; random weights of its shape take its time
-a pass, and what they write says nothing. A context is a beginning of half a book. Of each cache the prompt is fed once, by a
-plain answer of one token, and counted; then `plain` and `auto` go on from what is held of it, in turns, and the seconds behind
-their first token are counted. Rows of the file that were there are replaced.
+zoo:smollm2 reads at most 8,192 tokens, so that longer contexts need another model; random weights of its shape and tokenizer
+take its time a pass, and what they write says nothing. A context is a beginning of half a book. Of each cache the prompt is fed
+once, by a plain answer of one token, and counted; then `plain` and `auto` go on from what is held of it, in turns, and the
+seconds behind their first token are counted. Rows of the file that were there are replaced.
 
 - prompt: seconds; positions: positions a second
 - plain, auto: milliseconds a token, the median over turns; passes: tokens a pass of `auto`

@@ -4,7 +4,8 @@
 
 --shape: layers, width, heads, key and value heads, inner width, vocabulary. --type: a block type for all matrices, or Q4_K_M
 as llama.cpp mixes it (Q4_K; values and down of every other layer and the head Q6_K). Each matrix takes its rows, by chance,
-from a pool of quantised rows of its width, so that 1B weights are written in seconds.
+from a pool of quantised rows of its width, so that 1B weights are written in seconds. --tokenizer: a GGUF file whose tokenizer
+the file takes, so that texts can be prompts; without it prompts are ids.
 """
 
 from __future__ import annotations
@@ -77,7 +78,17 @@ def quantised(x: np.ndarray, kind: str) -> np.ndarray:
     return gguf.quantize(x, gguf.GGMLQuantizationType[kind]).reshape(len(x), -1).view(np.uint8)
 
 
-def write(path: Path, shape: tuple[int, ...], kind: str, seed: int = 0) -> None:
+def copy_tokenizer(source: Path, target: gguf.GGUFWriter) -> None:
+    """Copy all fields of a file's tokenizer."""
+    for name, field in gguf.GGUFReader(source).fields.items():
+        if name.startswith("tokenizer."):
+            of_parts = field.types[1] if len(field.types) > 1 else None
+            target.add_key_value(name, field.contents(), field.types[0], of_parts)
+
+
+def write(
+    path: Path, shape: tuple[int, ...], kind: str, seed: int = 0, tokenizer: Path | None = None
+) -> None:
     layers, width, heads, kv_heads, inner, vocab = shape
     rng, head = np.random.default_rng(seed), width // heads
     pools: dict[tuple[str, int], np.ndarray] = {}
@@ -92,7 +103,10 @@ def write(path: Path, shape: tuple[int, ...], kind: str, seed: int = 0) -> None:
     w.add_rope_freq_base(10000.0)
     w.add_rope_dimension_count(head)
     w.add_vocab_size(vocab)
-    w.add_tokenizer_model("no_vocab")
+    if tokenizer is None:
+        w.add_tokenizer_model("no_vocab")
+    else:
+        copy_tokenizer(tokenizer, w)
 
     def put(name: str, n: int, k: int, more: bool = False) -> None:
         own = kind if kind != MIX else "Q6_K" if more else "Q4_K"
@@ -144,6 +158,7 @@ def main() -> None:
         "--type", default=MIX, help=f"{MIX}, or one block type for all: Q4_0, Q8_0, Q4_K, F16, …"
     )
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--tokenizer", type=Path, help="a GGUF file whose tokenizer is taken")
     o = p.parse_args()
     known = {MIX, *OWN, "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"}
     if o.type not in known:
@@ -152,7 +167,7 @@ def main() -> None:
         p.error(
             f"--shape is {o.shape}: heads must divide the width, and key and value heads the heads"
         )
-    write(o.file, tuple(o.shape), o.type, o.seed)
+    write(o.file, tuple(o.shape), o.type, o.seed, o.tokenizer)
 
 
 if __name__ == "__main__":

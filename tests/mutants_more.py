@@ -147,6 +147,13 @@ MUTANTS = [
         "tests/methods/speculative/drafters/test_cost_aware.py::test_what_a_tree_brings_follows_how_often_it_is_right",
     ),
     Mutant(
+        "a paid drafter is asked as if it were always right",
+        "methods/speculative/drafters/cost_aware.py",
+        "costs.draft_ms < RIGHT * (",
+        "costs.draft_ms < 1.0 * (",
+        "tests/methods/speculative/drafters/test_cost_aware.py::test_a_model_is_asked_alone_and_not_where_rows_cost_nearly_what_a_token_saves",
+    ),
+    Mutant(
         "a level of a trained tree that named nothing costs nothing",
         "methods/speculative/drafters/priced_tree.py",
         "(min(depth, max(draft.depth) + 1) - 1)",
