@@ -157,6 +157,12 @@ BY_COST = Run(
     "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
     "80845842",
 )
+LONG_CONTEXTS = Run(
+    "lab/reports/long-contexts.csv",
+    "python benchmarks/long_contexts.py --contexts 8000 (and --model FILE --named random --contexts 16000)",
+    "two cores of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), quiet",
+    "6c29d96a",
+)
 TRAINED = Run("lab/reports/trained.csv", "python benchmarks/trained.py", CORE, "a06b93c7")
 CONTEXT = Run(
     "lab/reports/trained-context.csv",
@@ -1174,6 +1180,16 @@ def together_or_apart(place: Place, cells: Sequence[str]) -> list[str] | None:
     return [*apart, *together] if together else None
 
 
+def long_context_row(place: Place, cells: Sequence[str]) -> list[str] | None:
+    """A row of a model, a context and a cache: the prompt, tokens of both methods, and one over the other."""
+    model, context, cache = cells[:3]
+    found = pick(
+        LONG_CONTEXTS, model=model.strip("`"), context=context.replace(",", ""), cache=cache
+    )
+    columns = ("prompt", "positions", "plain", "auto", "over", "low", "high", "passes")
+    return [found[name] for name in columns] if found else None
+
+
 TABLES = (
     Table(
         "lab/reports/constraints-measured.md",
@@ -1268,6 +1284,14 @@ TABLES = (
         "| eight prompts | over one after another | over `plain` eight at once | of a workload: least, most | tokens a pass |",
         MANY,
         together_or_apart,
+    ),
+    Table(
+        "lab/reports/caches-measured.md",
+        "| model | tokens | cache | the prompt, seconds | positions a second | `plain`, ms a token | `auto` "
+        "| `auto` over plain (of three turns) | tokens a pass |",
+        LONG_CONTEXTS,
+        long_context_row,
+        label=3,
     ),
     Table(
         "lab/reports/speculation.md",
