@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from mixtures import mixture
-from polydec.base.errors import PolydecError
+from polydec.base.errors import FileError, PolydecError
 from polydec.core.decoder import run_decoder
 from polydec.core.request import Request
 from polydec.core.scheduler import run_coroutines
@@ -30,6 +30,8 @@ from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.kit import BLOCKS, MASKED_DRAFT, Kit
 from polydec.methods.speculative.loop.events import ProposedEvent
+from polydec.models.learned.kinds import patch_head
+from polydec.models.learned.kinds.patch_head import PatchHead
 from polydec.models.learned.kinds.reward import TextReward
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions.lm import CausalLaw
@@ -140,11 +142,29 @@ def observed(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any, ...]
     return _seen_in_texts(name, options, toy)
 
 
+class HeadOfDraft(PatchHead):
+    """A head that fits a toy of a draft's cost alone."""
+
+    def check_fit(self, target, draft):
+        if getattr(getattr(target, "network", None), "cost", 1.0) != 0.1:
+            raise FileError("the head is the draft's")
+
+
 @cache
 def _artefacts(vocab: TokenVocabulary, words: ToyWords | None, width: int) -> tuple[Any, ...]:
     # A second reward of texts, behind the first one: that of a baseline (indirect transfer).
     other = TextReward(lambda text: 0.5 * len(text))
-    return (*examples.example_artefacts(vocab, width), other)
+    (head,) = patch_head.examples(vocab, width, width)
+    moved = {name: 1.2 * t for name, t in head.tensors.items()}
+    drafts = HeadOfDraft(
+        vocab,
+        head.shape,
+        head.levels,
+        head.patches,
+        head.mark_H,
+        {**moved, "embed.weight": head.tensors["embed.weight"]},
+    )
+    return (drafts, *examples.example_artefacts(vocab, width), other)
 
 
 def _seen_in_texts(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any, ...]:

@@ -40,6 +40,8 @@ def test_names_nest_and_deriving_uses_nothing_up():
         lambda r: r.draw_categorical(P),
         lambda r: r.without_replacement(P, 2),
         lambda r: r.gumbel_noise(4),
+        lambda r: r.uniform_row(4),
+        lambda r: r.normal_row(4),
     ],
 )
 def test_a_second_draw_raises(draw):
@@ -63,6 +65,18 @@ def test_the_same_on_every_run():
     assert Rng.of_choice(0).gumbel_noise(3).gumbel_V.tolist() == pytest.approx(
         [0.30034199121564786, 0.9356889334045909, 0.6343540186128988]
     )
+    # Of the same numbers the Gumbel noise is made.
+    assert Rng.of_choice(0).normal_row(3).tolist() == pytest.approx(
+        torch.special.ndtri((-(-Rng.of_choice(0).gumbel_noise(3).gumbel_V).exp()).exp()).tolist()
+    )
+
+
+def test_rows_of_numbers():
+    u = Rng.of_choice(5).uniform_row(4000)
+    assert u.min() > 0 and u.max() < 1 and abs(u.mean() - 0.5) < 0.02
+    z = Rng.of_choice(6).normal_row(4000)
+    assert z.dtype is torch.float64
+    assert abs(float(z.mean())) < 0.06 and abs(float(z.var()) - 1) < 0.08
 
 
 def test_distributions():

@@ -108,6 +108,7 @@ SMALL = {
     "train context": "--steps 4 --rows 2 --width 32",
     "train pictures": "--steps 2 --rows 2 --side 7 --width 32 --layers 1",
     "train upsampler": "--steps 2 --rows 2",
+    "train patches": "--steps 2 --rows 2 --side 4 --width 32 --layers 1",
 }
 """What a command is given in addition, so that it ends soon: the last value of an option counts."""
 

@@ -20,7 +20,7 @@ from polydec.lab.testing.examples import example_artefacts
 from polydec.lab.train.ngrams import NGramSpec, count_ngrams
 from polydec.lab.train.selfplay import TrainingSample
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import IMAGE, MASKED_DRAFT
+from polydec.methods.registry.kit import IMAGE, MASKED_DRAFT, PATCHES
 from polydec.models.formats import zoo
 from polydec.models.learned.kinds import mtp, narrow
 from polydec.models.nets.gated import GatedAdapter
@@ -32,8 +32,9 @@ METHODS = [
     for n in registry.of_family("ar")
     if n != "plain"
     and registry.get_recipe_module(n).CARD.guarantee in (Exactness.LAW, Exactness.ARGMAX)
-    # Of images: tests/methods/speculative/drafters/test_read_word.py.
-    and IMAGE not in registry.get_recipe_module(n).CARD.needs
+    # Of images: tests/methods/speculative/drafters/test_read_word.py; of patches, which have no likeliest one:
+    # tests/methods/speculative/loop/test_patch_drawing.py.
+    and not {IMAGE, PATCHES} & {*registry.get_recipe_module(n).CARD.needs}
 ]
 
 

@@ -15,6 +15,7 @@ ROOT = PROJECT_ROOT
 PACKAGE = ROOT / "src" / "polydec"
 MORE = (
     *("mutants_more", "mutants_reuse", "mutants_context", "mutants_systems", "mutants_served"),
+    "mutants_patches",
     "mutants_pictures",
     "mutants_readers",
     "mutants_published",

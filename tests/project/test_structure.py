@@ -217,6 +217,7 @@ def test_recipes(key):
         "draft-and-verify",
         "routing",
         "reading",
+        "drawing",
         "unmasking",
         "insertion",
         "sampler",

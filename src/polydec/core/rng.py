@@ -6,6 +6,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 Name = str | int
@@ -135,14 +137,27 @@ class Rng:
             left_V[out[-1]] = 0.0
         return tuple(out)
 
+    def uniform_row(self, size: int) -> NDArray[np.float64]:
+        """`size` numbers in (0, 1), float64."""
+        import numpy as np
+
+        # 128 bits of the stream's key are the key of a counter-based generator.
+        words = np.frombuffer(self._take(), dtype=np.uint64)
+        u_N = np.random.Generator(np.random.Philox(key=words)).random(size)
+        # 0 has no logarithm, so a number is at least half of the smallest step.
+        return np.maximum(u_N, 2.0**-54)
+
     def gumbel_noise(self, size: int) -> GumbelNoise:
         """Gumbel noise for `size` tokens."""
         import numpy as np
         import torch
 
-        # 128 bits of the stream's key are the key of a counter-based generator.
-        words = np.frombuffer(self._take(), dtype=np.uint64)
-        u_V = np.random.Generator(np.random.Philox(key=words)).random(size)
-        # Gumbel noise is -log(-log u). u = 0 would give -inf, so u is at least half of the smallest
-        # step.
-        return GumbelNoise(torch.tensor(-np.log(-np.log(np.maximum(u_V, 2.0**-54)))))
+        # Gumbel noise is -log(-log u).
+        return GumbelNoise(torch.tensor(-np.log(-np.log(self.uniform_row(size)))))
+
+    def normal_row(self, size: int) -> Tensor:
+        """`size` draws from the standard normal law, float64."""
+        import torch
+
+        # The inverse of its distribution function, as every other draw is one.
+        return torch.special.ndtri(torch.from_numpy(self.uniform_row(size)))

@@ -320,6 +320,9 @@ def _picture_request(view: PictureView, ask: Ask) -> Ask:
             f"units is {ask.units}: the tokens of a picture have no bytes, so leave it out"
         )
     view.check_class(ask.prompt)
+    # What "auto" chooses among are methods of tokens.
+    if view.patch is not None and registry.find_method(ask.method) == "auto":
+        ask = replace(ask, method="mar")
     if ask.negative_prompt:
         view.check_class(ask.negative_prompt, "negative_prompt")
         return ask

@@ -10,7 +10,12 @@ from typing import Any
 from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.core.protocols import Shaper
-from polydec.laws.shapers.sampling import Sampling, build_shapers, stateful_rule_names
+from polydec.laws.shapers.sampling import (
+    Sampling,
+    all_sampling_fields,
+    build_shapers,
+    stateful_rule_names,
+)
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.diffusion.loop.allowed_answers import AllowedAnswersDenoiser
 from polydec.methods.diffusion.loop.no_early_end import NoEarlyEndDenoiser
@@ -21,7 +26,7 @@ from polydec.methods.registry.family import (
     DecodingFamily,
     family_of,
 )
-from polydec.methods.registry.kit import ANY_DRAFT
+from polydec.methods.registry.kit import ANY_DRAFT, PATCHES
 from polydec.models.sessions.checkpoint import (
     DeferredBundle,
     ModelBundle,
@@ -64,6 +69,7 @@ class AutoregressiveFamily:
             _check_no_source(checked)
         else:
             check_image_request(checked)
+        _check_patches(checked)
         _check_gaps(checked)
         if checked.form.vectors and checked.model.checkpoint.unit != "token":
             raise RequestError(
@@ -290,6 +296,38 @@ def _check_no_source(checked: CheckedRequest) -> None:
             f"source is given: {checked.model.name} reads nothing beside its prompt (an encoder-decoder model does), "
             "so leave it out"
         )
+
+
+def _check_patches(checked: CheckedRequest) -> None:
+    """Raise RequestError where a model that draws patches, which are vectors, is asked for what needs
+    laws of tokens."""
+    view = checked.loaded.checkpoint.view
+    if view is None or view.patch is None:
+        return
+    ask = checked.ask
+    who = f"{checked.loaded.name} draws patches, which are vectors and no tokens"
+    if PATCHES not in checked.card.needs:
+        raise RequestError(
+            f"method is {checked.card.name!r}: {who}; take mar, continuous-speculative or continuous-speculative-exact"
+        )
+    # Rules that do nothing are no rules: a checkpoint may name a temperature of 1.
+    plain = Sampling()
+    bent = {name: getattr(checked.sampling, name) for name in all_sampling_fields()}
+    # Each entry is a field, and whether it speaks of the law of a next token.
+    given = {
+        **{name: value != getattr(plain, name) for name, value in bent.items()},
+        "steer": ask.steer is not None or ask.negative_prompt is not None,
+        "constraint": ask.constraint is not None,
+        "logprobs": ask.logprobs is not None,
+        "prompt_logprobs": ask.prompt_logprobs is not None,
+        "best_of": ask.best_of is not None,
+        "logits_processor": ask.logits_processor is not None,
+        "cache": ask.cache is not None,
+        "infill": ask.infill is not None,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise RequestError(f"{name} is given: {who}, so leave it out")
 
 
 def _check_gaps(checked: CheckedRequest) -> None:

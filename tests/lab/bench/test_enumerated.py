@@ -64,6 +64,7 @@ def test_what_cannot_be_enumerated_says_why(monkeypatch):
     found = enumerate_output_laws("draft-model", {})
     assert "over 3 ways" in found.unknown
     assert enumerate_output_laws("layerskip", {"layers": 40}).verdict == "not shown"
+    assert "vectors" in enumerate_output_laws("continuous-speculative-exact", {}).why
 
 
 @pytest.mark.parametrize(

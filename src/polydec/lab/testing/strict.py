@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from polydec.core.rng import GumbelNoise, Rng
@@ -86,6 +88,12 @@ class StrictRng:
             RuntimeError: This name was used before.
         """
         return self._take().without_replacement(p_V, k)
+
+    def uniform_row(self, size: int) -> NDArray[np.float64]:
+        return self._take().uniform_row(size)
+
+    def normal_row(self, size: int) -> Tensor:
+        return self._take().normal_row(size)
 
     def gumbel_noise(self, size: int) -> GumbelNoise:
         # The same noise twice is one noise: only a name that was drawn from is refused.

@@ -337,7 +337,8 @@ def view_of_target(name: str, field: str) -> PictureView:
     # The config and one tensor are read; no network is built.
     source = sources.open_source(name)
     view = read_picture_view(source.config, source.weights)
-    if view is None or view.height != view.width or view.dropped != DROPPED:
+    drawn = view is not None and view.dropped == DROPPED and view.patch is None
+    if view is None or not drawn or view.height != view.width:
         raise RequestError(
             f"{field} is {name!r}: it must be a model that draws square pictures token by token, as `polydec train pictures` "
             "makes them"

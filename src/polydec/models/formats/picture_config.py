@@ -53,6 +53,9 @@ def read_picture_config(
     words = [*fields.classes, *([fields.dropped] if fields.dropped is not None else [])]
     if len(set(words)) < len(words):
         raise FileError(f"{FIELD}: classes and dropped name a word twice")
+    for name, side in (("height", fields.height), ("width", fields.width)):
+        if fields.patch is not None and side % fields.patch:
+            raise FileError(f"{FIELD}: {name} is {side}, no multiple of patch ({fields.patch})")
     # The shape is known from the header alone, so a wrong one is refused before it is read.
     shape = shape_of(weights, TILES)
     if len(shape) != 4 or min(shape) < 1 or shape[1] != shape[2] or shape[3] not in (1, 3):

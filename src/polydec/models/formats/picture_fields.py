@@ -19,9 +19,12 @@ class PictureFields(StrictRecord):
     """`polydec_picture` of a config.json: a grid of tokens, and the words of its prompts.
 
     `dropped` is the word of a prompt that names no class, as guidance reads it; None: there is none.
+    `patch`: pictures are drawn by vectors, each of which is a square of so many tokens a side, and a
+    text holds one square behind the other; None: token by token, in rows.
     """
 
     height: Side
     width: Side
     classes: Annotated[list[ClassWord], Field(min_length=1, max_length=MOST_CLASSES)]
     dropped: ClassWord | None = None
+    patch: Annotated[int, Field(ge=1, le=64)] | None = None

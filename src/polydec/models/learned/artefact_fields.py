@@ -219,6 +219,37 @@ class UpsamplerFields(StrictFields):
         return self
 
 
+class PatchHeadFields(StrictFields):
+    """config.json of what draws patches of pictures behind a model's states.
+
+    Attributes:
+        levels: Grey levels, which are the vocabulary's first tokens.
+        patches: Of a picture.
+        values: Pixels of a patch.
+        width: Size of the states.
+        units: Size of the head's own states.
+        steps: Gaussian steps from noise to a patch.
+    """
+
+    vocab_size: Annotated[int, Field(ge=2, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    levels: Annotated[int, Field(ge=2, le=1 << 16)]
+    patches: Annotated[int, Field(ge=1, le=1 << 18)]
+    values: Annotated[int, Field(ge=1, le=4096)]
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+    units: Annotated[int, Field(ge=1, le=1 << 13)]
+    layers: Annotated[int, Field(ge=0, le=64)]
+    steps: Annotated[int, Field(ge=1, le=1000)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.levels > self.vocab_size:
+            raise FileError(
+                f"levels is {self.levels} and vocab_size {self.vocab_size}: each level is a token"
+            )
+        return self
+
+
 class WordReaderFields(StrictFields):
     """config.json of a one-pass reader of words in images.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
@@ -87,6 +88,8 @@ class PictureView:
         tiles: What token k draws, shape ``[K, P, P, C]``.
         classes: The words that a prompt may be.
         dropped: The word of a prompt that names no class, as guidance reads it. None: there is none.
+        patch: The model draws vectors: each is a square of so many tokens a side, and squares follow
+            one another as tokens of other models do. None: it draws tokens.
     """
 
     height: int
@@ -94,6 +97,7 @@ class PictureView:
     tiles: NDArray[np.uint8]
     classes: tuple[str, ...]
     dropped: str | None = None
+    patch: int | None = None
 
     @property
     def token_count(self) -> int:
@@ -105,6 +109,16 @@ class PictureView:
         """Height, width and values a pixel of a picture."""
         _, side, _, values = self.tiles.shape
         return self.height * side, self.width * side, values
+
+    @cached_property
+    def token_places(self) -> NDArray[np.int64]:
+        """Where each token of a text stands in the picture, counted in rows from the top left."""
+        side = self.patch or self.width
+        rows = self.patch or self.height
+        places_HW = np.arange(self.token_count).reshape(self.height, self.width)
+        # Squares in rows, and the tokens of a square in rows; without patches one square is all.
+        cut = places_HW.reshape(self.height // rows, rows, self.width // side, side)
+        return cut.transpose(0, 2, 1, 3).reshape(-1)
 
     def draw_tokens(self, tokens: Sequence[int]) -> DrawnPicture:
         """Draw a picture.
@@ -120,7 +134,7 @@ class PictureView:
         grid = np.full((self.token_count, side, side, values), BLANK, np.uint8)
         for at, token in enumerate(tokens[: self.token_count]):
             if 0 <= token < count:
-                grid[at] = self.tiles[token]
+                grid[self.token_places[at]] = self.tiles[token]
         lines = grid.reshape(self.height, self.width, side, side, values).transpose(0, 2, 1, 3, 4)
         return DrawnPicture(lines.reshape(self.pixel_shape))
 
@@ -161,5 +175,10 @@ def read_picture_view(
         return None
     stated, tiles_KPPC = read
     return PictureView(
-        stated.height, stated.width, tiles_KPPC.numpy(), tuple(stated.classes), stated.dropped
+        stated.height,
+        stated.width,
+        tiles_KPPC.numpy(),
+        tuple(stated.classes),
+        stated.dropped,
+        stated.patch,
     )

@@ -1,0 +1,62 @@
+"""Continuous speculative decoding: a smaller model draws patches ahead, as published."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Annotated
+
+from polydec.base.options import GreaterThan, InRange
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, PATCHES, Kit
+from polydec.methods.registry.published_presets import PublishedPreset
+
+CARD = Card(
+    name="continuous-speculative",
+    title="Continuous speculative decoding (CSpD)",
+    summary="A smaller model draws patches ahead; the target goes from the same noise, and the ends of both are compared.",
+    kind="drawing",
+    family="ar",
+    guarantee=Exactness.APPROXIMATE,
+    source="Continuous speculative decoding for autoregressive image generation, 2024",
+    reduces_to="mar with noise=false, number by number, for a draft that is the target",
+    parent="mar",
+    home="models of `polydec train patches` whose pass takes longer than the head's steps",
+    needs=(DRAFT, PATCHES),
+    needs_training=True,
+    aliases=("cspd",),
+    arxiv="2411.11925",
+    published="up to 2.33 times MAR-H on ImageNet at 256 pixels, at about equal FID",
+)
+PUBLISHED = PublishedPreset(
+    unknown="a model draws patches one by one here and not in sets, so a draft of 8 is of 8 patches"
+)
+
+
+def build(
+    kit: Kit,
+    *,
+    depth: Annotated[int, InRange(1, 256), "patches that are drawn ahead at most"] = 8,
+    prefill: Annotated[
+        float, InRange(0, 1), "share of a picture that the target draws first without a draft"
+    ] = 0.15,
+    widen: Annotated[
+        float, GreaterThan(0), "how much wider the last normal laws are made (inner temperature)"
+    ] = 42.0,
+    retries: Annotated[
+        int, InRange(1, 10_000), "patches that are tried in place of a refused one at most"
+    ] = 100,
+    doubled: Annotated[
+        bool,
+        "the factor of the earlier steps as in the public code: of the other sign, and squared",
+    ] = False,
+) -> Decoder:
+    from polydec.methods.speculative.loop.patch_drawing import PatchDecoder, PatchDrafter
+    from polydec.methods.speculative.loop.patch_tests import AlignedPatchTest
+    from polydec.models.learned.kinds.patch_head import PatchHead
+
+    head = kit.needed_artefact(PatchHead)
+    other = kit.of_draft.needed_artefact(PatchHead)
+    drafter = PatchDrafter(kit.drafting, other, depth, ceil(prefill * head.patches))
+    return PatchDecoder(kit.target, head, drafter, AlignedPatchTest(widen, retries, doubled))

@@ -1,0 +1,39 @@
+"""Continuous drafts under exact verification: whole roads from noise to a patch are tested."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from polydec.base.options import InRange
+from polydec.core.decoder import Decoder
+from polydec.core.types import Exactness
+from polydec.methods.registry.card import Card
+from polydec.methods.registry.kit import DRAFT, PATCHES, Kit
+
+CARD = Card(
+    name="continuous-speculative-exact",
+    title="Continuous drafts, verified exactly",
+    summary="A smaller model draws patches ahead; the roads that they came by are tested, and the target's law stays as it is.",
+    kind="drawing",
+    family="ar",
+    guarantee=Exactness.LAW,
+    source="Continuous speculative decoding for autoregressive image generation, 2024 (its drafts); Leviathan et al., 2023 "
+    "(the test)",
+    reduces_to="mar, number by number, for a draft that is the target",
+    parent="mar",
+    home="models of `polydec train patches` whose pass takes longer than the head's steps",
+    needs=(DRAFT, PATCHES),
+    needs_training=True,
+    aliases=("cspd-exact",),
+)
+
+
+def build(
+    kit: Kit, *, depth: Annotated[int, InRange(1, 256), "patches that are drawn ahead at most"] = 4
+) -> Decoder:
+    from polydec.methods.speculative.loop.patch_drawing import PatchDecoder, PatchDrafter
+    from polydec.models.learned.kinds.patch_head import PatchHead
+
+    other = kit.of_draft.needed_artefact(PatchHead)
+    drafter = PatchDrafter(kit.drafting, other, depth)
+    return PatchDecoder(kit.target, kit.needed_artefact(PatchHead), drafter)
