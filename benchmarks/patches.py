@@ -1,7 +1,7 @@
 """Pictures of patches that are vectors: what continuous speculative decoding saves, whether its exact mode keeps the law, and
 how far the published one leaves it. Models are trained here.
 
-    python benchmarks/patches.py --images FOLDER --out DIR --csv lab/reports/patches.csv [--sheet FILE.png]
+    python benchmarks/patches.py --images FOLDER --out DIR --csv FILE [--sheet FILE.png]
 
 A target and a draft, each with its head, are trained in DIR unless they are there. Each row is one method with one seed of
 three; every seed draws as many pictures of each class.

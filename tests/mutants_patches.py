@@ -59,9 +59,16 @@ MUTANTS = [
     Mutant(
         "continuous-speculative: patches behind a refused one stand",
         TESTED,
-        '                return at, self.redraw_patch(laws, rng.child_stream("redraw", place + at))',
-        '                return len(drafted), self.redraw_patch(laws, rng.child_stream("redraw", place + at))',
+        "            if not self.parallel:\n                break",
+        "            if not self.parallel:\n                pass",
         f"{TESTS}::test_what_stands_ends_before_the_first_refused_patch",
+    ),
+    Mutant(
+        "continuous-speculative: drafts end with their first refused patch in the parallel mode, too",
+        TESTED,
+        "            if not self.parallel:",
+        "            if True:",
+        f"{TESTS}::test_all_refused_patches_are_drawn_again_at_once",
     ),
     Mutant(
         "continuous-speculative-exact: a refused road is drawn from the target, not from what is left of it",

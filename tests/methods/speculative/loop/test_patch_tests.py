@@ -106,7 +106,7 @@ def test_the_exact_mode_leaves_a_normal_law_as_it_is(seed, moved):
     points = torch.tensor(np.stack([np.full_like(x, start), x], 1))[..., None]
     drafted = drafted_of(other, OTHER, points)
     rng = RecordedRng()
-    assert settled(EXACT, own, drafted, rng)[0] == len(x)
+    assert settled(EXACT, own, drafted, rng).begun == len(x)
     accept = np.array(rng.chances)
 
     def last_law(head, state):
@@ -188,29 +188,46 @@ def test_what_is_drawn_behind_a_refused_road_has_the_residual_s_law():
     assert np.abs(other_cdf - (np.arange(n) + 0.5) / n).max() > 3 * 1.95 / math.sqrt(n)
 
 
+class RefusingRng(RecordedRng):
+    """The same, with streams of its own for what is drawn again."""
+
+    def child_stream(self, *names):
+        return Rng.of_choice(0).child_stream(*names) if names[0] == "redraw" else self
+
+
 @pytest.mark.parametrize("test", [EXACT, AlignedPatchTest()])
 def test_what_stands_ends_before_the_first_refused_patch(test):
     own, other = made_head(1), made_head(2, made_head(1), moved=0.3)
     torch.manual_seed(0)
     drafted = drafted_of(other, OTHER, torch.randn(4, 4, 2).double())
 
-    class Refusing(RecordedRng):
-        def child_stream(self, *names):
-            return Rng.of_choice(0).child_stream(*names) if names[0] == "redraw" else self
+    rng = RefusingRng(stands=lambda at: at < 2)
+    made = settled(test, own, drafted, rng)
+    assert made.stands == (True, True, False) and made.begun == 2 and len(rng.chances) == 3
+    assert torch.equal(made.value_KD[:2], drafted.paths.value_ND[:2])
+    assert len(made.value_KD) == 3
 
-    rng = Refusing(stands=lambda at: at < 2)
-    count, value = settled(test, own, drafted, rng)
-    assert count == 2 and len(rng.chances) == 3 and value.shape == (1, 2)
+
+def test_all_refused_patches_are_drawn_again_at_once():
+    own, other = made_head(1), made_head(2, made_head(1), moved=0.3)
+    torch.manual_seed(0)
+    drafted = drafted_of(other, OTHER, torch.randn(4, 4, 2).double())
+    rng = RefusingRng(stands=lambda at: at in (0, 3))
+    made = settled(AlignedPatchTest(parallel=True), own, drafted, rng)
+    assert made.stands == (True, False, False, True) and made.begun == 1
+    same = (made.value_KD == drafted.paths.value_ND).all(-1)
+    # No patch follows: what the target said of it was said behind the draft.
+    assert same.tolist() == [True, False, False, True]
 
 
 def test_all_that_stands_is_followed_by_the_target_s_next_patch():
     own = made_head(1)
     torch.manual_seed(0)
     drafted = drafted_of(own, STATE, torch.randn(2, 4, 2).double())
-    count, value = settled(EXACT, own, drafted, RecordedRng())
-    assert count == 2
+    made = settled(EXACT, own, drafted, RecordedRng())
+    assert made.stands == (True, True)
     query = behind(own)
-    assert torch.allclose(value, draw_paths(own.network, *query).value_ND)
+    assert torch.allclose(made.value_KD[2:], draw_paths(own.network, *query).value_ND)
 
 
 def test_the_chances_of_both_kinds():
@@ -266,7 +283,7 @@ def test_the_target_goes_from_the_draft_s_beginning_by_its_noises():
     paths = draw_paths(own.network, STATE.expand(6, -1), start, noise)
     drafted = DraftedPatches(own, STATE.expand(6, -1), noise, paths)
     rng = RecordedRng()
-    assert settled(AlignedPatchTest(widen=0.5), own, drafted, rng)[0] == 6
+    assert settled(AlignedPatchTest(widen=0.5), own, drafted, rng).begun == 6
     assert rng.chances == pytest.approx([1.0] * 6)
     elsewhere = DraftedPatches(own, STATE.expand(6, -1), noise.roll(1, 0), paths)
     far = RecordedRng()

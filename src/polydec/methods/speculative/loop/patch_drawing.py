@@ -17,7 +17,12 @@ from polydec.core.request import Request, Result
 from polydec.core.rng import Rng
 from polydec.core.transcript import AnswerText, Transcript
 from polydec.core.types import Draft, Exactness, RowDetail, ScoreRequest, TokenVocabulary
-from polydec.methods.speculative.loop.patch_tests import DraftedPatches, ExactPatchTest, PatchTest
+from polydec.methods.speculative.loop.patch_tests import (
+    DraftedPatches,
+    ExactPatchTest,
+    PatchTest,
+    SettledPatches,
+)
 from polydec.methods.speculative.loop.stats import DraftStats
 from polydec.models.learned.kinds.patch_head import PatchHead, PathDraw
 from polydec.models.nets.denoising import DenoisingPaths
@@ -165,16 +170,16 @@ class PatchDecoder:
             drafted = None
             if depth:
                 drafted = await self._drafted(parts[1], place, depth, rng)
-            count, value_ND = await self._settled(own, drafted, place, rng)
+            made = await self._settled(own, drafted, place, rng)
             # Pixel by pixel; the vectors themselves are what both models read on.
-            levels = [x for value_D in value_ND for x in self.head.grey_levels(value_D)]
-            new = text.write_tokens(levels, (), count * self.head.shape.values)
+            levels = [x for value_D in made.value_KD for x in self.head.grey_levels(value_D)]
+            new = text.write_tokens(levels, (), made.begun * self.head.shape.values)
             stats = stats.plus_stats(
                 DraftStats(
                     passes=1,
                     drafts=min(1, depth),
                     drafted=depth,
-                    accepted=count,
+                    accepted=sum(made.stands),
                     first=0 if stats.passes else new,
                     expected=None,
                 )
@@ -182,8 +187,8 @@ class PatchDecoder:
             if text.finish_reason is not None:
                 return text.finished_answer(stats)
             for part in parts:
-                part.commit_patches(value_ND)
-            place += len(value_ND)
+                part.commit_patches(made.value_KD)
+            place += len(made.value_KD)
 
     def draft_depth(self, place: int, left: int) -> int:
         """How many patches are drafted.
@@ -242,19 +247,16 @@ class PatchDecoder:
 
     async def _settled(
         self, part: PatchText, drafted: DraftedPatches | None, place: int, rng: Rng
-    ) -> tuple[int, Tensor]:
-        """How many drafted patches stand, and the patches of this round: these and one more."""
+    ) -> SettledPatches:
+        """The patches of a round."""
         values: Any = () if drafted is None else drafted.paths.value_ND
         state_MH = await part.next_states(values)
         start_1D, noise_1TD = self.patch_noise(rng, place + len(values))
         behind = PathDraw(state_MH[-1:], start_1D, noise_1TD)
         if drafted is None:
             drawn: DenoisingPaths = await ForwardQuery(self.head.path_drawer, behind, 1)
-            return 0, drawn.value_ND
-        count, next_1D = await self.test.settle_patches(
-            self.head, drafted, state_MH, behind, rng, place
-        )
-        return count, torch.cat([drafted.paths.value_ND[:count], next_1D])
+            return SettledPatches((), drawn.value_ND)
+        return await self.test.settle_patches(self.head, drafted, state_MH, behind, rng, place)
 
 
 @dataclass

@@ -42,6 +42,25 @@ class DraftedPatches:
         return len(self.state_NH)
 
 
+@dataclass(frozen=True, eq=False)
+class SettledPatches:
+    """What came of a draft.
+
+    Attributes:
+        stands: Of each patch that was tested, in order, whether it stands.
+        value_KD: The patches of the round, shape ``[K, D]``: drafted ones, those in place of refused
+            ones, and the one behind a draft that stands as a whole.
+    """
+
+    stands: tuple[bool, ...]
+    value_KD: Tensor
+
+    @property
+    def begun(self) -> int:
+        """How many drafted patches stand before the first refused one."""
+        return next((at for at, stood in enumerate(self.stands) if not stood), len(self.stands))
+
+
 class PatchTest(Protocol):
     """Decides about drafted patches."""
 
@@ -61,8 +80,8 @@ class PatchTest(Protocol):
         behind: PathDraw,
         rng: Rng,
         place: int,
-    ) -> tuple[int, Tensor]:
-        """Test patches in order, and draw the one that follows those that stand.
+    ) -> SettledPatches:
+        """Test patches in order, and draw what follows those that stand.
 
         Args:
             head: The target's head.
@@ -73,7 +92,7 @@ class PatchTest(Protocol):
             place: Which patch of the picture the first one is.
 
         Returns:
-            How many stand, and the next patch, shape ``[1, D]``.
+            The patches of the round.
         """
         ...
 
@@ -123,7 +142,7 @@ class ExactPatchTest:
         behind: PathDraw,
         rng: Rng,
         place: int,
-    ) -> tuple[int, Tensor]:
+    ) -> SettledPatches:
         """Test roads in order; see `PatchTest.settle_patches`.
 
         Args:
@@ -135,7 +154,7 @@ class ExactPatchTest:
             place: Which patch of the picture the first one is.
 
         Returns:
-            How many stand, and the next patch.
+            The patches of the round.
         """
         N = len(drafted)
         # Roads are known, so all steps of all of them are one call.
@@ -147,11 +166,16 @@ class ExactPatchTest:
             if not here.draw_bernoulli(acceptance_chance(log_ratio)):
                 row = slice(at, at + 1)
                 again = rng.child_stream("redraw", place + at)
-                return at, await self.redraw_patch(
+                redrawn_1D = await self.redraw_patch(
                     head, drafted.head, state_MH[row], drafted.state_NH[row], again
                 )
+                kept_ND = drafted.paths.value_ND[:at]
+                return SettledPatches(
+                    (*(True for _ in range(at)), False), torch.cat([kept_ND, redrawn_1D])
+                )
         drawn: DenoisingPaths = await ForwardQuery(head.path_drawer, behind, 1)
-        return N, drawn.value_ND
+        whole_KD = torch.cat([drafted.paths.value_ND, drawn.value_ND])
+        return SettledPatches((True,) * N, whole_KD)
 
     async def redraw_patch(
         self, head: PatchHead, other: PatchHead, state_1H: Tensor, draft_1H: Tensor, rng: Rng
@@ -204,6 +228,9 @@ class AlignedPatchTest:
         widen: How much wider the last normal laws are made (inner temperature), above 0. Default 42.
         retries: Patches that are drawn in place of a refused one at most, at least 1. Default 100.
         doubled: The factor as the public code has it: of the other sign, and squared. Default False.
+        parallel: All patches of a draft are tested, and all refused ones drawn again at once; those
+            behind a refused one stay, though they were drawn behind another. Default: a draft ends with
+            its first refused patch.
 
     Exact: approximate: both laws are taken at different points, and the last ones are widened.
     Reduces to: the target's own picture, number by number, for a draft that is the target.
@@ -213,6 +240,7 @@ class AlignedPatchTest:
     widen: float = 42.0
     retries: int = 100
     doubled: bool = False
+    parallel: bool = False
     exactness: ClassVar[Exactness] = Exactness.APPROXIMATE
     still: ClassVar[bool] = True
 
@@ -230,7 +258,7 @@ class AlignedPatchTest:
         behind: PathDraw,
         rng: Rng,
         place: int,
-    ) -> tuple[int, Tensor]:
+    ) -> SettledPatches:
         """Test patches in order; see `PatchTest.settle_patches`.
 
         Args:
@@ -242,7 +270,7 @@ class AlignedPatchTest:
             place: Which patch of the picture the first one is.
 
         Returns:
-            How many stand, and the next patch.
+            The patches of the round.
         """
         # The same beginning and the same noises as the draft had.
         aligned = PathDraw(
@@ -251,15 +279,24 @@ class AlignedPatchTest:
             torch.cat([drafted.noise_NTD, behind.noise_NTD]),
         )
         own: DenoisingPaths = await ForwardQuery(head.path_drawer, aligned, len(state_MH))
-        # In the order of the picture: what follows a refused patch was drawn behind it.
+        stands = list[bool]()
+        rows = list[Tensor]()
         for at in range(len(drafted)):
             laws = self.last_laws(own, drafted.paths, at)
             here = rng.child_stream("test", place + at)
-            if not here.draw_bernoulli(
-                acceptance_chance(float(laws.log_ratio(drafted.paths.value_ND[at])))
-            ):
-                return at, self.redraw_patch(laws, rng.child_stream("redraw", place + at))
-        return len(drafted), own.value_ND[-1:]
+            ratio = float(laws.log_ratio(drafted.paths.value_ND[at]))
+            stands.append(here.draw_bernoulli(acceptance_chance(ratio)))
+            if stands[-1]:
+                rows.append(drafted.paths.value_ND[at : at + 1])
+                continue
+            rows.append(self.redraw_patch(laws, rng.child_stream("redraw", place + at)))
+            # In the order of the picture: what follows was drawn behind the refused patch.
+            if not self.parallel:
+                break
+        # The target's own next patch follows from the draft alone.
+        if all(stands):
+            rows.append(own.value_ND[-1:])
+        return SettledPatches(tuple(stands), torch.cat(rows))
 
     def last_laws(self, own: DenoisingPaths, drafted: DenoisingPaths, at: int) -> LastStepLaws:
         """What one patch is tested by.

@@ -51,6 +51,9 @@ def build(
         bool,
         "the factor of the earlier steps as in the public code: of the other sign, and squared",
     ] = False,
+    parallel: Annotated[
+        bool, "all refused patches of a draft are drawn again at once, and the others stay"
+    ] = False,
 ) -> Decoder:
     from polydec.methods.speculative.loop.patch_drawing import PatchDecoder, PatchDrafter
     from polydec.methods.speculative.loop.patch_tests import AlignedPatchTest
@@ -59,4 +62,5 @@ def build(
     head = kit.needed_artefact(PatchHead)
     other = kit.of_draft.needed_artefact(PatchHead)
     drafter = PatchDrafter(kit.drafting, other, depth, ceil(prefill * head.patches))
-    return PatchDecoder(kit.target, head, drafter, AlignedPatchTest(widen, retries, doubled))
+    test = AlignedPatchTest(widen, retries, doubled, parallel)
+    return PatchDecoder(kit.target, head, drafter, test)
