@@ -106,7 +106,7 @@ def test_the_exact_mode_leaves_a_normal_law_as_it_is(seed, moved):
     points = torch.tensor(np.stack([np.full_like(x, start), x], 1))[..., None]
     drafted = drafted_of(other, OTHER, points)
     rng = RecordedRng()
-    assert settled(EXACT, own, drafted, rng).begun == len(x)
+    assert settled(EXACT, own, drafted, rng).leading_patches == len(x)
     accept = np.array(rng.chances)
 
     def last_law(head, state):
@@ -203,7 +203,9 @@ def test_what_stands_ends_before_the_first_refused_patch(test):
 
     rng = RefusingRng(stands=lambda at: at < 2)
     made = settled(test, own, drafted, rng)
-    assert made.stands == (True, True, False) and made.begun == 2 and len(rng.chances) == 3
+    assert (
+        made.stands == (True, True, False) and made.leading_patches == 2 and len(rng.chances) == 3
+    )
     assert torch.equal(made.value_KD[:2], drafted.paths.value_ND[:2])
     assert len(made.value_KD) == 3
 
@@ -214,7 +216,7 @@ def test_all_refused_patches_are_drawn_again_at_once():
     drafted = drafted_of(other, OTHER, torch.randn(4, 4, 2).double())
     rng = RefusingRng(stands=lambda at: at in (0, 3))
     made = settled(AlignedPatchTest(parallel=True), own, drafted, rng)
-    assert made.stands == (True, False, False, True) and made.begun == 1
+    assert made.stands == (True, False, False, True) and made.leading_patches == 1
     same = (made.value_KD == drafted.paths.value_ND).all(-1)
     # No patch follows: what the target said of it was said behind the draft.
     assert same.tolist() == [True, False, False, True]
@@ -283,7 +285,7 @@ def test_the_target_goes_from_the_draft_s_beginning_by_its_noises():
     paths = draw_paths(own.network, STATE.expand(6, -1), start, noise)
     drafted = DraftedPatches(own, STATE.expand(6, -1), noise, paths)
     rng = RecordedRng()
-    assert settled(AlignedPatchTest(widen=0.5), own, drafted, rng).begun == 6
+    assert settled(AlignedPatchTest(widen=0.5), own, drafted, rng).leading_patches == 6
     assert rng.chances == pytest.approx([1.0] * 6)
     elsewhere = DraftedPatches(own, STATE.expand(6, -1), noise.roll(1, 0), paths)
     far = RecordedRng()

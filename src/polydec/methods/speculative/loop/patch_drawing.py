@@ -173,7 +173,7 @@ class PatchDecoder:
             made = await self._settled(own, drafted, place, rng)
             # Pixel by pixel; the vectors themselves are what both models read on.
             levels = [x for value_D in made.value_KD for x in self.head.grey_levels(value_D)]
-            new = text.write_tokens(levels, (), made.begun * self.head.shape.values)
+            new = text.write_tokens(levels, (), made.leading_patches * self.head.shape.values)
             stats = stats.plus_stats(
                 DraftStats(
                     passes=1,

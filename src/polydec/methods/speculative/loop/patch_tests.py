@@ -56,7 +56,7 @@ class SettledPatches:
     value_KD: Tensor
 
     @property
-    def begun(self) -> int:
+    def leading_patches(self) -> int:
         """How many drafted patches stand before the first refused one."""
         return next((at for at, stood in enumerate(self.stands) if not stood), len(self.stands))
 
