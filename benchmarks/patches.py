@@ -123,7 +123,8 @@ def drawn(
     ]
     answers = engine.run(tickets)
     # Classes in order, so that every set has as many of each.
-    pixels = np.stack([c.picture.pixels for a in answers for c in a.choices])
+    shown = [c.picture for a in answers for c in a.choices]
+    pixels = np.stack([picture.pixels for picture in shown if picture is not None])
     passes = sum(a.metrics["target_passes"] for a in answers) / len(pixels)
     shares = [a.metrics["draft_acceptance_rate"] for a in answers]
     drafted = all(share is not None for share in shares)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,4 +160,5 @@ class Rng:
         import torch
 
         # The inverse of its distribution function, as every other draw is one.
-        return torch.special.ndtri(torch.from_numpy(self.uniform_row(size)))
+        special: Any = torch.special
+        return special.ndtri(torch.tensor(self.uniform_row(size)))

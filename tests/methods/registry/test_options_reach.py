@@ -176,6 +176,9 @@ CASES: dict[tuple[str, str], Case] = {
     ),
     ("jump-forward", "depth"): case(1, toy=CONSTRAINED),
     ("longspec", "widths"): case((1, 4), depth=2, nodes=5),  # so many levels and tokens both times
+    ("continuous-speculative", "retries"): case(1, toy=Toy(most=48), widen=0.2),
+    ("continuous-speculative", "doubled"): case(toy=Toy(most=48, answers=4), widen=0.5),
+    ("continuous-speculative", "parallel"): case(toy=Toy(most=48), widen=0.2),
     ("mulo-sd", "threshold"): case(0.05, 0.9, 1.5, near=4, radius=0),
     ("multi-view-multi-path", "answers"): case("a|c", toy=replace(SAMPLED, seed=2, most=32)),
     ("multi-view-multi-path", "caption"): case(2, 0, views="a"),

@@ -62,15 +62,10 @@ class SettledPatches:
 
 
 class PatchTest(Protocol):
-    """Decides about drafted patches."""
+    """Decides about drafted patches. `still`: whether the last step of every road adds no noise."""
 
-    @property
-    def exactness(self) -> Exactness: ...
-
-    @property
-    def still(self) -> bool:
-        """Whether the last step of every road adds no noise."""
-        ...
+    exactness: ClassVar[Exactness]
+    still: ClassVar[bool]
 
     async def settle_patches(
         self,
@@ -161,7 +156,7 @@ class ExactPatchTest:
         asked = PathScore(state_MH[:N], drafted.paths.points_NSD)
         scored: DenoisingPaths = await ForwardQuery(head.path_scorer, asked, N)
         log_ratio_N = scored.log_density() - drafted.paths.log_density()
-        for at, log_ratio in enumerate(log_ratio_N.tolist()):
+        for at, log_ratio in enumerate(map(float, log_ratio_N)):
             here = rng.child_stream("test", place + at)
             if not here.draw_bernoulli(acceptance_chance(log_ratio)):
                 row = slice(at, at + 1)
@@ -206,7 +201,7 @@ class ExactPatchTest:
             score = PathScore(draft_1H.expand(N, -1), tried.points_NSD)
             under: DenoisingPaths = await ForwardQuery(other.path_scorer, score, N)
             chance_N = residual_chance(tried.log_density() - under.log_density())
-            stands_N = torch.from_numpy(here.child_stream("stands").uniform_row(N)) < chance_N
+            stands_N = torch.tensor(here.child_stream("stands").uniform_row(N)) < chance_N
             if bool(stands_N.any()):
                 # The first that stands: which one it is tells nothing of where it ends.
                 return tried.value_ND[int(stands_N.nonzero()[0, 0])][None]
@@ -336,7 +331,7 @@ class AlignedPatchTest:
         # All tries at once: their laws are known, and no head is asked.
         tried_ND = laws.mean_D + laws.log_std_D.exp() * noise_ND
         chance_N = residual_chance(laws.log_ratio(tried_ND))
-        stands_N = torch.from_numpy(rng.child_stream("stands").uniform_row(self.retries)) < chance_N
+        stands_N = torch.tensor(rng.child_stream("stands").uniform_row(self.retries)) < chance_N
         # Where none stands the last one is taken.
         first = int(stands_N.nonzero()[0, 0]) if bool(stands_N.any()) else self.retries - 1
         return tried_ND[first][None]

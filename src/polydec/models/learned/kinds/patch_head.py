@@ -82,11 +82,13 @@ class PatchHead:
 
         Raises:
             RequestError: The vocabularies differ in size, or their tokenizers are known and differ.
-            FileError: The model's states have another width, or it is another model.
+            FileError: The model's states have another width or are not shown behind its final norm, or
+                it is another model.
             PolydecError: The model shows no states.
         """
         target.vocab.require_same(self.vocab, "the target of the head that draws patches")
-        artefact.require_width(target, self.shape.width, "heads that draw patches")
+        width = self.shape.width
+        artefact.require_laws(target, width, "heads that draw patches", head=False, normed=True)
         # A head reads one model's states: another model of its width would draw noise.
         if not bool(self.mark_H.any()):
             return
