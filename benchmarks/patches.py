@@ -43,7 +43,7 @@ TURNS = 10
 DEALS = 300
 """How often two sets of pictures are dealt anew."""
 
-SMALL = {"width": 64, "layers": 1, "head_units": 64, "head_layers": 1}
+SMALL = {"width": 32, "layers": 1, "head_units": 64, "head_layers": 1}
 """The draft's sizes."""
 
 
@@ -203,9 +203,10 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=7)
     parser.add_argument("--patch", type=int, default=2)
     parser.add_argument("--drawing-steps", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--width", type=int, default=96)
+    parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--each", type=int, default=EACH)
     parser.add_argument("--train-only", action="store_true")
     asked = parser.parse_args()
@@ -214,6 +215,7 @@ def main() -> None:
         "patch": asked.patch,
         "drawing_steps": asked.drawing_steps,
         "steps": asked.steps,
+        "rows": asked.rows,
     }
     large = {**sizes, "width": asked.width, "layers": asked.layers}
     target = trained(asked.out / "target", asked.images, large)
