@@ -104,6 +104,11 @@ def numbered_input(seed: int, number: int) -> ClientInput:
     return INPUTS[kind](r)
 
 
+WARM_METHODS = ("plain", "auto", "draft-model", "prompt-lookup", "beam")
+"""Those that inputs name: what they compute with is imported where one is first asked for."""
+SMALL_SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}}
+
+
 def warm_up_inputs() -> list[ClientInput]:
     """A whole request of each kind: all that a server makes once is made after these."""
     chat = {"messages": [{"role": "user", "content": "The old river"}], "max_tokens": 2}
@@ -123,6 +128,19 @@ def warm_up_inputs() -> list[ClientInput]:
         ("/detokenize", {"tokens": [1, 2]}),
         ("/v1/embeddings", {"input": ["The old river"] * 8, "pool": "mean", "prepend_to": 1}),
         ("/v1/embeddings", {"input": "The old river", "encoding_format": "base64"}),
+        *(("/v1/completions", {**RIGHT, "method": name}) for name in WARM_METHODS),
+        ("/v1/completions", {**RIGHT, "temperature": 0.9, "n": 3, "finish": True}),
+        ("/v1/completions", {**RIGHT, "guided_json": SMALL_SCHEMA, "finish": True}),
+        ("/v1/completions", {**RIGHT, "guided_choice": ["a", "b"], "stream": True}),
+        ("/v1/chat/completions", {**chat, "tools": [tool], "stream": True}),
+        (
+            "/v1/responses",
+            {
+                "input": "The old river",
+                "max_output_tokens": 2,
+                "text": {"format": {"type": "json_schema", "name": "x", "schema": SMALL_SCHEMA}},
+            },
+        ),
         ("/v1/completions", {**RIGHT, "units": "bytes", "covers": 8}),
         ("/v1/completions", {**RIGHT, "reuse": "edited", "reuse_key": "a"}),
         ("/v1/completions", {"prompt": "The old river", "infill": "a[[2]]b", "max_tokens": None}),
@@ -156,7 +174,7 @@ def _good(r: random.Random) -> tuple[str, dict[str, Any]]:
     if r.random() < 0.3:
         more |= {"temperature": 0.9, "n": r.choice((1, 2, 3))}
     if r.random() < 0.2:
-        more["method"] = r.choice(("plain", "auto", "draft-model", "prompt-lookup", "beam", "x"))
+        more["method"] = r.choice((*WARM_METHODS, "x"))
     # Completions and chats come most often; cases 8 to 10 are embeddings and the package's own fields.
     match r.randrange(11):
         case 8:
