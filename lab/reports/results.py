@@ -157,6 +157,12 @@ BY_COST = Run(
     "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
     "80845842",
 )
+COMPANY = Run(
+    "lab/reports/company.csv",
+    "python benchmarks/front_page.py company --threads 1 --processor --each 2 --seed 21",
+    "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
+    "f2048797",
+)
 LONG_CONTEXTS = Run(
     "lab/reports/long-contexts.csv",
     "python benchmarks/long_contexts.py --contexts 8000 (and --model FILE --named random --contexts 16000)",
@@ -1286,6 +1292,18 @@ TABLES = (
         together_or_apart,
     ),
     Table(
+        "lab/reports/speculation.md",
+        "| eight prompts at once | over `plain` | of a workload: least, most | tokens a pass |",
+        COMPANY,
+        sides_in_turns(COMPANY, "company", "plain, eight at once"),
+    ),
+    Table(
+        "lab/reports/speculation.md",
+        "| sixteen prompts at once | over `plain` | of a workload: least, most | tokens a pass |",
+        COMPANY,
+        sides_in_turns(COMPANY, "company", "plain, sixteen at once"),
+    ),
+    Table(
         "lab/reports/caches-measured.md",
         "| model | tokens | cache | the prompt, seconds | positions a second | `plain`, ms a token | `auto` "
         "| `auto` over plain (of three turns) | tokens a pass |",
@@ -1980,8 +1998,14 @@ SENTENCES = (
     Sentence(
         "docs/measurements.md",
         "`auto` is at {} ({} to {}) for eight requests at once",
-        MANY,
-        lambda: many_at_once("auto, eight at once", *SPEED_WITH_ENDS, over="plain, eight at once"),
+        COMPANY,
+        lambda: front_page(
+            "company",
+            "auto, eight at once",
+            *SPEED_WITH_ENDS,
+            over="plain, eight at once",
+            run=COMPANY,
+        ),
     ),
     Sentence(
         "docs/search.md",
