@@ -2,12 +2,14 @@
 
     python benchmarks/constraints.py --methods plain prompt-lookup --compute int8 --out constraints.jsonl
     python benchmarks/constraints.py --llama --out llama.jsonl              # llama.cpp's grammar, on the same file and prompts
+    python benchmarks/constraints.py --free --out free.jsonl                # the same prompts, bound by nothing
     python benchmarks/constraints.py --table constraints.jsonl llama.jsonl
 
 Schemas are those of json_schema_bench, all categories, the first so many in the order of the hash of their names. Each is
-asked for with a prompt that shows the schema (its first 1,200 characters), greedily, eight at a time. What further methods
-write is compared with the first one's, token by token. Rows are written as they come, so a run that was cut off goes on where
-it ended. Times are CPU seconds of one thread.
+asked for with a prompt that shows the schema (its first 1,200 characters), greedily, eight at a time. With `--free` an answer
+is judged as it stands, and `first` says whether the first JSON value in it is valid. What further methods write is compared
+with the first one's, token by token. Rows are written as they come, so a run that was cut off goes on where it ended. Times
+are CPU seconds of one thread.
 
 llama.cpp's grammar is what its Python binding makes of a schema (`LlamaGrammar.from_json_schema`); it takes one text at a time.
 """
@@ -32,6 +34,7 @@ import numpy as np
 from jsonschema.validators import validator_for
 
 from polydec import Ask, Engine, JsonSchema, LoadedModel, load
+from polydec.lab.bench.checks import last_code
 from polydec.lab.bench.other_engines import EngineUnavailable, LlamaCpp
 from polydec.laws.constraints.guidance import GrammarLanguage
 from polydec.laws.constraints.legal_endings import LegalEndings
@@ -204,6 +207,38 @@ def measure(
     return [out for out, _ in begun]
 
 
+def first_value(text: str) -> str:
+    """The first JSON value of a text, or of the last block of code in it; all of that where none begins it."""
+    code = last_code(text).strip()
+    try:
+        _, end = json.JSONDecoder().raw_decode(code)
+    except (ValueError, RecursionError):
+        return code
+    return code[:end]
+
+
+def measure_free(
+    model: LoadedModel, rows: Sequence[dict[str, Any]], tokens: int
+) -> list[dict[str, Any]]:
+    """What comes of some schemas that a prompt asks for and nothing binds."""
+    sampling = model.sampling_with(temperature=0.0)
+    asks = [Ask(prompt(row), max_tokens=tokens, method="plain", sampling=sampling) for row in rows]
+    start = time.process_time()
+    answers = run(model, asks)
+    cpu = (time.process_time() - start) / len(rows)
+    lines = list[dict[str, Any]]()
+    for row, done in zip(rows, answers, strict=True):
+        line = {"id": row["id"], "category": row["category"]}
+        if isinstance(done, Exception):
+            lines.append(line | {"end": "failed", "why": str(done)})
+            continue
+        line |= {"tokens": len(done.token_ids), "text": done.text, "mask": 0.0, "cpu": cpu}
+        line["first"] = judged(row["schema"], first_value(done.text))["end"]
+        ended = done.finish_reason == "stop"
+        lines.append(line | (judged(row["schema"], done.text) if ended else {"end": "cut"}))
+    return lines
+
+
 class Llama:
     """llama.cpp's grammar: the likeliest token that it lets pass."""
 
@@ -312,7 +347,7 @@ def figures(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     ends, ran = Counter(r["end"] for r in rows), [r for r in rows if "tokens" in r]
     tokens, finished = sum(r["tokens"] for r in ran), ends["valid"] + ends["invalid"]
     filled = [r["filled"] for r in ran if r.get("filled") is not None]
-    times = sorted(r["compile"] for r in ran)
+    times = sorted(r["compile"] for r in ran if "compile" in r)
 
     def a_token(total: float) -> str:
         return f"{1000 * total / max(1, tokens):.2f}"
@@ -326,6 +361,9 @@ def figures(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
             "cut texts that begin a legal one",
             f"{sum(r['legal'] for r in ran if r['end'] == 'cut')} of {ends['cut']}",
         )
+    if any("first" in r for r in ran):
+        valid = sum(r.get("first") == "valid" for r in ran)
+        yield "valid first value, whatever stands around it", f"{valid} ({valid / len(rows):.1%})"
     yield "properties filled, of finished texts", f"{sum(filled) / max(1, len(filled)):.2f}"
     steered = [n for r in ran if (n := r.get("steered"))]
     if steered:
@@ -436,6 +474,7 @@ def main() -> None:
     parser.add_argument(
         "--refused", action="store_true", help="compile only: which schemas are refused"
     )
+    parser.add_argument("--free", action="store_true", help="the prompt alone asks for the form")
     parser.add_argument("--llama", action="store_true", help="llama.cpp instead")
     parser.add_argument(
         "--table", type=Path, nargs="+", help="print the figures of files of rows, and nothing else"
@@ -455,6 +494,8 @@ def main() -> None:
                 1,
                 lambda some: [apart(lambda: measure_llama(llama, model, some[0], tokens), some[0])],
             )
+        elif given.free:
+            written(given.out, rows, AT_ONCE, lambda some: measure_free(model, some, tokens))
         else:
             clock = Clock()
             written(

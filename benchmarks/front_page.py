@@ -5,12 +5,14 @@
     python benchmarks/front_page.py trained --csv lab/reports/front-page.csv   # the drafter that travels along, and others
     python benchmarks/front_page.py depths --csv lab/reports/front-page.csv    # who chooses how deep a draft model drafts
     python benchmarks/front_page.py company --csv lab/reports/company.csv      # eight and sixteen prompts at once
+    python benchmarks/front_page.py long --csv lab/reports/front-page-long.csv # files to edit, passages to sum up or to ask
+    python benchmarks/front_page.py served --csv lab/reports/front-page-served.csv    # two methods: one engine, or one each
 
 A row's sides take turns on each task (eight prompts, one question, one prompt), in an order that rotates: a busy minute hits
-all of them. Speed is work over seconds: tokens for `many` (each side feeds the prompts again, and it counts), tokens of
-decoding alone for `trained`, `depths` and `company`, questions for `better`. It is told over another side's, all tasks
-together, with a 95 % interval of a bootstrap over tasks, and the median over tasks. Right answers are told in points over the
-other side's, on the same questions in the same draws. Rows of the file that were there are replaced.
+all of them. Speed is work over seconds: tokens for `many`, `long` and `served` (each side feeds the prompts again, and it
+counts), tokens of decoding alone for `trained`, `depths` and `company`, questions for `better`. It is told over another side's,
+all tasks together, with a 95 % interval of a bootstrap over tasks, and the median over tasks. Right answers are told in points
+over the other side's, on the same questions in the same draws. Rows of the file that were there are replaced.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ from polydec.request.profile import measure_pass_profile
 ALONE = ", one after another"
 EIGHT = ", eight at once"
 SIXTEEN = ", sixteen at once"
+LONG_KINDS = ("code edit", "rag", "summarization")
+"""Workloads whose prompts are some hundred tokens long, and whose answers hold much of them."""
 Clock = Callable[[], float]
 
 
@@ -54,12 +58,24 @@ class Side:
         method: Its method with options.
         at_once: How many requests run at once.
         temperature: At which it draws.
+        further_methods: A task's requests are shared out evenly among the method and these, in this order.
     """
 
     label: str
     method: MethodSetting
     at_once: int = 1
     temperature: float = 0.0
+    further_methods: tuple[MethodSetting, ...] = ()
+
+    def request_method(self, at: int, count: int) -> MethodSetting:
+        """Method of one request of a task.
+
+        Args:
+            at: Its place among the task's requests.
+            count: How many the task has.
+        """
+        methods = (self.method, *self.further_methods)
+        return methods[at * len(methods) // count]
 
 
 @dataclass(frozen=True)
@@ -151,6 +167,11 @@ def prompts_of_workloads(root: Path, given: argparse.Namespace) -> list[BenchTas
         for task in tasks
         if len(task) == size
     ]
+
+
+def long_prompts(root: Path, given: argparse.Namespace) -> list[BenchTask]:
+    """Held-out prompts that an answer copies from, one a task."""
+    return [task for task in prompts_of_workloads(root, given) if task.workload in LONG_KINDS]
 
 
 def sums_in_words(root: Path, given: argparse.Namespace) -> list[BenchTask]:
@@ -246,6 +267,26 @@ ROWS: Mapping[str, TriedRow] = {
         decoding_alone,
         bases=("plain" + EIGHT, "plain" + SIXTEEN),
     ),
+    "long": TriedRow(
+        tuple(
+            side_of(name, name)
+            for name in ("plain", "prompt-lookup", "suffix-automaton", "auto", "draft-model")
+        ),
+        long_prompts,
+        96,
+        whole_texts,
+        bases=("plain",),
+    ),
+    "served": TriedRow(
+        tuple(
+            side_of(label, "plain", at_once=count, further_methods=(MethodSetting("auto", {}),))
+            for label, count in (("one engine for both", 8), ("an engine for each", 4))
+        ),
+        prompts_of_workloads,
+        64,
+        whole_texts,
+        bases=("an engine for each",),
+    ),
 }
 
 
@@ -263,24 +304,30 @@ class TokenMoments:
 
 
 def answer_part(
-    lm: api.LoadedModel, side: Side, part: BenchTask, tokens: int, seed: int, clock: Clock
+    lm: api.LoadedModel,
+    side: Side,
+    methods: Sequence[MethodSetting],
+    part: BenchTask,
+    tokens: int,
+    seed: int,
+    clock: Clock,
 ) -> AnsweredPart:
-    """Requests that run at once, by one side."""
+    """Requests that run at once, by one side. methods: one for each request."""
     engine = api.Engine(lm)
     watching = [TokenMoments(clock) for _ in part.prompts]
     begun = clock()
     tickets = [
         engine.submit(
             prompt,
-            method=side.method.name,
-            options=side.method.options,
+            method=method.name,
+            options=method.options,
             raw=part.raw,
             sampling=lm.sampling_with(temperature=side.temperature),
             max_tokens=tokens,
             seed=seed,
             on=on,
         )
-        for prompt, on in zip(part.prompts, watching, strict=True)
+        for prompt, method, on in zip(part.prompts, methods, watching, strict=True)
     ]
     answers = engine.run(tickets)
     ended = clock()
@@ -310,10 +357,12 @@ def take_turn(
 ) -> Turn:
     """One side answers one task, so many requests at once as it says."""
     parts = list[AnsweredPart]()
-    for first in range(0, len(task.prompts), side.at_once):
+    count = len(task.prompts)
+    methods = [side.request_method(at, count) for at in range(count)]
+    for first in range(0, count, side.at_once):
         some = slice(first, first + side.at_once)
         part = BenchTask(task.workload, task.prompts[some], task.raw, task.wanted[some])
-        parts.append(answer_part(lm, side, part, tokens, seed, clock))
+        parts.append(answer_part(lm, side, methods[some], part, tokens, seed, clock))
     work, seconds = row.count(parts)
     return Turn(
         work,

@@ -10,6 +10,7 @@ and fails where README.md or docs/measurements.md states a figure that nothing h
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import exp, hypot, log
@@ -138,6 +139,24 @@ MANY = Run(
     "python benchmarks/front_page.py many --threads 1 --processor",
     "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
     "e34f5c87",
+)
+LONG = Run(
+    "lab/reports/front-page-long.csv",
+    "python benchmarks/front_page.py long --threads 1 --processor --each 3",
+    "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
+    "6c29d96a",
+)
+SERVED = Run(
+    "lab/reports/front-page-served.csv",
+    "python benchmarks/front_page.py served --threads 1 --processor",
+    "a core of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), beside other load, by processor time",
+    "6c29d96a",
+)
+FREE = Run(
+    "lab/reports/constraints-free.csv",
+    "python benchmarks/constraints.py --free --count 40 (its rows, without the texts)",
+    COUNTED,
+    "6c29d96a",
 )
 BETTER = Run(
     "lab/reports/front-page-better.csv",
@@ -1165,6 +1184,11 @@ def sides_in_turns(
     return figures
 
 
+def free_ends() -> Counter[str]:
+    """How answers ended that a prompt alone asked to follow a schema."""
+    return Counter(row["end"] for row in FREE.rows)
+
+
 VOTE_FIGURES = ("right", "points", "points low", "points high", "speed")
 """What is said of a vote beside greedy answers."""
 
@@ -1310,6 +1334,18 @@ TABLES = (
         LONG_CONTEXTS,
         long_context_row,
         label=3,
+    ),
+    Table(
+        "lab/reports/speculation.md",
+        "| four requests each by `plain` and `auto` | over an engine for each | of a workload: least, most | tokens a pass |",
+        SERVED,
+        sides_in_turns(SERVED, "served", "an engine for each"),
+    ),
+    Table(
+        "lab/reports/speculation.md",
+        "| behind a long prompt | over plain | of a workload: least, most | tokens a pass |",
+        LONG,
+        sides_in_turns(LONG, "long"),
     ),
     Table(
         "lab/reports/speculation.md",
@@ -2018,6 +2054,43 @@ SENTENCES = (
                 "better", "self-consistency", *VOTE_FIGURES, over="plain, greedy", run=BETTER
             ),
         ],
+    ),
+    Sentence(
+        "README.md",
+        "which copy: {} and {} times as many tokens as plain decoding",
+        LONG,
+        lambda: [
+            figure
+            for side in ("prompt-lookup", "suffix-automaton")
+            for figure in front_page("long", side, "speed", run=LONG)
+        ],
+    ),
+    Sentence(
+        "README.md",
+        "which reads the long text, too: it loses ({})",
+        LONG,
+        lambda: front_page("long", "draft-model", "speed", run=LONG),
+    ),
+    Sentence(
+        "README.md",
+        "two methods write {} times as many tokens in one as in two",
+        SERVED,
+        lambda: front_page(
+            "served", "one engine for both", "speed", over="an engine for each", run=SERVED
+        ),
+    ),
+    Sentence(
+        "README.md",
+        "a prompt that only asks for JSON: of {} such answers none was valid",
+        FREE,
+        lambda: [told(len(FREE.rows))] if not free_ends()["valid"] else [],
+    ),
+    Sentence(
+        "lab/reports/constraints-measured.md",
+        "{} are valid (at most 8.8 %, 95 %), {} ended as something else, which mostly is the schema itself once more, "
+        "and {} were cut",
+        FREE,
+        lambda: [told(free_ends()[end]) for end in ("valid", "invalid", "cut")],
     ),
     Sentence(
         "README.md",

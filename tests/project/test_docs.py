@@ -64,6 +64,9 @@ def test_the_site_follows_the_system_and_its_hits_can_be_read():
     css = (ROOT / "docs" / "site.css").read_text("utf-8")
     assert re.search(r"\.md-tabs__link \{ opacity: 0\.85; \}", css)
     assert re.search(r"slate.*indigo.* \{ --md-typeset-a-color: #84a9ff", css)  # 6.2 to 1 on code
+    # words of programs: comments and signs by day, numbers and constants at night
+    assert re.search(r"default.*--md-default-fg-color--light: #000000a3", css)
+    assert re.search(r"number-color: #f08a7e; --md-code-hl-constant-color: #ab9ef0", css)
     assert re.search(r"search-result mark \{ color: var\(--md-typeset-a-color\)", css)
     assert re.search(r"search-result \.md-typeset pre > code \{ white-space: pre-wrap", css)
 

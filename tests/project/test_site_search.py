@@ -78,6 +78,21 @@ ASKED = {
     "kubernetes": ("questions.html#kubernetes-systemd-a-service",),
     "delete model": ("questions.html#delete-remove-a-model", "model-names.html"),
     "image": ("questions.html#images-audio",),
+    "async": ("python.html#in-an-asyncio-program",),
+    "function calling": ("questions.html#tool-calling-functions",),
+    "cancel": ("python.html#in-an-asyncio-program",),
+    "vision": ("vision.html",),
+    "cpu only torch": ("index.html#start", "getting-started.html"),
+    "logprobs": ("questions.html#log-probabilities-logprobs",),
+    "llama.cpp": ("questions.html#ollama-llamacpp-vllm-transformers",),
+    "ollama": ("questions.html#ollama-llamacpp-vllm-transformers",),
+    "several models": ("questions.html#concurrency-several-models-users",),
+    "concurrency": ("questions.html#concurrency-several-models-users",),
+    "environment variables": ("questions.html#environment-variables-configuration-settings",),
+    "config file": ("questions.html#environment-variables-configuration-settings",),
+    "jupyter": ("questions.html#examples-notebooks-jupyter",),
+    "prompt caching": ("questions.html#prompt-caching-prefixes",),
+    "long context": ("questions.html#long-context-long-prompts",),
 }
 """What somebody types, and the places of the site that answer it."""
 

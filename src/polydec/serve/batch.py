@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -418,9 +417,8 @@ class BatchRunner:
     def _check_model(self, body: RequestBody) -> None:
         name = body.take_field("model", self.served)
         if name != self.served:
-            near = get_close_matches(str(name)[:100], [self.served], 1, 0.0)
             raise RefusalError(
-                f"model {short_repr(name)} is not what this batch runs: did you mean {next(iter(near), self.served)}?",
+                f"model {short_repr(name)} is not what this batch runs: it must be {self.served}, or be left out",
                 status=404,
                 param="model",
                 code="model_not_found",

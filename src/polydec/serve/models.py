@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 
 from polydec.api import LoadedModel
 from polydec.base.errors import PolydecError, RequestError
@@ -101,9 +100,8 @@ class ServedModels:
         if name is None:
             name = next(iter(self.loaders))
         if not isinstance(name, str) or name not in self.loaders:
-            near = get_close_matches(str(name)[:100], self.loaders, 1, 0.0)
             raise RefusalError(
-                f"model {short_repr(name)} is not served here: did you mean {next(iter(near), '')}?",
+                f"model {short_repr(name)} is not served here: it must be one of {', '.join(self.loaders)}",
                 status=404,
                 param="model",
                 code="model_not_found",

@@ -1,11 +1,13 @@
 """benchmarks/front_page.py compares sides on the same tasks, by all tasks together and by points of a hundred."""
 
+from dataclasses import replace
+
 import front_page
 import pytest
 from front_page import Turn
 
 import polydec
-from polydec.lab.bench.measure import BenchTask
+from polydec.lab.bench.measure import BenchTask, MethodSetting
 
 
 def turn(work, seconds, right=0, ids=((1, 2),)):
@@ -39,6 +41,28 @@ def test_each_row_compares_sides_that_it_measures(name):
     labels = [side.label for side in row.sides]
     assert len(set(labels)) == len(labels)
     assert row.bases and set(row.bases) <= set(labels)
+
+
+def test_the_methods_of_a_side_have_as_many_requests_each():
+    both, each = front_page.ROWS["served"].sides
+    assert (both.at_once, each.at_once) == (8, 4)
+    for side in (both, each):
+        asked = [side.request_method(at, 8).name for at in range(8)]
+        assert asked == ["plain"] * 4 + ["auto"] * 4
+
+
+def test_one_engine_for_two_methods_writes_what_an_engine_for_each_writes():
+    lm = polydec.load("zoo:tiny", dtype="float32")
+    task = BenchTask("stories", ("Once upon a time", "A fox saw"), raw=True)
+    row = front_page.ROWS["served"]
+    copying = (MethodSetting("prompt-lookup", {}),)
+    both, each = (
+        front_page.take_turn(
+            lm, row, replace(side, at_once=count, further_methods=copying), task, 6, 0
+        )
+        for side, count in zip(row.sides, (2, 1), strict=True)
+    )
+    assert both.ids == each.ids and len(both.ids) == 2
 
 
 def test_at_once_or_one_after_another_the_texts_are_the_same():
