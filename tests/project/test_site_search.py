@@ -70,7 +70,8 @@ ASKED = {
     "hugging face token": ("questions.html#hugging-face-token-private-models",),
     "error": ("questions.html#errors-bugs",),
     "slow": ("questions.html#slow-faster",),
-    "context length": ("questions.html#length-of-an-answer-max_tokens",),
+    "context length": ("questions.html#context-length-long-prompts",),
+    "max tokens": ("questions.html#length-of-an-answer-max_tokens",),
     "benchmark": ("questions.html#benchmark-compare-methods", "bench.html"),
     "python version": ("questions.html#requirements-python-version-disk",),
     "port": ("questions.html#host-port-who-reaches-the-server",),
@@ -92,7 +93,7 @@ ASKED = {
     "config file": ("questions.html#environment-variables-configuration-settings",),
     "jupyter": ("questions.html#examples-notebooks-jupyter",),
     "prompt caching": ("questions.html#prompt-caching-prefixes",),
-    "long context": ("questions.html#long-context-long-prompts",),
+    "long context": ("questions.html#context-length-long-prompts",),
 }
 """What somebody types, and the places of the site that answer it."""
 
