@@ -38,8 +38,8 @@ MUTANTS = [
     Mutant(
         "vision: an image is read anew for each request",
         "models/sessions/vision.py",
-        "vectors_KD = self._made.get(key)",
-        "vectors_KD = None",
+        "found = self._made.get(key)",
+        "found = None",
         f"{TESTS}::test_a_second_request_with_the_image_shares_its_entries",
     ),
     Mutant(
@@ -122,7 +122,7 @@ MUTANTS = [
     Mutant(
         "qwen2-vl: what follows an image stands behind all its cells",
         "models/nets/grid_positions.py",
-        "return self.saved + self.rows * self.columns - max(self.rows, self.columns)",
+        "return self.saved + self.vector_count - max(self.rows, self.columns)",
         "return self.saved",
         f"{QWEN2_VL}::test_positions_go_on_behind_the_longer_side",
     ),
@@ -136,8 +136,8 @@ MUTANTS = [
     Mutant(
         "qwen2-vl: a cache that is taken over keeps the images of its own text",
         "models/sessions/lm.py",
-        "            session.ledger.cache.grids = image_grids(text)",
-        "            session.ledger.cache.grids = session.ledger.cache.grids or image_grids(text)",
+        "            session.ledger.cache.grids = image_grids(text, whole=whole)",
+        "            session.ledger.cache.grids = session.ledger.cache.grids or image_grids(text, whole=whole)",
         f"{QWEN2_VL}::test_a_taken_cache_has_the_images_of_the_new_text",
     ),
     Mutant(

@@ -20,6 +20,7 @@ MORE = (
     "mutants_readers",
     "mutants_published",
     "mutants_vision",
+    "mutants_image_presses",
 )
 """Tables beside the first one."""
 

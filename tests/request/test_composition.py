@@ -63,7 +63,7 @@ def things():
     neutral, a function of each kind."""
     yield Thing("function", "logits_processor", {"logits_processor": bend_logits})
     yield Thing("function", "stop_when", {"stop_when": stop_when_long})
-    for name in sorted(press.press_modules()):
+    for name in press.block_press_names():
         options = {"block": 16}  # texts are short here
         yield Thing("press", name, {"cache": name, "cache_options": options})
     for name, module in sorted(steer.steering_modules().items()):

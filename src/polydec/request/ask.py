@@ -30,6 +30,7 @@ from polydec.request.families import request_family
 from polydec.request.fields import Ask, convert_ask
 from polydec.request.gap_decoder import GapFillingDecoder
 from polydec.request.gap_marks import find_gap_marks, split_at_gaps
+from polydec.request.image_presses import check_image_press, law_over_press
 from polydec.request.loaded import LoadedModel
 from polydec.request.own_prompt import draft_with_own_prompt
 from polydec.request.prompt_encoder import form_of_prompt
@@ -131,6 +132,7 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
     # What a kind of model cannot do comes before what fields cannot do together: its sentences say
     # more.
     family.check_request(checked)
+    check_image_press(checked)
     _check_together(checked)
     return checked
 
@@ -183,7 +185,7 @@ def bend_laws(encoded: EncodedRequest) -> BentRequest:
     law: Any = encoded.model.checkpoint.lm
     reuse = None
     if checked.press is not None:
-        law = law.pressed_law(checked.press.press)
+        law = law_over_press(encoded, law, checked.press.press)
     if ask.reuse is not None:
         law = law.reusing_view(
             ask.reuse_key, ask.reuse == "edited", ask.cache_salt, ask.reuse_again

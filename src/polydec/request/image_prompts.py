@@ -11,9 +11,11 @@ from polydec.core.protocols import Target
 from polydec.models.formats.image_tiles import ImageTiles
 from polydec.models.formats.images import DecodedImage, Image, image_of_part, is_image_part
 from polydec.models.sessions.checkpoint import resolve_deferred_bundle
+from polydec.models.sessions.image_press import VectorChoice
 from polydec.models.sessions.soft import Soft
 from polydec.models.sessions.vision import VisionReader
 from polydec.request.fields import Ask
+from polydec.request.image_presses import vector_choice_of
 from polydec.request.image_sources import (
     IMAGE_HINT,
     MOST_IMAGES,
@@ -107,9 +109,17 @@ def encode_image_prompt(
             )
     # There is room for all of them: only now the tower runs.
     given = ImagePrompt(tuple(parts), tuple(images))
-    filled = _filled_places(given, tiles, vision, ask.cache_salt)
+    choice = vector_choice_of(checked) if images else None
+    filled = _filled_places(given, tiles, vision, ask.cache_salt, choice)
     vectors = _vector_prompt(model, filled)
-    return EncodedRequest(checked, model, vectors.ids, vectors=vectors, image_prompt=given)
+    return EncodedRequest(
+        checked,
+        model,
+        vectors.ids,
+        vectors=vectors,
+        image_prompt=given,
+        image_spans=_image_spans(filled, given),
+    )
 
 
 def law_of_seeing_draft(encoded: EncodedRequest, law: Target) -> Target:
@@ -133,7 +143,8 @@ def law_of_seeing_draft(encoded: EncodedRequest, law: Target) -> Target:
     vision = draft.vision
     # Decoded anew, as its tiles may have another size.
     tiles = [vision.decode_image(image) for image in given.images]
-    filled = _filled_places(given, tiles, vision, encoded.ask.cache_salt)
+    choice = vector_choice_of(encoded.checked)
+    filled = _filled_places(given, tiles, vision, encoded.ask.cache_salt, choice)
     # A place of another length would put what follows it at other positions.
     vectors = _vector_prompt(
         replace(encoded.model, checkpoint=resolve_deferred_bundle(draft)), filled
@@ -144,7 +155,11 @@ def law_of_seeing_draft(encoded: EncodedRequest, law: Target) -> Target:
 
 
 def _filled_places(
-    given: ImagePrompt, tiles: Sequence[ImageTiles], vision: VisionReader, cache_salt: str
+    given: ImagePrompt,
+    tiles: Sequence[ImageTiles],
+    vision: VisionReader,
+    cache_salt: str,
+    choice: VectorChoice | None,
 ) -> list[int | Soft]:
     """A prompt whose images are what a model reads in their places."""
     out = list[int | Soft]()
@@ -154,8 +169,22 @@ def _filled_places(
         if isinstance(part, Soft) or part != vision.token:
             out.append(part)
         else:
-            out += vision.place_parts(next(following), cache_salt)
+            out += vision.place_parts(next(following), cache_salt, choice)
     return out
+
+
+def _image_spans(filled: Sequence[int | Soft], given: ImagePrompt) -> tuple[tuple[int, int], ...]:
+    """Where vectors of images stand in what a model reads of a prompt, the user's own left out."""
+    # By identity: what was put in stands for an image.
+    own = {id(part) for part in given.parts if isinstance(part, Soft)}
+    out = list[tuple[int, int]]()
+    at = 0
+    for part in filled:
+        size = len(part.vectors_KD) if isinstance(part, Soft) else 1
+        if isinstance(part, Soft) and id(part) not in own:
+            out.append((at, at + size))
+        at += size
+    return tuple(out)
 
 
 def _vector_prompt(model: LoadedModel, filled: list[int | Soft]) -> VectorPrompt:

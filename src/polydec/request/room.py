@@ -9,6 +9,7 @@ from polydec.base.errors import RequestError
 from polydec.methods.registry import steer
 from polydec.methods.registry.kit import DRAFT
 from polydec.request.fields import LENGTH
+from polydec.request.image_presses import skipped_positions
 from polydec.request.stages import EncodedRequest
 from polydec.request.steering import steering_kit
 
@@ -48,7 +49,8 @@ def answer_token_room(encoded: EncodedRequest, ids: Sequence[int]) -> tuple[int,
     readers = [(model.checkpoint.lm.context, model.name, texts)]
     if model.draft is not None and DRAFT in needs:
         # A draft reads the words, whatever the model reads in their place.
-        words = {**texts, "prompt": count_context_tokens(model, ids)}
+        positions = count_context_tokens(model, ids) + skipped_positions(encoded)
+        words = {**texts, "prompt": positions}
         readers.append((model.draft.lm.network.context, model.draft.name, words))
     # Both bound the answer, each by its own reading of the prompt.
     rooms = list[tuple[int, str]]()
@@ -156,7 +158,7 @@ def prompt_positions(encoded: EncodedRequest, ids: Sequence[int]) -> int:
     steering = encoded.steering
     # A way shortens what is all tokens, and has checked what it needs before its law is asked for.
     if steering is None or not steer.shortens_prompts(steering.card.name) or encoded.vectors:
-        return count_context_tokens(encoded.model, ids)
+        return count_context_tokens(encoded.model, ids) + skipped_positions(encoded)
     # A kit of the bare model: nothing is bent yet where room is counted.
     kit = steering_kit(encoded, encoded.model.checkpoint.lm)
     return steer.steered_prompt_positions(steering.card.name, kit, steering.options)

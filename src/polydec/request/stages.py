@@ -32,6 +32,7 @@ from polydec.request.thinking import ThinkingSettings
 if TYPE_CHECKING:
     from polydec.laws.constraints.canvas_language import CanvasLanguage
     from polydec.models.nets.press import CachePress
+    from polydec.models.sessions.image_press import ImagePress
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class PressSettings:
 
     card: Card
     options: Mapping[str, Any]
-    press: CachePress
+    press: CachePress | ImagePress
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,8 @@ class EncodedRequest:
         source: What an encoder-decoder model reads beside the text.
         vectors: What the model reads in the place of `ids`, where vectors stand in the prompt.
         image_prompt: The prompt before its images were read. None: it has none.
+        image_spans: Where vectors of images stand in what the model reads: of each run the first place
+            and the one behind its last.
         steering: How the law is steered, with the ids of a second prompt.
         infill: The answer with gaps, None for each of them. Empty: nothing of it is known.
         gap_patterns: Of each of its gaps that has a pattern the first position in the answer, the
@@ -161,6 +164,7 @@ class EncodedRequest:
     source: SourceContent = ()
     vectors: VectorPrompt | None = None
     image_prompt: ImagePrompt | None = None
+    image_spans: tuple[tuple[int, int], ...] = ()
     steering: SteeringSettings | None = None
     infill: tuple[int | None, ...] = ()
     gap_patterns: tuple[tuple[int, int, str], ...] = ()

@@ -199,6 +199,7 @@ def test_rows_of_a_file_are_one_text(lm, text_file, tmp_path, polydec_command):
     "given, sentence",
     [
         (("--press", "gaer"), "did you mean gear"),
+        (("--press", "todre"), "press is todre: it makes images smaller"),
         (("--press", "gear:bits"), "options are written as gear:option=value"),
         (("--press", "gear:bits=3"), "bits is 3"),
         (("--press", "gear:blok=3"), "'blok'"),

@@ -33,7 +33,7 @@ def ask(**more):
     return Ask(PROMPT, raw=True, max_tokens=40, ignore_eos=True, **more)
 
 
-@pytest.mark.parametrize("name", press.press_modules())
+@pytest.mark.parametrize("name", press.block_press_names())
 def test_lossless_methods_keep_the_text_of_the_pressed_law(record_counts, lm, name, monkeypatch):
     monkeypatch.setitem(vars(lm), "costs", PassCosts((1.0, 1.0), 0.0))  # drafts pay in company too
     few = {"block": 16, "kept": 4}
@@ -90,7 +90,7 @@ def test_the_compiled_step_packs_by_request(tmp_path):
     assert all(text == texts[at, "plain"] for (at, _), text in texts.items())
     alone = generate(compiled, PROMPT, raw=True, max_tokens=40, ignore_eos=True)
     assert exact.completion().choices[0].token_ids == alone.token_ids
-    for name in set(press.press_modules()) - {"quantised", "hadamard"}:
+    for name in set(press.block_press_names()) - {"quantised", "hadamard"}:
         with pytest.raises(ValueError, match="by rounding alone") as error:
             plan_request(compiled, ask(cache=name))
         assert "--dtype torch" in str(error.value) and len(str(error.value)) <= 300

@@ -368,7 +368,7 @@ PRESS_CASES: dict[tuple[str, str], Mapping[str, Any]] = {
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [(name, o.name) for name in sorted(press.press_modules()) for o in press.press_options(name)],
+    [(name, o.name) for name in press.block_press_names() for o in press.press_options(name)],
 )
 def test_an_option_of_a_press_shows(name, option):
     declared = {o.name: o for o in press.press_options(name)}

@@ -17,6 +17,8 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, ScoreRequest
 from polydec.laws.shapers.sampling import Sampling
 from polydec.methods.registry import press
+from polydec.models.nets.press import CachePress
+from polydec.models.sessions.image_press import ImagePress
 
 SKIPPED = 256
 """First tokens whose perplexity is not counted: little is packed before them."""
@@ -44,6 +46,12 @@ class CachePressSetting:
     def setting_label(self) -> str:
         return self.name + "".join(f" {k}={v}" for k, v in self.options.items())
 
+    def build_press(self) -> CachePress:
+        """The press. Raises RequestError for an option that is not legal."""
+        made, _ = press.build(self.name, self.options)
+        assert not isinstance(made, ImagePress), "refused where it was named"
+        return made
+
 
 NO_PRESS = CachePressSetting("none", {})
 
@@ -52,10 +60,15 @@ def parse_press_setting(item: str) -> CachePressSetting:
     """Parse `name:option=value:option=value`.
 
     Raises:
-        RequestError: The press is unknown, or an option is unknown or not legal.
+        RequestError: The press is unknown or of images, or an option is unknown or not legal.
     """
     name, *pairs = item.strip().split(":")
     name = press.find_press(name)
+    if press.reads_images(name):
+        raise RequestError(
+            f"press is {name}: it makes images smaller, and a text is read here, so name one of "
+            f"{', '.join(press.block_press_names())}"
+        )
     options = dict[str, str]()
     for pair in pairs:
         key, eq, value = pair.partition("=")
@@ -146,7 +159,7 @@ def usable_settings(
     refused = dict[str, str]()
     for setting in settings:
         try:
-            lm.checkpoint.lm.pressed_law(press.build(setting.name, setting.options)[0])
+            lm.checkpoint.lm.pressed_law(setting.build_press())
             good.append(setting)
         except RequestError as error:
             refused[setting.setting_label] = str(error)
@@ -190,7 +203,7 @@ def measure_cache_costs(
     for setting in (NO_PRESS, *settings):
         pressed = law
         if setting is not NO_PRESS:
-            pressed = law.pressed_law(press.build(setting.name, setting.options)[0])
+            pressed = law.pressed_law(setting.build_press())
         reader = PressedTextReader(lm, pressed, setting, tuple(methods), written, advance)
         found = reader.read_text(tokens, lengths)
         if setting is NO_PRESS:

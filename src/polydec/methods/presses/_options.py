@@ -22,3 +22,5 @@ DecodedRank = Annotated[
 DecodedValueRank = Annotated[
     int | None, InRange(0, 256), "of values behind the prompt; none: as decoded_rank"
 ]
+KeptShare = Annotated[float, InRange(0.001, 1.0), "share of an image's vectors that stay"]
+RandomSeed = Annotated[int, InRange(0, 2**31), "another number draws others"]

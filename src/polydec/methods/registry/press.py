@@ -12,6 +12,7 @@ from polydec.methods.registry.catalogue import ModuleCatalogue
 
 if TYPE_CHECKING:
     from polydec.models.nets.press import CachePress
+    from polydec.models.sessions.image_press import ImagePress
 
 PRESSES = ModuleCatalogue(("polydec.methods.presses",), "presses", "press", "cache is {}")
 
@@ -61,7 +62,20 @@ def press_option_values(name: str, given: Mapping[str, Any] | None = None) -> di
     return PRESSES.complete_options(find_press(name), given)
 
 
-def build(name: str, given: Mapping[str, Any] | None = None) -> tuple[CachePress, dict[str, Any]]:
+def reads_images(name: str) -> bool:
+    """Whether a press makes images smaller, and leaves the entries of words as they are. Raises
+    RequestError for one that is not there."""
+    return getattr(get_press_module(name), "READS_IMAGES", False)
+
+
+def block_press_names() -> tuple[str, ...]:
+    """The presses that pack old entries of any text, block by block, in order of their names."""
+    return tuple(name for name in sorted(press_modules()) if not reads_images(name))
+
+
+def build(
+    name: str, given: Mapping[str, Any] | None = None
+) -> tuple[CachePress | ImagePress, dict[str, Any]]:
     """The press, and all options with the values they have. Raises RequestError for an option that
     is not legal."""
     # The values come back with the press, so that a report can name all of them.

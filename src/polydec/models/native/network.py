@@ -33,6 +33,7 @@ from polydec.models.native.library import (
 from polydec.models.native.library import NativeConfig as Shape
 from polydec.models.native.press import StepPress, fill_cache_descriptor, step_press, visible_chunks
 from polydec.models.native.weights import NativeWeightLoader, load_all
+from polydec.models.nets.grid_positions import grid_positions
 from polydec.models.nets.kv_cache import GROWTH, KVCache
 from polydec.models.nets.memory_pool import empty_pooled_tensor
 from polydec.models.nets.moved_keys import rotate_cached_keys, why_not_rotatable
@@ -62,7 +63,7 @@ class CpuStep:
     """
 
     tree = rollback = True
-    partial = presses = True
+    partial = presses = moves_places = True
 
     def __init__(
         self,
@@ -407,6 +408,9 @@ class CpuStep:
                 else:
                     token += q.token
             self._place(q, n, position, seen, prefix, start, tail)
+            # Vectors that are left of an image stand where they stood before.
+            if q.cache.grids:
+                position[row:] = grid_positions(q.cache.grids, position[row:])[2]
             sequence += [s] * n
             if q.cache.press is not None:
                 for chunks, rows in visible_chunks(q.cache, q.first, position[row:]):

@@ -4,6 +4,7 @@ fewer, wider ones and projected to the language model's embeddings."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.nn.functional import conv2d, layer_norm, linear
 
 from polydec.models.formats.idefics3 import Idefics3Shape
 from polydec.models.formats.image_tiles import ImagePlan, ImageTiles
+from polydec.models.nets.tile_evidence import TileEvidence, TowerWatch
 from polydec.models.nets.vit import scaled_pixels, vit_layer
 
 AROUND = "<fake_token_around_image>"
@@ -57,7 +59,6 @@ class Idefics3Tower:
     def grid_of(self, tiles: ImageTiles) -> None:
         """The language model does not tell rows and columns."""
 
-    @torch.inference_mode()
     def image_vectors(self, tiles: ImageTiles) -> Tensor:
         """The vectors of an image, tile by tile.
 
@@ -69,10 +70,33 @@ class Idefics3Tower:
         """
         pixels_TCHW = scaled_pixels(tiles, self.shape.scale, self._device)
         # One tile at a time: memory does not grow with the image.
-        return torch.cat([self._read_tile(tile) for tile in pixels_TCHW.split(1)]).cpu()
+        return torch.cat([self._read_tile(tile, None) for tile in pixels_TCHW.split(1)]).cpu()
 
-    def _read_tile(self, pixels_TCHW: Tensor) -> Tensor:
-        """The vectors of one tile, ``[k, width]``."""
+    def watched_vectors(self, tiles: ImageTiles) -> tuple[Tensor, list[TileEvidence]]:
+        """The vectors of an image, and of each tile what the tower's layers look at."""
+        pixels_TCHW = scaled_pixels(tiles, self.shape.scale, self._device)
+        vectors = list[Tensor]()
+        found = list[TileEvidence]()
+        for tile in pixels_TCHW.split(1):
+            watch = TowerWatch(has_class=False)
+            vectors.append(self._read_tile(tile, watch))
+            found.append(self._joined_evidence(watch))
+        # The last tile is the whole image, where others are parts of it.
+        if len(found) > 1:
+            found[-1] = replace(found[-1], is_overview=True)
+        return torch.cat(vectors).cpu(), found
+
+    def _joined_evidence(self, watch: TowerWatch) -> TileEvidence:
+        """What was noted of the patches of a tile, for the squares that they are joined in."""
+        side = self.shape.vit.grid_side
+        keys_1KW = shuffle_patches(watch.keys_TPW, side, self.shape.shuffle)
+        # [layers, patches, 1] becomes [layers, squares, patches of one].
+        looked_LKS = shuffle_patches(watch.looked_LTP[:, 0, :, None], side, self.shape.shuffle)
+        return TileEvidence(keys_1KW[0].cpu(), looked_LKS.mean(-1).cpu())
+
+    @torch.inference_mode()
+    def _read_tile(self, pixels_TCHW: Tensor, watch: TowerWatch | None) -> Tensor:
+        """The vectors of one tile, ``[k, width]``; watch: notes what layers look at."""
         w = self._weights
         vit = self.shape.vit
         at = "vision_model."
@@ -85,7 +109,7 @@ class Idefics3Tower:
         x_TPW = patches.flatten(2).transpose(1, 2)
         x_TPW = x_TPW + w[f"{at}embeddings.position_embedding.weight"][self._places_P]
         for layer in range(vit.layers):
-            x_TPW = vit_layer(x_TPW, w, f"{at}encoder.layers.{layer}.", vit)
+            x_TPW = vit_layer(x_TPW, w, f"{at}encoder.layers.{layer}.", vit, watch)
         own = (w[f"{at}post_layernorm.weight"], w[f"{at}post_layernorm.bias"])
         x_TPW = layer_norm(x_TPW, (vit.width,), *own, vit.eps)
         joined_TKW = shuffle_patches(x_TPW, vit.grid_side, self.shape.shuffle)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.models.nets.grid_positions import ImageGrid
+from polydec.models.nets.hidden_entries import HiddenEntries
 from polydec.models.nets.memory_pool import empty_pooled_tensor
 from polydec.models.nets.press import (
     BlockPacker,
@@ -91,6 +92,9 @@ class KVCache:
     it. None: nothing.
 
     grids: where images stand in its text whose vectors have rows and columns; forks share them.
+
+    hidden: which entries are seen in the first layers only; None: all are seen in all layers. Forks
+    share it.
     """
 
     __slots__ = (
@@ -100,6 +104,7 @@ class KVCache:
         "beside",
         "capacity",
         "grids",
+        "hidden",
         "kv",
         "length",
         "packed",
@@ -113,6 +118,7 @@ class KVCache:
     def __init__(self, kv: Tensor, length: int = 0, press: BlockPacker | None = None) -> None:
         self.beside: Any = None
         self.grids = tuple[ImageGrid, ...]()
+        self.hidden: HiddenEntries | None = None
         self.length = length
         self.parent = list[int]()
         self.shared = tuple[StorageLease, ...]()
@@ -264,6 +270,7 @@ class KVCache:
         twin.start = stop
         twin.beside = self.beside
         twin.grids = self.grids
+        twin.hidden = self.hidden
         return twin
 
     def entry_pieces(self, first: int, stop: int) -> Iterator[tuple[int, Tensor]]:

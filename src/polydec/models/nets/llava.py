@@ -11,6 +11,7 @@ from torch.nn.functional import conv2d, layer_norm, linear
 
 from polydec.models.formats.image_tiles import ImagePlan, ImageTiles
 from polydec.models.formats.llava import LlavaShape
+from polydec.models.nets.tile_evidence import TileEvidence, TowerWatch
 from polydec.models.nets.vit import ACTIVATIONS, scaled_pixels, vit_layer
 
 
@@ -42,7 +43,6 @@ class LlavaTower:
     def grid_of(self, tiles: ImageTiles) -> None:
         """The language model does not tell rows and columns."""
 
-    @torch.inference_mode()
     def image_vectors(self, tiles: ImageTiles) -> Tensor:
         """The vectors of an image.
 
@@ -52,6 +52,24 @@ class LlavaTower:
         Returns:
             The vectors, ``[k, width]``, float32.
         """
+        return self._read_image(tiles, None)
+
+    def watched_vectors(self, tiles: ImageTiles) -> tuple[Tensor, list[TileEvidence]]:
+        """The vectors of an image, and of each tile what the tower's layers look at."""
+        watch = TowerWatch(has_class=True)
+        vectors_KD = self._read_image(tiles, watch)
+        # Vectors of patches alone, or of the class token too.
+        first = int(self.shape.drop)
+        # A tile that is read by itself is compared with itself alone.
+        keys_TPW = watch.keys_TPW[:, first:].cpu()
+        looked_LTP = watch.looked_LTP[:, :, first:].cpu()
+        return vectors_KD, [
+            TileEvidence(keys_PW, looked_LTP[:, at]) for at, keys_PW in enumerate(keys_TPW)
+        ]
+
+    @torch.inference_mode()
+    def _read_image(self, tiles: ImageTiles, watch: TowerWatch | None) -> Tensor:
+        """The vectors of an image; watch: notes what layers look at."""
         w = self._weights
         vit = self.shape.vit
         at = "vision_tower."
@@ -66,7 +84,7 @@ class LlavaTower:
         # States before the first layer count as those behind none.
         states = [x_TPW]
         for layer in range(max(self.shape.behind)):
-            states.append(vit_layer(states[-1], w, f"{at}encoder.layers.{layer}.", vit))
+            states.append(vit_layer(states[-1], w, f"{at}encoder.layers.{layer}.", vit, watch))
         taken_TPW = torch.cat([states[behind] for behind in self.shape.behind], -1)
         # It stands first.
         if self.shape.drop:

@@ -641,24 +641,34 @@ def _layers(
     if block and not causal:
         seen = 0, masks.up_to_block(q.slots, size, block, kv)
     kv, gather = _side_by_side(cache, size, layers, len(windows))
-    used = dict[int | None, tuple[Sequence[Tensor], Sequence[Tensor], AttentionReach]]()
-    reaches = list[int | None]()
+    hidden = cache.hidden
+    used = dict[
+        tuple[int | None, bool], tuple[Sequence[Tensor], Sequence[Tensor], AttentionReach]
+    ]()
+    reaches = list[tuple[int | None, bool]]()
     for i in layers:
         width = windows[i]
         # A window that nothing falls out of is none, so that layers share one reach.
         if width is None or size <= width:
             width = None
-        reaches.append(width)
-        if width not in used:
-            reach = _reach(q, seen, width, position, size, heads)
+        hides = hidden is not None and i >= hidden.layer
+        reaches.append((width, hides))
+        if reaches[-1] not in used:
+            sees = seen
+            if hidden is not None and hides:
+                sees = 0, hidden.hide_from(q.slots, size, seen, kv)
+            reach = _reach(q, sees, width, position, size, heads)
             part = kv[..., reach.start : size, :]
             # A single token's products take keys as [slots, head], others as [head, slots].
             if m == 1:
                 keys = part[:, 0]
             else:
                 keys = part[:, 0].transpose(-1, -2)
-            used[width] = keys.unbind(0), part[:, 1].unbind(0), reach
-    return [(used[w][0][i], used[w][1][i], used[w][2]) for i, w in zip(layers, reaches)], gather
+            used[reaches[-1]] = keys.unbind(0), part[:, 1].unbind(0), reach
+    return [
+        (used[way][0][i], used[way][1][i], used[way][2])
+        for i, way in zip(layers, reaches, strict=True)
+    ], gather
 
 
 def _pressed(

@@ -17,6 +17,7 @@ from torch.nn.functional import (
 
 from polydec.models.formats.image_tiles import ImagePlan, ImageTiles
 from polydec.models.formats.qwen2_vl import Qwen2VLShape
+from polydec.models.nets.tile_evidence import TileEvidence, TowerWatch
 from polydec.models.nets.vit import ACTIVATIONS, scaled_pixels
 
 EPSILON = 1e-6
@@ -58,7 +59,6 @@ class Qwen2VLTower:
         rows, columns = self.grid_of(tiles)
         return (rows * columns,)
 
-    @torch.inference_mode()
     def image_vectors(self, tiles: ImageTiles) -> Tensor:
         """The vectors of an image, row by row.
 
@@ -68,13 +68,29 @@ class Qwen2VLTower:
         Returns:
             The vectors, ``[k, width]``, float32.
         """
+        return self._read_image(tiles, None)
+
+    def watched_vectors(self, tiles: ImageTiles) -> tuple[Tensor, list[TileEvidence]]:
+        """The vectors of an image, and what the tower's layers look at in it. Keys and queries count as
+        they are before rows and columns turn them."""
+        watch = TowerWatch(has_class=False)
+        vectors_KD = self._read_image(tiles, watch)
+        # The patches of a square stand one after another.
+        each = self.shape.merge**2
+        keys_KW = watch.keys_TPW[0].unflatten(0, (-1, each)).flatten(1)
+        looked_LK = watch.looked_LTP[:, 0].unflatten(-1, (-1, each)).mean(-1)
+        return vectors_KD, [TileEvidence(keys_KW.cpu(), looked_LK.cpu())]
+
+    @torch.inference_mode()
+    def _read_image(self, tiles: ImageTiles, watch: TowerWatch | None) -> Tensor:
+        """The vectors of an image; watch: notes what layers look at."""
         shape = self.shape
         pixels_1CHW = scaled_pixels(tiles, shape.scale, self._device)
         patches_WHV = conv2d(pixels_1CHW, self._patch, stride=shape.patch)[0]
         x_PW = _by_squares(patches_WHV.permute(1, 2, 0), shape.merge)
         turn_P1D = self._turns(*patches_WHV.shape[1:])
         for layer in range(shape.layers):
-            x_PW = self._read_layer(x_PW, turn_P1D, f"visual.blocks.{layer}.")
+            x_PW = self._read_layer(x_PW, turn_P1D, f"visual.blocks.{layer}.", watch)
         # The patches of a square stand one after another by now.
         joined_KW = self._normed(x_PW, "visual.merger.ln_q").view(-1, shape.width * shape.merge**2)
         inner_KW = gelu(self._mapped(joined_KW, "visual.merger.mlp.0"))
@@ -104,13 +120,17 @@ class Qwen2VLTower:
         turn_PD = torch.polar(torch.ones_like(angle_PD), angle_PD).to(torch.complex64)
         return turn_PD[:, None].to(self._device)
 
-    def _read_layer(self, x_PW: Tensor, turn_P1D: Tensor, at: str) -> Tensor:
+    def _read_layer(
+        self, x_PW: Tensor, turn_P1D: Tensor, at: str, watch: TowerWatch | None
+    ) -> Tensor:
         """A layer: every patch of the image sees all of them."""
         heads = self.shape.heads
         qkv_P3HD = self._mapped(self._normed(x_PW, f"{at}norm1"), f"{at}attn.qkv").unflatten(
             -1, (3, heads, -1)
         )
         query, key, value = qkv_P3HD.unbind(1)
+        if watch is not None:
+            watch.note_layer(query.transpose(0, 1)[None], key.transpose(0, 1)[None])
         seen_HPD = scaled_dot_product_attention(
             turn_halves(query, turn_P1D).transpose(0, 1),
             turn_halves(key, turn_P1D).transpose(0, 1),

@@ -176,7 +176,7 @@ class LlamaTransformer:
     """
 
     tree = rollback = True
-    partial = adapts = grouped = presses = True
+    partial = adapts = grouped = presses = watches = moves_places = True
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class LlamaTransformer:
             )
         twin = copy(self)
         twin.account = padded.PaddingStats()
-        twin.presses = False
+        twin.presses = twin.watches = False
         return twin
 
     @staticmethod
@@ -381,17 +381,43 @@ class LlamaTransformer:
         Raises:
             RequestError: A press was given, and not every layer sees all that stands before a row.
         """
+        if press is not None:
+            self._require_full_view(press.called)
+        return self._empty_cache(press is not None and press.asks, press)
+
+    def new_watched_cache(self, called: str) -> KVCache:
+        """An empty cache that keeps queries beside keys and values, for who asks what layers look at.
+
+        Args:
+            called: What a message calls whoever asks.
+
+        Returns:
+            The cache, ``[layers, 2 + group, kv heads, slots, head]``.
+
+        Raises:
+            RequestError: Not every layer sees all that stands before a row.
+        """
+        self._require_full_view(called)
+        return self._empty_cache(True, None)
+
+    @property
+    def score_cap(self) -> float | None:
+        """Bound that attention scores approach by tanh; None: there is none."""
+        return self._heads.cap
+
+    def _require_full_view(self, called: str) -> None:
+        """Raise RequestError where not every layer sees all that stands before a row."""
         # A press chooses among all earlier entries, and a window or a view of what follows does not
         # see them so; where keys are searched, those that are gone could be anchors.
-        if press is not None and (
-            any(self.config.windows) or not self.config.causal or self.config.superlinear
-        ):
+        if any(self.config.windows) or not self.config.causal or self.config.superlinear:
             raise RequestError(
-                f"cache is {press.called}: layers of this model see parts of the text, or what follows, and are read as "
+                f"cache is {called}: layers of this model see parts of the text, or what follows, and are read as "
                 "they are only"
             )
-        # Presses that look at queries need room for them beside keys and values.
-        planes = 2 + (self._heads.group if press is not None and press.asks else 0)
+
+    def _empty_cache(self, queries: bool, press: CachePress | None) -> KVCache:
+        """An empty cache; queries: whether it keeps them beside keys and values."""
+        planes = 2 + (self._heads.group if queries else 0)
         c = self.config
         return KVCache(
             empty_pooled_tensor(
@@ -444,8 +470,8 @@ class LlamaTransformer:
         return turn[torch.tensor(positions, device=self._device), None]
 
     def _axes(self, p: PackedPass, spare: int) -> Axes | None:
-        """Positions in time, by rows and by columns, where images of a pass have some; spare: so
-        many rows more repeat the last one. None: all three are one."""
+        """Positions in time, by rows and by columns, where images of a pass have some, or lost
+        vectors; spare: so many rows more repeat the last one. None: all three are one."""
         if not any(q.cache.grids for q in p.queries):
             return None
         axes: Axes = ([], [], [])
@@ -461,6 +487,9 @@ class LlamaTransformer:
         """Factors of the k-th rotary embedding of all rows of a pass, ``[n, 1, turned / 2]``."""
         if axes is None:
             return self._turns(k, positions)
+        # One part: an image is one row there, and its columns are its positions.
+        if not self.config.sections:
+            return self._turns(k, axes[2])
         turns = [self._turns(k, axis) for axis in axes]
         # Sections take time, rows and columns in turns.
         sections = self.config.sections
@@ -536,7 +565,7 @@ class LlamaTransformer:
 
         Returns:
             Keys and values, each ``[kv heads, stop, head]``. Keys are in the published order of
-            dimensions.
+            dimensions; those of entries that the layer hides are zeros.
 
         Raises:
             RequestError: The cache is pressed.
@@ -545,10 +574,16 @@ class LlamaTransformer:
             raise RequestError(
                 f"cache is {cache.press.called}: what it keeps of old text is not shown to a drafter"
             )
-        keys, values = cache.layer_entries(self.layers - 1 if layer is None else layer, stop)
-        return keys[
-            ..., _pairs(self.config.head, self.config.turned, keys.device).argsort()
-        ], values
+        which = self.layers - 1 if layer is None else layer
+        keys, values = cache.layer_entries(which, stop)
+        keys = keys[..., _pairs(self.config.head, self.config.turned, keys.device).argsort()]
+        # What no row sees there may never have been computed: it is shown as nothing.
+        if cache.hidden is not None and which >= cache.hidden.layer:
+            values = values.clone()
+            for first, end in cache.hidden.spans:
+                keys[:, first:end] = 0
+                values[:, first:end] = 0
+        return keys, values
 
     def _run(self, p: PackedPass, exits: dict[int, Tensor]) -> Tensor:
         """Hidden states ``[rows, width + 1]`` after the last layer: the fed tokens, then what pads

@@ -18,6 +18,7 @@ from torch.nn.functional import (
 
 from polydec.models.formats.image_tiles import ImageTiles
 from polydec.models.formats.vision import PixelScale, VitShape
+from polydec.models.nets.tile_evidence import TowerWatch
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
@@ -57,7 +58,13 @@ def scaled_pixels(tiles: ImageTiles, scale: PixelScale, device: torch.device) ->
     return numbers_THWC.permute(0, 3, 1, 2).contiguous().to(device)
 
 
-def vit_layer(x_TPW: Tensor, weights: Mapping[str, Tensor], at: str, shape: VitShape) -> Tensor:
+def vit_layer(
+    x_TPW: Tensor,
+    weights: Mapping[str, Tensor],
+    at: str,
+    shape: VitShape,
+    watch: TowerWatch | None = None,
+) -> Tensor:
     """A layer of a vision transformer: every patch sees all patches of its tile.
 
     Args:
@@ -65,6 +72,7 @@ def vit_layer(x_TPW: Tensor, weights: Mapping[str, Tensor], at: str, shape: VitS
         weights: The tensors by name.
         at: What stands before the names of the layer's tensors.
         shape: Sizes.
+        watch: Notes what the layer looks at. Default None: nobody does.
 
     Returns:
         The states behind the layer.
@@ -84,9 +92,11 @@ def vit_layer(x_TPW: Tensor, weights: Mapping[str, Tensor], at: str, shape: VitS
 
     # Attention, then the MLP; each adds to what went in, and reads it normed.
     y_TPW = _normed(x_TPW, "layer_norm1")
-    seen_THPD = scaled_dot_product_attention(
-        _heads("self_attn.q_proj"), _heads("self_attn.k_proj"), _heads("self_attn.v_proj")
-    )
+    query_THPD = _heads("self_attn.q_proj")
+    key_THPD = _heads("self_attn.k_proj")
+    if watch is not None:
+        watch.note_layer(query_THPD, key_THPD)
+    seen_THPD = scaled_dot_product_attention(query_THPD, key_THPD, _heads("self_attn.v_proj"))
     x_TPW = x_TPW + _mapped(seen_THPD.transpose(1, 2).flatten(2), "self_attn.out_proj")
     inner = ACTIVATIONS[shape.act](_mapped(_normed(x_TPW, "layer_norm2"), "mlp.fc1"))
     return x_TPW + _mapped(inner, "mlp.fc2")

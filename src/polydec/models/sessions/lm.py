@@ -18,6 +18,7 @@ from polydec.models.nets.press import CachePress, reads_repeats
 from polydec.models.nets.query import NeuralNetwork
 from polydec.models.sessions.checks import can_run_adapters, router_shape
 from polydec.models.sessions.geometry import EmbeddingGeometry
+from polydec.models.sessions.image_fall import ImageFall
 from polydec.models.sessions.ledger import SessionLedger
 from polydec.models.sessions.live_references import LiveReferences
 from polydec.models.sessions.reuse import (
@@ -54,6 +55,8 @@ class CausalLaw:
         beside: What all texts of this law are written from; None: nothing.
         within: The law of which this is a request's own view, and what the request takes of its
             key's text; None: it is no view.
+        fall: The law of which this is a request's own view, and where in the network the images of the
+            request's prompt are dropped; None: nowhere.
 
     Attributes:
         shared: Of all texts that were opened, tokens whose entries another text's cache held.
@@ -70,6 +73,7 @@ class CausalLaw:
         press: CachePress | None = None,
         beside: SourceContext | None = None,
         within: tuple[CausalLaw, CacheReuse] | None = None,
+        fall: tuple[CausalLaw, ImageFall] | None = None,
     ) -> None:
         self.network = network
         self.vocab = vocab
@@ -78,6 +82,7 @@ class CausalLaw:
         self.press = press
         self.beside = beside
         self.within = within
+        self.fall = fall
         self.shared = 0
         self.texts = KeyedTextCache()  # of the keys of requests that take an earlier one's cache
         self._pressed = dict[CachePress, CausalLaw]()  # the same network over pressed caches
@@ -88,8 +93,10 @@ class CausalLaw:
     @property
     def layers(self) -> int:
         """How many layers a part of a session can choose from; 0 where layers cannot run alone."""
-        # A repeat of the text passes all layers, so none may lag behind.
-        if self.network.partial and self.network.tree and not reads_repeats(self.press):
+        # A repeat of the text passes all layers, so none may lag behind. Nor may any of those that tell
+        # where an image is dropped.
+        passes_all = reads_repeats(self.press) or self.fall is not None
+        if self.network.partial and self.network.tree and not passes_all:
             return self.network.layers
         return 0
 
@@ -183,6 +190,9 @@ class CausalLaw:
             RequestError: A token is outside the vocabulary, or the prompt is empty or leaves no
                 room in the context.
         """
+        # Of another text than the request's own the view has nothing to say.
+        if self.fall is not None and not self.fall[1].is_of_text(prompt):
+            return self.fall[0].open_session(prompt)
         if not prompt:
             raise RequestError("prompt is empty: at least one token (such as BOS) is needed")
         if len(prompt) >= self.network.context:
@@ -196,8 +206,9 @@ class CausalLaw:
         text = tuple(prompt[:-1])
         session = LMSession(self, self._account(text))
         # A cache that was taken over has those of the text that it began with.
-        if getattr(self.network, "tells_grids", False):
-            session.ledger.cache.grids = image_grids(text)
+        whole = getattr(self.network, "tells_grids", False)
+        if whole or getattr(self.network, "moves_places", False):
+            session.ledger.cache.grids = image_grids(text, whole=whole)
         if session.owner is not None:
             ledger = session.ledger
             taken = ledger.cache.length + sum(graft.stop - graft.first for graft in ledger.grafts)
@@ -244,6 +255,32 @@ class CausalLaw:
             press=self.press,
             beside=self.beside,
             within=(self, CacheReuse(self.texts, key, edited, cache_salt, again)),
+        )
+        view.live = self.live
+        return view
+
+    def falling_view(self, fall: ImageFall) -> CausalLaw:
+        """A view of this law for one request, whose images are dropped within the network.
+
+        Args:
+            fall: The request's prompt, and when that happens.
+
+        Returns:
+            The view, whose sessions share what they hold among themselves only.
+
+        Raises:
+            RequestError: The network does not show what its layers look at.
+        """
+        if not getattr(self.network, "watches", False):
+            raise RequestError(
+                f"cache is {fall.called}: what runs this model does not show what its layers look at; load it on the torch "
+                "path (--dtype torch), or drop no image within them (fall=0)"
+            )
+        # Made once to find out: it raises where layers do not see the whole text.
+        network: Any = self.network
+        network.new_watched_cache(fall.called)
+        view = CausalLaw(
+            self.network, self.vocab, chunk=self.chunk, beside=self.beside, fall=(self, fall)
         )
         view.live = self.live
         return view

@@ -18,6 +18,7 @@ from polydec.models.nets.query import NetworkAnswer, NeuralNetwork
 from polydec.models.nets.scores import LogitScores
 from polydec.models.sessions import depths, moved_router, paths, prompts
 from polydec.models.sessions.checks import require_answerable, require_layers
+from polydec.models.sessions.image_fall import ImageFall, settle_image_fall
 from polydec.models.sessions.ledger import SessionLedger
 from polydec.models.sessions.live_references import LiveReferences
 from polydec.models.sessions.parts import PartSession, SkipSession
@@ -51,6 +52,7 @@ class SessionLaw(Protocol):
     beside: SourceContext | None
     live: LiveReferences[LMSession]
     within: tuple[Any, CacheReuse] | None
+    fall: tuple[Any, ImageFall] | None
 
     def require_token_ids(self, tokens: Sequence[int], who: str) -> None:
         """Check token ids.
@@ -111,6 +113,7 @@ class LMSession:
         self.ledger.settle_pass()
         # Refused before anything is fed.
         require_answerable(self.law.network, want)
+        await self._settle_image()
         chunk = self.law.chunk
         if reads_repeats(self.law.press):
             chunk = min(chunk, self.law.press.block)
@@ -132,6 +135,7 @@ class LMSession:
         if self.law.beside is not None:  # what texts are written from has been read
             await self.law.beside.prepare_judgement()
         self.ledger.settle_pass()
+        await self._settle_image()
         if reads_repeats(self.law.press):
             await read_repeats(self.ledger, len(self.ledger.text) + max(draft.depth))
         # Three ways to score: with a moved router, as a tree in one pass, or path by path.
@@ -143,6 +147,11 @@ class LMSession:
             scores = await paths.score_by_paths(self.ledger, draft, want, self.law.chunk)
         await self.pause_on_hold()
         return scores
+
+    async def _settle_image(self) -> None:
+        """Find where images are dropped within the network, before anything else is fed."""
+        if self.law.fall is not None:
+            await settle_image_fall(self.ledger, self.law.fall[1], self.law.chunk)
 
     async def pause_on_hold(self) -> None:
         """Stop here while the request is on hold: the engine wants its memory back, and evicts this

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -23,11 +24,14 @@ class Soft:
             (drafters, penalties, constraints, the echo of a prompt); None: it sees nothing there.
         grid: Rows and columns of an image, of which they are the cells, row by row, for a model that
             tells where they stand in it (M-RoPE). None: they stand one after another as words do.
+        kept: Of an image of which some vectors were left out the cells that the others are, ascending;
+            of a model that tells no rows and columns, its grid is one row. None: none were left out.
     """
 
     vectors_KD: Tensor
     stands_for: Sequence[int] | None = None
     grid: tuple[int, int] | None = None
+    kept: tuple[int, ...] | None = None
 
 
 class SoftToken(int):
@@ -38,7 +42,8 @@ class SoftToken(int):
     """
 
     state_H: Tensor
-    grid: tuple[int, int] | None = None  # of the image that it is the first cell of
+    grid: tuple[int, int] | None = None  # of the image whose first vector it is
+    kept: tuple[int, ...] | None = None  # of the same image, as `Soft` has it
 
 
 def state_of(token: int) -> Tensor | None:
@@ -58,15 +63,27 @@ def soft_prompt_surplus(prompt: object) -> int:
     )
 
 
-def image_grids(text: Sequence[int]) -> tuple[ImageGrid, ...]:
-    """The images of a text whose vectors stand at rows and columns, in order."""
+def image_grids(text: Sequence[int], *, whole: bool = True) -> tuple[ImageGrid, ...]:
+    """The images of a text that do not stand in it as as many words would, in order.
+
+    Args:
+        text: Ids, of which some stand for vectors.
+        whole: Whether images count of which no vector was left out: for a model that tells rows and
+            columns. Default True.
+
+    Returns:
+        Where their vectors stand.
+    """
     out = list[ImageGrid]()
     for at, token in enumerate(text):
         grid: tuple[int, int] | None = getattr(token, "grid", None)
-        if grid is not None:
+        if grid is None:
+            continue
+        kept: tuple[int, ...] | None = getattr(token, "kept", None)
+        if whole or kept is not None:
             rows, columns = grid
             saved = out[-1].saved_behind if out else 0
-            out.append(ImageGrid(at, rows, columns, saved))
+            out.append(ImageGrid(at, rows, columns, saved, kept))
     return tuple(out)
 
 
@@ -76,6 +93,7 @@ def make_soft_tokens(
     width: int,
     who: str,
     grid: tuple[int, int] | None = None,
+    kept: tuple[int, ...] | None = None,
 ) -> tuple[SoftToken, ...]:
     """Make ids for vectors.
 
@@ -85,6 +103,7 @@ def make_soft_tokens(
         width: Size of the model's embeddings.
         who: What messages call the prompt.
         grid: As `Soft` has it. Default None.
+        kept: The same. Default None.
 
     Returns:
         One id a vector, which carries it.
@@ -104,12 +123,14 @@ def make_soft_tokens(
     if not rows.isfinite().all():
         raise RequestError(f"{who} holds vectors with a number that is NaN or infinite")
     # What follows the image goes on by its rows and columns.
-    if grid is not None and grid[0] * grid[1] != len(rows):
+    if grid is not None and kept is None and grid[0] * grid[1] != len(rows):
         raise RequestError(
             f"{who} holds {len(rows)} vectors in a grid of {grid[0]} x {grid[1]}: there must be one for each cell"
         )
+    cells = range(len(rows)) if kept is None else kept
+    _check_kept_cells(cells, len(rows), grid, who)
     out = list[SoftToken]()
-    for at, row in enumerate(rows):
+    for at, row in zip(cells, rows, strict=True):
         state_H = row.clone()
         # Where a cell stands in its image is part of what it is.
         cell = b"" if grid is None else f"{at} of {grid[0]} x {grid[1]}".encode()
@@ -121,4 +142,19 @@ def make_soft_tokens(
     # The first cell tells where the image begins.
     if grid is not None:
         out[0].grid = grid
+        out[0].kept = kept
     return tuple(out)
+
+
+def _check_kept_cells(
+    cells: Sequence[int], count: int, grid: tuple[int, int] | None, who: str
+) -> None:
+    """Raise RequestError where cells are not as many as vectors, not ascending, or outside their
+    grid."""
+    # Without a grid each vector is a cell.
+    most = count if grid is None else grid[0] * grid[1]
+    ascending = all(a < b for a, b in pairwise(cells))
+    if len(cells) != count or not ascending or cells[0] < 0 or cells[-1] >= most:
+        raise RequestError(
+            f"{who} holds {count} vectors at {len(cells)} cells of an image of {most}: cells must ascend, and be as many"
+        )

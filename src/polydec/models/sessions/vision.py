@@ -4,7 +4,7 @@ an image becomes."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any, Protocol
@@ -14,6 +14,8 @@ from torch import Tensor
 from polydec.base.errors import FileError
 from polydec.models.formats.image_tiles import ImagePlan, ImageTiles, read_image_tiles
 from polydec.models.formats.images import DecodedImage, Image
+from polydec.models.nets.tile_evidence import TileEvidence
+from polydec.models.sessions.image_press import VectorChoice
 from polydec.models.sessions.soft import Soft
 from polydec.models.sessions.sources import CheckpointFiles
 from polydec.models.text.tokenizer import Tokenizer
@@ -42,6 +44,11 @@ class VisionTower(Protocol):
         """The vectors of an image, ``[k, width]``, in the order in which they stand in a prompt."""
         ...
 
+    def watched_vectors(self, tiles: ImageTiles) -> tuple[Tensor, Sequence[TileEvidence]]:
+        """The same, and of each tile, in the order in which they stand in a prompt, what the tower's
+        layers look at."""
+        ...
+
 
 class VisionReader:
     """Reads images for a language model. It may be used by several threads.
@@ -61,7 +68,7 @@ class VisionReader:
         self.passes = 0
         self._text = text
         self._lock = Lock()
-        self._made = OrderedDict[tuple[str, bytes], Tensor]()
+        self._made = OrderedDict[tuple[str, bytes], tuple[Tensor, Sequence[TileEvidence]]]()
 
     @property
     def token_text(self) -> str:
@@ -89,12 +96,15 @@ class VisionReader:
         shown = "".join(part if isinstance(part, str) else self.token_text * part for part in parts)
         return self._text.encode(shown, special=False)
 
-    def place_parts(self, tiles: ImageTiles, cache_salt: str = "") -> list[int | Soft]:
+    def place_parts(
+        self, tiles: ImageTiles, cache_salt: str = "", choice: VectorChoice | None = None
+    ) -> list[int | Soft]:
         """The place of an image as a prompt has it.
 
         Args:
             tiles: The image.
             cache_salt: Only requests of the same salt share what the tower made. Default "".
+            choice: Which vectors of each tile stay. Default None: all of them.
 
         Returns:
             Token ids, and vectors in the place of each run of the image's token.
@@ -103,7 +113,8 @@ class VisionReader:
             FileError: The tokenizer cuts the place otherwise than the layout has it.
         """
         ids = self.place_ids(tiles)
-        vectors_KD = self._vectors(tiles, cache_salt)
+        watches = choice is not None and choice.watches_tower
+        vectors_KD, evidence = self._read_image(tiles, cache_salt, watches)
         grid = self.tower.grid_of(tiles)
         if ids.count(self.token) != len(vectors_KD):
             raise FileError(
@@ -113,6 +124,8 @@ class VisionReader:
         # A layout may write more than one run, each for a part of the image.
         out = list[int | Soft]()
         given = 0
+        # Tiles stand in the order in which the tower reads them.
+        following = iter(evidence)
         at = 0
         while at < len(ids):
             stop = at
@@ -123,26 +136,64 @@ class VisionReader:
                 out.append(ids[at])
                 at += 1
                 continue
-            out.append(Soft(vectors_KD[given : given + stop - at], ids[at:stop], grid))
+            tile_KD = vectors_KD[given : given + stop - at]
+            out.append(_tile_part(tile_KD, next(following, None), ids[at:stop], grid, choice))
             given += stop - at
             at = stop
         return out
 
-    def _vectors(self, tiles: ImageTiles, cache_salt: str) -> Tensor:
-        """The vectors of an image, which are made once while it is among the last ones."""
+    def _read_image(
+        self, tiles: ImageTiles, cache_salt: str, watches: bool
+    ) -> tuple[Tensor, Sequence[TileEvidence]]:
+        """The vectors of an image, which are made once while it is among the last ones, and (watches)
+        what the tower's layers look at in each tile."""
         key = (cache_salt, tiles.content_hash)
         # Under the lock: who asks for the same image at the same time waits for the one pass.
         with self._lock:
-            vectors_KD = self._made.get(key)
-            if vectors_KD is None:
-                vectors_KD = self.tower.image_vectors(tiles)
+            found = self._made.get(key)
+            # An image that was read before may be read again to see what layers look at.
+            if found is None or (watches and not found[1]):
+                if watches:
+                    found = self.tower.watched_vectors(tiles)
+                else:
+                    found = (self.tower.image_vectors(tiles), ())
                 self.passes += 1
-                self._made[key] = vectors_KD
+                self._made[key] = found
             self._made.move_to_end(key)
             # The one that was asked for the longest ago goes.
             while len(self._made) > KEPT:
                 self._made.popitem(last=False)
-        return vectors_KD
+        return found
+
+
+def _tile_part(
+    vectors_KD: Tensor,
+    evidence: TileEvidence | None,
+    ids: Sequence[int],
+    grid: tuple[int, int] | None,
+    choice: VectorChoice | None,
+) -> Soft:
+    """What stands in a prompt for a tile.
+
+    Args:
+        vectors_KD: Its vectors.
+        evidence: What the tower's layers look at in it. None: nobody asked.
+        ids: The image's token for each of them.
+        grid: Their rows and columns, where the language model tells them.
+        choice: Which of them stay. None: all.
+
+    Returns:
+        The vectors that stay, at the positions that they had.
+    """
+    if choice is None:
+        return Soft(vectors_KD, ids, grid)
+    kept = choice.keep_vectors(vectors_KD, evidence)
+    # Where none is left out, nothing tells that there was a choice.
+    if len(kept.cells) == len(vectors_KD):
+        return Soft(kept.vectors_MD, ids, grid)
+    # A model that tells no rows and columns counts along one line.
+    line = (1, len(vectors_KD)) if grid is None else grid
+    return Soft(kept.vectors_MD, ids[: len(kept.cells)], line, kept.cells)
 
 
 def is_vision(config: Mapping[str, Any]) -> bool:
