@@ -140,7 +140,7 @@ class Recording(TrainableLlama):
 def test_the_class_is_never_masked_and_shares_follow_the_cosine():
     network = Recording(LlamaShape(8, 32, 1, 1, 1, 32, 65))
     row = torch.cat([torch.full((64, 1), 5), torch.randint(0, 4, (64, 64))], 1)
-    loss = masked_picture_loss(network, row, 7, torch.Generator().manual_seed(1))
+    loss = masked_picture_loss(network, 7, row, torch.Generator().manual_seed(1))
     assert torch.isfinite(loss) and (network.seen[:, 0] == 5).all()
     hidden = network.seen[:, 1:] == 7
     assert (network.seen[:, 1:][~hidden] == row[:, 1:][~hidden]).all()

@@ -1,5 +1,6 @@
 """MaskGIT: how many gaps a pass fills, which of them, and what stays as it was given."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -15,6 +16,7 @@ from polydec.core.rng import Rng
 from polydec.lab.testing.check_unmasker import check_unmasker
 from polydec.lab.testing.enumerate import law_of, text_law_distance
 from polydec.lab.testing.toy_canvas import MarkovChainNetwork, ToyDenoiser
+from polydec.laws.shapers.temperature import TemperatureRule
 from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
 from polydec.methods.diffusion.loop.events import UnmaskedEvent
 from polydec.methods.diffusion.loop.types import UnmaskerView
@@ -113,6 +115,22 @@ def test_much_noise_is_a_random_order():
 def test_the_noise_fades_to_nothing():
     unmasker = AnnealedUnmasker(4, 2.0)
     assert [unmasker.noise_at(step) for step in range(4)] == [1.5, 1.0, 0.5, 0.0]
+
+
+def test_the_heat_of_draws_falls_and_leaves_scores_alone():
+    """The last pass draws the likeliest tokens; the first one draws nearly evenly, and is as sure as the model's law is."""
+    unmasker = AnnealedUnmasker(4, 0.0, heat=8.0)
+    logw_RV = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 0.0]], dtype=torch.float64)
+    look = UnmaskerView((7, None, None), range(1, 3), (1, 2), logw_RV)
+    assert AnnealedUnmasker(4).cooled_view(look, 0) is look
+    for step, heat in enumerate((6.0, 4.0, 2.0, 0.001)):
+        heated = unmasker.cooled_view(look, step)
+        assert torch.allclose(heated.shaped_RV, (logw_RV / heat).log_softmax(-1))
+        assert torch.equal(heated.logp_RV, look.logp_RV)
+    # By the request's own rules first.
+    cooler = replace(look, shapers=(TemperatureRule(0.5),))
+    want = (logw_RV / 0.5 / 6.0).log_softmax(-1)
+    assert torch.allclose(unmasker.cooled_view(cooler, 0).shaped_RV, want)
 
 
 def test_no_noise_takes_the_surest():

@@ -107,6 +107,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("draft-model-goodput", "explore"): case(
         1, toy=Toy(near=False, most=32, costs=PassCosts((1.0, 1.6, 2.2), 0.5))
     ),
+    ("enat", "growing"): case(True, guidance=2.0, steps=4),
     ("entropy-adaptive", "tau_down"): case(0.5, toy=replace(FAR, seed=6, most=40)),
     ("entropy-adaptive", "window"): case(1, toy=replace(COPIED, near=False, most=40)),
     ("fast-dllm-v2", "cache"): case(toy=replace(CANVAS, block=8), block=2),

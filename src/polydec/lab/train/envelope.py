@@ -44,6 +44,7 @@ class TrainingRun:
         measure: What is reported of the trained network; it is printed and kept in training.json.
         aside: See `fit_network`.
         deep: See `fit_network`.
+        after_step: See `fit_network`.
         log: What only training.json keeps.
         title: Stands before the progress, in place of the kind's name.
     """
@@ -56,6 +57,7 @@ class TrainingRun:
     measure: Callable[[], Mapping[str, Any]] = dict[str, Any]
     aside: Callable[[], Tensor] | None = None
     deep: Sequence[nn.Parameter] = ()
+    after_step: Callable[[], None] = lambda: None
     log: Mapping[str, Any] = field(default_factory=dict[str, Any])
     title: str = ""
 
@@ -115,6 +117,7 @@ def run_training(
             watch=watch,
             aside=course.aside,
             deep=course.deep,
+            after_step=course.after_step,
             stop=stop,
             without_interrupts=stop.without_interrupts,
             begin=begin_steps,

@@ -118,6 +118,7 @@ def fit_network(
     watch: Callable[[LossCurvePoint], None] = lambda r: None,
     aside: Callable[[], Tensor] | None = None,
     deep: Sequence[nn.Parameter] = (),
+    after_step: Callable[[], None] = lambda: None,
     stop: Callable[[], bool] = lambda: False,
     without_interrupts: Callable[[], AbstractContextManager[Any]] = nullcontext,
     begin: Callable[[int], None] = lambda step: None,
@@ -142,6 +143,8 @@ def fit_network(
             every `judge_every` steps, and at the end the network has the weights that were best on
             it, the untrained ones included. None: the last weights stay.
         deep: See `build_optimisers`.
+        after_step: Called behind each step, as a part of it; it may change what is not learned by
+            gradients.
         stop: Asked after each step; where it says so, the checkpoint is written and the run ends.
         without_interrupts: Gives a context in which no interrupt is raised: weights change in it, and
             checkpoints are written.
@@ -231,6 +234,7 @@ def fit_network(
         with without_interrupts():
             for o in opts:
                 o.step()
+            after_step()
             total = total + float(value.detach())
             step += 1
             seen = seen + tokens

@@ -436,7 +436,7 @@ def apply_rotary_embedding(x: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 
 def save_directory(
     path: str | Path,
-    network: TrainableLlama,
+    network: nn.Module,
     config: Mapping[str, Any],
     *,
     files: Mapping[str, Any],
@@ -464,8 +464,9 @@ def save_directory(
     else:
         weights = {k: v.detach().to(dtype).contiguous() for k, v in tensors.items()}
     # A head over some tokens says which ones its rows are.
-    if network.tokens is not None:
-        weights["lm_head.tokens"] = network.tokens.to(torch.int32)
+    head_tokens: Tensor | None = getattr(network, "tokens", None)
+    if head_tokens is not None:
+        weights["lm_head.tokens"] = head_tokens.to(torch.int32)
     weights |= beside or {}
     replace_file_atomically(
         path / "model.safetensors", lambda at: save_file(weights, at, metadata={"format": "pt"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
+from polydec.lab.train.enat import AveragedEnat, enat_picture_loss
 from polydec.lab.train.envelope import STATE, TrainingRun, run_identity, run_training
 from polydec.lab.train.loop import bf16_autocast, is_bf16_run
 from polydec.lab.train.network import (
@@ -30,7 +32,9 @@ from polydec.lab.train.picture_data import LabelledPictures, learn_tiles, read_p
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.pictures import PicturesSpec
+from polydec.models.formats.enat_config import EnatShape, enat_config_content
 from polydec.models.formats.picture_config import FIELD, TILES
+from polydec.models.nets.enat import EnatModules
 from polydec.models.sessions import sources
 from polydec.models.text.picture_view import PictureView, read_picture_view
 from polydec.models.text.tile_search import (
@@ -111,39 +115,8 @@ def _course(spec: PicturesSpec) -> TrainingRun:
         raise RequestError(
             f"classes has {clash!r}: tokens of pictures have that name, so take another"
         )
-    length = rows.learned.shape[1]
-    shape = LlamaShape(
-        # Tiles, classes, and one more: the class that is left out, or a gap.
-        rows.after_classes + 1,
-        spec.width,
-        spec.layers,
-        spec.width // 32,
-        spec.width // 32,
-        3 * spec.width,
-        length,
-    )
-    # The head knows tiles alone, so that nothing else can be drawn.
-    network = TrainableLlama(
-        shape, tokens=torch.arange(rows.first_class, dtype=torch.int32), seed=spec.seed
-    )
-    if spec.masked:
-        make_bidirectional(network)
     bf16 = is_bf16_run(Path(spec.out) / STATE)
-
-    def batch_loss(row_BT: Tensor, rng: torch.Generator) -> Tensor:
-        """The loss of some pictures.
-
-        Args:
-            row_BT: Token ids, the class first, shape ``[B, L + 1]``.
-            rng: Source of the masks, where the model is a masked one; it is advanced.
-
-        Returns:
-            Nats a token.
-        """
-        with bf16_autocast(bf16):
-            if spec.masked:
-                return masked_picture_loss(network, row_BT, rows.after_classes, rng)
-            return F.cross_entropy(network(row_BT[:, :-1]).float().transpose(1, 2), row_BT[:, 1:])
+    course = picture_course(spec, rows)
 
     def step_loss(step: int) -> tuple[Tensor, int]:
         # All of it is drawn from the step's number, so that a resumed run draws the same.
@@ -154,15 +127,19 @@ def _course(spec: PicturesSpec) -> TrainingRun:
         row_BT = torch.cat(
             [row_BT[:, :1].masked_fill(out_B[:, None], rows.after_classes), row_BT[:, 1:]], 1
         )
-        return batch_loss(row_BT, rng), row_BT.numel()
+        with bf16_autocast(bf16):
+            return course.loss(row_BT, rng), row_BT.numel()
 
     @torch.no_grad()
     def measure_result() -> dict[str, Any]:
         rng = generator_for(spec.seed, 0, "held-out pictures")
-        nats = mean_picture_loss(rows.held[:JUDGED], lambda part: batch_loss(part, rng))
+        with bf16_autocast(bf16):
+            nats = mean_picture_loss(
+                rows.held[:JUDGED], lambda row_BT: course.saved_loss(row_BT, rng)
+            )
         return {
-            "parameters": sum(p.numel() for p in network.parameters()),
-            "tokens_of_picture": length - 1,
+            "parameters": sum(p.numel() for p in course.saved.parameters()),
+            "tokens_of_picture": rows.height * rows.width,
             "tiles": rows.first_class,
             "tile_error": round(rows.error, 2),
             "held_out": len(rows.held),
@@ -173,13 +150,15 @@ def _course(spec: PicturesSpec) -> TrainingRun:
         spec.steps, spec.rate, muon=spec.muon, log_every=min(20, spec.steps)
     )
     return TrainingRun(
-        network,
+        course.trained,
         step_loss,
         schedule,
         # The pictures' digest stands for their path, so that a moved file is the same run.
         run_identity(spec, "images", pictures=given.pictures_digest, bf16=bf16),
-        lambda out, result: save_picture_model(out, network, rows, spec),
+        lambda out, result: save_picture_model(out, course.saved, rows, spec),
         measure_result,
+        deep=course.deep,
+        after_step=course.after_step,
     )
 
 
@@ -195,6 +174,95 @@ def mean_picture_loss(rows_NT: Tensor, loss_of: Callable[[Tensor], Tensor]) -> f
     """
     # The last part may be a small one.
     return sum(float(loss_of(part)) * len(part) for part in rows_NT.split(64)) / len(rows_NT)
+
+
+PictureLoss = Callable[[Tensor, torch.Generator], Tensor]
+"""(rows of tokens, the class first, ``[B, L + 1]``; source of masks, which is advanced) -> nats a token."""
+
+
+@dataclass(frozen=True, eq=False)
+class PictureCourse:
+    """What is trained on pictures, and what becomes of it.
+
+    Attributes:
+        trained: Takes the steps, and is what a checkpoint holds.
+        saved: What is measured and saved, a part of it.
+        loss: Loss of a step.
+        saved_loss: That of what is saved.
+        deep: See `fit_network`.
+        after_step: See `fit_network`.
+    """
+
+    trained: nn.Module
+    saved: nn.Module
+    loss: PictureLoss
+    saved_loss: PictureLoss
+    deep: Sequence[nn.Parameter] = ()
+    after_step: Callable[[], None] = lambda: None
+
+
+def picture_course(spec: PicturesSpec, rows: PictureRows) -> PictureCourse:
+    """What is trained on pictures.
+
+    Args:
+        spec: Options; sizes, seed, masked, and those with encoder are read.
+        rows: The pictures.
+
+    Returns:
+        The network with random weights, and its losses.
+    """
+    if spec.encoder:
+        return _enat_course(spec, rows)
+    return _uniform_course(spec, rows)
+
+
+def _uniform_course(spec: PicturesSpec, rows: PictureRows) -> PictureCourse:
+    """A network whose layers see everything."""
+    shape = LlamaShape(
+        # Tiles, classes, and one more: the class that is left out, or a gap.
+        rows.after_classes + 1,
+        spec.width,
+        spec.layers,
+        spec.width // 32,
+        spec.width // 32,
+        3 * spec.width,
+        rows.learned.shape[1],
+    )
+    # The head knows tiles alone, so that nothing else can be drawn.
+    network = TrainableLlama(
+        shape, tokens=torch.arange(rows.first_class, dtype=torch.int32), seed=spec.seed
+    )
+    loss: PictureLoss = partial(next_token_loss, network)
+    if spec.masked:
+        # All positions see one another: gaps are filled in any order.
+        make_bidirectional(network)
+        loss = partial(masked_picture_loss, network, rows.after_classes)
+    return PictureCourse(network, network, loss, loss)
+
+
+def _enat_course(spec: PicturesSpec, rows: PictureRows) -> PictureCourse:
+    """A network that encodes tokens apart from gaps, of which the average is saved."""
+    shape = EnatShape(
+        rows.after_classes + 1,
+        rows.first_class,
+        spec.width,
+        spec.width // 32,
+        3 * spec.width,
+        spec.encoder,
+        spec.layers,
+        rows.learned.shape[1],
+    )
+    both = AveragedEnat(shape, spec.seed)
+    # In both losses the average is what encodes older tokens; it learns nothing by that.
+    given = (both.average, rows.after_classes, spec.reused, SMOOTHED)
+    return PictureCourse(
+        both,
+        both.average,
+        partial(enat_picture_loss, both.learned, *given),
+        partial(enat_picture_loss, both.average, *given),
+        both.layer_matrices,
+        partial(both.follow_weights, spec.average),
+    )
 
 
 def make_picture_rows(given: LabelledPictures, spec: PicturesSpec) -> PictureRows:
@@ -346,8 +414,23 @@ def view_of_target(name: str, field: str) -> PictureView:
     return view
 
 
+def next_token_loss(network: TrainableLlama, row_BT: Tensor, rng: torch.Generator) -> Tensor:
+    """The loss of a model that draws token by token.
+
+    Args:
+        network: The network in training.
+        row_BT: Token ids, the class first, shape ``[B, L + 1]``.
+        rng: Nothing is drawn of it.
+
+    Returns:
+        Nats a token.
+    """
+    # The class says the first token; the last one says nothing.
+    return F.cross_entropy(network(row_BT[:, :-1]).float().transpose(1, 2), row_BT[:, 1:])
+
+
 def masked_picture_loss(
-    network: TrainableLlama, row_BT: Tensor, mask: int, rng: torch.Generator
+    network: TrainableLlama, mask: int, row_BT: Tensor, rng: torch.Generator
 ) -> Tensor:
     """The loss of a masked-diffusion model on pictures, the class before them never masked.
 
@@ -356,8 +439,8 @@ def masked_picture_loss(
 
     Args:
         network: The network in training.
-        row_BT: Token ids, the class first, shape ``[B, L + 1]``.
         mask: Id of a gap.
+        row_BT: Token ids, the class first, shape ``[B, L + 1]``.
         rng: Source of the masks; it is advanced.
 
     Returns:
@@ -384,7 +467,7 @@ def tile_words(count: int) -> list[str]:
 
 
 def save_picture_model(
-    out: Path, network: TrainableLlama, rows: PictureRows, spec: PicturesSpec
+    out: Path, network: nn.Module, rows: PictureRows, spec: PicturesSpec
 ) -> None:
     """Save a directory that `polydec.load` reads.
 
@@ -398,7 +481,7 @@ def save_picture_model(
     words = [*tile_words(rows.first_class), *rows.classes, last]
     tokenizer = Tokenizer(WordLevel({word: at for at, word in enumerate(words)}))
     tokenizer.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
-    config = network.s.config_content(tied=False)
+    config = _network_config(network)
     config[FIELD] = {
         "height": rows.height,
         "width": rows.width,
@@ -411,7 +494,7 @@ def save_picture_model(
         "tokenizer.json": tokenizer.to_str(),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": network.s.context,
+            "model_max_length": rows.learned.shape[1],
             "clean_up_tokenization_spaces": False,
         },
         # Pictures are drawn, not the likeliest one again and again.
@@ -420,3 +503,11 @@ def save_picture_model(
     save_directory(
         out, network, config, files=files, dtype=torch.float16, beside={TILES: rows.tiles}
     )
+
+
+def _network_config(network: nn.Module) -> dict[str, Any]:
+    """What config.json says of a network itself."""
+    if isinstance(network, TrainableLlama):
+        return network.s.config_content(tied=False)
+    assert isinstance(network, EnatModules), "a model of pictures has one of two networks"
+    return enat_config_content(network.shape)

@@ -15,16 +15,18 @@ from polydec.base.errors import FileError, PolydecError, RequestError
 from polydec.base.options import convert_annotated_value
 from polydec.core.types import TokenVocabulary
 from polydec.models import native as cpu
-from polydec.models.formats import byte_word_config, edge, seq2seq, word_config
+from polydec.models.formats import byte_word_config, edge, enat_config, seq2seq, word_config
 from polydec.models.formats.adapters import LoraMergedWeights
 from polydec.models.formats.architectures import FAMILIES
 from polydec.models.nets.byte_words import ByteWordCodec, byte_word_network
+from polydec.models.nets.enat import EnatNetwork
 from polydec.models.nets.seq2seq import build as build_seq2seq
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.nets.word_backbone import WordBackboneNetwork
 from polydec.models.nets.words import PooledWordCodec, pooled_word_network
 from polydec.models.sessions import denoiser, inserter
 from polydec.models.sessions.denoiser import MaskedDenoiser
+from polydec.models.sessions.enat import EnatDenoiser
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.models.sessions.inserter import BidirectionalInserter
 from polydec.models.sessions.lm import CausalLaw
@@ -260,7 +262,7 @@ def load_draft(
 
 def _model(
     network: Any, vocab: TokenVocabulary, source: CheckpointFiles
-) -> CausalLaw | MaskedDenoiser | BidirectionalInserter | EncoderDecoderModel:
+) -> CausalLaw | MaskedDenoiser | EnatDenoiser | BidirectionalInserter | EncoderDecoderModel:
     """What the network is, by a config that `denoiser.read_masked_checkpoint` has made ours."""
     config = source.config
     # What a config says of itself decides, the most special kinds first.
@@ -269,6 +271,8 @@ def _model(
         return EncoderDecoderModel(network.encoder, network, vocab, parts.start, strip=parts.strip)
     if inserter.is_inserter(config):
         return BidirectionalInserter(network, vocab, inserter.mark_of(config))
+    if isinstance(network, EnatNetwork):
+        return EnatDenoiser(network, vocab)
     if denoiser.is_masked(config):
         return MaskedDenoiser(
             network,
@@ -337,6 +341,8 @@ def _network(
         return build_seq2seq(config, source.weights, dtype=kind, device=device), why
     if source.config.get("model_type") in _WORD_NETWORKS:
         return _words(source, dtype, device), why
+    if source.config.get("model_type") == enat_config.MODEL_TYPE:
+        return _enat_network(source, dtype, device), why
     if llama:
         return LlamaTransformer.build(source.config, source.weights, dtype=kind, device=device), why
     if isinstance(source.weights, LoraMergedWeights):
@@ -358,6 +364,17 @@ def _words(source: CheckpointFiles, dtype: str, device: str) -> WordBackboneNetw
             f"dtype is {dtype!r} and device {device!r}: a {called} model computes in float32 on 'cpu'"
         )
     return build(source.config, source.weights)
+
+
+def _enat_network(source: CheckpointFiles, dtype: str, device: str) -> EnatNetwork:
+    """A network that encodes tokens apart from gaps. Raises RequestError where it is to compute with
+    anything else than float32 here."""
+    if dtype not in ("auto", "torch", "float32") or device != "cpu":
+        raise RequestError(
+            f"dtype is {dtype!r} and device {device!r}: an ENAT model computes in float32 on 'cpu'"
+        )
+    shape = enat_config.read_enat_config(source.config)
+    return EnatNetwork(shape, source.weights, source.config["polydec_mask"])
 
 
 def _pooled_words(config: Mapping[str, Any], weights: Mapping[str, Any]) -> WordBackboneNetwork:

@@ -39,6 +39,7 @@ class PicturesSpec:
             masked-diffusion model a gap.
         classes: In the order of their labels. None: the labels are the words.
         width: Width of the network, a multiple of 32.
+        layers: With encoder, those that gaps pass.
         low_of: Side, patch, colours and classes are then those of that model: side, patch, colours and
             classes are not read.
     """
@@ -72,6 +73,22 @@ class PicturesSpec:
     save_every: SaveEvery = 100
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
+    encoder: Annotated[
+        int,
+        InRange(0, 256),
+        "masked: layers that tokens pass once and gaps never do (ENAT; 0: all positions pass all layers)",
+    ] = 0
+    reused: Annotated[
+        float,
+        InRange(0, 1),
+        "with encoder: share of the steps in which older tokens were encoded in a pass before",
+    ] = 0.5
+    average: Annotated[
+        float,
+        InRange(0, 0.9999),
+        "with encoder: share that a step leaves of the moving average of the weights, which encodes older tokens and is "
+        "what is saved (0: the weights themselves)",
+    ] = 0.99
     drop: Annotated[
         float,
         InRange(0, 1),
@@ -84,6 +101,10 @@ class PicturesSpec:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
         if self.low_of is not None and self.masked:
             raise RequestError("masked is set, and low_of is given: a draft draws token by token")
+        if self.encoder and not self.masked:
+            raise RequestError(
+                f"encoder is {self.encoder}: tokens are encoded apart from gaps, which only a masked model has (--masked)"
+            )
 
 
 def picture_training_summary(result: Mapping[str, Any]) -> str:

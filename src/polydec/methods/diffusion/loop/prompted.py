@@ -25,6 +25,8 @@ class PromptGuidedDenoiser(DelegatingDenoiser):
     Attributes:
         denoiser: Model whose laws are guided.
         scale: Strength of the guidance, at least 0.
+        growing: Passes of a canvas over which the strength grows to that, in equal steps from 0 in
+            the first one. Default 0: it is the same in all.
 
     Exact: law, of the guided model.
     Reduces to: `denoiser` for scale = 0.
@@ -34,10 +36,20 @@ class PromptGuidedDenoiser(DelegatingDenoiser):
 
     denoiser: Denoiser
     scale: float
+    growing: int = 0
 
     def __post_init__(self) -> None:
         if not self.scale >= 0:
             raise RequestError(f"scale is {self.scale}: it must be at least 0")
+        if self.growing < 0:
+            raise RequestError(f"growing is {self.growing}: it must be at least 0")
+
+    def strength_at(self, passes: int) -> float:
+        """The strength of the guidance behind so many passes of a canvas."""
+        if not self.growing:
+            return self.scale
+        # The first tokens decide how unlike pictures are, so they are hardly guided.
+        return self.scale * min(1.0, passes / self.growing)
 
     def embed_canvas(self, canvas: Sequence[int | None]) -> Tensor:
         """Return the embeddings twice, for states with the prompt and for those without it."""
@@ -62,12 +74,13 @@ class PromptGuidedDenoiser(DelegatingDenoiser):
             self.denoiser.laws_of_states(untold_RH, rows),
         )
 
-    def mix_laws(self, told_RV: Tensor, untold_RV: Tensor) -> Tensor:
+    def mix_laws(self, told_RV: Tensor, untold_RV: Tensor, strength: float | None = None) -> Tensor:
         """Mix the laws with and without the prompt.
 
         Args:
             told_RV: Log-weights with the prompt, shape ``[R, V]``.
             untold_RV: Log-weights without it, shape ``[R, V]``.
+            strength: Of the guidance. None: its scale.
 
         Returns:
             Log-weights, not normalised, shape ``[R, V]``.
@@ -75,7 +88,11 @@ class PromptGuidedDenoiser(DelegatingDenoiser):
         # Normalised first: log-weights of two rows may differ by constants, which would not cancel.
         with_RV = normalise_log_weights(told_RV)
         without_RV = normalise_log_weights(untold_RV)
-        out_RV = (1 + self.scale) * with_RV - self.scale * without_RV
+        scale = self.scale if strength is None else strength
+        # A strength of 0 times a logarithm of 0 would be NaN.
+        if not scale:
+            return with_RV
+        out_RV = (1 + scale) * with_RV - scale * without_RV
         # A token that the prompted law excludes stays excluded: -inf less -inf would be NaN.
         return out_RV.masked_fill(with_RV == NEG_INF, NEG_INF)
 
@@ -103,6 +120,7 @@ class PromptGuidedBoard:
         self._prompt = prompt
         self._told = told
         self._untold = untold
+        self._passes = 0  # of this canvas so far
 
     async def score_canvas(
         self, canvas: Canvas, rows: Sequence[int], feed: Sequence[int]
@@ -118,12 +136,13 @@ class PromptGuidedBoard:
             Log-weights, shape ``[R, V]``, float64.
         """
         # Both sessions score in one batch; the second sees gaps where the prompt stands.
-        return self._model.mix_laws(
-            *await gather_coroutines(
-                self._told.score_canvas(canvas, rows, feed),
-                self._untold.score_canvas(self._blank(canvas), rows, feed),
-            )
+        told_RV, untold_RV = await gather_coroutines(
+            self._told.score_canvas(canvas, rows, feed),
+            self._untold.score_canvas(self._blank(canvas), rows, feed),
         )
+        strength = self._model.strength_at(self._passes)
+        self._passes += 1
+        return self._model.mix_laws(told_RV, untold_RV, strength)
 
     async def read_canvas(self, canvas: Canvas, feed: Sequence[int]) -> Tensor:
         """Run both passes, and return their states side by side.
@@ -147,7 +166,9 @@ class PromptGuidedBoard:
         return (*(None,) * self._prompt, *canvas[self._prompt :])
 
     def fork(self) -> PromptGuidedBoard:
-        return PromptGuidedBoard(self._model, self._prompt, self._told.fork(), self._untold.fork())
+        twin = PromptGuidedBoard(self._model, self._prompt, self._told.fork(), self._untold.fork())
+        twin._passes = self._passes
+        return twin
 
     def close(self) -> None:
         self._told.close()

@@ -24,6 +24,9 @@ from polydec.methods.diffusion.loop.states import (
 )
 from polydec.methods.diffusion.loop.types import Pace, UnmaskerView, best_indices
 
+COLDEST = 0.001
+"""Least temperature of draws."""
+
 MaskCurve = Callable[[float, int], float]
 """(share of the passes that are done, 0 to 1; gaps at the begin) -> share that is masked still."""
 
@@ -92,6 +95,8 @@ class AnnealedUnmasker:
         coolest: Temperature at which the last pass draws, 0.01 to 1; from 1 on it falls with the
             root of the share of the passes that are done. Scores are those of the law itself.
             Default 1: every pass draws from the law.
+        heat: In place of coolest: temperature of the draws at first, which falls as the noise does,
+            to 0.001 at the last pass. Default 0: coolest says how they fall.
 
     Exact: no: tokens of one pass do not see each other.
     Reduces to: `confidence` with drawn tokens for noise 0 and the linear curve; all gaps in one pass
@@ -103,6 +108,7 @@ class AnnealedUnmasker:
     noise: float = 4.5
     curve: str = "cosine"
     coolest: float = 1.0
+    heat: float = 0.0
     everywhere: ClassVar[bool] = False
     exactness = approximate_exactness
     start_state = no_pace
@@ -118,6 +124,8 @@ class AnnealedUnmasker:
             raise RequestError(f"coolest is {self.coolest}: it must lie in 0.01 to 1")
         if self.curve not in CURVES:
             raise RequestError(f"curve is {self.curve!r}: it must be one of {', '.join(CURVES)}")
+        if not 0 <= self.heat <= 1000:
+            raise RequestError(f"heat is {self.heat}: it must lie in 0 to 1000")
 
     def choose_edit(self, state: Pace, look: UnmaskerView, rng: Rng) -> tuple[TextEdit, Pace]:
         """Fill the gaps of the highest scores.
@@ -140,7 +148,19 @@ class AnnealedUnmasker:
 
     def noise_at(self, step: int) -> float:
         """The strength of the noise at a pass of a block, 0 at the last one. step: from 0."""
-        return self.noise * max(0.0, 1 - (step + 1) / self.steps)
+        return self.noise * self.share_left(step)
+
+    def share_left(self, step: int) -> float:
+        """The share of the passes that are left behind one, 0 at the last. step: from 0."""
+        return max(0.0, 1 - (step + 1) / self.steps)
+
+    def temperature_at(self, step: int) -> float:
+        """The temperature of a pass's draws, on top of the request's own rules. step: from 0."""
+        # At 0 there would be no law left to draw from.
+        if self.heat:
+            return max(self.heat * self.share_left(step), COLDEST)
+        done = min(1.0, (step + 1) / self.steps)
+        return self.coolest + (1 - self.coolest) * (1 - math.sqrt(done))
 
     def cooled_view(self, look: UnmaskerView, step: int) -> UnmaskerView:
         """What a pass shows, with the temperature at which its tokens are drawn.
@@ -152,8 +172,7 @@ class AnnealedUnmasker:
         Returns:
             The view, whose rules of sampling end with the temperature; itself where that is 1.
         """
-        done = min(1.0, (step + 1) / self.steps)
-        temperature = self.coolest + (1 - self.coolest) * (1 - math.sqrt(done))
+        temperature = self.temperature_at(step)
         if temperature == 1:
             return look
         return replace(look, shapers=(*look.shapers, TemperatureRule(temperature)))
