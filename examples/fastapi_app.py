@@ -21,8 +21,10 @@ def build_app(model: polydec.LoadedModel, max_tokens: int) -> FastAPI:
     app = FastAPI()
 
     @app.get("/answer")
-    async def answer(prompt: str, temperature: float = 0.0) -> StreamingResponse:
-        pieces = polydec.astream(model, prompt, temperature=temperature, max_tokens=max_tokens)
+    async def answer(prompt: str, temperature: float = 0.0, seed: int = 0) -> StreamingResponse:
+        pieces = polydec.astream(
+            model, prompt, temperature=temperature, seed=seed, max_tokens=max_tokens
+        )
         try:
             # What cannot be honoured is said before the answer begins.
             first = await anext(pieces, None)
