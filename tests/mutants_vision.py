@@ -5,6 +5,9 @@ from mutant import Mutant
 TESTS = "tests/models/sessions/test_llava.py"
 IDEFICS3 = "tests/models/sessions/test_idefics3.py"
 QWEN2_VL = "tests/models/sessions/test_qwen2_vl.py"
+TRAINED = "tests/lab/train/test_train_vision.py"
+MSD = "tests/methods/speculative/drafters/test_msd.py"
+MSD_TRAINED = "tests/lab/train/test_train_msd.py"
 
 MUTANTS = [
     Mutant(
@@ -153,5 +156,120 @@ MUTANTS = [
         "        if c.sections:",
         "        if False:",
         f"{QWEN2_VL}::test_the_compiled_step_leaves_it_to_torch",
+    ),
+    Mutant(
+        "train vision: questions of a picture see those before them",
+        "lab/train/vision.py",
+        "(same_BTT | (of_BT[:, None] == -2)).tril()",
+        "(same_BTT | True).tril()",
+        f"{TRAINED}::test_questions_that_stand_side_by_side_do_not_see_each_other",
+    ),
+    Mutant(
+        "train vision: questions stand one behind another",
+        "lab/train/vision.py",
+        "torch.cat([PATCHES + torch.arange(len(text)) for text in texts])",
+        "PATCHES + torch.arange(sum(len(text) for text in texts))",
+        f"{TRAINED}::test_questions_that_stand_side_by_side_do_not_see_each_other",
+    ),
+    Mutant(
+        "train vision: nothing is asked of the tower itself",
+        "lab/train/vision.py",
+        "    if not tower_loss:\n",
+        "    if True:\n",
+        f"{TRAINED}::test_the_tower_is_taught_what_stands_at_each_place",
+    ),
+    Mutant(
+        "msd: places of an image enter as words do",
+        "models/learned/kinds/msd.py",
+        "        if not self.decoupled:\n",
+        "        if True:\n",
+        f"{MSD}::test_states_at_an_image_are_read_where_it_is_not_decoupled_alone",
+    ),
+    Mutant(
+        "msd: nothing is shared where that is asked for",
+        "models/learned/kinds/msd.py",
+        "        if not self.decoupled:\n",
+        "        if False:\n",
+        f"{MSD}::test_states_at_an_image_are_read_where_it_is_not_decoupled_alone",
+    ),
+    Mutant(
+        "msd: of an image the embedding of its token is read",
+        "methods/speculative/drafters/msd.py",
+        "            entry_MH[place] = vector_H\n",
+        "",
+        f"{MSD}::test_each_place_of_an_image_enters_as_its_vector_and_each_word_with_its_state",
+    ),
+    Mutant(
+        "msd: a prompt with an image is read a second time, as words",
+        "methods/speculative/drafters/msd.py",
+        "        guess.pending = []\n",
+        "",
+        f"{MSD}::test_each_place_of_an_image_enters_as_its_vector_and_each_word_with_its_state",
+    ),
+    Mutant(
+        "msd: an image stands a place too late",
+        "laws/targets/soft_prompt.py",
+        "return {at: read[row] for at, row in enumerate(self._rows) if row in read}",
+        "return {at + 1: read[row] for at, row in enumerate(self._rows) if row in read}",
+        f"{MSD}::test_vectors_of_a_text_are_told_by_their_places",
+    ),
+    Mutant(
+        "msd: rows that are ready are read before every draft",
+        "methods/speculative/drafters/_states.py",
+        "        self.ready_NS = None\n",
+        "",
+        f"{MSD}::test_a_guess_that_is_forked_goes_its_own_way",
+    ),
+    Mutant(
+        "msd: rows that are ready are left out",
+        "methods/speculative/drafters/_states.py",
+        "        parts = [] if self.ready_NS is None else [self.ready_NS]\n",
+        "        parts = [] if self.ready_NS is None else [0 * self.ready_NS]\n",
+        f"{MSD}::test_what_an_image_shows_reaches_the_draft",
+    ),
+    Mutant(
+        "msd: states of a cached prefix are asked for",
+        "methods/speculative/recipes/msd.py",
+        "    kit.read_prompt(CARD.name)\n",
+        "",
+        f"{MSD}::test_it_is_refused_where_the_prompt_is_not_fed_again",
+    ),
+    Mutant(
+        "train msd: images come from the start",
+        "lab/train/msd.py",
+        "return max(0.0, 2.0 * step / max(1, steps - 1) - 1.0)",
+        "return step / max(1, steps - 1)",
+        f"{MSD_TRAINED}::test_images_come_in_the_second_half_more_and_more",
+    ),
+    Mutant(
+        "train msd: what was asked is learned, too",
+        "lab/train/msd.py",
+        "    for out_NH, x in zip(made_BNH, lessons, strict=True):\n"
+        "        # Behind place t the state of t + 1 is guessed, which makes the law of token t + 2.\n"
+        "        at = x.answer_M[2:].nonzero().flatten()\n",
+        "    for out_NH, x in zip(made_BNH, lessons, strict=True):\n"
+        "        at = torch.arange(len(x.token_M) - 2)\n",
+        f"{MSD_TRAINED}::test_a_loss_reads_what_the_target_wrote_alone",
+    ),
+    Mutant(
+        "train msd: noise is as wide in every text",
+        "lab/train/msd.py",
+        "(width * 512 / len(lesson.token_M))",
+        "(width * 512 / 60)",
+        f"{MSD_TRAINED}::test_noise_is_wider_in_shorter_texts",
+    ),
+    Mutant(
+        "train msd: an image is learned as its token",
+        "lab/train/msd.py",
+        "        entry_MH[place] = vector_H\n",
+        "",
+        f"{MSD_TRAINED}::test_what_is_trained_is_what_drafts",
+    ),
+    Mutant(
+        "train msd: what is held out is learned from",
+        "lab/train/image_questions.py",
+        "scene = draw_scene(rng, unseen=unseen)",
+        "scene = draw_scene(rng, unseen=False)",
+        f"{MSD_TRAINED}::test_scenes_that_are_asked_about_are_held_out_or_not[True]",
     ),
 ]

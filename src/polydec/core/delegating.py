@@ -4,7 +4,7 @@ only what it does differently.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from polydec.base.errors import RequestError
@@ -47,6 +47,9 @@ class DelegatingSession:
 
     def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         return self._inner.embed_tokens(tokens)
+
+    def text_vectors(self) -> Mapping[int, Tensor]:
+        return self._inner.text_vectors()
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         return self._inner.layer_memory(layer)
@@ -91,12 +94,12 @@ class DelegatingSession:
 class LawsOnlySession(DelegatingSession):
     """A session around others of which nothing can be read but its laws.
 
-    States, embeddings, keys and layers of the inner sessions are not this session's own, so each of
+    States, embeddings, vectors, keys and layers of the inner sessions are not this session's own, so each of
     them is refused. A new member of `Session` of that kind gets its line here, too.
     """
 
     def _refusal(self, what: str) -> Exception:
-        """Why these (states, embeddings, keys, layers) cannot be read."""
+        """Why these (states, embeddings, vectors, keys, layers) cannot be read."""
         raise NotImplementedError
 
     def score_states(self, hidden_NH: Tensor) -> DraftScores:
@@ -107,6 +110,9 @@ class LawsOnlySession(DelegatingSession):
 
     def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         raise self._refusal("embeddings")
+
+    def text_vectors(self) -> Mapping[int, Tensor]:
+        raise self._refusal("vectors")
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise self._refusal("keys")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
@@ -201,6 +201,13 @@ class Session(DraftScorer, Protocol):
     def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         """What enters the first layer for these tokens, NH. Raises PolydecError where the target
         has no table of its own.
+        """
+        ...
+
+    def text_vectors(self) -> Mapping[int, Tensor]:
+        """The vectors that enter the first layer in the place of committed tokens, ``[H]`` each, by
+        the place in the text (0 is its first token); none where all are tokens. Raises PolydecError
+        where its places are not those of the text that is read.
         """
         ...
 

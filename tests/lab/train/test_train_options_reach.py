@@ -28,6 +28,8 @@ from polydec.lab.train.specs.pictures import PicturesSpec
 from polydec.lab.train.specs.probe.reward import RewardSpec
 from polydec.lab.train.specs.reader import ReaderSpec
 from polydec.lab.train.specs.seq2seq import Seq2SeqSpec
+from polydec.lab.train.specs.vision import VisionSpec
+from polydec.lab.train.vision import train_vision
 
 COMMANDS = {command.name: command for command in training_commands()}
 TINY = LlamaShape(320, width=16, layers=2, heads=2, kv_heads=1, inner=32, context=64)
@@ -171,6 +173,7 @@ SMALL: dict[str, Mapping[str, Any]] = {
         **{"steps": 2, "rows": 2, "width": 32, "layers": 1},
         **{"tower_width": 32, "tower_layers": 1},
     },
+    "msd": {"target": "seer", "each": 2, "max_tokens": 4, "steps": 2, "rows": 3},
     "upsampler": {
         "images": "pictures",
         "target": "drawer",
@@ -431,8 +434,10 @@ def files(tmp_path_factory):
     for out, data, plans in (("repairer", "pairs", False), ("planner", "reports", True)):
         own = {**SMALL["seq2seq"], "data": str(folder / f"{data}.jsonl"), "plans": plans}
         train_seq2seq(Seq2SeqSpec(str(folder / out), **own))
+    train_vision(VisionSpec(str(folder / "seer"), **SMALL["vision"]))
     names = {
         "pictures": "pictures.npz",
+        "seer": "seer",
         "drawer": "drawer",
         "reader": "reader",
         "samples": "text.jsonl",

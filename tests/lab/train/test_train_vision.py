@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from polydec.lab.train.scenes import (
     ScenePart,
     SceneQuestion,
     caption_of,
-    draw_question,
+    draw_questions,
     draw_scene,
     draw_scene_pixels,
     scene_words,
@@ -32,10 +33,12 @@ from polydec.lab.train.scenes import (
 from polydec.lab.train.specs.vision import VisionSpec
 from polydec.lab.train.vision import (
     MARKS,
+    PATCHES,
     SceneExample,
     TrainableLlava,
     answer_logits,
     answer_loss,
+    draw_example,
     example_pixels,
     published_files,
     question_ids,
@@ -78,24 +81,26 @@ def test_scenes_are_held_out_by_their_caption():
 
 def test_a_thing_is_drawn_in_its_place_and_colour():
     for thing in THINGS:
-        part = ScenePart(thing, "blue", 2, 0)
+        part = ScenePart(thing, "blue", 2, 0, 13, 1, 2)
         pixels = draw_scene_pixels((part,), np.random.default_rng(4))
         inked = (pixels == COLOURS["blue"]).all(-1)
         rows, columns = inked.nonzero()
-        assert rows.min() >= 2 * CELL and columns.max() < CELL and inked.sum() > 30
+        assert 2 * CELL < rows.min() <= 2 * CELL + 2 and columns.max() < CELL and inked.sum() > 30
         assert pixels.shape == (SIDE, SIDE, 3) and len(np.unique(pixels[~inked])) == 1
     assert len({thing_mask(thing, 15).tobytes() for thing in THINGS}) == len(THINGS)
 
 
 def test_questions_have_the_answers_of_their_scene():
-    scene = (ScenePart("7", "red", 0, 2), ScenePart("circle", "green", 1, 1))
+    scene = (ScenePart("7", "red", 0, 2, 14, 1, 1), ScenePart("circle", "green", 1, 1, 11, 2, 2))
     rng = np.random.default_rng(2)
-    asked = {q.asked: q for q in (draw_question(scene, rng) for _ in range(600))}
+    asked = {q.asked: q for _ in range(200) for q in draw_questions(scene, rng)}
     want = {
         CAPTION: "a red 7 at top right and a green circle at middle centre",
         "what colour is the circle": "green",
         "where is the 7": "top right",
         "what is at middle centre": "a green circle",
+        "what box has the 7": "5 0 7 2",
+        "what is in box 3 3 4 4": "a green circle",
         "how many things are there": "two",
         "how many things are red": "one",
         "how many things are blue": "no",
@@ -111,22 +116,15 @@ def test_questions_have_the_answers_of_their_scene():
 
 def test_what_was_trained_is_what_decodes(trained):
     at, result = trained
-    assert set(result["held_out_right"]) <= {
-        "caption",
-        "colour",
-        "place",
-        "thing",
-        "count",
-        "presence",
-    }
+    kinds = {"caption", "colour", "place", "thing", "box", "region", "count", "presence"}
+    assert set(result["held_out_right"]) == set(result["right_with_another_picture"]) == kinds
     lm = load(str(at), draft=None, dtype="float32")
     vision = lm.checkpoint.vision
     pixels = draw_scene_pixels(scenes(1, unseen=True)[0], np.random.default_rng(0))
     tiles = read_image_tiles(Image(file_of(pixels)), vision.tower.tile_plan)
     assert tiles.pixels == pixels.tobytes()
-    question = draw_question(scenes(1, unseen=True)[0], np.random.default_rng(3))
     got = scaled_pixels(tiles, vision.tower.shape.scale, torch.device("cpu"))
-    want = example_pixels([SceneExample(pixels, question)])
+    want = example_pixels([SceneExample((), pixels, ())])
     torch.testing.assert_close(got, want, atol=1e-6, rtol=0.0)
     done = generate(
         lm,
@@ -135,8 +133,8 @@ def test_what_was_trained_is_what_decodes(trained):
         max_tokens=6,
         sampling=Sampling(temperature=0.0),
     )
-    # The image's 64 vectors, four words, the mark before the answer; punctuation is no token.
-    assert done.usage["prompt_tokens"] == 64 + 4 + 1
+    # The image's 36 vectors, four words, the mark before the answer; punctuation is no token.
+    assert done.usage["prompt_tokens"] == PATCHES + 4 + 1 == 36 + 4 + 1
 
 
 def test_transformers_reads_it_as_we_do(trained):
@@ -144,14 +142,14 @@ def test_transformers_reads_it_as_we_do(trained):
 
     at, _ = trained
     lm = load(str(at), draft=None, dtype="float32")
-    model = LlavaForConditionalGeneration.from_pretrained(at).eval()
+    model = LlavaForConditionalGeneration.from_pretrained(at, dtype=torch.float32).eval()
     pixels = draw_scene_pixels(scenes(1, unseen=True)[0], np.random.default_rng(0))
-    ids = [*[lm.checkpoint.vision.token] * 64, *lm.encode("is there a cross <answer>")]
+    ids = [*[lm.checkpoint.vision.token] * PATCHES, *lm.encode("is there a cross <answer>")]
     with torch.no_grad():
         made = model.generate(
             input_ids=torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
-            pixel_values=example_pixels([SceneExample(pixels, None)]),
+            pixel_values=example_pixels([SceneExample((), pixels, ())]),
             max_new_tokens=8,
             do_sample=False,
             eos_token_id=None,
@@ -177,10 +175,8 @@ def test_the_saved_model_computes_what_was_trained(tmp_path):
     network = TrainableLlava(spec, shape)
     rng = np.random.default_rng(7)
     asked = SceneQuestion("what colour is the square", "red", "colour")
-    examples = [
-        SceneExample(draw_scene_pixels((ScenePart("square", colour, 1, 1),), rng), asked)
-        for colour in COLOURS
-    ]
+    lone = [(ScenePart("square", colour, 1, 1),) for colour in COLOURS]
+    examples = [SceneExample(scene, draw_scene_pixels(scene, rng), (asked,)) for scene in lone]
     answer_loss(network, examples, ids).backward()
     first = network.tower.patch_embedding.weight.grad
     assert first is not None and float(first.abs().max()) > 0
@@ -190,13 +186,53 @@ def test_the_saved_model_computes_what_was_trained(tmp_path):
         (tmp_path / name).write_text(json.dumps(content))
     lm = load(str(tmp_path), draft=None, dtype="float32")
     with torch.no_grad():
-        logits, _ = answer_logits(network, examples, ids)
-    for x, row_AV in zip(examples, logits, strict=True):
+        logits_BTV, rows = answer_logits(network, examples, ids)
+    for x, row_TV, right_T in zip(examples, logits_BTV, rows.right_BT, strict=True):
         plan = plan_request(lm, Ask(asked.asked, source=Image(file_of(x.pixels))))
         law = plan.encoded.vectors.prompted_law(lm.checkpoint.lm)
         got = micro.law_at_end(law, plan.request.prompt)
-        want = row_AV[0].log_softmax(-1)
+        want = row_TV[right_T >= 0][0].log_softmax(-1)
         torch.testing.assert_close(got.float(), want, atol=1e-4, rtol=0.0)
+
+
+def small_network(tmp_path):
+    words = (*MARKS, *scene_words())
+    shape = LlamaShape(len(words), 32, 1, 1, 1, 96, 512)
+    ids = {word: at for at, word in enumerate(words)}
+    return TrainableLlava(VisionSpec(str(tmp_path), **SMALL), shape), ids
+
+
+def test_questions_that_stand_side_by_side_do_not_see_each_other(tmp_path):
+    """Each has the logits that it has alone, right behind the image."""
+    network, ids = small_network(tmp_path)
+    rng = np.random.default_rng(3)
+    examples = [draw_example(rng, unseen=False) for _ in range(3)]
+    with torch.no_grad():
+        logits_BTV, rows = answer_logits(network, examples, ids)
+        for b, x in enumerate(examples):
+            for k, question in enumerate(x.questions):
+                alone_BTV, one = answer_logits(network, [replace(x, questions=(question,))], ids)
+                at = rows.question_BT[b] == k
+                assert rows.right_BT[b][at].equal(one.right_BT[0])
+                torch.testing.assert_close(logits_BTV[b][at], alone_BTV[0], atol=1e-4, rtol=0.0)
+
+
+def test_the_tower_is_taught_what_stands_at_each_place(tmp_path):
+    """Its own loss has no other way to the tower than the patches of the place."""
+    network, ids = small_network(tmp_path)
+    scene = (ScenePart("7", "red", 0, 2), ScenePart("circle", "green", 1, 1))
+    patches = torch.zeros(1, PATCHES, 32, requires_grad=True)
+    with torch.no_grad():
+        network.cells.weight.normal_(std=0.1)
+    network.cell_loss(patches, [scene]).backward()
+    pulls = patches.grad[0].reshape(3, 2, 3, 2, 32).mean((1, 3))
+    empty = pulls[2, 0]
+    torch.testing.assert_close(pulls[2, 2], empty)
+    for row, column in ((0, 2), (1, 1)):
+        assert not pulls[row, column].allclose(empty)
+    examples = [draw_example(np.random.default_rng(1), unseen=False)]
+    plain, taught = (float(answer_loss(network, examples, ids, w)) for w in (0.0, 1.0))
+    assert taught > plain + 1.0
 
 
 def test_a_run_that_is_told_to_go_on_is_the_same_run(tmp_path):

@@ -8,10 +8,12 @@ import numpy as np
 
 from polydec.lab.train.data import held_out
 
-SIDE = 64
+SIDE = 48
 """Pixels of a side of a picture."""
-CELL = 21
-"""Pixels of a side of a place; three stand in a row, one pixel is left over."""
+CELL = SIDE // 3
+"""Pixels of a side of a place; three stand in a row."""
+GRID = 8
+"""Squares of a side of a picture, in which boxes are told."""
 COLOURS = {
     "red": (214, 48, 49),
     "green": (46, 160, 67),
@@ -52,12 +54,36 @@ class ScenePart:
         colour: One of COLOURS.
         row: 0 (top) to 2.
         column: 0 (left) to 2.
+        size: Pixels of a side of the square that it fills, 11 to 14.
+        down: Pixels between the upper side of its place and that square, 1 to 4.
+        right: The same, from the left side.
     """
 
     thing: str
     colour: str
     row: int
     column: int
+    size: int = 12
+    down: int = 2
+    right: int = 2
+
+    @property
+    def top(self) -> int:
+        """The first row of its pixels."""
+        return CELL * self.row + self.down
+
+    @property
+    def left(self) -> int:
+        """The first column of its pixels."""
+        return CELL * self.column + self.right
+
+    @property
+    def box_words(self) -> str:
+        """The first column and row, and the last, of the squares of GRID that its square touches."""
+        square = SIDE // GRID
+        last = self.size - 1
+        ends = (self.left, self.top, self.left + last, self.top + last)
+        return " ".join(str(end // square) for end in ends)
 
     @property
     def place_words(self) -> str:
@@ -106,7 +132,7 @@ def draw_scene(rng: np.random.Generator, *, unseen: bool) -> Scene:
         places = sorted(rng.choice(9, count, replace=False))
         colours = rng.integers(len(COLOURS), size=count)
         scene = tuple(
-            ScenePart(THINGS[kind], list(COLOURS)[colour], int(place) // 3, int(place) % 3)
+            _placed(THINGS[kind], list(COLOURS)[colour], int(place), rng)
             for kind, colour, place in zip(kinds, colours, places, strict=True)
         )
         # By its caption: all pictures of a scene are learned from, or none.
@@ -114,24 +140,30 @@ def draw_scene(rng: np.random.Generator, *, unseen: bool) -> Scene:
             return scene
 
 
+def _placed(thing: str, colour: str, place: int, rng: np.random.Generator) -> ScenePart:
+    """A thing somewhere within its place: sizes vary, so that no pixel alone tells a thing."""
+    size = int(rng.integers(11, 15))
+    # A pixel at least stays free on each side.
+    down, right = (int(x) for x in rng.integers(1, CELL - size, size=2))
+    return ScenePart(thing, colour, place // 3, place % 3, size, down, right)
+
+
 def caption_of(scene: Scene) -> str:
     """What a scene shows, thing by thing."""
     return " and ".join(part.full_description for part in scene)
 
 
-def draw_question(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
-    """Ask something of a scene.
+def draw_questions(scene: Scene, rng: np.random.Generator) -> tuple[SceneQuestion, ...]:
+    """Ask something of each kind of a scene.
 
     Args:
         scene: The scene.
         rng: Decides; it is advanced.
 
     Returns:
-        The question with its answer.
+        A question of each kind, with its answer; always in the same order.
     """
-    # Each kind as often as any other.
-    asked = _KINDS[int(rng.integers(len(_KINDS)))]
-    return asked(scene, rng)
+    return tuple(ask(scene, rng) for ask in _KINDS)
 
 
 def _any_part(scene: Scene, rng: np.random.Generator) -> ScenePart:
@@ -158,6 +190,17 @@ def _thing(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
     return SceneQuestion(asked, f"a {part.colour} {part.thing}", "thing")
 
 
+def _box(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
+    part = _any_part(scene, rng)
+    return SceneQuestion(f"what box has the {part.thing}", part.box_words, "box")
+
+
+def _region(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
+    part = _any_part(scene, rng)
+    asked = f"what is in box {part.box_words}"
+    return SceneQuestion(asked, f"a {part.colour} {part.thing}", "region")
+
+
 def _count(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
     # Half of the questions are about one colour, so that none may be right.
     if rng.random() < 0.5:
@@ -178,14 +221,14 @@ def _presence(scene: Scene, rng: np.random.Generator) -> SceneQuestion:
     return SceneQuestion(f"is there a {thing}", "yes" if right else "no", "presence")
 
 
-_KINDS = (_caption, _colour, _place, _thing, _count, _presence)
+_KINDS = (_caption, _colour, _place, _thing, _box, _region, _count, _presence)
 
 
 def scene_words() -> tuple[str, ...]:
     """All words of captions, questions and answers, each once."""
     known = (
         *("a", "and", "at", "there", "things", "yes", "is", "the", "what", "where", "how", "many"),
-        *("are", "colour"),
+        *("are", "colour", "box", "has", "in"),
         *(*CAPTION.split(), *COLOURS, *THINGS, *ROWS, *COLUMNS, *NUMBERS),
     )
     return tuple(dict.fromkeys(known))
@@ -196,19 +239,17 @@ def draw_scene_pixels(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 
     Args:
         scene: The scene.
-        rng: Decides shade of the paper, and size and place of things within theirs; it is advanced.
+        rng: Decides the shade of the paper; it is advanced.
 
     Returns:
         Red, green and blue, ``[SIDE, SIDE, 3]``, uint8.
     """
     pixels = np.full((SIDE, SIDE, 3), rng.integers(225, 256), dtype=np.uint8)
     for part in scene:
-        # Sizes and places within a cell vary, so that no pixel alone tells a thing.
-        size = int(rng.integers(13, 18))
-        top = CELL * part.row + int(rng.integers(1, CELL - size + 1))
-        left = CELL * part.column + int(rng.integers(1, CELL - size + 1))
-        inked = thing_mask(part.thing, size)
-        pixels[top : top + size, left : left + size][inked] = COLOURS[part.colour]
+        rows = slice(part.top, part.top + part.size)
+        columns = slice(part.left, part.left + part.size)
+        # A view: what is written there stands in the picture.
+        pixels[rows, columns][thing_mask(part.thing, part.size)] = COLOURS[part.colour]
     return pixels
 
 

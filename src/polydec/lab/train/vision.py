@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,18 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from polydec.base import files
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.scenes import (
+    COLOURS,
     SIDE,
+    THINGS,
+    Scene,
     SceneQuestion,
-    draw_question,
+    draw_questions,
     draw_scene,
     draw_scene_pixels,
     scene_words,
@@ -57,15 +61,45 @@ TEMPLATE = (
 
 @dataclass(frozen=True, eq=False)
 class SceneExample:
-    """A picture, and something that is asked of it.
+    """A picture, and what is asked of it.
 
     Attributes:
+        scene: What it shows.
         pixels: Red, green and blue, ``[SIDE, SIDE, 3]``, uint8.
-        question: What is asked, and what is right.
+        questions: What is asked, and what is right.
     """
 
+    scene: Scene
     pixels: np.ndarray
-    question: SceneQuestion
+    questions: tuple[SceneQuestion, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionRows:
+    """The questions of some pictures with their answers, a row a picture: each question stands right
+    behind the image, and sees the image and itself alone.
+
+    Attributes:
+        token_BT: Token ids; short rows are filled up with 0.
+        position_BT: Positions of the tokens.
+        question_BT: Numbers of the questions that tokens belong to, -1 behind the last.
+        right_BT: The token that is right behind each token of an answer; -1 behind others.
+    """
+
+    token_BT: Tensor
+    position_BT: Tensor
+    question_BT: Tensor
+    right_BT: Tensor
+
+    @property
+    def seen_BTT(self) -> Tensor:
+        """Whether the token of a row sees that of a column, the vectors of the image before them
+        included: shape ``[B, PATCHES + T, PATCHES + T]``."""
+        # The image counts as what every question sees.
+        image_BP = torch.full((len(self.token_BT), PATCHES), -2)
+        of_BT = torch.cat([image_BP, self.question_BT], 1)
+        same_BTT = of_BT[:, :, None] == of_BT[:, None]
+        return (same_BTT | (of_BT[:, None] == -2)).tril()
 
 
 class TrainableVitLayer(nn.Module):
@@ -131,6 +165,8 @@ class TrainableLlava(nn.Module):
             self.tower = TrainableTower(spec.tower_width, spec.tower_layers)
             self.linear_1 = nn.Linear(spec.tower_width, spec.width)
             self.linear_2 = nn.Linear(spec.width, spec.width)
+            # It is not saved: only training asks the tower itself.
+            self.cells = nn.Linear(spec.tower_width, len(THINGS) + len(COLOURS) + 2)
         self.language = TrainableLlama(shape, seed=spec.seed)
 
     @property
@@ -139,26 +175,56 @@ class TrainableLlava(nn.Module):
         named = self.named_parameters()
         return [p for name, p in named if ".layers." in name and p.ndim == 2]
 
-    def forward(self, pixels_BCHW: Tensor, token_BT: Tensor) -> Tensor:
-        """Logits behind each token of texts that stand behind an image.
+    def forward(self, patch_BPW: Tensor, rows: QuestionRows) -> Tensor:
+        """States behind each token of questions that stand behind an image.
 
         Args:
-            pixels_BCHW: Numbers of pixels, ``[B, 3, SIDE, SIDE]``.
-            token_BT: Token ids, ``[B, T]``.
+            patch_BPW: What the tower made of the images, ``[B, PATCHES, tower width]``.
+            rows: The questions.
 
         Returns:
-            Shape ``[B, T, V]``.
+            States that are ready for the head, ``[B, T, width]``.
         """
         # The image stands before the text, as the template has it.
-        vectors = self.linear_2(F.gelu(self.linear_1(self.tower(pixels_BCHW))))
+        vectors = self.linear_2(F.gelu(self.linear_1(patch_BPW)))
         model = self.language.model
-        x = torch.cat([vectors, model.embed_tokens(token_BT)], 1)
-        cos_TD = model.cos[: x.shape[1]]
-        sin_TD = model.sin[: x.shape[1]]
+        x = torch.cat([vectors, model.embed_tokens(rows.token_BT)], 1)
+        image_BP = torch.arange(PATCHES).expand(len(x), -1)
+        position_BT = torch.cat([image_BP, rows.position_BT], 1)
+        cos_B1TD = model.cos[position_BT][:, None]
+        sin_B1TD = model.sin[position_BT][:, None]
+        see_B1TT = rows.seen_BTT[:, None]
         for layer in model.layers:
-            x = layer(x, cos_TD, sin_TD)
+            x = layer(x, cos_B1TD, sin_B1TD, see_B1TT)
         # Nothing is asked behind a patch.
-        return self.language.token_logits(model.norm(x[:, PATCHES:]))
+        return model.norm(x[:, PATCHES:])
+
+    def cell_loss(self, patch_BPW: Tensor, scenes: Sequence[Scene]) -> Tensor:
+        """How badly a linear map reads each place of a picture from its patches.
+
+        Args:
+            patch_BPW: What the tower made of the pictures, ``[B, PATCHES, tower width]``.
+            scenes: What these show.
+
+        Returns:
+            Nats a place, thing and colour together.
+        """
+        side = SIDE // PATCH
+        # Four patches make a place, rows first.
+        grid = patch_BPW.unflatten(1, (side, side)).unflatten(2, (3, -1)).unflatten(1, (3, -1))
+        logits_BRCX = self.cells(grid.mean((2, 4)))
+        things, colours = logits_BRCX.split([len(THINGS) + 1, len(COLOURS) + 1], -1)
+        # The last of both is nothing.
+        thing_BRC = torch.full(things.shape[:3], len(THINGS))
+        colour_BRC = torch.full(things.shape[:3], len(COLOURS))
+        names = list(COLOURS)
+        for b, scene in enumerate(scenes):
+            for part in scene:
+                thing_BRC[b, part.row, part.column] = THINGS.index(part.thing)
+                colour_BRC[b, part.row, part.column] = names.index(part.colour)
+        return F.cross_entropy(things.flatten(0, 2), thing_BRC.flatten()) + F.cross_entropy(
+            colours.flatten(0, 2), colour_BRC.flatten()
+        )
 
     def published_tensors(self) -> dict[str, Tensor]:
         """The tensors as a file of the LLaVA layout holds them."""
@@ -224,14 +290,20 @@ def _course(spec: VisionSpec) -> TrainingRun:
         # All of it is drawn from the step's number, so that a resumed run draws the same.
         rng = np.random.default_rng([spec.seed, 11, step])
         examples = [draw_example(rng, unseen=False) for _ in range(spec.rows)]
-        return answer_loss(network, examples, ids), spec.rows
+        return answer_loss(network, examples, ids, spec.tower_loss), spec.rows
 
     def measure_result() -> Mapping[str, Any]:
         rng = np.random.default_rng([spec.seed, 12])
         unseen = [draw_example(rng, unseen=True) for _ in range(JUDGED)]
+        # Each question beside the picture of another scene: what is right without looking.
+        blind = [
+            replace(x, pixels=other.pixels)
+            for x, other in zip(unseen, unseen[1:] + unseen[:1], strict=True)
+        ]
         return {
-            "parameters": sum(p.numel() for p in network.parameters()),
+            "parameters": sum(t.numel() for t in network.published_tensors().values()),
             "held_out_right": measure_answers(network, unseen, ids),
+            "right_with_another_picture": measure_answers(network, blind, ids),
             "out": spec.out,
         }
 
@@ -243,7 +315,7 @@ def _course(spec: VisionSpec) -> TrainingRun:
             result: What was measured; it is not used.
         """
         tensors = {
-            name: tensor.detach().float().contiguous()
+            name: tensor.detach().half().contiguous()
             for name, tensor in network.published_tensors().items()
         }
         files.replace_file_atomically(
@@ -268,17 +340,17 @@ def _course(spec: VisionSpec) -> TrainingRun:
 
 
 def draw_example(rng: np.random.Generator, *, unseen: bool) -> SceneExample:
-    """Draw a scene, and ask something of it.
+    """Draw a scene, and ask something of each kind of it.
 
     Args:
         rng: Decides; it is advanced.
         unseen: Whether the scene is one of those that are held out.
 
     Returns:
-        The picture and the question.
+        The picture and the questions.
     """
     scene = draw_scene(rng, unseen=unseen)
-    return SceneExample(draw_scene_pixels(scene, rng), draw_question(scene, rng))
+    return SceneExample(scene, draw_scene_pixels(scene, rng), draw_questions(scene, rng))
 
 
 def example_pixels(examples: Sequence[SceneExample]) -> Tensor:
@@ -304,10 +376,41 @@ def question_ids(question: SceneQuestion, ids: Mapping[str, int]) -> tuple[list[
     return asked, [ids[word] for word in (*question.answer.split(), END)]
 
 
+def pack_questions(examples: Sequence[SceneExample], ids: Mapping[str, int]) -> QuestionRows:
+    """Lay the questions of some pictures side by side.
+
+    Args:
+        examples: Pictures with questions.
+        ids: Token ids by word.
+
+    Returns:
+        The rows, one a picture.
+    """
+    tokens = list[Tensor]()
+    positions = list[Tensor]()
+    numbers = list[Tensor]()
+    rights = list[Tensor]()
+    for example in examples:
+        pairs = [question_ids(question, ids) for question in example.questions]
+        texts = [[*asked, *answer] for asked, answer in pairs]
+        tokens.append(torch.tensor([x for text in texts for x in text]))
+        positions.append(torch.cat([PATCHES + torch.arange(len(text)) for text in texts]))
+        numbers.append(torch.cat([torch.full((len(text),), k) for k, text in enumerate(texts)]))
+        # The mark before an answer tells its first word; behind its end nothing is asked.
+        right = [[*[-1] * (len(asked) - 1), *answer, -1] for asked, answer in pairs]
+        rights.append(torch.tensor([x for row in right for x in row]))
+    return QuestionRows(
+        pad_sequence(tokens, batch_first=True),
+        pad_sequence(positions, batch_first=True),
+        pad_sequence(numbers, batch_first=True, padding_value=-1),
+        pad_sequence(rights, batch_first=True, padding_value=-1),
+    )
+
+
 def answer_logits(
     network: TrainableLlava, examples: Sequence[SceneExample], ids: Mapping[str, int]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Score the answers of some examples, each word behind the right ones before it.
+) -> tuple[Tensor, QuestionRows]:
+    """Score the answers to all questions of some examples, each word behind the right ones before it.
 
     Args:
         network: The model.
@@ -315,28 +418,18 @@ def answer_logits(
         ids: Token ids by word.
 
     Returns:
-        Of each the logits at the tokens of its answer, ``[A, V]``, and the right tokens, ``[A]``.
+        The logits behind all tokens, ``[B, T, V]``, and the tokens.
     """
-    pairs = [question_ids(x.question, ids) for x in examples]
-    longest = max(len(asked) + len(answer) for asked, answer in pairs)
-    # Shorter rows are filled up behind their answers, where nothing is read.
-    rows = [
-        [*asked, *answer, *[0] * (longest - len(asked) - len(answer))] for asked, answer in pairs
-    ]
-    logits_BTV = network(example_pixels(examples), torch.tensor(rows))
-    # Answers have lengths of their own: no rows are padded here.
-    logits = list[Tensor]()
-    right = list[Tensor]()
-    for row_TV, (asked, answer) in zip(logits_BTV, pairs, strict=True):
-        # The mark before the answer tells its first word.
-        first = len(asked) - 1
-        logits.append(row_TV[first : first + len(answer)])
-        right.append(torch.tensor(answer))
-    return logits, right
+    rows = pack_questions(examples, ids)
+    patches = network.tower(example_pixels(examples))
+    return network.language.token_logits(network(patches, rows)), rows
 
 
 def answer_loss(
-    network: TrainableLlava, examples: Sequence[SceneExample], ids: Mapping[str, int]
+    network: TrainableLlava,
+    examples: Sequence[SceneExample],
+    ids: Mapping[str, int],
+    tower_loss: float = 0.0,
 ) -> Tensor:
     """The loss of a model on the answers of some examples.
 
@@ -344,12 +437,19 @@ def answer_loss(
         network: The model.
         examples: Pictures with questions.
         ids: Token ids by word.
+        tower_loss: Weight of what the tower itself must tell of each place, 0 or more. Default 0.
 
     Returns:
-        Nats a token.
+        Nats a token of an answer, and the tower's loss times its weight.
     """
-    logits, right = answer_logits(network, examples, ids)
-    return F.cross_entropy(torch.cat(logits), torch.cat(right))
+    rows = pack_questions(examples, ids)
+    patches = network.tower(example_pixels(examples))
+    asked_BT = rows.right_BT >= 0
+    logits_NV = network.language.token_logits(network(patches, rows)[asked_BT])
+    loss = F.cross_entropy(logits_NV, rows.right_BT[asked_BT])
+    if not tower_loss:
+        return loss
+    return loss + tower_loss * network.cell_loss(patches, [x.scene for x in examples])
 
 
 @torch.no_grad()
@@ -371,9 +471,12 @@ def measure_answers(
     counts = dict[str, list[bool]]()
     for at in range(0, len(examples), 64):
         chosen = examples[at : at + 64]
-        for x, row_AV, right_A in zip(chosen, *answer_logits(network, chosen, ids), strict=True):
-            same = bool((row_AV.argmax(-1) == right_A).all())
-            counts.setdefault(x.question.kind, []).append(same)
+        logits_BTV, rows = answer_logits(network, chosen, ids)
+        good_BT = (logits_BTV.argmax(-1) == rows.right_BT) | (rows.right_BT < 0)
+        for b, example in enumerate(chosen):
+            for k, question in enumerate(example.questions):
+                whole = bool(good_BT[b][rows.question_BT[b] == k].all())
+                counts.setdefault(question.kind, []).append(whole)
     return {kind: sum(same) / len(same) for kind, same in sorted(counts.items())}
 
 

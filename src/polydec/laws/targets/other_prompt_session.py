@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -103,6 +103,11 @@ class PrefixSession(DelegatingSession):
         self._inner.rewind_tokens(n)
         self._done -= n
         self._draft = None
+
+    def text_vectors(self) -> Mapping[int, Tensor]:
+        raise RequestError(
+            f"vectors cannot be read behind {self.prompt}: they stand at other places than its tokens"
+        )
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise RequestError(

@@ -3,7 +3,7 @@ token, and before each so many further ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -303,6 +303,11 @@ class RecurringThoughtSession(DelegatingSession):
         self._calls = calls
         self._draft = None
         self._whole = False
+
+    def text_vectors(self) -> Mapping[int, Tensor]:
+        raise RequestError(
+            "vectors cannot be read behind a prompt with thoughts: they stand at other places than its tokens"
+        )
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise RequestError(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.row_scores import PickedScores
 from polydec.core.types import ScoreRequest, TokenVocabulary
 from polydec.laws.targets.other_prompt_session import PrefixSession
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,10 @@ class SoftenedSession(PrefixSession):
         if want.prompt:
             return PickedScores.rows_of(scores, self._rows)
         return scores
+
+    def text_vectors(self) -> Mapping[int, Tensor]:
+        read = self._inner.text_vectors()
+        return {at: read[row] for at, row in enumerate(self._rows) if row in read}
 
     def fork(self, choice: int | None = None) -> SoftenedSession:
         twin = SoftenedSession(self._inner.fork(choice), self._roots[0], self._rows, self._done)

@@ -385,6 +385,16 @@ class EagleFields(StateDrafterFields):
     layer: LayerFields
 
 
+class MsdFields(EagleFields):
+    """config.json of an MSD drafter.
+
+    Attributes:
+        decoupled: Whether a place of an image enters as its vector alone.
+    """
+
+    decoupled: bool
+
+
 class JudgeFields(StrictFields):
     """config.json of a judge."""
 

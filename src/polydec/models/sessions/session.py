@@ -3,7 +3,7 @@ are named in `ledger`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -24,6 +24,7 @@ from polydec.models.sessions.live_references import LiveReferences
 from polydec.models.sessions.parts import PartSession, SkipSession
 from polydec.models.sessions.repeats import read_repeats
 from polydec.models.sessions.reuse import CacheReuse
+from polydec.models.sessions.soft import state_of
 
 
 class SourceContext(Protocol):
@@ -205,6 +206,10 @@ class LMSession:
     def embed_tokens(self, tokens: Sequence[int]) -> Tensor:
         self.law.require_token_ids(tokens, "tokens")
         return self.law.network.embed_tokens(tokens)
+
+    def text_vectors(self) -> Mapping[int, Tensor]:
+        states = ((at, state_of(token)) for at, token in enumerate(self.ledger.text))
+        return {at: state_H for at, state_H in states if state_H is not None}
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         self.ledger.settle_pass()

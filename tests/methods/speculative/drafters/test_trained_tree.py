@@ -35,7 +35,7 @@ RECORDED = {
 """From cheap rows to dear ones."""
 TREES = {
     *("chimera", "clover", "eagle", "eagle-2", "eagle-3", "falcon"),
-    *("hydra", "hydra-plus-plus", "longspec", "medusa"),
+    *("hydra", "hydra-plus-plus", "longspec", "medusa", "msd"),
 }
 """Methods whose trees are grown level by level from what was trained."""
 PROPOSALS = {"hidden-transfer", "ppd"}

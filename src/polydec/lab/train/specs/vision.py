@@ -19,19 +19,29 @@ class VisionSpec:
     Attributes:
         width: Of the language model, a multiple of 32.
         tower_width: Of the vision tower, a multiple of 32.
+        tower_loss: Weight of what a linear map must read of the tower for each place of a picture
+            (thing and colour), as towers of published models know pictures before they meet a
+            language model; 0: answers alone teach.
     """
 
     out: Resumed
-    steps: Steps = 3000
-    rows: Annotated[int, AtLeast(1), "scenes of a step"] = 32
-    width: Annotated[int, InRange(32, 4096), "of the language model, a multiple of 32"] = 160
-    layers: Annotated[int, InRange(1, 64), "of the language model"] = 6
+    steps: Steps = 1700
+    rows: Annotated[
+        int, AtLeast(1), "scenes of a step, of which each is asked about in all ways"
+    ] = 24
+    width: Annotated[int, InRange(32, 4096), "of the language model, a multiple of 32"] = 128
+    layers: Annotated[int, InRange(1, 64), "of the language model"] = 4
     tower_width: Annotated[int, InRange(32, 4096), "of the vision tower, a multiple of 32"] = 128
-    tower_layers: Annotated[int, InRange(1, 64), "of the vision tower"] = 4
+    tower_layers: Annotated[int, InRange(1, 64), "of the vision tower"] = 3
+    tower_loss: Annotated[
+        float,
+        AtLeast(0),
+        "weight of what the tower must tell of each place (0: answers alone teach)",
+    ] = 1.0
     rate: AdamRate = 1e-3
     muon: MuonRate = 0.02
     seed: Seed = 0
-    save_every: SaveEvery = 200
+    save_every: SaveEvery = 100
 
     def __post_init__(self) -> None:
         keep_ranges(self)

@@ -224,8 +224,10 @@ class StateGuess:
         session: The target's own session.
         cache: The layer's cache. None: there is no layer.
         text: The last tokens, up to the root.
+        ready_NS: Rows for the layer that it has not read yet, shape ``[N, S]``. None: there are
+            none.
         pending: Windows of tokens that the layer has not read yet, and the true state before the
-            last token of each.
+            last token of each; they stand behind `ready_NS`.
         true_H: The last true state, shape ``[H]``. None: the target has read nothing yet.
         tip: What the layer makes of that state.
         grower: Compiled code that grows a full tree in one call. None: there is none.
@@ -245,6 +247,7 @@ class StateGuess:
     grower: NativeTreeGrower | None = None
     end: TipState | None = None
     bent: bool = True
+    ready_NS: Tensor | None = None
     # The layer's passes have no price here: a wrapper that knows them adds it (`PricedDrafter`).
     price = 0.0
 
@@ -331,24 +334,32 @@ class StateGuess:
         """Let the layer read the true states that it has not read yet."""
         if self.cache is None:
             return
-        if not self.pending:
+        if not self.pending and self.ready_NS is None:
             # The last round was grown by the compiled code: its tip is brought back for the
             # ordinary passes.
             if self.tip is None and self.end is not None and self.grower is not None:
                 self.tip = self.grower.answer_of_tip(self.end)
             return
-        windows, states = zip(*self.pending, strict=True)
+        parts = [] if self.ready_NS is None else [self.ready_NS]
+        if self.pending:
+            parts.append(self._pending_rows())
         self.pending = []
-        state_NS = torch.stack(states)
-        if self.drafter.weights.normed:
-            state_NS = self.session.normed_states(state_NS)
-        rows = self.drafter.weights.layer_inputs(self.embed_windows(windows), state_NS)
+        self.ready_NS = None
+        rows = torch.cat(parts)
         # The rows form a chain behind what is committed; they are true, so they are committed at
         # once.
         first = self.cache.stage_slots(range(-1, len(rows) - 1))
         self.cache.commit_path(range(len(rows)))
         self.tip = await self.feed_entries(first, rows, (len(rows) - 1,))
         self.end = None
+
+    def _pending_rows(self) -> Tensor:
+        """Rows of the states and windows that the layer has not read yet."""
+        windows, states = zip(*self.pending, strict=True)
+        state_NS = torch.stack(states)
+        if self.drafter.weights.normed:
+            state_NS = self.session.normed_states(state_NS)
+        return self.drafter.weights.layer_inputs(self.embed_windows(windows), state_NS)
 
     def embed_windows(self, windows: Sequence[Sequence[int]]) -> Tensor:
         """Embeddings of windows of tokens of equal length, shape ``[N, window, H]``."""
