@@ -206,8 +206,8 @@ class Session(DraftScorer, Protocol):
 
     def text_vectors(self) -> Mapping[int, Tensor]:
         """The vectors that enter the first layer in the place of committed tokens, ``[H]`` each, by
-        the place in the text (0 is its first token); none where all are tokens. Raises PolydecError
-        where its places are not those of the text that is read.
+        the place in the text (0 is its first token); none where all are tokens, or where another
+        text is read. Raises PolydecError where nothing can be read but laws.
         """
         ...
 

@@ -105,9 +105,8 @@ class PrefixSession(DelegatingSession):
         self._draft = None
 
     def text_vectors(self) -> Mapping[int, Tensor]:
-        raise RequestError(
-            f"vectors cannot be read behind {self.prompt}: they stand at other places than its tokens"
-        )
+        # What stands in the other prompt has no place in the given one.
+        return {}
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise RequestError(

@@ -305,9 +305,8 @@ class RecurringThoughtSession(DelegatingSession):
         self._whole = False
 
     def text_vectors(self) -> Mapping[int, Tensor]:
-        raise RequestError(
-            "vectors cannot be read behind a prompt with thoughts: they stand at other places than its tokens"
-        )
+        # Thoughts stand between the tokens of the text, in the place of none.
+        return {}
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise RequestError(
