@@ -231,7 +231,7 @@ def test_the_tower_is_taught_what_stands_at_each_place(tmp_path):
     for row, column in ((0, 2), (1, 1)):
         assert not pulls[row, column].allclose(empty)
     examples = [draw_example(np.random.default_rng(1), unseen=False)]
-    plain, taught = (float(answer_loss(network, examples, ids, w)) for w in (0.0, 1.0))
+    plain, taught = (answer_loss(network, examples, ids, w).item() for w in (0.0, 1.0))
     assert taught > plain + 1.0
 
 

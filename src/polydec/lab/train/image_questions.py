@@ -76,6 +76,7 @@ def draw_scene_questions(count: int, seed: int, *, unseen: bool) -> list[ImageQu
     Returns:
         The questions, scene by scene.
     """
+    # Other scenes than those that the model itself may have been trained on with this seed.
     rng = np.random.default_rng([seed, 21, unseen])
     out = list[ImageQuestion]()
     for _ in range(count):
@@ -104,12 +105,14 @@ def read_question_folder(folder: str, *, unseen: bool) -> list[ImageQuestion]:
     out = list[ImageQuestion]()
     for where, row in text_rows.read_json_lines(root / QUESTIONS):
         prompt = row.get("prompt")
+        # Most data sets have texts without images, too: the first stage learns from those.
         name = row.get("image")
         if not isinstance(prompt, str) or not prompt:
             raise FileError(f"{where} has no prompt: it must be a text of at least one character")
         # A name must not lead out of its folder.
         if name is not None and (not isinstance(name, str) or Path(name).name != name):
             raise FileError(f"{where} has the image {name!r:.60}: it must be a file of the folder")
+        # By both, as one question may be asked of many images.
         if held_out(f"{prompt}\n{name or ''}") == unseen:
             image = Image(root / name) if name else None
             out.append(ImageQuestion(edge.whole_text(prompt, f"prompt of {where}"), image))
@@ -152,10 +155,12 @@ def answer_questions(
     out = list[AnsweredQuestion]()
     with show_count_progress("answering questions") as watch:
         for first in range(0, len(questions), LIVE):
+            # Answers that are written side by side share their passes.
             part = questions[first : first + LIVE]
             planned = [
                 plan_request(lm, Ask(q.prompt, source=q.image, method="plain")) for q in part
             ]
+            # Each image is a law of its own; a question without one has the model's.
             laws = [
                 law if plan.encoded.vectors is None else plan.encoded.vectors.prompted_law(law)
                 for plan in planned
@@ -163,6 +168,7 @@ def answer_questions(
             done = run_coroutines(
                 [
                     answer_one(
+                        # With no draft tokens this is plain decoding, one pass a token.
                         SpeculativeDecoder(
                             ShapedTarget(own, *shapers),
                             NothingDrafter(),
@@ -174,6 +180,7 @@ def answer_questions(
                     for i, (plan, own) in enumerate(zip(planned, laws, strict=True))
                 ]
             )
+            # A target may end at once: there is nothing to learn from that.
             out += [
                 AnsweredQuestion(own, plan.request.prompt, result.token_ids, q.image is not None)
                 for q, plan, own, result in zip(part, planned, laws, done, strict=True)

@@ -123,6 +123,7 @@ class MsdStudent(nn.Module):
         Returns:
             Shape ``[B, N, H]``, of short texts filled up behind them.
         """
+        # An artefact is a view of the weights: gradients pass through it.
         model = self.build_artefact()
         # The very rows that drafting makes.
         rows = [
@@ -189,6 +190,7 @@ def choose_lessons(
     Returns:
         The texts.
     """
+    # Each by itself, so that a step may have both sorts.
     seen_B = torch.rand(rows, generator=g) < share
     return [
         lessons[seen][int(torch.randint(len(lessons[seen]), (), generator=g))]
@@ -207,6 +209,7 @@ def state_noise(lesson: ImageLesson, width: float, g: torch.Generator) -> Tensor
     Returns:
         Uniform around 0, ``[N, H]``.
     """
+    # Uniform between -0.5 and 0.5.
     even_NH = torch.rand(lesson.state_NH.shape, generator=g) - 0.5
     return even_NH * (width * 512 / len(lesson.token_M))
 
@@ -235,8 +238,10 @@ def drafting_loss(
         at = x.answer_M[2:].nonzero().flatten()
         made.append(out_NH[at])
         true.append(x.state_NH[at + 1])
+    # X: all tokens that the target wrote, of all texts.
     made_XH = torch.cat(made)
     true_XH = torch.cat(true)
+    # The whole law is learned and not the token alone, as it says more.
     with torch.no_grad():
         truth_XV = student.state_logits(true_XH).softmax(-1)
     laws = F.cross_entropy(student.state_logits(made_XH), truth_XV)
@@ -259,6 +264,7 @@ def rank_hit_rates(student: MsdStudent, lessons: Sequence[ImageLesson]) -> list[
     hits = list[Tensor]()
     for x in lessons:
         at = x.answer_M[2:].nonzero().flatten()
+        # A tree takes ranks, so the hits of each count and not the first one's alone.
         logits_AV = student.state_logits(student([x])[0, at])
         ranks = min(RANKS, logits_AV.shape[-1])
         hits.append(logits_AV.topk(ranks).indices == x.token_M[at + 2, None])
@@ -278,14 +284,17 @@ def read_lesson(one: AnsweredQuestion, target: TrainableLlama) -> ImageLesson:
     Raises:
         RequestError: The target shows no hidden states.
     """
+    # The answer stands behind the prompt, whose images the law knows.
     ids = (*one.prompt_ids, *one.output_ids)
     session = one.law.open_session(ids)
     want = ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True)
+    # One prefill gives the states of all places; no law is computed.
     scores = run_coroutines([session.prefill_prompt(want)])[0]
     vectors = session.text_vectors()
     session.close()
     if scores.hidden_NH is None:
         raise RequestError("target shows no hidden states: nothing can be trained on them")
+    # Words enter by their embeddings, and vectors of images as they are.
     token_M = torch.tensor(ids)
     entry_MH = target.model.embed_tokens(token_M).detach().clone()
     visual_M = torch.zeros(len(ids), dtype=torch.bool)
@@ -342,6 +351,7 @@ def _course(spec: MsdSpec) -> TrainingRun:
         raise RequestError(
             f"target is {spec.target!r}, which reads no images: name a vision-language model, or train an eagle for it"
         )
+    # Norm, head and embeddings of the language model alone; the tower stays with `lm`.
     text, _ = open_vision(source, "cpu")
     target = from_weights(text.config, text.weights)
     lm = load(spec.target, draft=None, threads=torch.get_num_threads())
@@ -352,6 +362,7 @@ def _course(spec: MsdSpec) -> TrainingRun:
     }
     answered = answer_questions(lm, _questions(spec, unseen=False), **said)
     unseen = answer_questions(lm, _questions(spec, unseen=True), **said)
+    # One of eight is set aside, so each sort leaves some to learn from.
     require_both_sorts(answered, 8)
     # Every eighth answer of a sort only tells how often each rank is right.
     lessons: dict[bool, list[ImageLesson]] = {True: [], False: []}
@@ -382,6 +393,7 @@ def _course(spec: MsdSpec) -> TrainingRun:
         weights = student.build_artefact(known_rates())
         drafter = MsdDrafter(weights, BestFirstTree(WIDTH))
         few = [TrainingSample(one.prompt_ids, one.output_ids) for one in unseen[:4]]
+        # What is won behind images may be lost on words: both are told.
         sorts = {"with images": True, "without": False}
         held = {
             name: [one for one in unseen if one.seen == seen][:MEASURED]

@@ -68,21 +68,22 @@ class ScenePart:
     right: int = 2
 
     @property
-    def top(self) -> int:
+    def top_row(self) -> int:
         """The first row of its pixels."""
         return CELL * self.row + self.down
 
     @property
-    def left(self) -> int:
+    def left_column(self) -> int:
         """The first column of its pixels."""
         return CELL * self.column + self.right
 
     @property
     def box_words(self) -> str:
         """The first column and row, and the last, of the squares of GRID that its square touches."""
+        # Coarse enough to be told in single figures.
         square = SIDE // GRID
         last = self.size - 1
-        ends = (self.left, self.top, self.left + last, self.top + last)
+        ends = (self.left_column, self.top_row, self.left_column + last, self.top_row + last)
         return " ".join(str(end // square) for end in ends)
 
     @property
@@ -246,8 +247,8 @@ def draw_scene_pixels(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     """
     pixels = np.full((SIDE, SIDE, 3), rng.integers(225, 256), dtype=np.uint8)
     for part in scene:
-        rows = slice(part.top, part.top + part.size)
-        columns = slice(part.left, part.left + part.size)
+        rows = slice(part.top_row, part.top_row + part.size)
+        columns = slice(part.left_column, part.left_column + part.size)
         # A view: what is written there stands in the picture.
         pixels[rows, columns][thing_mask(part.thing, part.size)] = COLOURS[part.colour]
     return pixels

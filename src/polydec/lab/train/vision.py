@@ -96,6 +96,7 @@ class QuestionRows:
         """Whether the token of a row sees that of a column, the vectors of the image before them
         included: shape ``[B, PATCHES + T, PATCHES + T]``."""
         # The image counts as what every question sees.
+        # Number -2 is of no question: -1 stands for what fills rows up.
         image_BP = torch.full((len(self.token_BT), PATCHES), -2)
         of_BT = torch.cat([image_BP, self.question_BT], 1)
         same_BTT = of_BT[:, :, None] == of_BT[:, None]
@@ -218,6 +219,7 @@ class TrainableLlava(nn.Module):
         thing_BRC = torch.full(things.shape[:3], len(THINGS))
         colour_BRC = torch.full(things.shape[:3], len(COLOURS))
         names = list(COLOURS)
+        # Every other place keeps the number of nothing.
         for b, scene in enumerate(scenes):
             for part in scene:
                 thing_BRC[b, part.row, part.column] = THINGS.index(part.thing)
@@ -390,6 +392,7 @@ def pack_questions(examples: Sequence[SceneExample], ids: Mapping[str, int]) -> 
     positions = list[Tensor]()
     numbers = list[Tensor]()
     rights = list[Tensor]()
+    # The questions of a picture have different lengths, and so have its rows.
     for example in examples:
         pairs = [question_ids(question, ids) for question in example.questions]
         texts = [[*asked, *answer] for asked, answer in pairs]
@@ -444,6 +447,7 @@ def answer_loss(
     """
     rows = pack_questions(examples, ids)
     patches = network.tower(example_pixels(examples))
+    # Questions are given: nothing is learned of how they go on.
     asked_BT = rows.right_BT >= 0
     logits_NV = network.language.token_logits(network(patches, rows)[asked_BT])
     loss = F.cross_entropy(logits_NV, rows.right_BT[asked_BT])

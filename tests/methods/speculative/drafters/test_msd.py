@@ -52,6 +52,7 @@ def image(seed, width=32):
 
 
 def behind_image(law, vectors_KD, size=320):
+    # The ids of vectors stand behind the vocabulary; token 9 is what words see of them.
     soft = make_soft_tokens(vectors_KD, size, vectors_KD.shape[1], "x")
     instead = (*PROMPT[:2], *soft, *PROMPT[5:])
     return SoftPromptTarget(law, PROMPT, instead, tuple(range(6)))
@@ -81,6 +82,7 @@ def test_each_place_of_an_image_enters_as_its_vector_and_each_word_with_its_stat
     def joined(after_H, place):
         return drafter.weights.layer_inputs(after_H[None, None], state_NH[place][None])[0]
 
+    # Six rows: the last token of the prompt is the root, which no pass has read yet.
     rows = guess.ready_NS
     assert len(rows) == 6 and not guess.pending
     for at, vector_H in zip(IMAGE, vectors, strict=True):
@@ -97,6 +99,7 @@ def test_states_at_an_image_are_read_where_it_is_not_decoupled_alone(lm):
     entry_MH = torch.randn(7, 32, generator=torch.Generator().manual_seed(3))
     state_NH = torch.randn(6, 32, generator=torch.Generator().manual_seed(4))
     visual_M = torch.tensor([place in IMAGE for place in range(7)])
+    # The states of words stay where they are.
     swapped = state_NH[[0, 1, 4, 2, 3, 5]]
     for decoupled in (True, False):
         weights = drafter_of(lm, decoupled=decoupled).weights

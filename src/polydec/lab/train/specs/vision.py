@@ -25,7 +25,7 @@ class VisionSpec:
     """
 
     out: Resumed
-    steps: Steps = 1700
+    steps: Steps = 1200
     rows: Annotated[
         int, AtLeast(1), "scenes of a step, of which each is asked about in all ways"
     ] = 24

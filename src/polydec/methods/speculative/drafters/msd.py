@@ -92,6 +92,7 @@ class MsdGuess(DelegatedGuess):
         vectors = guess.session.text_vectors() if verdict.prompt else {}
         if not vectors:
             return
+        # EAGLE has joined nothing yet: it only keeps states and words until they are read.
         state_NH = torch.stack([state_H for _, state_H in guess.pending])
         entry_MH = guess.session.embed_tokens((draft.token[0], *verdict.written_tokens(draft)))
         entry_MH = entry_MH.float().clone()
@@ -99,5 +100,6 @@ class MsdGuess(DelegatedGuess):
         for place, vector_H in vectors.items():
             entry_MH[place] = vector_H
             visual_M[place] = True
+        # What is ready is read in place of what EAGLE would have read.
         guess.pending = []
         guess.ready_NS = self.weights.prompt_inputs(entry_MH, visual_M, state_NH)

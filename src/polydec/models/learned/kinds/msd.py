@@ -24,7 +24,7 @@ KIND = artefact.ArtefactKind("msd", "msd", "msd.safetensors", "msd")
 
 @dataclass(frozen=True, eq=False)
 class MsdModel:
-    """What drafts behind images.
+    """What drafts behind images; `normed`, `depths` and `depth` are as an EAGLE has them.
 
     Attributes:
         eagle: What it is where no image stands, of one layer and states before the final norm.
@@ -36,10 +36,12 @@ class MsdModel:
     kind: ClassVar[str] = "msd"
     made_by: ClassVar[str] = KIND.training_command
     window: ClassVar[int] = 1
-    normed: ClassVar[bool] = False
 
     eagle: EagleModel
     decoupled: bool = True
+    normed: bool = False
+    depths: tuple[int, ...] = ()
+    depth: int = 64
 
     @property
     def vocab(self) -> TokenVocabulary:
@@ -52,20 +54,6 @@ class MsdModel:
     @property
     def share(self) -> float:
         return self.eagle.share
-
-    @property
-    def cost(self) -> float:
-        return self.eagle.cost
-
-    @property
-    def depths(self) -> tuple[int, ...]:
-        """Of the target's states the last alone."""
-        return self.eagle.depths
-
-    @property
-    def depth(self) -> int:
-        """Most levels of a draft."""
-        return self.eagle.depth
 
     @property
     def network(self) -> NeuralNetwork:
@@ -112,6 +100,7 @@ class MsdModel:
         Returns:
             A row for each place but the last, shape ``[N, H]``.
         """
+        # The entry behind each place: of the word before an image that is its first vector.
         joined_NH = self.eagle.layer_inputs(entry_MH[1:, None], state_NH)
         if not self.decoupled:
             return joined_NH
