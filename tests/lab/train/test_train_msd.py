@@ -61,6 +61,7 @@ def seer(folder):
 
 @pytest.fixture(scope="module")
 def answered(folder):
+    # Sampled: a model of two steps would write one token over and over.
     lm = load(str(folder / "seer"), draft=None)
     asked = draw_scene_questions(1, 3, unseen=False)
     return answer_questions(lm, asked, max_tokens=8, temperature=1.0, seed=2)
@@ -73,6 +74,7 @@ def test_images_come_in_the_second_half_more_and_more():
     lessons = {True: ["seen"], False: ["read"]}
     for share, want in ((0.0, {"read"}), (1.0, {"seen"})):
         assert set(choose_lessons(lessons, 40, share, torch.Generator())) == want
+    # 100 of 400 are expected; the draws are the same on every machine.
     both = choose_lessons(lessons, 400, 0.25, torch.Generator().manual_seed(1))
     assert 60 < both.count("seen") < 140
 
@@ -153,6 +155,7 @@ def test_a_trained_drafter_writes_the_plain_text_behind_images(folder, trained):
     out, result = trained
     assert set(result["tokens_per_pass"]) == set(result["held_out"]) == {"with images", "without"}
     lm = load(str(folder / "seer"), draft=None, trained=out, dtype="float32")
+    # A scene that neither model nor drafter has learned from.
     image = draw_scene_questions(1, 9, unseen=True)[0].image
     asked = {
         "source": image,
@@ -182,6 +185,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(folder, trained, monkeypa
             train_msd(spec)
     assert not (out / "msd.safetensors").exists()
     train_msd(spec)
+    # Whole files are compared: the answers are written anew, and must be the same ones.
     wanted = (folder / "drafter" / "msd.safetensors").read_bytes()
     assert (out / "msd.safetensors").read_bytes() == wanted
 
@@ -198,6 +202,7 @@ def own_questions(at, rows):
 def test_questions_of_ones_own_are_split_by_their_text(tmp_path, folder):
     rows = [{"prompt": f"is there a {i % 10}", "image": "red.png"} for i in range(10)]
     rows += [{"prompt": f"where is the {i}"} for i in range(30)]
+    # Ten questions about one image, and thirty without.
     data = own_questions(tmp_path / "own", rows)
     learned, unseen = (read_question_folder(data, unseen=held) for held in (False, True))
     assert len(learned) + len(unseen) == 40 and {q.prompt for q in learned}.isdisjoint(

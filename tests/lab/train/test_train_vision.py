@@ -210,6 +210,7 @@ def test_questions_that_stand_side_by_side_do_not_see_each_other(tmp_path):
     with torch.no_grad():
         logits_BTV, rows = answer_logits(network, examples, ids)
         for b, x in enumerate(examples):
+            # Alone there is nothing beside it that it could see.
             for k, question in enumerate(x.questions):
                 alone_BTV, one = answer_logits(network, [replace(x, questions=(question,))], ids)
                 at = rows.question_BT[b] == k
@@ -225,7 +226,9 @@ def test_the_tower_is_taught_what_stands_at_each_place(tmp_path):
     with torch.no_grad():
         network.cells.weight.normal_(std=0.1)
     network.cell_loss(patches, [scene]).backward()
+    # The mean pull on the four patches of each place.
     pulls = patches.grad[0].reshape(3, 2, 3, 2, 32).mean((1, 3))
+    # Nothing stands there, so it is pulled as any other empty place.
     empty = pulls[2, 0]
     torch.testing.assert_close(pulls[2, 2], empty)
     for row, column in ((0, 2), (1, 1)):

@@ -146,6 +146,7 @@ def test_without_an_image_it_is_an_eagle(lm):
             object.__setattr__(guess, "propose_draft", noted)
             return guess
 
+    # The same weights in both, of which one never looks for an image.
     for drafter in (EagleDrafter(own.eagle, TREE), MsdDrafter(own, TREE)):
         proposed.append([])
         decoder = SpeculativeDecoder(
@@ -195,6 +196,7 @@ def test_vectors_of_a_text_are_told_by_their_places(lm):
     vectors = image(6)
     target = ShapedTarget(behind_image(lm, vectors), GreedyRule())
     session = target.open_session(PROMPT)
+    # Through the wrapper that shapes and the one that softens.
     told = session.text_vectors()
     assert list(told) == list(IMAGE)
     assert all(told[at].equal(row) for at, row in zip(IMAGE, vectors, strict=True))
