@@ -319,6 +319,7 @@ def tokens_per_pass(
     Returns:
         Committed tokens over passes of the target.
     """
+    # The recipe's own tree, fed whole: what feeding less saves hangs on a machine's costs.
     drafter = MsdDrafter(weights, BestFirstTree(WIDTH))
     results = run_coroutines(
         [
@@ -375,6 +376,7 @@ def _course(spec: MsdSpec) -> TrainingRun:
     student = MsdStudent(target, lm.checkpoint.lm.vocab, spec.decoupled, spec.seed)
 
     def step_loss(step: int) -> tuple[Tensor, int]:
+        # Of the step alone, so that a run that goes on draws the same.
         g = generator_for(spec.seed, step, "rows")
         share = image_share(step, spec.steps) if spec.staged else 0.5
         chosen = choose_lessons(lessons, spec.rows, share, g)

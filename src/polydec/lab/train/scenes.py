@@ -143,6 +143,7 @@ def draw_scene(rng: np.random.Generator, *, unseen: bool) -> Scene:
 
 def _placed(thing: str, colour: str, place: int, rng: np.random.Generator) -> ScenePart:
     """A thing somewhere within its place: sizes vary, so that no pixel alone tells a thing."""
+    # Larger ones would touch their neighbours.
     size = int(rng.integers(11, 15))
     # A pixel at least stays free on each side.
     down, right = (int(x) for x in rng.integers(1, CELL - size, size=2))
@@ -164,6 +165,7 @@ def draw_questions(scene: Scene, rng: np.random.Generator) -> tuple[SceneQuestio
     Returns:
         A question of each kind, with its answer; always in the same order.
     """
+    # Whoever lays questions side by side counts on one of each kind.
     return tuple(ask(scene, rng) for ask in _KINDS)
 
 

@@ -298,6 +298,7 @@ def _course(spec: VisionSpec) -> TrainingRun:
         rng = np.random.default_rng([spec.seed, 12])
         unseen = [draw_example(rng, unseen=True) for _ in range(JUDGED)]
         # Each question beside the picture of another scene: what is right without looking.
+        # Pictures change places with their neighbours; questions and answers stay.
         blind = [
             replace(x, pixels=other.pixels)
             for x, other in zip(unseen, unseen[1:] + unseen[:1], strict=True)
@@ -351,6 +352,7 @@ def draw_example(rng: np.random.Generator, *, unseen: bool) -> SceneExample:
     Returns:
         The picture and the questions.
     """
+    # The picture has draws of its own (its paper), so a scene may be drawn again.
     scene = draw_scene(rng, unseen=unseen)
     return SceneExample(scene, draw_scene_pixels(scene, rng), draw_questions(scene, rng))
 
@@ -478,6 +480,7 @@ def measure_answers(
         logits_BTV, rows = answer_logits(network, chosen, ids)
         good_BT = (logits_BTV.argmax(-1) == rows.right_BT) | (rows.right_BT < 0)
         for b, example in enumerate(chosen):
+            # An answer is right where no word of it, nor its end, is wrong.
             for k, question in enumerate(example.questions):
                 whole = bool(good_BT[b][rows.question_BT[b] == k].all())
                 counts.setdefault(question.kind, []).append(whole)

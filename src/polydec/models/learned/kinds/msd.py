@@ -146,6 +146,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[MsdM
     """
     fuse_H2 = torch.randn(width, 2 * width, generator=torch.Generator().manual_seed(8)) / width**0.5
     layer = state_layer.random_state_layer(width, 8)
+    # Another seed than EAGLE's example, so that tests tell the two apart.
     return (MsdModel(EagleModel(fuse_H2, layer, vocab, ((0.5, 0.2),))),)
 
 
@@ -183,6 +184,7 @@ def load(path: str | Path) -> MsdModel:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(MsdFields, config, artefact.CONFIG)
         fuse_H2 = artefact.read_float_tensor(t, KIND, "fuse.weight", c.width, 2 * c.width)
+        # Its shapes are compared in the file before anything is read.
         layer = state_layer.read_state_layer(c.layer, t, KIND, c.width)
         eagle = EagleModel(fuse_H2, layer, artefact.vocab_of(c), c.rates, c.share)
         return MsdModel(eagle, c.decoupled)
