@@ -80,6 +80,7 @@ def draw_scene_questions(count: int, seed: int, *, unseen: bool) -> list[ImageQu
     rng = np.random.default_rng([seed, 21, unseen])
     out = list[ImageQuestion]()
     for _ in range(count):
+        # By its caption it may be learned from, or it may not.
         scene = draw_scene(rng, unseen=unseen)
         # One image for all questions: the tower reads it once.
         image = Image(DrawnPicture(draw_scene_pixels(scene, rng)).png_file)
@@ -150,6 +151,7 @@ def answer_questions(
     Raises:
         RequestError: An image cannot be read, or a question leaves no room for an answer.
     """
+    # A question without an image is read by the model as it is.
     law = lm.checkpoint.lm
     shapers = build_shapers(Sampling(temperature=temperature), eos=law.vocab.eos)
     out = list[AnsweredQuestion]()

@@ -369,6 +369,7 @@ def _course(spec: MsdSpec) -> TrainingRun:
     lessons: dict[bool, list[ImageLesson]] = {True: [], False: []}
     aside: dict[bool, list[ImageLesson]] = {True: [], False: []}
     counts = {True: 0, False: 0}
+    # Each sort is counted by itself, or one of them might have none aside.
     for one in answered:
         where = lessons if counts[one.seen] % 8 else aside
         where[one.seen].append(read_lesson(one, target))
@@ -394,6 +395,7 @@ def _course(spec: MsdSpec) -> TrainingRun:
     def measure_result() -> dict[str, Any]:
         weights = student.build_artefact(known_rates())
         drafter = MsdDrafter(weights, BestFirstTree(WIDTH))
+        # What a draft costs hangs little on what stands before it.
         few = [TrainingSample(one.prompt_ids, one.output_ids) for one in unseen[:4]]
         # What is won behind images may be lost on words: both are told.
         sorts = {"with images": True, "without": False}

@@ -187,9 +187,11 @@ class TrainableLlava(nn.Module):
             States that are ready for the head, ``[B, T, width]``.
         """
         # The image stands before the text, as the template has it.
+        # The projector of the layout: two maps with a GELU between.
         vectors = self.linear_2(F.gelu(self.linear_1(patch_BPW)))
         model = self.language.model
         x = torch.cat([vectors, model.embed_tokens(rows.token_BT)], 1)
+        # Every question begins right behind the image, wherever it stands in its row.
         image_BP = torch.arange(PATCHES).expand(len(x), -1)
         position_BT = torch.cat([image_BP, rows.position_BT], 1)
         cos_B1TD = model.cos[position_BT][:, None]
