@@ -253,9 +253,9 @@ MUTANTS = [
     Mutant(
         "enat: gaps enter the encoder",
         "models/sessions/enat.py",
-        "            tuple(x for _, x in tokens),\n            tuple(p for p, _ in tokens),",
-        "            (*(x for _, x in tokens), *(self._model.mask for _ in gaps)),\n"
-        "            (*(p for p, _ in tokens), *gaps),",
+        "EnatQuery(old_OW, tuple(x for _, x in tokens), new_places, gaps, canvas[0])",
+        "EnatQuery(old_OW, (*(x for _, x in tokens), *(self._model.mask for _ in gaps)), "
+        "(*new_places, *gaps), (), canvas[0])",
         "tests/models/sessions/test_enat_canvases.py::test_each_token_is_encoded_once",
     ),
     Mutant(

@@ -51,7 +51,7 @@ class EnatDenoiser:
     @property
     def nbytes(self) -> int:
         """Bytes of what open boards keep."""
-        return sum(t.nbytes for board in self._boards for t in board.shown.values())
+        return sum(board.shown_SW.nbytes for board in self._boards)
 
     def embed_canvas(self, canvas: Sequence[int | None]) -> Tensor:
         """What stands for each token, and for gaps, without their places, ``[n, W]``."""
@@ -112,8 +112,9 @@ class EnatBoard:
     def __init__(self, model: EnatDenoiser, prompt: int) -> None:
         self._model = model
         self._prompt = prompt
-        self.known = dict[int, int]()  # tokens that were encoded, by position
-        self.shown = dict[int, Tensor]()  # what later passes see of each
+        # Tokens that were encoded, by position, and what later passes see of them, in the same order.
+        self.known = dict[int, int]()
+        self.shown_SW = torch.zeros(0, model.network.shape.width)
 
     async def score_canvas(
         self, canvas: Sequence[int | None], rows: Sequence[int], feed: Sequence[int]
@@ -155,33 +156,29 @@ class EnatBoard:
         old = [p for p, x in enumerate(canvas) if x is not None and p not in fed]
         if missing := [p for p in old if self.known.get(p) != canvas[p]]:
             raise RequestError(f"feed lacks position {missing[0]}: no pass fed the token there")
-        width = self._model.network.shape.width
-        query = EnatQuery(
-            torch.stack([self.shown[p] for p in old]) if old else torch.zeros(0, width),
-            tuple(x for _, x in tokens),
-            tuple(p for p, _ in tokens),
-            gaps,
-            canvas[0],
-        )
+        at = {p: i for i, p in enumerate(self.known)}
+        old_OW = self.shown_SW[torch.tensor([at[p] for p in old], dtype=torch.long)]
+        new_places = tuple(p for p, _ in tokens)
+        query = EnatQuery(old_OW, tuple(x for _, x in tokens), new_places, gaps, canvas[0])
         answer: EnatAnswer = await ForwardQuery(self._model.network, query, len(feed))
         # What became a gap again, or another token, is forgotten.
-        kept = frozenset(old)
-        self.known = {p: x for p, x in self.known.items() if p in kept} | dict(tokens)
-        self.shown = {p: t for p, t in self.shown.items() if p in kept}
-        self.shown |= dict(zip(query.places, answer.shown_NW, strict=True))
+        self.known = {p: self.known[p] for p in old} | dict(tokens)
+        self.shown_SW = torch.cat([old_OW, answer.shown_NW])
         # In the order of what was fed, whichever half they came from.
-        states = dict(zip(query.places, answer.new_NW, strict=True))
-        states |= dict(zip(gaps, answer.gap_MW, strict=True))
-        none_W = torch.zeros(width)
-        return torch.stack([states.get(p, none_W) for p in feed])
+        row = {p: i for i, p in enumerate(feed)}
+        state_FW = torch.zeros(len(feed), self._model.network.shape.width)
+        state_FW[torch.tensor([row[p] for p in (*new_places, *gaps)], dtype=torch.long)] = (
+            torch.cat([answer.new_NW, answer.gap_MW])
+        )
+        return state_FW
 
     def fork(self) -> EnatBoard:
         twin = EnatBoard(self._model, self._prompt)
         twin.known = dict(self.known)
-        twin.shown = dict(self.shown)
+        twin.shown_SW = self.shown_SW
         self._model.watch_board(twin)
         return twin
 
     def close(self) -> None:
         self.known = {}
-        self.shown = {}
+        self.shown_SW = self.shown_SW[:0].clone()
