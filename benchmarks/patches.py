@@ -1,7 +1,8 @@
 """Pictures of patches that are vectors: what continuous speculative decoding saves, whether its exact mode keeps the law, and
 how far the published one leaves it. Models are trained here.
 
-    python benchmarks/patches.py --images FOLDER --out DIR --csv FILE [--sheet FILE.png]
+    python benchmarks/patches.py --images FOLDER --out DIR --csv FILE
+    python benchmarks/patches.py --images FOLDER --out DIR --csv FILE --sheet FILE.png     # pictures of each method alone
 
 A target and a draft, each with its head, are trained in DIR unless they are there. Each row is one method with one seed of
 three; every seed draws as many pictures of each class.
@@ -85,6 +86,7 @@ def rows_to_measure() -> list[PatchMethod]:
                 ("widen 3", {"widen": 3.0}),
                 ("widen 1", {"widen": 1.0}),
                 ("public code's factor", {"doubled": True}),
+                ("parallel", {"parallel": True}),
             )
         ),
         PatchMethod("draft alone", "mar", model="draft"),
@@ -150,20 +152,29 @@ def energy_distance(far_MM: torch.Tensor, first_M: torch.Tensor) -> float:
     return 2 * across - within
 
 
-def dealt_share(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """The energy distance of two sets of pictures, and the share of deals with a larger one."""
-    # Distances are computed once; deals only say which picture belongs to which set.
+def distances_of(one: np.ndarray, other: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Distances of all pictures of two sets from all, and which ones are of the first set."""
     both = torch.from_numpy(np.concatenate([one, other]).reshape(len(one) + len(other), -1))
     rows = both.double() / 255
-    far_MM = torch.cdist(rows, rows)
-    first_M = torch.arange(len(rows)) < len(one)
+    return torch.cdist(rows, rows), torch.arange(len(rows)) < len(one)
+
+
+def energy_of(one: np.ndarray, other: np.ndarray) -> float:
+    """The energy distance of two sets of pictures."""
+    return energy_distance(*distances_of(one, other))
+
+
+def dealt_share(one: np.ndarray, other: np.ndarray) -> float:
+    """The share of deals of two sets of pictures with a larger energy distance than theirs."""
+    # Distances are computed once; deals only say which picture belongs to which set.
+    far_MM, first_M = distances_of(one, other)
     found = energy_distance(far_MM, first_M)
     rng = torch.Generator().manual_seed(0)
     larger = sum(
-        energy_distance(far_MM, first_M[torch.randperm(len(rows), generator=rng)]) >= found
+        energy_distance(far_MM, first_M[torch.randperm(len(far_MM), generator=rng)]) >= found
         for _ in range(DEALS)
     )
-    return found, larger / DEALS
+    return larger / DEALS
 
 
 def timed(
@@ -208,6 +219,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--each", type=int, default=EACH)
+    parser.add_argument("--only", nargs="+", help="names of rows; all without")
     parser.add_argument("--train-only", action="store_true")
     asked = parser.parse_args()
     sizes = {
@@ -225,10 +237,17 @@ def main() -> None:
     heads = [str(at / "head") for at in (target, draft)]
     loaded = {
         "target": polydec.load(str(target), draft=str(draft), trained=heads, threads=1),
-        "draft": polydec.load(str(draft), draft=None, trained=heads, threads=1),
+        "draft": polydec.load(str(draft), draft=None, trained=heads[1:], threads=1),
     }
-    rows = rows_to_measure()
-    shares = timed(loaded, rows)
+    every = rows_to_measure()
+    rows = [how for how in every if not asked.only or how.name in asked.only]
+    if asked.sheet:
+        shown = [how for how in every if how.name in SHOWN]
+        pictures = [drawn(loaded[how.model], how, 0, 2)[0] for how in shown]
+        sheet([list(some) for some in pictures], asked.sheet)
+        return
+    # `mar` first, which the others are measured by.
+    shares = timed(loaded, [every[0], *(how for how in rows if how is not every[0])])
     given = read_pictures(asked.images, asked.side * asked.patch, WORDS)
     grey = given.pixels.mean(-1, keepdims=True).astype(np.uint8)
     learned = given.is_learned()
@@ -236,31 +255,26 @@ def main() -> None:
     true = features(grey[learned])
     held = grey[~learned][: 10 * asked.each]
     print("held-out pictures, distance:", round(frechet(features(held), true), 3), flush=True)
-    made = {
-        (how.name, seed): drawn(loaded[how.model], how, seed, asked.each)
-        for how in rows
-        for seed in SEEDS
-    }
     # Of each law pictures of other seeds, so that equal seeds make nothing alike.
     laws = {
-        name: [drawn(loaded["target"], how, 100 + seed, asked.each)[0] for seed in SEEDS]
-        for how in rows
-        if (name := how.name) in {r.law for r in rows}
+        how.name: [drawn(loaded["target"], how, 100 + seed, asked.each)[0] for seed in SEEDS]
+        for how in every
+        if how.name in {row.law for row in rows}
     }
     for how in rows:
-        every = np.concatenate([made[how.name, seed][0] for seed in SEEDS])
-        _, share = dealt_share(every, np.concatenate(laws[how.law]))
-        out = []
-        for at, seed in enumerate(SEEDS):
-            pixels, passes, stands = made[how.name, seed]
-            energy, _ = dealt_share(pixels, laws[how.law][at])
+        made = [drawn(loaded[how.model], how, seed, asked.each) for seed in SEEDS]
+        share = dealt_share(
+            np.concatenate([pixels for pixels, _, _ in made]), np.concatenate(laws[how.law])
+        )
+        out = list[dict[str, Any]]()
+        for seed, (pixels, passes, stands), law in zip(SEEDS, made, laws[how.law], strict=True):
             out.append(
                 {
                     "name": how.name,
                     "seed": seed,
                     "passes": round(passes, 2),
                     "stands": "" if stands is None else round(stands, 4),
-                    "energy": round(energy, 5),
+                    "energy": round(energy_of(pixels, law), 5),
                     "p": round(share, 4),
                     "distance": round(frechet(features(pixels), true), 4),
                     "cpu": round(shares[how.name], 3),
@@ -268,15 +282,6 @@ def main() -> None:
             )
             print(out[-1], flush=True)
         merge_csv(asked.csv, [{k: row[k] for k in COLUMNS} for row in out], ("name", "seed"))
-    if asked.sheet:
-        shown = [how for how in rows if how.name in SHOWN]
-        sheet(
-            [
-                [made[how.name, 0][0][at * asked.each + i] for at in range(10) for i in (0, 1)]
-                for how in shown
-            ],
-            asked.sheet,
-        )
 
 
 SHOWN = (
