@@ -1,10 +1,12 @@
 """What enters from the command line, prompt files and pipes, and what reaches a terminal or a full disk."""
 
+import builtins
 import gzip
 import io
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 
@@ -381,3 +383,10 @@ def test_homes_of_nobody(polydec, model, tmp_path, flags):
     (tmp_path / "p.jsonl").write_text('{"prompt": "The tall baker"}\n')
     for command in (("generate", "x"), ("verify", "--data", str(tmp_path / "p.jsonl"))):
         refused(polydec(*command, "--model", model, *flags))
+
+
+def test_the_programs_of_built_in_prompts_are_anybodys():
+    """An error of this package stood in one: whoever renames errors renames no prompts."""
+    texts = [row.prompt for row in prompts.BUILT_IN if isinstance(row.prompt, str)]
+    named = {name for text in texts for name in re.findall(r"\b\w+Error\b", text)}
+    assert named and [name for name in named if not hasattr(builtins, name)] == []

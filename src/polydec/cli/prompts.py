@@ -245,7 +245,7 @@ BUILT_IN = (
     PromptRow(
         "Rename the function `f` to `mean` and the argument `xs` to `values`, and write the whole file again.\n\n"
         '```python\ndef f(xs):\n    """The arithmetic mean of a list of numbers."""\n    if not xs:\n'
-        '        raise RequestError("the list is empty")\n    total = 0.0\n    for x in xs:\n        total = total + x\n'
+        '        raise ValueError("the list is empty")\n    total = 0.0\n    for x in xs:\n        total = total + x\n'
         "    return total / len(xs)\n\n\nprint(f([1, 2, 3]))\nprint(f([4.5, 5.5]))\n```",
         "code edit",
     ),
