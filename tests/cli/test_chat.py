@@ -356,3 +356,12 @@ def test_a_list_breaks_between_words_and_keeps_its_columns(width):
         column = text.index("tokens of an answer")
         goes_on = [line for line in out.split("\n") if line.startswith("  ")]
         assert goes_on and all(len(line) - len(line.lstrip()) == column for line in goes_on)
+
+
+def test_in_a_narrow_window_an_explanation_stands_below_its_name():
+    out = wrap_list(told("/help"), 46).split("\n")
+    at = out.index("/set [NAME VALUE]")
+    below = [line for line in out[at + 1 :] if not line.startswith("/")]
+    assert out[at + 1].startswith("    a field of sampling") and below[1].startswith("    ")
+    assert max(len(line) for line in out) <= 46
+    assert out[0] == wrap_list("/help                            this list", 46)

@@ -213,6 +213,10 @@ def print_chat_notice(text: str) -> None:
     print(said, file=sys.stderr, flush=True)
 
 
+BELOW = "    "
+"""What stands before an explanation that has no room beside its name."""
+
+
 def wrap_list(text: str, width: int) -> str:
     """Break lines between words.
 
@@ -221,14 +225,20 @@ def wrap_list(text: str, width: int) -> str:
         width: Columns.
 
     Returns:
-        The lines, each no wider where its words allow that, and what goes on in the column where
-        the second part of its entry begins.
+        The lines, each no wider where its words allow that. What goes on stands in the column where
+        the second part of its entry begins; where the first part takes more than half of the
+        width, all of the second stands below it.
     """
     out = list[str]()
     for line in text.split("\n"):
-        entry = re.match(r"\S.*?\s{2,}", line)
-        # An entry that takes most of the line leaves no column.
-        indent = entry.end() if entry is not None and entry.end() <= width // 2 else 0
+        entry = re.match(r"(\S.*?)\s{2,}", line)
+        # An entry that takes most of the line leaves no column. A sentence is no list.
+        narrow = entry is not None and entry.end() > width // 2
+        indent = entry.end() if entry is not None and not narrow else 0
+        if entry is not None and narrow and len(line) > width and "\n" in text:
+            out.append(entry[1])
+            indent = len(BELOW)
+            line = BELOW + line[entry.end() :]
         out += textwrap.wrap(
             line, width, subsequent_indent=" " * indent, break_on_hyphens=False
         ) or [""]
