@@ -1,9 +1,10 @@
 """The weights that travel in the package, against the data that they have not seen."""
 
+import numpy as np
 import pytest
 import torch
 
-from polydec import api
+from polydec import Image, api
 from polydec.lab.train.data import KINDS, split_documents
 from polydec.lab.train.evaluate import bits_per_byte, ngram_bits_per_byte
 from polydec.lab.train.lm import LMSpec, encode_corpus
@@ -11,8 +12,10 @@ from polydec.lab.train.lm_student import load_directory
 from polydec.lab.train.ngram import NGram
 from polydec.lab.train.problems import KINDS as PROBLEMS
 from polydec.lab.train.problems import draw_problem, is_right_solution
+from polydec.lab.train.scenes import draw_questions, draw_scene, draw_scene_pixels
 from polydec.models.formats import zoo
 from polydec.models.sessions import checkpoint
+from polydec.models.text.picture_view import DrawnPicture
 from project_paths import DATA_FOLDER
 
 torch.set_num_threads(1)
@@ -93,3 +96,29 @@ def test_tiny_beats_the_5_gram_on_every_kind_of_text():
         assert bits_per_byte(network, held, size, context=1024) < ngram_bits_per_byte(
             baseline, held, size
         )
+
+
+def test_vision_answers_questions_about_scenes_that_it_has_not_seen():
+    """Of the kinds that it answers well, and not without looking."""
+    lm = api.load("zoo:vision", threads=1)
+    rng = np.random.default_rng(5)
+    engine, greedy = api.Engine(lm, max_running=24), lm.sampling_with(temperature=0.0)
+    scenes = [draw_scene(rng, unseen=True) for _ in range(12)]
+    images = [Image(DrawnPicture(draw_scene_pixels(scene, rng)).png_file) for scene in scenes]
+    asked = [
+        [q for q in draw_questions(scene, rng) if q.kind in ("caption", "thing", "region")]
+        for scene in scenes
+    ]
+    shares = []
+    # Each scene with its own image, and with the next one's.
+    for shown in (images, images[1:] + images[:1]):
+        tickets = [
+            (q.answer, engine.submit(q.asked, source=image, max_tokens=40, sampling=greedy))
+            for image, questions in zip(shown, asked, strict=True)
+            for q in questions
+        ]
+        while engine.step():
+            pass
+        answers = [(want, t.completion().choices[0].text.strip()) for want, t in tickets]
+        shares.append(sum(want == got for want, got in answers) / len(answers))
+    assert shares[0] > 0.6 and shares[1] < 0.2, shares

@@ -136,6 +136,13 @@ _ENTRIES = (
         "about 0.5 MB",
     ),
     ZooEntry(
+        "vision",
+        "reads an image of shapes and digits, and answers questions about it: a vision-language model of LLaVA's layout",
+        "trained here, on scenes that are drawn here",
+        "Apache-2.0",
+        "about 3 MB",
+    ),
+    ZooEntry(
         "tiny",
         "about 3 million parameters, for tests and first steps: prose, code and dialogue",
         "trained here",

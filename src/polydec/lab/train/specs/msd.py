@@ -32,7 +32,9 @@ class MsdSpec:
     """
 
     out: Resumed
-    target: Annotated[str, "the target, which must read images: a name like --model's"]
+    target: Annotated[str, "the target, which must read images: a name like --model's"] = (
+        "zoo:vision"
+    )
     data: Annotated[
         str | None,
         "folder with questions.jsonl, rows of prompt and, for some, image, a file of the folder (default: questions about "
