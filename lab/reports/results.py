@@ -209,10 +209,10 @@ SCALING = Run(
 )
 DRAFTER_GRID = Run(
     "lab/reports/drafter-grid.csv",
-    "python -m benchmarks.studies.drafter_grid --out DIR --steps 10,40,160 --each 40 --prompts 8 --seeds 0 "
+    "python -m benchmarks.studies.drafter_grid --out DIR --steps 10,40,160 --each 40 --prompts 8 "
     "--csv lab/reports/drafter-grid.csv",
     COUNTED,
-    "10f50efd",
+    "0f99baa6",
 )
 SEARCH = Run("lab/reports/search.csv", "python benchmarks/search.py --seed 78", CORE, "5e2aabb2")
 CANVAS_CONSTRAINTS = Run(
@@ -608,17 +608,23 @@ def scaling_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
 
 
 def drafter_grid_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
-    """What doublings of tokens and of parameters of drafters on states bring, and how well the law fits."""
+    """What doublings of tokens and of parameters of drafters on states bring, and how well the law fits: means over seeds,
+    each with a law of its own, with intervals."""
     from polydec.lab.bench.scaling import ScalingPoint, extrapolation_error, fit_scaling_law
 
-    points = [
-        ScalingPoint(int(r["tokens"]), int(r["parameters"]), float(r["accepted"]))
-        for r in DRAFTER_GRID.rows
-        if r["law"] == cells[0]
-    ]
-    law = fit_scaling_law(points)
-    figures = [x for i in (1, 2) for x in (law.factors[i], law.errors[i])]
-    return [*map(told, (*figures, law.explained, law.left_out, extrapolation_error(points)))]
+    figures = list[tuple[float, ...]]()
+    for seed in sorted({r["seed"] for r in DRAFTER_GRID.rows}):
+        points = [
+            ScalingPoint(int(r["tokens"]), int(r["parameters"]), float(r["accepted"]))
+            for r in DRAFTER_GRID.rows
+            if (r["law"], r["seed"]) == (cells[0], seed)
+        ]
+        law = fit_scaling_law(points)
+        fit = law.explained, law.left_out, extrapolation_error(points)
+        figures.append((*law.factors[1:3], *fit))
+    assert len(figures) == 3, len(figures)
+    # A column is one figure of all seeds.
+    return [told(x) for values in zip(*figures) for x in (fmean(values), *student_interval(values))]
 
 
 def search_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
