@@ -71,14 +71,14 @@ MUTANTS = [
         f"{TESTS}::test_all_refused_patches_are_drawn_again_at_once",
     ),
     Mutant(
-        "continuous-speculative-exact: a refused road is drawn from the target, not from what is left of it",
+        "continuous-speculative-exact: a refused trajectory is drawn from the target, not from what is left of it",
         TESTED,
         "            chance_N = residual_chance(tried.log_density() - under.log_density())",
         "            chance_N = torch.ones(N)",
         f"{TESTS}::test_the_exact_mode_leaves_a_normal_law_as_it_is",
     ),
     Mutant(
-        "continuous-speculative-exact: only the ends of roads are compared",
+        "continuous-speculative-exact: only the ends of trajectories are compared",
         STEPS,
         "        return steps_NTD.sum((1, 2))",
         "        return steps_NTD[:, -1].sum(-1)",

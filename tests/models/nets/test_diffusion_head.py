@@ -1,4 +1,4 @@
-"""A diffusion head: its schedule, its steps, and roads drawn and scored."""
+"""A diffusion head: its schedule, its steps, and trajectories drawn and scored."""
 
 import math
 from itertools import pairwise

@@ -172,11 +172,11 @@ class DenoisingHead(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class DenoisingPaths:
-    """Roads from noise to patches, and the laws of their steps under one head. Float64.
+    """Trajectories from noise to patches, and the laws of their steps under one head. Float64.
 
     Attributes:
-        points_NSD: Where each road passes, from noise to the patch, shape ``[N, T + 1, D]``.
-        mean_NTD: Means of the steps, in the order of the road, shape ``[N, T, D]``.
+        points_NSD: Where each trajectory passes, from noise to the patch, shape ``[N, T + 1, D]``.
+        mean_NTD: Means of the steps, in the order of the trajectory, shape ``[N, T, D]``.
         log_std_NTD: Log-deviations of them.
     """
 
@@ -186,11 +186,11 @@ class DenoisingPaths:
 
     @property
     def value_ND(self) -> Tensor:
-        """The patches: where the roads end."""
+        """The patches: where the trajectories end."""
         return self.points_NSD[:, -1]
 
     def log_density(self) -> Tensor:
-        """Of each road behind its noise, shape ``[N]``."""
+        """Of each trajectory behind its noise, shape ``[N]``."""
         steps_NTD = normal_log_density(self.points_NSD[:, 1:], self.mean_NTD, self.log_std_NTD)
         return steps_NTD.sum((1, 2))
 
@@ -222,11 +222,11 @@ def draw_paths(
     Args:
         head: The head, in float64.
         state_NH: What the model says of the patches, shape ``[N, H]``.
-        start_ND: Where the roads begin, shape ``[N, D]``.
+        start_ND: Where the trajectories begin, shape ``[N, D]``.
         noise_NTD: What is added to the mean of each step, in deviations; nothing: 0.
 
     Returns:
-        The roads.
+        The trajectories.
     """
     points = [start_ND]
     means = list[Tensor]()
@@ -243,19 +243,19 @@ def draw_paths(
 
 @torch.no_grad()
 def score_paths(head: DenoisingHead, state_NH: Tensor, points_NSD: Tensor) -> DenoisingPaths:
-    """Laws of the steps of roads that somebody else went, in one call of the head.
+    """Laws of the steps of trajectories that somebody else went, in one call of the head.
 
     Args:
         head: The head, in float64.
         state_NH: What the model says of the patches, shape ``[N, H]``.
-        points_NSD: The roads, shape ``[N, T + 1, D]``.
+        points_NSD: The trajectories, shape ``[N, T + 1, D]``.
 
     Returns:
-        The same roads under this head.
+        The same trajectories under this head.
     """
     N, S, D = points_NSD.shape
     T = S - 1
-    # A road is known, so no step waits for the one before.
+    # A trajectory is known, so no step waits for the one before.
     left_M = torch.arange(T, 0, -1).repeat(N)
     mean_MD, log_std_MD = head(
         state_NH.repeat_interleave(T, 0), points_NSD[:, :-1].reshape(N * T, D), left_M

@@ -42,7 +42,7 @@ class RecordedRng:
 
 
 def drafted_of(head, state_1H, points_NSD):
-    """Roads as the draft would have gone them."""
+    """Trajectories as the draft would have gone them."""
     state_NH = state_1H.expand(len(points_NSD), -1)
     paths = score_paths(head.network, state_NH, points_NSD)
     noise_NTD = (points_NSD[:, 1:] - paths.mean_NTD) / paths.log_std_NTD.exp()
@@ -65,7 +65,7 @@ def normal_density(x, mean, std):
 
 
 class TriedRng:
-    """Makes the first proposal of a redraw a road of these numbers, stands it on this number, and then stops."""
+    """Makes the first proposal of a redraw a trajectory of these numbers, stands it on this number, and then stops."""
 
     def __init__(self, row, stands):
         self.row, self.uniform, self.turns = torch.tensor(row, dtype=torch.float64), stands, []
@@ -118,7 +118,7 @@ def test_the_exact_mode_leaves_a_normal_law_as_it_is(seed, moved):
 
     mean, std = last_law(own, STATE)
     p, q = normal_density(x, mean, std), normal_density(x, *last_law(other, OTHER))
-    # Where no road of either goes, both densities round to 0.
+    # Where no trajectory of either goes, both densities round to 0.
     stands = np.maximum(0.0, 1 - q / np.maximum(p, 1e-300))
     # The decision of the code changes at this chance, on both sides by far less than 1e-9.
     for at in range(0, len(x), 300):
@@ -136,7 +136,7 @@ def test_the_exact_mode_leaves_a_normal_law_as_it_is(seed, moved):
 
 
 def test_the_exact_mode_leaves_roads_of_two_steps_as_they_are():
-    """As above over a plane: both points of a road; what comes out is summed over the first one."""
+    """As above over a plane: both points of a trajectory; what comes out is summed over the first one."""
     own = made_head(1, values=1, steps=2)
     other = made_head(7, own, values=1, steps=2, moved=0.6)
     start, step = -0.4, 0.03
@@ -257,7 +257,7 @@ def test_the_ends_are_compared_under_wider_laws_and_with_the_factor():
 
 
 def hand_made_roads():
-    """The target's and the draft's roads of three steps to one patch."""
+    """The target's and the draft's trajectories of three steps to one patch."""
     points = torch.zeros(1, 4, 2).double()
     mean = torch.zeros(1, 3, 2).double()
     own = torch.tensor([[[0.5, 0.4], [0.3, 0.2], [0.1, 0.1]]]).double().log()

@@ -88,7 +88,7 @@ class PatchDecoder:
             return
         own = self.head
         other = self.drafter.head
-        # Roads have as many steps, and patches as many pixels, on both sides.
+        # Trajectories have as many steps, and patches as many pixels, on both sides.
         pairs = {
             "steps": (own.shape.steps, other.shape.steps),
             "values": (own.shape.values, other.shape.values),
@@ -108,7 +108,7 @@ class PatchDecoder:
 
     @property
     def still(self) -> bool:
-        """Whether the last step of a road is its mean."""
+        """Whether the last step of a trajectory is its mean."""
         if self.drafter is None:
             return not self.noise
         return self.test.still
@@ -228,18 +228,18 @@ class PatchDecoder:
         """Patches that the draft draws one behind the other."""
         states = list[Tensor]()
         noises = list[Tensor]()
-        roads = list[DenoisingPaths]()
+        each = list[DenoisingPaths]()
         for at in range(depth):
             # Each patch is staged behind the ones before: a pass feeds the new one alone.
-            state_NH = await part.next_states([road.value_ND[0] for road in roads])
+            state_NH = await part.next_states([path.value_ND[0] for path in each])
             states.append(state_NH[-1:])
             start_1D, noise_1TD = self.patch_noise(rng, place + at)
             draw = PathDraw(states[-1], start_1D, noise_1TD)
-            roads.append(await ForwardQuery(part.head.path_drawer, draw, 1))
+            each.append(await ForwardQuery(part.head.path_drawer, draw, 1))
             noises.append(noise_1TD)
         paths = DenoisingPaths(
             *(
-                torch.cat([getattr(road, name) for road in roads])
+                torch.cat([getattr(path, name) for path in each])
                 for name in ("points_NSD", "mean_NTD", "log_std_NTD")
             )
         )

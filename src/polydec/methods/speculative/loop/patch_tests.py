@@ -19,7 +19,7 @@ from polydec.models.learned.kinds.patch_head import PatchHead, PathDraw, PathSco
 from polydec.models.nets.denoising import DenoisingPaths, normal_log_density
 
 MOST_AT_ONCE = 256
-"""Roads that are tried in one pass at most."""
+"""Trajectories that are tried in one pass at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class DraftedPatches:
         head: The draft model's head, which drew them.
         state_NH: What the draft model said of each, shape ``[N, H]``.
         noise_NTD: What each step added, in deviations, shape ``[N, T, D]``.
-        paths: Their roads, and the laws of these under the draft model.
+        paths: Their trajectories, and the laws of these under the draft model.
     """
 
     head: PatchHead
@@ -62,7 +62,7 @@ class SettledPatches:
 
 
 class PatchTest(Protocol):
-    """Decides about drafted patches. `still`: whether the last step of every road adds no noise."""
+    """Decides about drafted patches. `still`: whether no trajectory adds noise in its last step."""
 
     exactness: ClassVar[Exactness]
     still: ClassVar[bool]
@@ -111,18 +111,18 @@ def residual_chance(log_ratio_N: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ExactPatchTest:
-    """Speculative sampling on whole roads from noise to a patch.
+    """Speculative sampling on whole trajectories from noise to a patch.
 
-    A road is a draw of the draft, and its density is the product of those of its steps: so it stands
-    with probability min(1, p / q). All steps of all roads are scored in one call of the target's head.
-    Where a road is refused, whole roads of the target are drawn until one stands with probability
-    (1 - q / p)+; that takes as many as one a refused road in the mean over all roads.
+    A trajectory is a draw of the draft, and its density is the product of those of its steps: so it
+    stands with probability min(1, p / q). All steps of all trajectories are scored in one call of the
+    target's head. Where one is refused, whole trajectories of the target are drawn until one stands
+    with probability (1 - q / p)+; in the mean over all that takes one for each refused one.
 
-    Exact: law: roads follow the target's law, so where they end does. Every step adds its noise, the
-    last one too: its mean alone has no density.
+    Exact: law: trajectories follow the target's law, so where they end does. Every step adds its
+    noise, the last one too: its mean alone has no density.
     Reduces to: ratios of two normal laws, with a head of one step.
     Source: Leviathan et al., "Fast inference from transformers via speculative decoding" (2023), on
-    roads; "Continuous speculative decoding for autoregressive image generation" (2024) has their
+    trajectories; "Continuous speculative decoding for autoregressive image generation" (2024) has their
     densities.
     """
 
@@ -138,7 +138,7 @@ class ExactPatchTest:
         rng: Rng,
         place: int,
     ) -> SettledPatches:
-        """Test roads in order; see `PatchTest.settle_patches`.
+        """Test trajectories in order; see `PatchTest.settle_patches`.
 
         Args:
             head: The target's head.
@@ -152,7 +152,7 @@ class ExactPatchTest:
             The patches of the round.
         """
         N = len(drafted)
-        # Roads are known, so all steps of all of them are one call.
+        # Trajectories are known, so all steps of all of them are one call.
         asked = PathScore(state_MH[:N], drafted.paths.points_NSD)
         scored: DenoisingPaths = await ForwardQuery(head.path_scorer, asked, N)
         log_ratio_N = scored.log_density() - drafted.paths.log_density()
@@ -189,9 +189,9 @@ class ExactPatchTest:
         """
         T = head.shape.steps
         D = head.shape.values
-        # A beginning of its own for each try: the refused road's is not used again.
-        # Refused roads are rare where the laws are near, and then most proposals fail: so each turn
-        # tries twice as many.
+        # A beginning of its own for each try: the refused trajectory's is not used again.
+        # Refused trajectories are rare where the laws are near, and then most proposals fail: so each
+        # turn tries twice as many.
         for turn in count():
             N = min(1 << turn, MOST_AT_ONCE)
             here = rng.child_stream(turn)
@@ -212,7 +212,7 @@ class ExactPatchTest:
 class AlignedPatchTest:
     """The published test: target and draft go from the same noise by the same noises, and ends are compared.
 
-    The target's head draws its own roads beside the drafted ones (trajectory alignment). What their
+    The target's head draws its own trajectories beside the drafted ones (trajectory alignment). What their
     steps add is alike, so of the densities of all steps but the last nothing is left but their
     deviations: a factor. The last step compares the drafted patch under both last normal laws, each
     `widen` times as wide. A patch stands with the smaller of 1 and the product. Where one is refused,
@@ -297,7 +297,7 @@ class AlignedPatchTest:
         """What one patch is tested by.
 
         Args:
-            own: The target's roads.
+            own: The target's trajectories.
             drafted: The draft's.
             at: Which of them.
 
@@ -339,7 +339,7 @@ class AlignedPatchTest:
 
 @dataclass(frozen=True, eq=False)
 class LastStepLaws:
-    """The last steps of two aligned roads to one patch.
+    """The last steps of two aligned trajectories to one patch.
 
     Attributes:
         mean_D: Mean of the target's last step.

@@ -1,4 +1,4 @@
-"""Continuous drafts under exact verification: whole roads from noise to a patch are tested."""
+"""Continuous drafts under exact verification: whole trajectories from noise to a patch are tested."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polydec.methods.registry.kit import DRAFT, PATCHES, Kit
 CARD = Card(
     name="continuous-speculative-exact",
     title="Continuous drafts, verified exactly",
-    summary="A smaller model draws patches ahead; the roads that they came by are tested, and the target's law stays as it is.",
+    summary="A smaller model draws patches ahead; the trajectories behind them are tested, and the target's law stays.",
     kind="drawing",
     family="ar",
     guarantee=Exactness.LAW,

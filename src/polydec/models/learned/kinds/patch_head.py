@@ -41,7 +41,7 @@ class PathDraw(NamedTuple):
 
 
 class PathScore(NamedTuple):
-    """What is asked where roads are scored: as `score_paths` has it."""
+    """What is asked where trajectories are scored: as `score_paths` has it."""
 
     state_NH: Tensor
     points_NSD: Tensor
@@ -121,7 +121,7 @@ class PatchHead:
 
     @cached_property
     def path_scorer(self) -> PathScorer:
-        """Scores roads; its queries are `PathScore`."""
+        """Scores trajectories; its queries are `PathScore`."""
         return PathScorer(self)
 
     @torch.no_grad()
@@ -153,7 +153,7 @@ class PathDrawer:
             queries: The queries.
 
         Returns:
-            The roads of each one.
+            The trajectories of each one.
         """
         # A step of the head for all of them: rows do not see one another.
         whole = [torch.cat(parts).double() for parts in zip(*queries, strict=True)]
@@ -171,13 +171,13 @@ class PathScorer:
         return self.head.cost
 
     def forward(self, queries: Sequence[PathScore]) -> list[DenoisingPaths]:
-        """Score roads.
+        """Score trajectories.
 
         Args:
             queries: The queries.
 
         Returns:
-            The roads of each one, under this head.
+            The trajectories of each one, under this head.
         """
         # As above, in one step.
         whole = [torch.cat(parts).double() for parts in zip(*queries, strict=True)]
@@ -187,7 +187,7 @@ class PathScorer:
 def _parted(
     paths: DenoisingPaths, queries: Sequence[PathDraw] | Sequence[PathScore]
 ) -> list[DenoisingPaths]:
-    """The roads of each query."""
+    """The trajectories of each query."""
     out = list[DenoisingPaths]()
     begin = 0
     for query in queries:
