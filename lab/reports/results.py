@@ -313,6 +313,12 @@ PLANS = Run(
     "any: counts, no times",
     "569e689b",
 )
+IMAGE_PRESSES = Run(
+    "lab/reports/image-presses.csv",
+    "python -m benchmarks.studies.image_presses zoo:vision --csv lab/reports/image-presses.csv",
+    COUNTED,
+    "COMMIT",
+)
 CITATIONS = Run(
     "lab/reports/citations.csv",
     "python -m benchmarks.studies.objectives --kind citations --out DIR --epochs 1 --csv lab/reports/citations.csv",
@@ -811,6 +817,26 @@ def plans_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     figures = [of_three_seeds(rows, name) for name in ("rouge-2", "best rouge-2", "alike")]
     (different,) = {row["different"] for row in rows}
     return [*(x for three in figures for x in three), different]
+
+
+IMAGE_SHARES = {"10 %": "0.1", "20 %": "0.2", "35 %": "0.35"}
+"""What the page calls the shares of the file; what keeps a share of its own has none."""
+
+
+def image_presses_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """A way to leave vectors of an image out, and how much more of its answers are right than at random."""
+    share = IMAGE_SHARES.get(cells[0], "0.0")
+    rows = [r for r in IMAGE_PRESSES.rows if (r["way"], r["share"]) == (cells[1], share)]
+    if not rows:
+        return None
+    (tokens,) = {row["tokens"] for row in rows}
+    figures = [tokens, *of_three_seeds(rows, "right")]
+    # Of what keeps all vectors, and of random keep itself, the page compares nothing.
+    if cells[0] == "all" or cells[1] == "random":
+        return figures
+    other = "random, as many" if share == "0.0" else "random"
+    one, two = ({"way": way, "share": share} for way in (cells[1], other))
+    return [*figures, *seed_differences(IMAGE_PRESSES, "right", one, two)]
 
 
 def plans_difference(name: str, other: str) -> list[str]:
@@ -1506,6 +1532,13 @@ TABLES = (
             "| the cache is read | nats of the 24 tokens that follow |",
             "| of the passage are read as tokens | nats a token of what follows |",
         )
+    ),
+    Table(
+        "lab/reports/caches-measured.md",
+        "| vectors | way | tokens of a prompt | right | more than as many at random |",
+        IMAGE_PRESSES,
+        image_presses_row,
+        2,
     ),
     Table(
         "lab/reports/sources-measured.md",
