@@ -317,7 +317,7 @@ IMAGE_PRESSES = Run(
     "lab/reports/image-presses.csv",
     "python -m benchmarks.studies.image_presses zoo:vision --csv lab/reports/image-presses.csv",
     COUNTED,
-    "d95fd40b",
+    "e26ee249",
 )
 CITATIONS = Run(
     "lab/reports/citations.csv",
