@@ -177,7 +177,8 @@ def example_mechanism(kind: type) -> Any:
         TokenVocabulary: lambda: toy_law(1).vocab,
         Drafter: lambda: RecyclingDrafter(2, 6),
         Verifier: MatchVerifier,
-        PassCosts: PassCosts,
+        # Rows that cost little: who looks at costs drafts.
+        PassCosts: lambda: PassCosts((1.0, 1.05)),
         PixelStrip: example_strip,
         SuffixDrafter: SuffixDrafter,
         Drafter | None: lambda: ModelDrafter(toy_law(91, cost=0.1), ChainTree()),
