@@ -30,6 +30,7 @@ from polydec.methods.speculative.drafters.eagle import EagleDraftWeights
 from polydec.methods.speculative.drafters.heads import HeadDraftWeights
 from polydec.methods.speculative.drafters.lookup import LookupDrafter
 from polydec.methods.speculative.drafters.model import ModelDrafter
+from polydec.methods.speculative.drafters.msd import MsdDraftWeights
 from polydec.methods.speculative.drafters.recycling import RecyclingDrafter
 from polydec.methods.speculative.drafters.suffix import SuffixDrafter
 from polydec.methods.speculative.loop.protocols import Drafter, DraftGuess, TreeGrower, Verifier
@@ -42,6 +43,7 @@ from polydec.models.learned.kinds import ngrams as ngram_tables
 from polydec.models.learned.kinds import stop_head
 from polydec.models.learned.kinds.eagle import EagleModel
 from polydec.models.learned.kinds.heads import DraftHeads
+from polydec.models.learned.kinds.msd import MsdModel
 from polydec.models.learned.kinds.ngrams import NGrams
 from polydec.models.learned.kinds.stop_head import StopHead
 from polydec.models.sessions.lm import CausalLaw
@@ -190,6 +192,7 @@ def example_mechanism(kind: type) -> Any:
     # Each artefact stands for fields of its own class, and for the protocol that it implements.
     fill |= {type(one): lambda one=one: one for one in example_artefacts(toy_law(1).vocab)}
     fill |= {HeadDraftWeights: fill[DraftHeads], EagleDraftWeights: fill[EagleModel]}
+    fill |= {MsdDraftWeights: fill[MsdModel]}
     return kind(
         **{
             f.name: fill[hints[f.name]]()
