@@ -214,6 +214,12 @@ DRAFTER_GRID = Run(
     COUNTED,
     "0f99baa6",
 )
+SUPERLINEAR = Run(
+    "lab/reports/superlinear.csv",
+    "python -m benchmarks.studies.search_spans --csv lab/reports/superlinear.csv",
+    COUNTED,
+    "8f5ea9d9",
+)
 SEARCH = Run("lab/reports/search.csv", "python benchmarks/search.py --seed 78", CORE, "5e2aabb2")
 CANVAS_CONSTRAINTS = Run(
     "lab/reports/canvas-constraints.csv",
@@ -752,6 +758,27 @@ def seed_differences(
     assert len(first) == 3 and first.keys() == second.keys(), (run.file, one, other)
     more = [first[seed] - second[seed] for seed in first]
     return [*map(told, (fmean(more), *student_interval(more)))]
+
+
+DRAWN_SEARCH = "3 spans, drawn search"
+SPAN_ARMS = {
+    "dense": "dense",
+    "3 spans": "3 spans, scores of anchors divided by the root of a head's size",
+    "3 spans, published scale": "3 spans, scores as published",
+    DRAWN_SEARCH: "3 spans, a search that was drawn and learns nothing",
+    "1 span": "1 span, scores divided",
+}
+"""What the page calls the arms of the file."""
+
+
+def superlinear_label(row: Row) -> str:
+    """What the page calls an arm."""
+    return SPAN_ARMS[row["arm"]]
+
+
+def span_difference(one: str, other: str) -> list[str]:
+    """By how much an arm recalls more than another after the further steps."""
+    return seed_differences(SUPERLINEAR, "recall", {"arm": one}, {"arm": other})
 
 
 def noise_difference(one: tuple[str, str], other: tuple[str, str]) -> list[str]:
@@ -1430,6 +1457,13 @@ TABLES = (
         drafter_grid_row,
     ),
     Table(
+        "lab/reports/trained-measured.md",
+        "| arm, three seeds | keys read, at most | before these steps | after them |",
+        SUPERLINEAR,
+        three_seeds_row(SUPERLINEAR, superlinear_label, "begun", "recall"),
+        label=2,
+    ),
+    Table(
         "lab/reports/search-measured.md",
         "| method | accuracy | over greedy | chain | make | order | tokens written | of best of 8 "
         "| of texts alone | texts judged |",
@@ -1974,6 +2008,16 @@ SENTENCES = (
         "over behind 32, {} [{}, {}] times as many a pass",
         CONTEXT,
         behind_long_prompts,
+    ),
+    *(
+        Sentence(
+            "lab/reports/trained-measured.md", text, SUPERLINEAR, partial(span_difference, *pair)
+        )
+        for text, pair in (
+            ("than a drawn one, by {} ({} to {}), and", (DRAWN_SEARCH, "3 spans")),
+            ("the dense model {} ({} to {}) more than it", ("dense", "3 spans")),
+            ("the published scale by {} ({} to {})", ("3 spans", "3 spans, published scale")),
+        )
     ),
     Sentence("lab/reports/scaling.md", "is not reached**, {} [{}, {}] greedy", SCALING, explained),
     Sentence(
