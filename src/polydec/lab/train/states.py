@@ -258,8 +258,8 @@ def _course(spec: StatesSpec) -> TrainingRun:
         measure_result,
         on_aside,
         student.matrices if spec.muon else (),
-        {"set_aside": seen},
-        spec.kind,
+        log={"set_aside": seen},
+        title=spec.kind,
     )
 
 
