@@ -23,7 +23,7 @@ from polydec.laws.targets.other_prompt import SecondPromptTarget
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry, steer
-from polydec.methods.registry.kit import LAYERS
+from polydec.methods.registry.kit import LAYERS, PATCHES
 from polydec.methods.steering._examples import without_examples
 from polydec.request.ask import plan_request
 
@@ -174,6 +174,8 @@ METHODS = [
     n
     for n in registry.of_family("ar")
     if registry.get_recipe_module(n).CARD.guarantee is not Exactness.APPROXIMATE
+    # Patches that are vectors have no tokens to steer: that is refused.
+    and PATCHES not in registry.get_recipe_module(n).CARD.needs
 ]
 
 
