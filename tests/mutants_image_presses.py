@@ -10,15 +10,15 @@ MUTANTS = [
     Mutant(
         "todre: the nearest vector comes next",
         "methods/presses/_vector_choices.py",
-        "nearest_K = np.minimum(nearest_K, 1.0 - unit_KD @ unit_KD[at])",
-        "nearest_K = np.maximum(nearest_K, 1.0 - unit_KD @ unit_KD[at])",
+        "_take_farthest(vectors_KD, count, np.minimum)",
+        "_take_farthest(vectors_KD, count, np.maximum)",
         f"{CHOICES}::test_the_next_centre_is_the_farthest_from_its_nearest",
     ),
     Mutant(
         "todre: sums of distances count the last vector alone",
         "methods/presses/_vector_choices.py",
-        "sum_K += 1.0 - unit_KD @ unit_KD[at]",
-        "sum_K = 1.0 - unit_KD @ unit_KD[at]",
+        "_take_farthest(vectors_KD, count, np.add)",
+        "_take_farthest(vectors_KD, count, lambda _, last: last)",
         f"{CHOICES}::test_the_largest_sum_comes_next",
     ),
     Mutant(

@@ -195,7 +195,7 @@ MUTANTS = [
     Mutant(
         "msd: of an image the embedding of its token is read",
         "methods/speculative/drafters/msd.py",
-        "            entry_MH[place] = vector_H\n",
+        "        entry_MH[place] = vector_H\n",
         "",
         f"{MSD}::test_each_place_of_an_image_enters_as_its_vector_and_each_word_with_its_state",
     ),
@@ -261,8 +261,8 @@ MUTANTS = [
     Mutant(
         "train msd: an image is learned as its token",
         "lab/train/msd.py",
-        "        entry_MH[place] = vector_H\n",
-        "",
+        "embed_tokens(token_M).detach(), vectors)",
+        "embed_tokens(token_M).detach(), {})",
         f"{MSD_TRAINED}::test_what_is_trained_is_what_drafts",
     ),
     Mutant(

@@ -37,7 +37,7 @@ from polydec.lab.train.state_layer import TrainableStateLayer
 from polydec.lab.train.states import NODES, RANKS, cost_of
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
-from polydec.methods.speculative.drafters.msd import MsdDrafter
+from polydec.methods.speculative.drafters.msd import MsdDrafter, entries_with_images
 from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.methods.speculative.policies.fixed import FixedPolicy
 from polydec.methods.speculative.trees.best_first import BestFirstTree
@@ -296,11 +296,7 @@ def read_lesson(one: AnsweredQuestion, target: TrainableLlama) -> ImageLesson:
         raise RequestError("target shows no hidden states: nothing can be trained on them")
     # Words enter by their embeddings, and vectors of images as they are.
     token_M = torch.tensor(ids)
-    entry_MH = target.model.embed_tokens(token_M).detach().clone()
-    visual_M = torch.zeros(len(ids), dtype=torch.bool)
-    for place, vector_H in vectors.items():
-        entry_MH[place] = vector_H
-        visual_M[place] = True
+    entry_MH, visual_M = entries_with_images(target.model.embed_tokens(token_M).detach(), vectors)
     answer_M = torch.arange(len(ids)) >= len(one.prompt_ids)
     return ImageLesson(token_M, entry_MH, visual_M, scores.hidden_NH.float().clone(), answer_M)
 

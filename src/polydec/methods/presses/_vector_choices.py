@@ -52,18 +52,7 @@ class FarthestFirst:
         Returns:
             Their indices, in the order in which they are taken.
         """
-        unit_KD = unit_rows(vectors_KD)
-        taken = [_first_centre(unit_KD)]
-        # Of each vector the distance to its nearest centre; that of a centre is below all others.
-        nearest_K = 1.0 - unit_KD @ unit_KD[taken[0]]
-        nearest_K[taken[0]] = -np.inf
-        while len(taken) < count:
-            # Of several the first, as numpy finds it.
-            at = int(nearest_K.argmax())
-            taken.append(at)
-            nearest_K = np.minimum(nearest_K, 1.0 - unit_KD @ unit_KD[at])
-            nearest_K[at] = -np.inf
-        return taken
+        return _take_farthest(vectors_KD, count, np.minimum)
 
 
 @dataclass(frozen=True)
@@ -81,18 +70,7 @@ class LargestSum:
         Returns:
             Their indices, in the order in which they are taken.
         """
-        unit_KD = unit_rows(vectors_KD)
-        taken = [_first_centre(unit_KD)]
-        # What was taken never comes again.
-        sum_K = 1.0 - unit_KD @ unit_KD[taken[0]]
-        # Below every sum.
-        sum_K[taken[0]] = -np.inf
-        while len(taken) < count:
-            at = int(sum_K.argmax())
-            taken.append(at)
-            sum_K += 1.0 - unit_KD @ unit_KD[at]
-            sum_K[at] = -np.inf
-        return taken
+        return _take_farthest(vectors_KD, count, np.add)
 
 
 @dataclass(frozen=True)
@@ -180,3 +158,28 @@ def unit_rows(vectors_KD: np.ndarray) -> np.ndarray:
 def _first_centre(unit_KD: np.ndarray) -> int:
     """The vector that points furthest away from the mean direction: the paper names none."""
     return int((unit_KD @ unit_KD.mean(0)).argmin())
+
+
+def _take_farthest(vectors_KD: np.ndarray, count: int, join: np.ufunc) -> list[int]:
+    """Take the first centre, and then again and again the vector that is farthest from all that were taken.
+
+    Args:
+        vectors_KD: The vectors, ``[K, width]``, float64.
+        count: How many are taken, 1 to K - 1.
+        join: What makes one distance of those from several centres.
+
+    Returns:
+        Their indices, in the order in which they are taken.
+    """
+    unit_KD = unit_rows(vectors_KD)
+    taken = [_first_centre(unit_KD)]
+    far_K = 1.0 - unit_KD @ unit_KD[taken[0]]
+    # Below every distance: what was taken never comes again.
+    far_K[taken[0]] = -np.inf
+    while len(taken) < count:
+        # Of several the first, as numpy finds it.
+        at = int(far_K.argmax())
+        taken.append(at)
+        far_K = join(far_K, 1.0 - unit_KD @ unit_KD[at])
+        far_K[at] = -np.inf
+    return taken

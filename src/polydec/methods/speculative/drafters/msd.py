@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -94,12 +94,26 @@ class MsdGuess(DelegatedGuess):
             return
         # EAGLE has joined nothing yet: it only keeps states and words until they are read.
         state_NH = torch.stack([state_H for _, state_H in guess.pending])
-        entry_MH = guess.session.embed_tokens((draft.token[0], *verdict.written_tokens(draft)))
-        entry_MH = entry_MH.float().clone()
-        visual_M = torch.zeros(len(entry_MH), dtype=torch.bool)
-        for place, vector_H in vectors.items():
-            entry_MH[place] = vector_H
-            visual_M[place] = True
+        embed_MH = guess.session.embed_tokens((draft.token[0], *verdict.written_tokens(draft)))
+        entry_MH, visual_M = entries_with_images(embed_MH.float(), vectors)
         # What is ready is read in place of what EAGLE would have read.
         guess.pending = []
         guess.ready_NS = self.weights.prompt_inputs(entry_MH, visual_M, state_NH)
+
+
+def entries_with_images(embed_MH: Tensor, vectors: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:
+    """What enters the target's first layer for a text in which images stand.
+
+    Args:
+        embed_MH: Embeddings of the tokens at all places, shape ``[M, H]``; they are left as they are.
+        vectors: Those that enter in the place of tokens, ``[H]`` each, by the place.
+
+    Returns:
+        What enters, shape ``[M, H]``, and whether a vector stands at each place, shape ``[M]``.
+    """
+    entry_MH = embed_MH.clone()
+    visual_M = torch.zeros(len(embed_MH), dtype=torch.bool)
+    for place, vector_H in vectors.items():
+        entry_MH[place] = vector_H
+        visual_M[place] = True
+    return entry_MH, visual_M
