@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import threading
 
 import pytest
 
@@ -10,7 +9,7 @@ pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 pytest.importorskip("httpx", reason="polydec[serve] is not installed")
 
 import httpx
-from house import served, wait_until
+from house import held_steps, served, wait_until
 from starlette.testclient import TestClient
 
 from polydec.base.errors import RequestError
@@ -202,37 +201,14 @@ def test_a_quota_counts_texts_that_a_search_throws_away(lm):
         assert whole >= 3 + 4 * 40, "the texts that lost a vote cost nothing"
         # Whoever leaves before the end pays for what was written until then: the eighth step waits
         # until the server has seen that the client is gone.
-        engine = house.worker.engine
-        step = engine.step
-        cancel = house.worker.cancel_prompts
-        steps = list[int]()
-        waited = list[bool]()
-        gone = threading.Event()
-
-        def step_and_wait():
-            steps.append(1)
-            if len(steps) == 8:
-                waited.append(gone.wait(60))
-            return step()
-
-        def cancel_and_say(jobs, why):
-            cancel(jobs, why)
-            gone.set()
-
-        engine.step = step_and_wait
-        house.worker.cancel_prompts = cancel_and_say
-        try:
+        with held_steps(house, at=8) as hold:
             asking = http.client.HTTPConnection("127.0.0.1", httpx.URL(house.url).port)
             head = {"authorization": f"Bearer {ONE}", "content-type": "application/json"}
             asking.request("POST", "/v1/completions", json.dumps(SEARCHED), head)
-            wait_until(lambda: len(steps) >= 8)
+            assert hold.reached.wait(60)
             asking.close()
+            assert hold.go.wait(60), "the server did not see that its client had left"
             wait_until(lambda: taken() != whole)
-        finally:
-            gone.set()
-            del engine.step
-            del house.worker.cancel_prompts
-        assert waited == [True], "the server did not see that its client had left"
         assert 3 + 8 < taken() - whole < whole
 
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 pytest.importorskip("httpx", reason="polydec[serve] is not installed")
 import httpx
-from house import served, wait_until
+from house import held_steps, served, wait_until
 
 from polydec.serve.clients import ClientIdentity, from_header
 from polydec.serve.quotas import ApiKey, KeyQuota
@@ -87,10 +87,13 @@ def test_one_log_has_a_line_for_each_request(lm, tmp_path, texts):
             hidden = http.get("/replica/counts/name", headers={REQUEST_ID: "hidden"})
             assert hidden.status_code == 404
             long = {**BODY, "max_tokens": 400, "stream": True}
-            with http.stream(
-                "POST", "/v1/completions", json=long, headers={REQUEST_ID: "left"}
-            ) as left:
-                next(left.iter_lines())
+            # It waits in its work until its client has left: a fast machine would have ended it.
+            with held_steps(*houses, at=20) as hold:
+                with http.stream(
+                    "POST", "/v1/completions", json=long, headers={REQUEST_ID: "left"}
+                ) as left:
+                    next(left.iter_lines())
+                assert hold.go.wait(60), "no replica saw that the client had left"
             wait_until(lambda: path.exists() and len(lines_of(path)) == 11)
         counted = [answered(house) for house in houses]
     lines = {line["id"]: line for line in lines_of(path)}
@@ -211,10 +214,14 @@ def test_quotas_hold_for_the_sum_of_the_replicas(lm):
     keys = (ApiKey(ONE, "one", KeyQuota(answers=3)),)
     with front_of_two(lm, keys=keys) as (url, houses):
         with client(url) as one, client(url) as again:
-            with one.stream("POST", "/v1/completions", json=long) as under_way:
+            with (
+                held_steps(*houses, at=20) as hold,
+                one.stream("POST", "/v1/completions", json=long) as under_way,
+            ):
                 next(under_way.iter_lines())
                 told = again.post("/v1/completions", json={**BODY, "n": 2})
                 assert told.status_code == 429 and "answers" in told.json()["error"]["message"]
+                hold.go.set()
                 assert again.post("/v1/completions", json=BODY).status_code == 200
             wait_until(
                 lambda: again.post("/v1/completions", json={**BODY, "n": 3}).status_code == 200
