@@ -8,6 +8,8 @@ QWEN2_VL = "tests/models/sessions/test_qwen2_vl.py"
 TRAINED = "tests/lab/train/test_train_vision.py"
 MSD = "tests/methods/speculative/drafters/test_msd.py"
 MSD_TRAINED = "tests/lab/train/test_train_msd.py"
+FLASH = "tests/methods/speculative/drafters/test_flash.py"
+FLASH_TRAINED = "tests/lab/train/test_train_flash.py"
 
 MUTANTS = [
     Mutant(
@@ -236,31 +238,28 @@ MUTANTS = [
     ),
     Mutant(
         "train msd: images come from the start",
-        "lab/train/msd.py",
+        "lab/train/image_drafting.py",
         "return max(0.0, 2.0 * step / max(1, steps - 1) - 1.0)",
         "return step / max(1, steps - 1)",
         f"{MSD_TRAINED}::test_images_come_in_the_second_half_more_and_more",
     ),
     Mutant(
         "train msd: what was asked is learned, too",
-        "lab/train/msd.py",
-        "    for out_NH, x in zip(made_BNH, lessons, strict=True):\n"
-        "        # Behind place t the state of t + 1 is guessed, which makes the law of token t + 2.\n"
-        "        at = x.answer_M[2:].nonzero().flatten()\n",
-        "    for out_NH, x in zip(made_BNH, lessons, strict=True):\n"
-        "        at = torch.arange(len(x.token_M) - 2)\n",
+        "lab/train/image_drafting.py",
+        "    row = row[lesson.answer_M[first_R[row]]]\n",
+        "",
         f"{MSD_TRAINED}::test_a_loss_reads_what_the_target_wrote_alone",
     ),
     Mutant(
         "train msd: noise is as wide in every text",
-        "lab/train/msd.py",
+        "lab/train/image_drafting.py",
         "(width * 512 / len(lesson.token_M))",
         "(width * 512 / 60)",
         f"{MSD_TRAINED}::test_noise_is_wider_in_shorter_texts",
     ),
     Mutant(
         "train msd: an image is learned as its token",
-        "lab/train/msd.py",
+        "lab/train/image_drafting.py",
         "embed_tokens(token_M).detach(), vectors)",
         "embed_tokens(token_M).detach(), {})",
         f"{MSD_TRAINED}::test_what_is_trained_is_what_drafts",
@@ -271,5 +270,103 @@ MUTANTS = [
         "scene = draw_scene(rng, unseen=unseen)",
         "scene = draw_scene(rng, unseen=False)",
         f"{MSD_TRAINED}::test_scenes_that_are_asked_about_are_held_out_or_not[True]",
+    ),
+    Mutant(
+        "flash: an image is not compressed",
+        "models/learned/kinds/flash.py",
+        "        if self.query_CH is None:\n            return row_NH\n",
+        "        if True:\n            return row_NH\n",
+        f"{FLASH}::test_an_image_becomes_as_many_rows_as_are_asked_for_and_words_stay",
+    ),
+    Mutant(
+        "flash: every vector counts as much",
+        "models/learned/kinds/flash.py",
+        "asked_CV.softmax(-1) @ vector_VH",
+        "(0 * asked_CV).softmax(-1) @ vector_VH",
+        f"{FLASH}::test_queries_that_each_find_one_vector_compress_nothing",
+    ),
+    Mutant(
+        "flash: products are not scaled",
+        "models/learned/kinds/flash.py",
+        "        if self.scaled:\n",
+        "        if False:\n",
+        f"{FLASH}::test_an_image_becomes_as_many_rows_as_are_asked_for_and_words_stay",
+    ),
+    Mutant(
+        "flash: products are always scaled",
+        "models/learned/kinds/flash.py",
+        "        if self.scaled:\n",
+        "        if True:\n",
+        f"{FLASH}::test_what_asks_sees_what_vectors_say_and_not_where_they_stand",
+    ),
+    Mutant(
+        "flash: two images are one",
+        "models/learned/kinds/flash.py",
+        "if kinds[at] != kinds[at - 1]",
+        "if kinds[at] != kinds[at - 1] and at < 3",
+        f"{FLASH}::test_each_image_is_compressed_by_itself",
+    ),
+    Mutant(
+        "flash: each token takes a pass",
+        "methods/speculative/drafters/falcon.py",
+        "            if depth and depth % block == 0:\n",
+        "            if depth:\n",
+        f"{FLASH}::test_a_pass_guesses_the_tokens_of_a_block",
+    ),
+    Mutant(
+        "flash: all tokens of a block have one law",
+        "models/learned/block_layer.py",
+        "    return x_NH[..., None, :] + written",
+        "    return x_NH[..., None, :] + written[..., :1, :].expand_as(written)",
+        f"{FLASH}::test_a_pass_guesses_the_tokens_of_a_block",
+    ),
+    Mutant(
+        "flash: the MLP writes nothing",
+        "models/learned/block_layer.py",
+        "    return x_NH[..., None, :] + written",
+        "    return x_NH[..., None, :] + 0 * written",
+        f"{FLASH}::test_a_layer_of_one_state_is_the_layer_itself",
+    ),
+    Mutant(
+        "flash: trees always grow",
+        "methods/speculative/recipes/flash.py",
+        " if ranked else ",
+        " if False else ",
+        f"{FLASH}::test_a_ranked_tree_has_the_measured_paths",
+    ),
+    Mutant(
+        "flash: states of a cached prefix are asked for",
+        "methods/speculative/recipes/flash.py",
+        "    kit.read_prompt(CARD.name)\n",
+        "",
+        f"{FLASH}::test_what_it_does_not_serve_is_refused",
+    ),
+    Mutant(
+        "train flash: all levels learn the next token",
+        "lab/train/image_drafting.py",
+        "    return row, first_R[row] + level\n",
+        "    return row, first_R[row]\n",
+        f"{FLASH_TRAINED}::test_each_level_guesses_the_token_so_far_ahead",
+    ),
+    Mutant(
+        "train flash: the first level alone is learned",
+        "lab/train/image_drafting.py",
+        "            loss = loss + _level_loss(student, made_XH, torch.cat(true), features)\n",
+        "            loss = loss + _level_loss(student, made_XH, torch.cat(true), features) * (not level)\n",
+        f"{FLASH_TRAINED}::test_levels_are_added_up",
+    ),
+    Mutant(
+        "train flash: what compresses is not learned",
+        "lab/train/flash.py",
+        "latents = self.latents if spec.latents else None",
+        "latents = self.latents.detach() if spec.latents else None",
+        f"{FLASH_TRAINED}::test_what_compresses_is_learned_where_there_is_an_image",
+    ),
+    Mutant(
+        "train flash: places are those of the text",
+        "models/learned/kinds/flash.py",
+        "                mixed_C if visual else place_N[start:stop]\n",
+        "                mixed_C if visual else place_N[start:stop] - start\n",
+        f"{FLASH_TRAINED}::test_each_level_guesses_the_token_so_far_ahead[0]",
     ),
 ]

@@ -19,14 +19,17 @@ from benchmarks.studies.intervals import mean_with_interval
 
 from polydec import load
 from polydec.lab.train.envelope import RESULT
+from polydec.lab.train.image_drafting import WIDTH, tokens_per_pass
 from polydec.lab.train.image_questions import (
     ImageQuestion,
     answer_questions,
     draw_scene_questions,
 )
-from polydec.lab.train.msd import tokens_per_pass, train_msd
+from polydec.lab.train.msd import train_msd
 from polydec.lab.train.scenes import CAPTION
 from polydec.lab.train.specs.msd import MsdSpec
+from polydec.methods.speculative.drafters.msd import MsdDrafter
+from polydec.methods.speculative.trees.best_first import BestFirstTree
 from polydec.models.learned.artefacts import load_artefact
 from polydec.request.loaded import LoadedModel
 
@@ -54,11 +57,11 @@ def measured_sorts(scenes: int, seed: int) -> dict[str, list[ImageQuestion]]:
 
 def measure_drafter(lm: LoadedModel, path: Path, scenes: int, seed: int) -> dict[str, float]:
     """Tokens a pass of a drafter on each sort."""
-    weights = load_artefact(str(path))
+    drafter = MsdDrafter(load_artefact(str(path)), BestFirstTree(WIDTH))
     out = dict[str, float]()
     for sort, asked in measured_sorts(scenes, seed).items():
         answered = answer_questions(lm, asked, max_tokens=48, temperature=0.0, seed=0)
-        out[sort] = tokens_per_pass(answered, weights, NODES, 48)
+        out[sort] = tokens_per_pass(answered, drafter, NODES, 48)
     return out
 
 

@@ -14,20 +14,19 @@ from polydec import Image, Sampling, generate, load
 from polydec.base.errors import FileError, RequestError
 from polydec.core.scheduler import run_coroutines
 from polydec.lab.train.data import held_out
-from polydec.lab.train.image_questions import (
-    answer_questions,
-    draw_scene_questions,
-    read_question_folder,
-)
-from polydec.lab.train.msd import (
-    MsdStudent,
+from polydec.lab.train.image_drafting import (
     choose_lessons,
     drafting_loss,
     image_share,
     read_lesson,
     state_noise,
-    train_msd,
 )
+from polydec.lab.train.image_questions import (
+    answer_questions,
+    draw_scene_questions,
+    read_question_folder,
+)
+from polydec.lab.train.msd import MsdStudent, train_msd
 from polydec.lab.train.network import from_weights
 from polydec.lab.train.scenes import caption_of, draw_questions, draw_scene, draw_scene_pixels
 from polydec.lab.train.specs.msd import MsdSpec
@@ -180,7 +179,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(folder, trained, monkeypa
         return drafting_loss(student, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr("polydec.lab.train.msd.drafting_loss", stop_behind)
+        patch.setattr("polydec.lab.train.image_drafting.drafting_loss", stop_behind)
         with pytest.raises(KeyboardInterrupt):
             train_msd(spec)
     assert not (out / "msd.safetensors").exists()

@@ -173,7 +173,10 @@ SMALL: dict[str, Mapping[str, Any]] = {
         **{"steps": 2, "rows": 2, "width": 32, "layers": 1},
         **{"tower_width": 32, "tower_layers": 1},
     },
-    "msd": {"target": "seer", "each": 2, "max_tokens": 4, "steps": 2, "rows": 3},
+    **{
+        name: {"target": "seer", "each": 2, "max_tokens": 4, "steps": 2, "rows": 3}
+        for name in ("msd", "flash")
+    },
     "upsampler": {
         "images": "pictures",
         "target": "drawer",

@@ -214,7 +214,7 @@ def test_the_compiled_step_reads_images_too(folder):
 
 METHODS = (
     "auto", "prompt-lookup", "suffix-automaton", "draft-model", "token-recycling", "lookahead", "jacobi", "layerskip",
-    "draft-and-verify", "merged-drafts", "pearl", "eagle-2", "msd", "copyspec",
+    "draft-and-verify", "merged-drafts", "pearl", "eagle-2", "msd", "flash", "copyspec",
 )  # fmt: skip
 
 

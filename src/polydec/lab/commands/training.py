@@ -29,7 +29,7 @@ OTHER_NAMES = {"--target": ("--model",)}
 JSON = Annotated[bool, typer.Option("--json", help="what was measured, as one JSON object")]
 
 
-BESIDE = ("command", "fields", "states")
+BESIDE = ("command", "fields", "image_drafter", "states")
 """Modules of polydec/lab/train/specs that are no kind of training."""
 
 

@@ -27,6 +27,8 @@ from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
 from polydec.methods.registry.kit import MASKED_DRAFT, ModelArtefact
 from polydec.methods.speculative.drafters.eagle import EagleDraftWeights
+from polydec.methods.speculative.drafters.falcon import BlockDraftWeights
+from polydec.methods.speculative.drafters.flash import FlashDraftWeights
 from polydec.methods.speculative.drafters.heads import HeadDraftWeights
 from polydec.methods.speculative.drafters.lookup import LookupDrafter
 from polydec.methods.speculative.drafters.model import ModelDrafter
@@ -42,6 +44,8 @@ from polydec.models.learned.artefacts import MODULES
 from polydec.models.learned.kinds import ngrams as ngram_tables
 from polydec.models.learned.kinds import stop_head
 from polydec.models.learned.kinds.eagle import EagleModel
+from polydec.models.learned.kinds.falcon import FalconModel
+from polydec.models.learned.kinds.flash import FlashModel
 from polydec.models.learned.kinds.heads import DraftHeads
 from polydec.models.learned.kinds.msd import MsdModel
 from polydec.models.learned.kinds.ngrams import NGrams
@@ -192,7 +196,8 @@ def example_mechanism(kind: type) -> Any:
     # Each artefact stands for fields of its own class, and for the protocol that it implements.
     fill |= {type(one): lambda one=one: one for one in example_artefacts(toy_law(1).vocab)}
     fill |= {HeadDraftWeights: fill[DraftHeads], EagleDraftWeights: fill[EagleModel]}
-    fill |= {MsdDraftWeights: fill[MsdModel]}
+    fill |= {MsdDraftWeights: fill[MsdModel], FlashDraftWeights: fill[FlashModel]}
+    fill |= {BlockDraftWeights: fill[FalconModel]}
     return kind(
         **{
             f.name: fill[hints[f.name]]()

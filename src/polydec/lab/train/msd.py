@@ -3,81 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
+from torch import Tensor
 
-from polydec.base.errors import RequestError
-from polydec.core.decoder import answer_one
-from polydec.core.request import Request
-from polydec.core.scheduler import run_coroutines
-from polydec.core.types import RowDetail, ScoreRequest, TokenVocabulary
-from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
-from polydec.lab.train.image_questions import (
-    AnsweredQuestion,
-    ImageQuestion,
-    answer_questions,
-    draw_scene_questions,
-    read_question_folder,
-    require_both_sorts,
+from polydec.core.types import TokenVocabulary
+from polydec.lab.train.envelope import TrainingRun, run_training
+from polydec.lab.train.image_drafting import (
+    ImageDrafterKind,
+    ImageLesson,
+    ImageStudent,
+    image_drafting_course,
 )
-from polydec.lab.train.network import TrainableLlama, from_weights
-from polydec.lab.train.random_streams import generator_for
-from polydec.lab.train.schedule import TrainingSchedule
-from polydec.lab.train.selfplay import TrainingSample, samples_fingerprint
+from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.specs.msd import MsdSpec
 from polydec.lab.train.state_layer import TrainableStateLayer
-from polydec.lab.train.states import NODES, RANKS, cost_of
-from polydec.laws.shapers.greedy import GreedyRule
-from polydec.laws.targets.shaped import ShapedTarget
-from polydec.methods.speculative.drafters.msd import MsdDrafter, entries_with_images
-from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
-from polydec.methods.speculative.policies.fixed import FixedPolicy
-from polydec.methods.speculative.trees.best_first import BestFirstTree
-from polydec.methods.speculative.verifiers.match import MatchVerifier
+from polydec.methods.speculative.drafters.msd import MsdDrafter
 from polydec.models.learned.kinds import msd
 from polydec.models.learned.kinds.eagle import EagleModel
 from polydec.models.learned.kinds.msd import MsdModel
-from polydec.models.learned.state_layer import rms_normalised
-from polydec.models.sessions.sources import open_source
-from polydec.models.sessions.vision import is_vision, open_vision
-from polydec.request.loading import load
-
-DEPTH = 5
-"""Levels of the trees that are measured."""
-WIDTH = 4
-"""Paths that each of their levels expands."""
-MEASURED = 64
-"""Held-out questions of each sort that they are measured on, at most."""
 
 
-@dataclass(frozen=True, eq=False)
-class ImageLesson:
-    """An answered question as a drafter learns from it.
-
-    Attributes:
-        token_M: Token ids; of an image those that stand for its vectors.
-        entry_MH: What entered the target's first layer, ``[M, H]``.
-        visual_M: Whether a vector of an image stands there.
-        state_NH: The target's state at each place but the last, ``[N, H]``, N = M - 1.
-        answer_M: Whether the target wrote the token.
-    """
-
-    token_M: Tensor
-    entry_MH: Tensor
-    visual_M: Tensor
-    state_NH: Tensor
-    answer_M: Tensor
-
-
-class MsdStudent(nn.Module):
+class MsdStudent(ImageStudent):
     """The trainable weights of an MSD drafter.
 
     Args:
@@ -90,15 +39,9 @@ class MsdStudent(nn.Module):
     def __init__(
         self, target: TrainableLlama, vocab: TokenVocabulary, decoupled: bool, seed: int
     ) -> None:
-        super().__init__()
-        # A list hides it from `parameters`: it is not trained.
-        self._target = [target]
-        self._vocab = vocab
+        super().__init__(target, vocab)
         self._decoupled = decoupled
-        width = target.s.width
         self.block = TrainableStateLayer(target.s, seed, length=target.s.context)
-        # It begins as the sum of a token's embedding and the state before it.
-        self.fuse = nn.Parameter(torch.cat([torch.eye(width), torch.eye(width)], 1))
 
     def build_artefact(self, rates: Sequence[Sequence[float]] = (), share: float = 0.0) -> MsdModel:
         """The drafter with the weights as they are now.
@@ -110,6 +53,7 @@ class MsdStudent(nn.Module):
         Returns:
             The drafter's weights.
         """
+        # An artefact is a view of the weights: gradients pass through it.
         eagle = EagleModel(self.fuse, self.block.layer, self._vocab, rates, share)
         return MsdModel(eagle, self._decoupled)
 
@@ -123,31 +67,30 @@ class MsdStudent(nn.Module):
         Returns:
             Shape ``[B, N, H]``, of short texts filled up behind them.
         """
-        # An artefact is a view of the weights: gradients pass through it.
-        model = self.build_artefact()
-        # The very rows that drafting makes.
-        rows = [
-            model.prompt_inputs(
-                x.entry_MH, x.visual_M, x.state_NH + noise[i] if noise else x.state_NH
-            )
-            for i, x in enumerate(lessons)
-        ]
-        # A layer that sees what is before a place alone: what fills rows up changes none of them.
-        return self.block(pad_sequence(rows, batch_first=True))
+        return self.block(self.text_rows(self.build_artefact(), lessons, noise))
 
-    def state_logits(self, state: Tensor) -> Tensor:
-        """The target's logits of states, ``[..., V]``."""
-        target = self._target[0]
-        return target.token_logits(target.model.norm(state))
+    def guess_states(
+        self, lessons: Sequence[ImageLesson], noise: Sequence[Tensor] = ()
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Guess the states behind each place of some texts: see `ImageStudent`.
+
+        Args:
+            lessons: The texts.
+            noise: Of each what is added to its states, ``[N, H]``. Default: nothing.
+
+        Returns:
+            Of each text the places of its rows, and the states guessed there.
+        """
+        return [
+            (torch.arange(len(x.state_NH)), made_NH[: len(x.state_NH), None])
+            for x, made_NH in zip(lessons, self(lessons, noise), strict=True)
+        ]
 
 
 def train_msd(spec: MsdSpec) -> dict[str, Any]:
     """Train a drafter behind images, and save it at spec.out.
 
-    The target answers the questions itself. The first half of the steps learns from answers without
-    images; in the second the chance of an answer with one grows from 0 to 1. Measured on held-out
-    questions are the hits of each rank behind true states, and tokens a pass of greedy decoding,
-    with images and without. See `run_training`.
+    See `image_drafting_course` for what is learned and measured, and `run_training`.
 
     Raises:
         RequestError: An option of the spec is wrong, the target reads no images or is outside the
@@ -159,274 +102,12 @@ def train_msd(spec: MsdSpec) -> dict[str, Any]:
     return run_training("msd", spec, _course, time.process_time)
 
 
-def image_share(step: int, steps: int) -> float:
-    """The chance of an answer with an image at a step: 0 up to the middle, then rising to 1 at the
-    last.
-
-    Args:
-        step: From 0 to steps - 1.
-        steps: Steps in all.
-
-    Returns:
-        0 to 1.
-    """
-    return max(0.0, 2.0 * step / max(1, steps - 1) - 1.0)
-
-
-def choose_lessons(
-    lessons: Mapping[bool, Sequence[ImageLesson]],
-    rows: int,
-    share: float,
-    g: torch.Generator,
-) -> list[ImageLesson]:
-    """Draw the texts of a step.
-
-    Args:
-        lessons: Those with an image and those without one.
-        rows: How many.
-        share: Chance that one has an image.
-        g: Decides; it is advanced.
-
-    Returns:
-        The texts.
-    """
-    # Each by itself, so that a step may have both sorts.
-    seen_B = torch.rand(rows, generator=g) < share
-    return [
-        lessons[seen][int(torch.randint(len(lessons[seen]), (), generator=g))]
-        for seen in seen_B.tolist()
-    ]
-
-
-def state_noise(lesson: ImageLesson, width: float, g: torch.Generator) -> Tensor:
-    """Noise for the states of a text.
-
-    Args:
-        lesson: The text.
-        width: Of the noise in a text of 512 tokens, above 0; in a shorter one it is so much wider.
-        g: Decides; it is advanced.
-
-    Returns:
-        Uniform around 0, ``[N, H]``.
-    """
-    # Uniform between -0.5 and 0.5.
-    even_NH = torch.rand(lesson.state_NH.shape, generator=g) - 0.5
-    return even_NH * (width * 512 / len(lesson.token_M))
-
-
-def drafting_loss(
-    student: MsdStudent, lessons: Sequence[ImageLesson], features: float, noise: Sequence[Tensor]
-) -> Tensor:
-    """The loss of a student: the target's laws of guessed states, and the distance of these.
-
-    Only what the target wrote counts.
-
-    Args:
-        student: The drafter in training.
-        lessons: Texts.
-        features: Weight of the states' distance.
-        noise: See `MsdStudent.forward`.
-
-    Returns:
-        A scalar.
-    """
-    made_BNH = student(lessons, noise)
-    made = list[Tensor]()
-    true = list[Tensor]()
-    for out_NH, x in zip(made_BNH, lessons, strict=True):
-        # Behind place t the state of t + 1 is guessed, which makes the law of token t + 2.
-        at = x.answer_M[2:].nonzero().flatten()
-        made.append(out_NH[at])
-        true.append(x.state_NH[at + 1])
-    # X: all tokens that the target wrote, of all texts.
-    made_XH = torch.cat(made)
-    true_XH = torch.cat(true)
-    # The whole law is learned and not the token alone, as it says more.
-    with torch.no_grad():
-        truth_XV = student.state_logits(true_XH).softmax(-1)
-    laws = F.cross_entropy(student.state_logits(made_XH), truth_XV)
-    # The final norm follows: only the direction of a state matters.
-    distance = F.smooth_l1_loss(rms_normalised(made_XH), rms_normalised(true_XH))
-    return laws + features * distance
-
-
-@torch.no_grad()
-def rank_hit_rates(student: MsdStudent, lessons: Sequence[ImageLesson]) -> list[float]:
-    """How often the token of each rank is what the target wrote, behind true states.
-
-    Args:
-        student: The drafter.
-        lessons: Texts, at least one.
-
-    Returns:
-        RANKS shares, fewer in a smaller vocabulary.
-    """
-    hits = list[Tensor]()
-    for x in lessons:
-        at = x.answer_M[2:].nonzero().flatten()
-        # A tree takes ranks, so the hits of each count and not the first one's alone.
-        logits_AV = student.state_logits(student([x])[0, at])
-        ranks = min(RANKS, logits_AV.shape[-1])
-        hits.append(logits_AV.topk(ranks).indices == x.token_M[at + 2, None])
-    return [round(rate, 4) for rate in torch.cat(hits).float().mean(0).tolist()]
-
-
-def read_lesson(one: AnsweredQuestion, target: TrainableLlama) -> ImageLesson:
-    """Let the target read a question with its answer, image and all.
-
-    Args:
-        one: The answered question.
-        target: The target's language model, for the embeddings of words.
-
-    Returns:
-        What a drafter learns from.
-
-    Raises:
-        RequestError: The target shows no hidden states.
-    """
-    # The answer stands behind the prompt, whose images the law knows.
-    ids = (*one.prompt_ids, *one.output_ids)
-    session = one.law.open_session(ids)
-    want = ScoreRequest(law=RowDetail.NOTHING, hidden=True, prompt=True)
-    # One prefill gives the states of all places; no law is computed.
-    scores = run_coroutines([session.prefill_prompt(want)])[0]
-    vectors = session.text_vectors()
-    session.close()
-    if scores.hidden_NH is None:
-        raise RequestError("target shows no hidden states: nothing can be trained on them")
-    # Words enter by their embeddings, and vectors of images as they are.
-    token_M = torch.tensor(ids)
-    entry_MH, visual_M = entries_with_images(target.model.embed_tokens(token_M).detach(), vectors)
-    answer_M = torch.arange(len(ids)) >= len(one.prompt_ids)
-    return ImageLesson(token_M, entry_MH, visual_M, scores.hidden_NH.float().clone(), answer_M)
-
-
-def tokens_per_pass(
-    answered: Sequence[AnsweredQuestion], weights: MsdModel, nodes: int, max_tokens: int
-) -> float:
-    """Tokens a pass of greedy decoding with a drafter.
-
-    Args:
-        answered: Questions, whose answers are written anew; at least one.
-        weights: The drafter.
-        nodes: Tokens of a tree.
-        max_tokens: Tokens of an answer, at most.
-
-    Returns:
-        Committed tokens over passes of the target.
-    """
-    # The recipe's own tree, fed whole: what feeding less saves hangs on a machine's costs.
-    drafter = MsdDrafter(weights, BestFirstTree(WIDTH))
-    results = run_coroutines(
-        [
-            answer_one(
-                SpeculativeDecoder(
-                    ShapedTarget(one.law, GreedyRule()),
-                    drafter,
-                    MatchVerifier(),
-                    FixedPolicy(DEPTH, nodes),
-                ),
-                Request(one.prompt_ids, max_tokens),
-            )
-            for one in answered
-        ]
-    )
-    return round(sum(len(r.token_ids) for r in results) / sum(r.stats.passes for r in results), 3)
-
-
-def _questions(spec: MsdSpec, *, unseen: bool) -> list[ImageQuestion]:
-    """What is asked: of the folder, or about scenes, of which a third as many are held out."""
-    if spec.data is not None:
-        return read_question_folder(spec.data, unseen=unseen)
-    count = max(1, spec.each // 3) if unseen else spec.each
-    return draw_scene_questions(count, spec.seed, unseen=unseen)
-
-
 def _course(spec: MsdSpec) -> TrainingRun:
-    source = open_source(spec.target)
-    if not is_vision(source.config):
-        raise RequestError(
-            f"target is {spec.target!r}, which reads no images: name a vision-language model, or train an eagle for it"
-        )
-    # Norm, head and embeddings of the language model alone; the tower stays with `lm`.
-    text, _ = open_vision(source, "cpu")
-    target = from_weights(text.config, text.weights)
-    lm = load(spec.target, draft=None, threads=torch.get_num_threads())
-    said = {
-        "max_tokens": spec.max_tokens,
-        "temperature": spec.temperature,
-        "seed": spec.seed,
-    }
-    answered = answer_questions(lm, _questions(spec, unseen=False), **said)
-    unseen = answer_questions(lm, _questions(spec, unseen=True), **said)
-    # One of eight is set aside, so each sort leaves some to learn from.
-    require_both_sorts(answered, 8)
-    # Every eighth answer of a sort only tells how often each rank is right.
-    lessons: dict[bool, list[ImageLesson]] = {True: [], False: []}
-    aside: dict[bool, list[ImageLesson]] = {True: [], False: []}
-    counts = {True: 0, False: 0}
-    # Each sort is counted by itself, or one of them might have none aside.
-    for one in answered:
-        where = lessons if counts[one.seen] % 8 else aside
-        where[one.seen].append(read_lesson(one, target))
-        counts[one.seen] += 1
-    student = MsdStudent(target, lm.checkpoint.lm.vocab, spec.decoupled, spec.seed)
-
-    def step_loss(step: int) -> tuple[Tensor, int]:
-        # Of the step alone, so that a run that goes on draws the same.
-        g = generator_for(spec.seed, step, "rows")
-        share = image_share(step, spec.steps) if spec.staged else 0.5
-        chosen = choose_lessons(lessons, spec.rows, share, g)
-        noise = [state_noise(x, spec.noise, g) for x in chosen] if spec.noise else []
-        loss = drafting_loss(student, chosen, spec.features, noise)
-        return loss, sum(len(x.token_M) for x in chosen)
-
-    samples = [TrainingSample(one.prompt_ids, one.output_ids) for one in answered]
-
-    @cache
-    def known_rates() -> list[list[float]]:
-        """The hit rates on answers with images that are set aside, by the final weights."""
-        return [rank_hit_rates(student, aside[True])]
-
-    def measure_result() -> dict[str, Any]:
-        weights = student.build_artefact(known_rates())
-        drafter = MsdDrafter(weights, BestFirstTree(WIDTH))
-        # What a draft costs hangs little on what stands before it.
-        few = [TrainingSample(one.prompt_ids, one.output_ids) for one in unseen[:4]]
-        # What is won behind images may be lost on words: both are told.
-        sorts = {"with images": True, "without": False}
-        held = {
-            name: [one for one in unseen if one.seen == seen][:MEASURED]
-            for name, seen in sorts.items()
-        }
-        return {
-            "parameters": sum(p.numel() for p in student.parameters()),
-            "answers": len(answered),
-            "share": cost_of(lm.checkpoint.lm, drafter, few, NODES[-1]),
-            "held_out": {
-                name: rank_hit_rates(student, [read_lesson(one, target) for one in chosen])
-                for name, chosen in held.items()
-                if chosen
-            },
-            "tokens_per_pass": {
-                name: tokens_per_pass(chosen, weights, NODES[-1], spec.max_tokens)
-                for name, chosen in held.items()
-                if chosen
-            },
-            "out": spec.out,
-        }
-
-    def save_result(out: Path, result: Mapping[str, Any]) -> None:
-        """Write the drafter as an artefact.
-
-        Args:
-            out: Directory to write.
-            result: What was measured; the cost of a draft goes into the artefact.
-        """
-        about = {"target": spec.target}
-        msd.save(out, student.build_artefact(known_rates(), result["share"]), about)
-
-    # One cosine from the warmup to the end.
-    schedule = TrainingSchedule(spec.steps, spec.rate, warmup=0.1, decay=1.0, log_every=50)
-    known_as = run_identity(spec, samples=samples_fingerprint(samples))
-    return TrainingRun(student, step_loss, schedule, known_as, save_result, measure_result)
+    return image_drafting_course(
+        spec,
+        ImageDrafterKind(
+            lambda target, vocab: MsdStudent(target, vocab, spec.decoupled, spec.seed),
+            MsdDrafter,
+            msd.save,
+        ),
+    )

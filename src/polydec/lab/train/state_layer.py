@@ -31,11 +31,17 @@ class TrainableStateLayer(nn.Module):
     """One transformer layer for a target, which reads true states and drafted entries.
 
     `wide` is how many numbers a position has that it reads; `beside` how many of these, before the
-    residual stream, the second norm goes over too.
+    residual stream, the second norm goes over too. `states` is how many states the MLP writes at a
+    position: with more than one `forward` is another one's (lab/train/flash.py).
     """
 
     def __init__(
-        self, target: LlamaShape, seed: int, wide: int | None = None, length: int = 4096
+        self,
+        target: LlamaShape,
+        seed: int,
+        wide: int | None = None,
+        length: int = 4096,
+        states: int = 1,
     ) -> None:
         super().__init__()
         g = torch.Generator().manual_seed(seed)
@@ -43,7 +49,10 @@ class TrainableStateLayer(nn.Module):
         self.wide = wide or target.width
         self.beside = self.wide - target.width
         made = initialise_tensors(
-            state_layer_shapes(target.width, target.heads, target.kv_heads, target.inner, wide), g
+            state_layer_shapes(
+                target.width, target.heads, target.kv_heads, target.inner, wide, states
+            ),
+            g,
         )
         self._names = list(made)
         self.weights = nn.ParameterList(made.values())

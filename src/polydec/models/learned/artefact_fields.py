@@ -395,6 +395,20 @@ class MsdFields(EagleFields):
     decoupled: bool
 
 
+class FlashFields(EagleFields):
+    """config.json of a FLASH drafter.
+
+    Attributes:
+        block: States that a pass guesses.
+        latents: Rows that an image becomes; 0: as many as it has vectors.
+        scaled: Whether products are divided by the root of the width before the softmax.
+    """
+
+    block: Annotated[int, Field(ge=1, le=16)]
+    latents: Annotated[int, Field(ge=0, le=1 << 12)]
+    scaled: bool
+
+
 class JudgeFields(StrictFields):
     """config.json of a judge."""
 

@@ -34,6 +34,7 @@ WHY: Mapping[str, str] = MappingProxyType(
         "chimera": "neither has Chimera",
         "falcon": "neither has Falcon",
         "msd": "neither reads a drafter of its form behind images",
+        "flash": "neither reads a drafter of its form behind images",
         "longspec": "neither lets a drafter read the target's cache",
         "probes": "neither has soft probes",
         "mtp": "neither has masks whose rows alone run with added matrices",

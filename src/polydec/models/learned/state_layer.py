@@ -163,7 +163,7 @@ class StateLayer:
 
 
 def state_layer_shapes(
-    width: int, heads: int, kv_heads: int, inner: int, wide: int | None = None
+    width: int, heads: int, kv_heads: int, inner: int, wide: int | None = None, states: int = 1
 ) -> dict[str, tuple[int, ...]]:
     """List the shape of each tensor of a layer.
 
@@ -173,6 +173,7 @@ def state_layer_shapes(
         kv_heads: Heads of keys and values; they divide `heads`.
         inner: Width of the MLP.
         wide: Numbers S that attention reads a position. Default None: the width.
+        states: States that the MLP writes at a position. Default 1.
 
     Returns:
         The shapes, by the names of a Llama's layer.
@@ -186,7 +187,7 @@ def state_layer_shapes(
         "self_attn.o_proj.weight": (width, width),
         "mlp.gate_proj.weight": (inner, width),
         "mlp.up_proj.weight": (inner, width),
-        "mlp.down_proj.weight": (width, inner),
+        "mlp.down_proj.weight": (states * width, inner),
         "input_layernorm.weight": (S,),
         "post_attention_layernorm.weight": (width,),
     }
@@ -199,6 +200,7 @@ def read_state_layer(
     width: int,
     wide: int | None = None,
     at: str = "layer.",
+    states: int = 1,
 ) -> StateLayer:
     """Read a layer from the config and the tensors of an artefact.
 
@@ -209,6 +211,7 @@ def read_state_layer(
         width: Width H of the residual stream.
         wide: Numbers S that attention reads a position. Default None: the width.
         at: What the names of its tensors begin with. Default "layer.".
+        states: States that the MLP writes at a position. Default 1.
 
     Returns:
         The layer in fp32.
@@ -223,12 +226,14 @@ def read_state_layer(
             f"heads is {c.heads}, kv_heads {c.kv_heads}: they must divide the width {width}"
         )
     tensors = artefact.read_float_tensors(
-        t, kind, state_layer_shapes(width, c.heads, c.kv_heads, c.inner, wide), at
+        t, kind, state_layer_shapes(width, c.heads, c.kv_heads, c.inner, wide, states), at
     )
     return StateLayer(tensors, c.heads, c.kv_heads, c.theta)
 
 
-def random_state_layer(width: int, seed: int, wide: int | None = None) -> StateLayer:
+def random_state_layer(
+    width: int, seed: int, wide: int | None = None, states: int = 1
+) -> StateLayer:
     """Make a random layer for tests.
 
     Args:
@@ -236,6 +241,7 @@ def random_state_layer(width: int, seed: int, wide: int | None = None) -> StateL
             16.
         seed: Seed of the numbers.
         wide: Numbers S that attention reads a position. Default None: the width.
+        states: States that the MLP writes at a position. Default 1.
 
     Returns:
         A layer with an MLP twice as wide as the stream.
@@ -247,6 +253,6 @@ def random_state_layer(width: int, seed: int, wide: int | None = None) -> StateL
         name: torch.randn(shape, generator=g) * 0.7 / width**0.5
         if len(shape) == 2
         else torch.ones(shape)
-        for name, shape in state_layer_shapes(width, heads, heads, 2 * width, wide).items()
+        for name, shape in state_layer_shapes(width, heads, heads, 2 * width, wide, states).items()
     }
     return StateLayer(tensors, heads, heads, 1e4)

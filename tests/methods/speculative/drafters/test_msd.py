@@ -125,63 +125,79 @@ def test_what_an_image_shows_reaches_the_draft(lm):
     assert not made[0].allclose(made[1], atol=1e-3)
 
 
-def test_without_an_image_it_is_an_eagle(lm):
-    """Token by token the same drafts, of words before, between and behind which no vector stands."""
-    own = msd.examples(lm.vocab, 32, 32)[0]
+def proposed_drafts(drafter, target, prompt, tokens=12):
+    """Tokens and parents of every draft of a greedy answer."""
     proposed = []
 
     class Spy:
-        def __init__(self, drafter):
-            self.drafter = drafter
-
-        def open_guess(self, prompt, session):
-            guess = self.drafter.open_guess(prompt, session)
+        def open_guess(self, text, session):
+            guess = drafter.open_guess(text, session)
             inner = guess.propose_draft
 
             async def noted(*asked):
                 draft = await inner(*asked)
-                proposed[-1].append((draft.token, draft.parent))
+                proposed.append((draft.token, draft.parent))
                 return draft
 
             object.__setattr__(guess, "propose_draft", noted)
             return guess
 
+    decoder = SpeculativeDecoder(
+        ShapedTarget(target, GreedyRule()), Spy(), MatchVerifier(), FixedPolicy(3, 8)
+    )
+    run_coroutines([answer_one(decoder, Request(prompt, tokens, ignore_eos=True))])
+    return proposed
+
+
+def test_without_an_image_it_is_an_eagle(lm):
+    """Token by token the same drafts, of words before, between and behind which no vector stands."""
+    own = msd.examples(lm.vocab, 32, 32)[0]
     # The same weights in both, of which one never looks for an image.
-    for drafter in (EagleDrafter(own.eagle, TREE), MsdDrafter(own, TREE)):
-        proposed.append([])
-        decoder = SpeculativeDecoder(
-            ShapedTarget(lm, GreedyRule()), Spy(drafter), MatchVerifier(), FixedPolicy(3, 8)
-        )
-        run_coroutines([answer_one(decoder, Request(PROMPT, 12, ignore_eos=True))])
+    drafters = (EagleDrafter(own.eagle, TREE), MsdDrafter(own, TREE))
+    proposed = [proposed_drafts(drafter, lm, PROMPT) for drafter in drafters]
     assert proposed[0] == proposed[1] and max(len(tokens) for tokens, _ in proposed[0]) > 3
+
+
+TOY_PROMPT = (0, 2, 2, 1)
+
+
+def toy_behind_image(law):
+    """A toy behind an image of two vectors: its embeddings of other tokens than those that stand for them."""
+    vectors = make_soft_tokens(law.network.embed_tokens((1, 0)), 3, 4, "x")
+    return SoftPromptTarget(law, TOY_PROMPT, (0, *vectors, 1), (0, 1, 2))
+
+
+def check_law_behind_images(method, artefact_of, shaping, **options):
+    """Enumerated, with drafts that are taken and drafts that are refused."""
+    counts = ExercisedCounts()
+    for seed in (1, 2, 5):
+        law = toy_law(seed)
+        target = toy_behind_image(law)
+        shapers = SHAPERS[shaping]
+        given = {"cost_aware": "false", "width": "2", "nodes": "4", **options}
+        bent = bend_target(target, shapers)
+        decoder, _ = build(method, bent, options=given, artefacts=[artefact_of(law)])
+        collector = ExercisedCollector()
+        got = law_of(
+            lambda rng, d=decoder, on=collector: answer_one(d, Request(TOY_PROMPT, 3), rng, on)
+        )
+        assert text_law_distance(got, target_law(target, TOY_PROMPT, 3, shapers)) < 1e-9
+        if shaping == "plain":
+            words = target_law(law, TOY_PROMPT, 3, shapers)
+            assert text_law_distance(got, words) > 0.05, "the image decides nothing"
+        counts += collector.counts
+    assert min(counts.drafted, counts.accepted, counts.rejected) > 0
 
 
 @pytest.mark.parametrize("shaping", sorted(SHAPERS))
 @pytest.mark.parametrize("decoupled", [True, False], ids=["decoupled", "shared"])
 def test_the_law_behind_images_is_the_models(shaping, decoupled):
-    """Enumerated, with drafts that are taken and drafts that are refused."""
-    counts = ExercisedCounts()
-    for seed in (1, 2, 5):
-        law = toy_law(seed)
-        # A toy's embeddings of other tokens than those that stand for them.
-        vectors = make_soft_tokens(law.network.embed_tokens((1, 0)), 3, 4, "x")
-        prompt = (0, 2, 2, 1)
-        target = SoftPromptTarget(law, prompt, (0, *vectors, 1), (0, 1, 2))
-        shapers = SHAPERS[shaping]
-        artefact = replace(msd.examples(law.vocab, 4, 4)[0], decoupled=decoupled)
-        options = {"cost_aware": "false", "width": "2", "nodes": "4", "depth": "2"}
-        bent = bend_target(target, shapers)
-        decoder, _ = build("msd", bent, options=options, artefacts=[artefact])
-        collector = ExercisedCollector()
-        got = law_of(
-            lambda rng, d=decoder, on=collector, p=prompt: answer_one(d, Request(p, 3), rng, on)
-        )
-        assert text_law_distance(got, target_law(target, prompt, 3, shapers)) < 1e-9
-        if shaping == "plain":
-            words = target_law(law, prompt, 3, shapers)
-            assert text_law_distance(got, words) > 0.05, "the image decides nothing"
-        counts += collector.counts
-    assert min(counts.drafted, counts.accepted, counts.rejected) > 0
+    check_law_behind_images(
+        "msd",
+        lambda law: replace(msd.examples(law.vocab, 4, 4)[0], decoupled=decoupled),
+        shaping,
+        depth="2",
+    )
 
 
 def test_a_guess_that_is_forked_goes_its_own_way(lm):

@@ -34,7 +34,7 @@ RECORDED = {
 }
 """From cheap rows to dear ones."""
 TREES = {
-    *("chimera", "clover", "eagle", "eagle-2", "eagle-3", "falcon"),
+    *("chimera", "clover", "eagle", "eagle-2", "eagle-3", "falcon", "flash"),
     *("hydra", "hydra-plus-plus", "longspec", "medusa", "msd"),
 }
 """Methods whose trees are grown level by level from what was trained."""

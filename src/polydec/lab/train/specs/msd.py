@@ -2,75 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from polydec.base.options import AtLeast, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
-from polydec.lab.train.specs.fields import (
-    AnswersAStep,
-    HeadRate,
-    Longest,
-    Resumed,
-    SaveEvery,
-    Seed,
-    Steps,
-)
+from polydec.lab.train.specs.image_drafter import ImageDrafterSpec, image_drafter_summary
 
 
 @dataclass(frozen=True)
-class MsdSpec:
-    """What `train_msd` makes.
+class MsdSpec(ImageDrafterSpec):
+    """What `train_msd` makes; see `ImageDrafterSpec`."""
 
-    Attributes:
-        each: Of scenes: how many are drawn, each of which is asked about in all ways.
-        features: Weight of the distance of guessed states beside the target's laws; the published
-            training has 10.
-        noise: Width of the uniform noise on the states that enter, in a text of 512 tokens, and so
-            much wider in a shorter one; the published training has 0.2.
-    """
-
-    out: Resumed
-    target: Annotated[str, "the target, which must read images: a name like --model's"] = (
-        "zoo:vision"
-    )
-    data: Annotated[
-        str | None,
-        "folder with questions.jsonl, rows of prompt and, for some, image, a file of the folder (default: questions about "
-        "scenes that are drawn here)",
-    ] = None
-    each: Annotated[int, AtLeast(1), "scenes that are asked about (without data)"] = 100
-    max_tokens: Longest = 48
-    temperature: Annotated[float, AtLeast(0), "at which answers are written (0: greedy)"] = 1.0
     decoupled: Annotated[
         bool, "places of an image enter as its vectors alone (false: as words do)"
     ] = True
-    staged: Annotated[
-        bool,
-        "texts without images first, then more and more with them (false: half and half all the time)",
-    ] = True
-    features: Annotated[float, AtLeast(0), "weight of the distance of states (published: 10)"] = 1.0
-    noise: Annotated[
-        float, AtLeast(0), "width of the noise on states, in 512 tokens (published: 0.2)"
-    ] = 0.0
-    steps: Steps = 600
-    rows: AnswersAStep = 16
-    rate: HeadRate = 2e-3
-    seed: Seed = 0
-    save_every: SaveEvery = 100
-
-    def __post_init__(self) -> None:
-        keep_ranges(self)
-
-
-def msd_training_summary(result: Mapping[str, Any]) -> str:
-    """What is printed of a run."""
-    tokens = ", ".join(f"{name} {value:.2f}" for name, value in result["tokens_per_pass"].items())
-    return (
-        f"held-out questions, tokens a pass: {tokens}\n{result['parameters']:,} parameters, "
-        f"{result['steps']:,} steps, {result['seconds']:.0f} s; written to {result['out']}"
-    )
 
 
 COMMAND = TrainingCommand(
@@ -78,5 +23,5 @@ COMMAND = TrainingCommand(
     "Train a drafter for a model that reads images: EAGLE's layer, which reads images as the target does (MSD).",
     MsdSpec,
     "polydec.lab.train.msd:train_msd",
-    sentence=msd_training_summary,
+    sentence=image_drafter_summary,
 )

@@ -7,15 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from polydec.core.protocols import DraftScores, Session
+from polydec.core.row_scores import PickedScores
 from polydec.core.types import Draft, RowDetail, ScoreRequest
-from polydec.methods.speculative.drafters._states import StateGuess, StateLaws, at_work
+from polydec.methods.speculative.drafters._states import (
+    StateDraftWeights,
+    StateGuess,
+    at_work,
+)
 from polydec.methods.speculative.loop.protocols import TreeGrower
-from polydec.models.learned.kinds.falcon import FalconModel
+
+
+class BlockDraftWeights(StateDraftWeights, Protocol):
+    """A network that guesses a block of states a pass: see models/learned/kinds/falcon.py."""
+
+    @property
+    def block(self) -> int:
+        """States of a block."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +52,7 @@ class FalconDrafter:
     Source: Falcon (Gao et al., 2024).
     """
 
-    weights: FalconModel
+    weights: BlockDraftWeights
     tree: TreeGrower
     prompt: bool = True
     bent: bool = True
@@ -72,15 +86,17 @@ class BlockLaws:
     `block` levels below it. Nodes of smaller index than `_fed` have entries in the cache.
     """
 
-    def __init__(self, weights: FalconModel, known: StateGuess) -> None:
+    def __init__(self, weights: BlockDraftWeights, known: StateGuess) -> None:
         self._weights = weights
         self._known = known
-        self._laws = StateLaws(known.session, known.bent)
         self._fed = 1
+        # Of each node the end of a block whose states give its law.
+        self._ends = list[int]()
         assert known.tip is not None, "a draft is asked for before the target has read the prompt"
         # The root ends a block: what the network made of the last true state is its guess of the
         # first levels.
         self._states = {0: self._blocks(known.tip.hidden_RH)[0]}
+        self._block_laws = dict[int, DraftScores]()
 
     def _blocks(self, hidden_RS: Tensor | None) -> Tensor:
         """The network's output as states of single levels, shape ``[R, block, H]``."""
@@ -97,28 +113,28 @@ class BlockLaws:
         Returns:
             The laws at all nodes.
         """
-        laws = self._laws
         block = self._weights.block
-        new = laws.new_nodes(draft)
+        new = range(len(self._ends), len(draft))
+        # A node whose depth is a multiple of the block ends one; others stand below one that did.
+        for i in new:
+            ends = draft.depth[i] % block == 0
+            self._ends.append(i if ends else self._ends[draft.parent[i]])
+        # Level by level, as a block's entries need the guesses of the block above.
         for depth in sorted({draft.depth[i] for i in new}):
-            level = [i for i in new if draft.depth[i] == depth]
-            # Nodes that end a block are fed before the laws of their level are needed.
             if depth and depth % block == 0:
-                await self._feed(draft, level)
-            # Nodes of this level below the end of one block share a law: the states were guessed
-            # before their tokens.
-            of = dict[int, list[int]]()
-            for i in level:
-                of.setdefault(self._end(draft, i), []).append(i)
-            for end, nodes in of.items():
-                laws.add_states(nodes, self._states[end][depth % block][None])
-        return laws.score_draft_tree(draft)
+                await self._feed(draft, [i for i in new if draft.depth[i] == depth])
+        # Nodes of a level below one end share a law: it was guessed before their tokens.
+        laws = [self._law_of(end) for end in self._ends]
+        scores = PickedScores(laws, [depth % block for depth in draft.depth])
+        known = self._known
+        return known.session.bend_scores(draft, scores) if known.bent else scores
 
-    def _end(self, draft: Draft, node: int) -> int:
-        """The node that ends the last full block above a node, or the node itself."""
-        for _ in range(draft.depth[node] % self._weights.block):
-            node = draft.parent[node]
-        return node
+    def _law_of(self, end: int) -> DraftScores:
+        """The laws of the levels of the block behind a node."""
+        if end not in self._block_laws:
+            # All at once: a head reads its matrix once for several rows.
+            self._block_laws[end] = self._known.session.score_states(self._states[end])
+        return self._block_laws[end]
 
     async def _feed(self, draft: Draft, ends: Sequence[int]) -> None:
         """Make entries of all nodes that have none yet.
@@ -142,4 +158,4 @@ class BlockLaws:
         """The state before a node's token, as it was guessed."""
         # The state that gave the token's law: of the block that ends at or above its parent.
         above = draft.parent[node]
-        return self._states[self._end(draft, above)][draft.depth[above] % self._weights.block]
+        return self._states[self._ends[above]][draft.depth[above] % self._weights.block]

@@ -18,8 +18,8 @@ from polydec.methods.speculative.loop.protocols import TreeGrower
 from polydec.methods.speculative.loop.types import Verdict
 
 
-class MsdDraftWeights(EagleDraftWeights, Protocol):
-    """EAGLE's weights, and what they read of a prompt with images: see models/learned/kinds/msd.py."""
+class ImageRowWeights(Protocol):
+    """What a layer reads of a prompt with images."""
 
     def prompt_inputs(self, entry_MH: Tensor, visual_M: Tensor, state_NH: Tensor) -> Tensor:
         """What enters the layer for a prompt.
@@ -30,9 +30,13 @@ class MsdDraftWeights(EagleDraftWeights, Protocol):
             state_NH: The target's state at each place but the last, shape ``[N, H]``.
 
         Returns:
-            Rows for the layer, one a state.
+            Rows for the layer, in the order of the text.
         """
         ...
+
+
+class MsdDraftWeights(EagleDraftWeights, ImageRowWeights, Protocol):
+    """EAGLE's weights, and what they read of a prompt with images: see models/learned/kinds/msd.py."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,14 @@ class MsdDrafter:
 
 @dataclass(frozen=True)
 class MsdGuess(DelegatedGuess):
-    """EAGLE's guess, which reads the images of a prompt otherwise.
+    """A guess on states, which reads the images of a prompt otherwise.
 
     Attributes:
         weights: The trained layer.
     """
 
     guess: StateGuess
-    weights: MsdDraftWeights
+    weights: ImageRowWeights
 
     def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Take the true states of the accepted path; of a prompt with images make the layer's rows.
@@ -92,11 +96,11 @@ class MsdGuess(DelegatedGuess):
         vectors = guess.session.text_vectors() if verdict.prompt else {}
         if not vectors:
             return
-        # EAGLE has joined nothing yet: it only keeps states and words until they are read.
+        # Nothing is joined yet: the guess only keeps states and words until they are read.
         state_NH = torch.stack([state_H for _, state_H in guess.pending])
         embed_MH = guess.session.embed_tokens((draft.token[0], *verdict.written_tokens(draft)))
         entry_MH, visual_M = entries_with_images(embed_MH.float(), vectors)
-        # What is ready is read in place of what EAGLE would have read.
+        # What is ready is read in place of what it would have read.
         guess.pending = []
         guess.ready_NS = self.weights.prompt_inputs(entry_MH, visual_M, state_NH)
 
