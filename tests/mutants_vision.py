@@ -8,6 +8,7 @@ QWEN2_VL = "tests/models/sessions/test_qwen2_vl.py"
 TRAINED = "tests/lab/train/test_train_vision.py"
 MSD = "tests/methods/speculative/drafters/test_msd.py"
 MSD_TRAINED = "tests/lab/train/test_train_msd.py"
+GRIDS = "tests/lab/train/test_train_image_grids.py"
 FLASH = "tests/methods/speculative/drafters/test_flash.py"
 FLASH_TRAINED = "tests/lab/train/test_train_flash.py"
 
@@ -260,8 +261,8 @@ MUTANTS = [
     Mutant(
         "train msd: an image is learned as its token",
         "lab/train/image_drafting.py",
-        "embed_tokens(token_M).detach(), vectors)",
-        "embed_tokens(token_M).detach(), {})",
+        "target.embed_tokens(token_M), vectors)",
+        "target.embed_tokens(token_M), {})",
         f"{MSD_TRAINED}::test_what_is_trained_is_what_drafts",
     ),
     Mutant(
@@ -368,5 +369,33 @@ MUTANTS = [
         "                mixed_C if visual else place_N[start:stop]\n",
         "                mixed_C if visual else place_N[start:stop] - start\n",
         f"{FLASH_TRAINED}::test_each_level_guesses_the_token_so_far_ahead[0]",
+    ),
+    Mutant(
+        "msd: the draft counts places one by one",
+        "methods/speculative/drafters/msd.py",
+        "            guess.cache.grids = tuple(guess.session.text_grids())\n",
+        "            pass\n",
+        f"{GRIDS}::test_rows_and_columns_are_those_of_the_target_in_training_as_in_drafts",
+    ),
+    Mutant(
+        "train msd: places are counted one by one",
+        "lab/train/msd.py",
+        "        if not self._target.sections:\n",
+        "        if True:\n",
+        f"{GRIDS}::test_rows_and_columns_are_those_of_the_target_in_training_as_in_drafts",
+    ),
+    Mutant(
+        "msd: a file forgets rows and columns",
+        "models/learned/state_layer.py",
+        "c.theta, sections=tuple(c.sections))",
+        "c.theta)",
+        f"{GRIDS}::test_a_trained_drafter_writes_the_plain_text_behind_images",
+    ),
+    Mutant(
+        "msd: an image is told where it stands in what is read",
+        "laws/targets/soft_prompt.py",
+        "            if grid.first in self._rows\n",
+        "            if False\n",
+        f"{GRIDS}::test_a_text_tells_where_its_images_stand",
     ),
 ]

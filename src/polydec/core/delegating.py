@@ -5,7 +5,7 @@ only what it does differently.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from polydec.base.errors import RequestError
 from polydec.core.canvas_law import AllowedCanvases, Denoiser
@@ -50,6 +50,9 @@ class DelegatingSession:
 
     def text_vectors(self) -> Mapping[int, Tensor]:
         return self._inner.text_vectors()
+
+    def text_grids(self) -> Sequence[Any]:
+        return self._inner.text_grids()
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         return self._inner.layer_memory(layer)
@@ -112,6 +115,9 @@ class LawsOnlySession(DelegatingSession):
         raise self._refusal("embeddings")
 
     def text_vectors(self) -> Mapping[int, Tensor]:
+        raise self._refusal("vectors")
+
+    def text_grids(self) -> Sequence[Any]:
         raise self._refusal("vectors")
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:

@@ -211,6 +211,13 @@ class Session(DraftScorer, Protocol):
         """
         ...
 
+    def text_grids(self) -> Sequence[Any]:
+        """The images among these vectors whose rows and columns the target tells, in order, each with
+        the place of its first vector (an `ImageGrid` of the models). Raises PolydecError where
+        nothing can be read but laws.
+        """
+        ...
+
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         """Read the keys and values that one layer holds of the first N committed tokens.
 

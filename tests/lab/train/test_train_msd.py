@@ -27,10 +27,10 @@ from polydec.lab.train.image_questions import (
     read_question_folder,
 )
 from polydec.lab.train.msd import MsdStudent, train_msd
-from polydec.lab.train.network import from_weights
 from polydec.lab.train.scenes import caption_of, draw_questions, draw_scene, draw_scene_pixels
 from polydec.lab.train.specs.msd import MsdSpec
 from polydec.lab.train.specs.vision import VisionSpec
+from polydec.lab.train.target_head import TargetHead
 from polydec.lab.train.vision import train_vision
 from polydec.methods.speculative.drafters.msd import MsdDrafter
 from polydec.methods.speculative.loop.walk import prefill_for_guess
@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def seer(folder):
     text, _ = open_vision(open_source(str(folder / "seer")), "cpu")
-    return from_weights(text.config, text.weights)
+    return TargetHead.of_weights(text.config, text.weights)
 
 
 @pytest.fixture(scope="module")

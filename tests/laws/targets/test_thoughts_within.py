@@ -267,7 +267,8 @@ def test_vectors_within_an_answer_take_room(augmented):
 
 def test_what_cannot_be_read_is_refused(marked, augmented):
     session = augmented_law(augmented, 2)[0].open_session(START)
-    assert not session.text_vectors(), "thoughts stand in the place of no token"
+    vectors = (session.text_vectors(), session.text_grids())
+    assert not any(vectors), "thoughts stand in the place of no token"
     for refused, sentence in (
         (lambda: session.rewind_tokens(9), "n is 9: it must lie in 0 to"),
         (lambda: session.layer_memory(), "keys cannot be read behind a prompt with thoughts"),

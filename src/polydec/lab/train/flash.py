@@ -18,10 +18,10 @@ from polydec.lab.train.image_drafting import (
     ImageStudent,
     image_drafting_course,
 )
-from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.specs.flash import FlashSpec
 from polydec.lab.train.state_layer import TrainableStateLayer
+from polydec.lab.train.target_head import TargetHead
 from polydec.methods.speculative.drafters.flash import FlashDrafter
 from polydec.models.learned.block_layer import BlockLayer, block_states
 from polydec.models.learned.kinds import flash
@@ -32,12 +32,12 @@ class FlashStudent(ImageStudent):
     """The trainable weights of a FLASH drafter.
 
     Args:
-        target: The target's language model, frozen: embeddings, norm and head.
+        target: The ends of the target's language model: embeddings, norm and head.
         vocab: The target's vocabulary.
         spec: How many rows an image becomes, how many states a pass guesses, and the seed.
     """
 
-    def __init__(self, target: TrainableLlama, vocab: TokenVocabulary, spec: FlashSpec) -> None:
+    def __init__(self, target: TargetHead, vocab: TokenVocabulary, spec: FlashSpec) -> None:
         super().__init__(target, vocab)
         self._spec = spec
         self.block = TrainableStateLayer(
@@ -112,8 +112,8 @@ def train_flash(spec: FlashSpec) -> dict[str, Any]:
     compresses is learned with the rest.
 
     Raises:
-        RequestError: An option of the spec is wrong, the target reads no images or is outside the
-            Llama skeleton, or there are too few questions.
+        RequestError: An option of the spec is wrong, the target reads no images or is of a kind that
+            no drafter is trained for, or there are too few questions.
         FileError: The questions cannot be read.
 
     Source: FLASH (2025), mixtures of an image's vectors and blocks of states; MSD (Lin et al.

@@ -28,12 +28,12 @@ from polydec.lab.train.image_questions import (
     read_question_folder,
     require_both_sorts,
 )
-from polydec.lab.train.network import TrainableLlama, from_weights
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.selfplay import TrainingSample, samples_fingerprint
 from polydec.lab.train.specs.image_drafter import ImageDrafterSpec
 from polydec.lab.train.states import NODES, RANKS, cost_of
+from polydec.lab.train.target_head import TargetHead
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.speculative.drafters.msd import ImageRowWeights, entries_with_images
@@ -43,6 +43,7 @@ from polydec.methods.speculative.policies.fixed import FixedPolicy
 from polydec.methods.speculative.trees.best_first import BestFirstTree
 from polydec.methods.speculative.verifiers.match import MatchVerifier
 from polydec.models.learned.state_layer import rms_normalised
+from polydec.models.nets.grid_positions import ImageGrid
 from polydec.models.sessions.sources import open_source
 from polydec.models.sessions.vision import is_vision, open_vision
 from polydec.request.loading import load
@@ -65,6 +66,7 @@ class ImageLesson:
         visual_M: Whether a vector of an image stands there.
         state_NH: The target's state at each place but the last, ``[N, H]``, N = M - 1.
         answer_M: Whether the target wrote the token.
+        grids: Images whose rows and columns the target tells.
     """
 
     token_M: Tensor
@@ -72,20 +74,20 @@ class ImageLesson:
     visual_M: Tensor
     state_NH: Tensor
     answer_M: Tensor
+    grids: tuple[ImageGrid, ...] = ()
 
 
 class ImageStudent(nn.Module):
     """The trainable weights of a drafter behind images.
 
     Args:
-        target: The target's language model, frozen: embeddings, norm and head.
+        target: The ends of the target's language model: embeddings, norm and head.
         vocab: The target's vocabulary.
     """
 
-    def __init__(self, target: TrainableLlama, vocab: TokenVocabulary) -> None:
+    def __init__(self, target: TargetHead, vocab: TokenVocabulary) -> None:
         super().__init__()
-        # A list hides it from `parameters`: it is not trained.
-        self._target = [target]
+        self._target = target
         self._vocab = vocab
         width = target.s.width
         # It begins as the sum of a token's embedding and the state before it.
@@ -142,8 +144,7 @@ class ImageStudent(nn.Module):
 
     def state_logits(self, state: Tensor) -> Tensor:
         """The target's logits of states, ``[..., V]``."""
-        target = self._target[0]
-        return target.token_logits(target.model.norm(state))
+        return self._target.state_logits(state)
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class ImageDrafterKind:
         save: Writes an artefact into a directory, with further fields of its config.
     """
 
-    student: Callable[[TrainableLlama, TokenVocabulary], ImageStudent]
+    student: Callable[[TargetHead, TokenVocabulary], ImageStudent]
     drafter: Callable[[Any, TreeGrower], Drafter]
     save: Callable[[Path, Any, Mapping[str, Any]], None]
 
@@ -309,12 +310,12 @@ def rank_hit_rates(student: ImageStudent, lessons: Sequence[ImageLesson]) -> lis
     return out
 
 
-def read_lesson(one: AnsweredQuestion, target: TrainableLlama) -> ImageLesson:
+def read_lesson(one: AnsweredQuestion, target: TargetHead) -> ImageLesson:
     """Let the target read a question with its answer, image and all.
 
     Args:
         one: The answered question.
-        target: The target's language model, for the embeddings of words.
+        target: The ends of its language model, for the embeddings of words.
 
     Returns:
         What a drafter learns from.
@@ -329,14 +330,17 @@ def read_lesson(one: AnsweredQuestion, target: TrainableLlama) -> ImageLesson:
     # One prefill gives the states of all places; no law is computed.
     scores = run_coroutines([session.prefill_prompt(want)])[0]
     vectors = session.text_vectors()
+    grids = tuple(session.text_grids())
     session.close()
     if scores.hidden_NH is None:
         raise RequestError("target shows no hidden states: nothing can be trained on them")
     # Words enter by their embeddings, and vectors of images as they are.
     token_M = torch.tensor(ids)
-    entry_MH, visual_M = entries_with_images(target.model.embed_tokens(token_M).detach(), vectors)
+    entry_MH, visual_M = entries_with_images(target.embed_tokens(token_M), vectors)
     answer_M = torch.arange(len(ids)) >= len(one.prompt_ids)
-    return ImageLesson(token_M, entry_MH, visual_M, scores.hidden_NH.float().clone(), answer_M)
+    return ImageLesson(
+        token_M, entry_MH, visual_M, scores.hidden_NH.float().clone(), answer_M, grids
+    )
 
 
 def tokens_per_pass(
@@ -395,7 +399,7 @@ def image_drafting_course(spec: ImageDrafterSpec, kind: ImageDrafterKind) -> Tra
         The training.
 
     Raises:
-        RequestError: The target reads no images or is outside the Llama skeleton, or there are too
+        RequestError: The target reads no images or is of a kind that is not trained for, or there are too
             few questions.
         FileError: The questions cannot be read.
     """
@@ -406,7 +410,7 @@ def image_drafting_course(spec: ImageDrafterSpec, kind: ImageDrafterKind) -> Tra
         )
     # Norm, head and embeddings of the language model alone; the tower stays with `lm`.
     text, _ = open_vision(source, "cpu")
-    target = from_weights(text.config, text.weights)
+    target = TargetHead.of_weights(text.config, text.weights)
     lm = load(spec.target, draft=None, threads=torch.get_num_threads())
     said = {
         "max_tokens": spec.max_tokens,

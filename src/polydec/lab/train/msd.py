@@ -17,31 +17,34 @@ from polydec.lab.train.image_drafting import (
     ImageStudent,
     image_drafting_course,
 )
-from polydec.lab.train.network import TrainableLlama
 from polydec.lab.train.specs.msd import MsdSpec
 from polydec.lab.train.state_layer import TrainableStateLayer
+from polydec.lab.train.target_head import TargetHead
 from polydec.methods.speculative.drafters.msd import MsdDrafter
 from polydec.models.learned.kinds import msd
 from polydec.models.learned.kinds.eagle import EagleModel
 from polydec.models.learned.kinds.msd import MsdModel
+from polydec.models.nets.grid_positions import grid_positions
 
 
 class MsdStudent(ImageStudent):
     """The trainable weights of an MSD drafter.
 
     Args:
-        target: The target's language model, frozen: embeddings, norm and head.
+        target: The ends of the target's language model: embeddings, norm and head.
         vocab: The target's vocabulary.
         decoupled: See `MsdModel`.
         seed: Seed of the layer's weights.
     """
 
     def __init__(
-        self, target: TrainableLlama, vocab: TokenVocabulary, decoupled: bool, seed: int
+        self, target: TargetHead, vocab: TokenVocabulary, decoupled: bool, seed: int
     ) -> None:
         super().__init__(target, vocab)
         self._decoupled = decoupled
-        self.block = TrainableStateLayer(target.s, seed, length=target.s.context)
+        self.block = TrainableStateLayer(
+            target.s, seed, length=target.s.context, sections=target.sections
+        )
 
     def build_artefact(self, rates: Sequence[Sequence[float]] = (), share: float = 0.0) -> MsdModel:
         """The drafter with the weights as they are now.
@@ -67,7 +70,14 @@ class MsdStudent(ImageStudent):
         Returns:
             Shape ``[B, N, H]``, of short texts filled up behind them.
         """
-        return self.block(self.text_rows(self.build_artefact(), lessons, noise))
+        x_BNH = self.text_rows(self.build_artefact(), lessons, noise)
+        if not self._target.sections:
+            return self.block(x_BNH)
+        # Images stand elsewhere in each text, so each has turns of its own.
+        count = x_BNH.shape[1]
+        turns = [self.block.section_turns(grid_positions(x.grids, range(count))) for x in lessons]
+        cos_BND, sin_BND = (torch.stack(parts) for parts in zip(*turns, strict=True))
+        return self.block(x_BNH, turn=(cos_BND[:, None], sin_BND[:, None]))
 
     def guess_states(
         self, lessons: Sequence[ImageLesson], noise: Sequence[Tensor] = ()
@@ -93,8 +103,8 @@ def train_msd(spec: MsdSpec) -> dict[str, Any]:
     See `image_drafting_course` for what is learned and measured, and `run_training`.
 
     Raises:
-        RequestError: An option of the spec is wrong, the target reads no images or is outside the
-            Llama skeleton, or there are too few questions.
+        RequestError: An option of the spec is wrong, the target reads no images or is of a kind that
+            no drafter is trained for, or there are too few questions.
         FileError: The questions cannot be read.
 
     Source: MSD (Lin et al. 2025), the stages and what enters; EAGLE (Li et al. 2024), the losses.

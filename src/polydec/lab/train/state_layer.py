@@ -5,7 +5,7 @@ The arithmetic is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,8 @@ class TrainableStateLayer(nn.Module):
 
     `wide` is how many numbers a position has that it reads; `beside` how many of these, before the
     residual stream, the second norm goes over too. `states` is how many states the MLP writes at a
-    position: with more than one `forward` is another one's (lab/train/flash.py).
+    position: with more than one `forward` is another one's (lab/train/flash.py). `sections`: see
+    `StateLayer`.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class TrainableStateLayer(nn.Module):
         wide: int | None = None,
         length: int = 4096,
         states: int = 1,
+        sections: Sequence[int] = (),
     ) -> None:
         super().__init__()
         g = torch.Generator().manual_seed(seed)
         self._target = target
+        self._sections = tuple(sections)
         self.wide = wide or target.width
         self.beside = self.wide - target.width
         made = initialise_tensors(
@@ -63,8 +66,30 @@ class TrainableStateLayer(nn.Module):
         """The layer as an artefact holds it, with the weights as they are now."""
         t = self._target
         return StateLayer(
-            dict(zip(self._names, self.weights, strict=True)), t.heads, t.kv_heads, t.theta
+            dict(zip(self._names, self.weights, strict=True)),
+            t.heads,
+            t.kv_heads,
+            t.theta,
+            sections=self._sections,
         )
+
+    def section_turns(self, axes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of rows that stand at positions of three parts.
+
+        Args:
+            axes: Positions in time, by rows and by columns, T each.
+
+        Returns:
+            Two tensors of shape ``[T, head]``.
+        """
+        # Sections take time, rows and columns in turns, in both halves of a head alike.
+        widths = (*self._sections, *self._sections)
+        made = list[Tensor]()
+        for table in self._turn:
+            parts = [table[torch.tensor(axis)].split(widths, -1) for axis in axes]
+            count = len(self._sections)
+            made.append(torch.cat([parts[i % count % 3][i] for i in range(2 * count)], -1))
+        return made[0], made[1]
 
     def project_rows(self, x_BTH: Tensor, at_T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of rows.
@@ -95,7 +120,11 @@ class TrainableStateLayer(nn.Module):
             own.data.copy_(start_weight)
 
     def forward(
-        self, x_BTS: Tensor, past: Past | None = None, at_T: Tensor | None = None
+        self,
+        x_BTS: Tensor,
+        past: Past | None = None,
+        at_T: Tensor | None = None,
+        turn: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """Run the layer over a text, or over one level of drafted entries.
 
@@ -107,6 +136,8 @@ class TrainableStateLayer(nn.Module):
             x_BTS: Rows, shape ``[B, T, S]``; the last H numbers are the residual stream.
             past: Keys and values so far; those of the rows are added. None: nothing is remembered.
             at_T: Positions that drafted entries follow, shape ``[T]``; None: 0, 1, ….
+            turn: Cosines and sines of the rows of texts, shapes that broadcast to
+                ``[B, heads, T, head]``. None: those of their positions.
 
         Returns:
             The stream after the layer, shape ``[B, T, H]``.
@@ -118,9 +149,13 @@ class TrainableStateLayer(nn.Module):
         )  # the stream, whatever products are made in
         n = F.rms_norm(x_BTS, x_BTS.shape[-1:], w["input_layernorm.weight"], EPS)
         # Attention adds to the stream, the last H numbers; what else was read passes through.
-        x = x_BTS + F.pad(
-            attend_state_layer(self._target, w, self._turn, n, past, at_T), (x_BTS.shape[-1] - H, 0)
-        )
+        if turn is None:
+            added = attend_state_layer(self._target, w, self._turn, n, past, at_T)
+        else:
+            q, k, v = turned_qkv(self._target, w, turn, n)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            added = F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])
+        x = x_BTS + F.pad(added, (x_BTS.shape[-1] - H, 0))
         # The second norm goes over all that was read, and only the stream's part has weights.
         n = F.rms_norm(x, x.shape[-1:], None, EPS)[..., -H:] * w["post_attention_layernorm.weight"]
         return x[..., -H:] + swiglu_mlp(w, n)
@@ -390,9 +425,27 @@ def project_qkv(
     Returns:
         Three tensors of shape ``[B, heads, T, head]``; key heads are repeated.
     """
+    cos, sin = turn
+    return turned_qkv(s, w, (cos[place_T], sin[place_T]), n_BTS)
+
+
+def turned_qkv(
+    s: LlamaShape, w: Mapping[str, Tensor], turn: tuple[Tensor, Tensor], n_BTS: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of rows, turned as is said.
+
+    Args:
+        s: The target's sizes.
+        w: The layer's tensors by name.
+        turn: Cosines and sines of the rows, shapes that broadcast to ``[B, heads, T, head]``.
+        n_BTS: Normed rows, shape ``[B, T, S]``.
+
+    Returns:
+        Three tensors of shape ``[B, heads, T, head]``; key heads are repeated.
+    """
     made = (F.linear(n_BTS, w[f"self_attn.{name}_proj.weight"]) for name in "qkv")
     q, k, v = (t.unflatten(-1, (-1, s.head)).transpose(1, 2) for t in made)
-    cos, sin = (t[place_T] for t in turn)
+    cos, sin = turn
     q = apply_rotary_embedding(q, cos, sin)
     k = apply_rotary_embedding(k, cos, sin)
     k, v = (z.repeat_interleave(s.heads // s.kv_heads, dim=1) for z in (k, v))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -107,6 +108,10 @@ class PrefixSession(DelegatingSession):
     def text_vectors(self) -> Mapping[int, Tensor]:
         # What stands in the other prompt has no place in the given one.
         return {}
+
+    def text_grids(self) -> Sequence[Any]:
+        # Nor has an image of it.
+        return ()
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise RequestError(

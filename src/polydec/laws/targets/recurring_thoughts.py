@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -307,6 +308,10 @@ class RecurringThoughtSession(DelegatingSession):
     def text_vectors(self) -> Mapping[int, Tensor]:
         # Thoughts stand between the tokens of the text, in the place of none.
         return {}
+
+    def text_grids(self) -> Sequence[Any]:
+        # A thought is no image.
+        return ()
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise RequestError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from polydec.base.errors import RequestError
@@ -14,6 +14,8 @@ from polydec.laws.targets.other_prompt_session import PrefixSession
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from polydec.models.nets.grid_positions import ImageGrid
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,14 @@ class SoftenedSession(PrefixSession):
     def text_vectors(self) -> Mapping[int, Tensor]:
         read = self._inner.text_vectors()
         return {at: read[row] for at, row in enumerate(self._rows) if row in read}
+
+    def text_grids(self) -> Sequence[ImageGrid]:
+        # An image of which nothing is seen in the given prompt has no place there.
+        return tuple(
+            replace(grid, first=self._rows.index(grid.first))
+            for grid in self._inner.text_grids()
+            if grid.first in self._rows
+        )
 
     def fork(self, choice: int | None = None) -> SoftenedSession:
         twin = SoftenedSession(self._inner.fork(choice), self._roots[0], self._rows, self._done)

@@ -335,6 +335,8 @@ class LayerFields(StrictFields):
 
     Attributes:
         layers: How many of them there are one after another, each of these sizes.
+        sections: Pairs of dimensions of a head that turn by time, rows and columns, in turns; none:
+            all turn by the place in the text.
     """
 
     heads: Annotated[int, Field(ge=1, le=1 << 12)]
@@ -342,6 +344,9 @@ class LayerFields(StrictFields):
     inner: Annotated[int, Field(ge=1, le=1 << 20)]
     theta: Annotated[float, Field(gt=1, le=1e12)]
     layers: Annotated[int, Field(ge=1, le=64)] = 1
+    sections: list[Annotated[int, Field(ge=1, le=4096)]] = Field(
+        default_factory=list[int], max_length=64
+    )
 
 
 class StateDrafterFields(StrictFields):

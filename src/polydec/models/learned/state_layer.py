@@ -40,7 +40,8 @@ class DraftVocabularyHead:
 class StateLayer:
     """tensors: by the names that they have in a Llama behind "model.layers.0."; heads, kv_heads, theta: of its attention.
 
-    threads: of the compiled step, None: as many as there are cores.
+    threads: of the compiled step, None: as many as there are cores; sections: of a rotary embedding that tells rows and columns
+    of images, how many pairs of dimensions each part turns, as the target's has them, else none.
 
     Attention reads S numbers a position, of which the last H are the residual stream; S is H but where a drafter puts something
     beside it (EAGLE-3: the token). Norms go over all S.
@@ -51,6 +52,7 @@ class StateLayer:
     kv_heads: int
     theta: float
     threads: int | None = None
+    sections: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:
@@ -144,12 +146,15 @@ class StateLayer:
             "intermediate_size": len(self.tensors["mlp.up_proj.weight"]),
             "hidden_act": "silu",
             "tie_word_embeddings": tied,
+            **({"polydec_sections": list(self.sections)} if self.sections else {}),
         }
 
     @property
     def fields(self) -> dict[str, Any]:
         """What a config says of it."""
+        told = {"sections": list(self.sections)} if self.sections else {}
         return {
+            **told,
             "heads": self.heads,
             "kv_heads": self.kv_heads,
             "theta": self.theta,
@@ -225,10 +230,15 @@ def read_state_layer(
         raise FileError(
             f"heads is {c.heads}, kv_heads {c.kv_heads}: they must divide the width {width}"
         )
+    # Each pair of a head is turned by time, by rows or by columns.
+    if c.sections and 2 * sum(c.sections) != width // c.heads:
+        raise FileError(
+            f"sections is {c.sections}: their sum must be half of a head, {width // c.heads // 2}"
+        )
     tensors = artefact.read_float_tensors(
         t, kind, state_layer_shapes(width, c.heads, c.kv_heads, c.inner, wide, states), at
     )
-    return StateLayer(tensors, c.heads, c.kv_heads, c.theta)
+    return StateLayer(tensors, c.heads, c.kv_heads, c.theta, sections=tuple(c.sections))
 
 
 def random_state_layer(

@@ -13,6 +13,7 @@ from polydec.core.effects import PauseEffect
 from polydec.core.protocols import DraftScores
 from polydec.core.scheduler import current_task
 from polydec.core.types import Draft, ScoreRequest
+from polydec.models.nets.grid_positions import ImageGrid
 from polydec.models.nets.press import CachePress, reads_repeats
 from polydec.models.nets.query import NetworkAnswer, NeuralNetwork
 from polydec.models.nets.scores import LogitScores
@@ -210,6 +211,13 @@ class LMSession:
     def text_vectors(self) -> Mapping[int, Tensor]:
         states = ((at, state_of(token)) for at, token in enumerate(self.ledger.text))
         return {at: state_H for at, state_H in states if state_H is not None}
+
+    def text_grids(self) -> Sequence[ImageGrid]:
+        # A cache may know an image of whose vectors some were left out, though its model tells no
+        # rows and columns.
+        if getattr(self.law.network, "tells_grids", False):
+            return self.ledger.cache.grids
+        return ()
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         self.ledger.settle_pass()

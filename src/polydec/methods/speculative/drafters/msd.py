@@ -100,6 +100,9 @@ class MsdGuess(DelegatedGuess):
         state_NH = torch.stack([state_H for _, state_H in guess.pending])
         embed_MH = guess.session.embed_tokens((draft.token[0], *verdict.written_tokens(draft)))
         entry_MH, visual_M = entries_with_images(embed_MH.float(), vectors)
+        # A layer that tells rows and columns keeps those of the target.
+        if getattr(guess.drafter.weights.network, "tells_grids", False):
+            guess.cache.grids = tuple(guess.session.text_grids())
         # What is ready is read in place of what it would have read.
         guess.pending = []
         guess.ready_NS = self.weights.prompt_inputs(entry_MH, visual_M, state_NH)
