@@ -8,6 +8,8 @@ QWEN2_VL = "tests/models/sessions/test_qwen2_vl.py"
 TRAINED = "tests/lab/train/test_train_vision.py"
 MSD = "tests/methods/speculative/drafters/test_msd.py"
 MSD_TRAINED = "tests/lab/train/test_train_msd.py"
+SENT = "tests/serve/test_vision_sent.py"
+SEVERAL = "tests/cli/test_vision_flags.py"
 GRIDS = "tests/lab/train/test_train_image_grids.py"
 FLASH = "tests/methods/speculative/drafters/test_flash.py"
 FLASH_TRAINED = "tests/lab/train/test_train_flash.py"
@@ -397,5 +399,40 @@ MUTANTS = [
         "            if grid.first in self._rows\n",
         "            if False\n",
         f"{GRIDS}::test_a_text_tells_where_its_images_stand",
+    ),
+    Mutant(
+        "vision: the place of an image is tokenised again",
+        "models/sessions/vision.py",
+        "        ids = placed.ids\n",
+        "        ids = self._place_ids(placed.tiles)\n",
+        f"{IDEFICS3}::test_the_place_of_an_image_is_tokenised_once",
+    ),
+    Mutant(
+        "vision: the planner runs the tower",
+        "serve/app.py",
+        "            asks = await seeing(towers, see_images, wanted.asks, worker.model)\n",
+        "            asks = wanted.asks\n",
+        f"{SENT}::test_the_tower_runs_where_no_other_request_waits_for_it",
+    ),
+    Mutant(
+        "vision: what was seen for a request is forgotten",
+        "models/sessions/vision.py",
+        "        if placed.seen is not None and (placed.seen[1] or not watches):\n",
+        "        if False:\n",
+        f"{SENT}::test_the_tower_runs_where_no_other_request_waits_for_it",
+    ),
+    Mutant(
+        "vision: images beside a prompt stand the other way round",
+        "cli/flags.py",
+        "tuple(Image(path) for path in self.image)",
+        "tuple(Image(path) for path in reversed(self.image))",
+        f"{SEVERAL}::test_several_images_stand_in_order",
+    ),
+    Mutant(
+        "vision: of several images beside a prompt one has a place",
+        "request/image_prompts.py",
+        '"content": [IMAGE_PLACE] * beside + said}]',
+        '"content": [IMAGE_PLACE, *said]}]',
+        f"{SEVERAL}::test_several_images_stand_in_order",
     ),
 ]

@@ -50,7 +50,7 @@ TURNS = 2
 """How often all drafters write the answers."""
 LONGEST = 48
 """Tokens of an answer, at most."""
-FLASH: dict[str, dict[str, int]] = {
+FLASH: dict[str, dict[str, Any]] = {
     "FLASH": {},
     "not compressed": {"latents": 0},
     "one token a pass": {"block": 1},
@@ -91,7 +91,7 @@ class TimedGuess(DelegatedGuess):
 
 def train_variant(name: str, where: Path, asked: Any, seed: int) -> Drafter:
     """The drafter of a variant, trained unless it stands there already."""
-    said = {"each": asked.each, "steps": asked.steps, "seed": seed}
+    said: dict[str, Any] = {"each": asked.each, "steps": asked.steps, "seed": seed}
     # A study that was interrupted goes on with the drafter behind this one.
     if not (where / RESULT).exists():
         if name == BASE:

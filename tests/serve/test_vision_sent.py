@@ -86,6 +86,27 @@ def test_images_are_decoded_where_requests_are_read_as_far_as_there_is_room(read
     assert len(threads) < 20
 
 
+def test_the_tower_runs_where_no_other_request_waits_for_it(reads, seeing, monkeypatch):
+    """Each image once, also where more images are sent than are kept, and never in the planner."""
+    vision = seeing.checkpoint.vision
+    threads = list[str]()
+    look = vision.tower.image_vectors
+
+    def noted(tiles):
+        threads.append(threading.current_thread().name)
+        return look(tiles)
+
+    monkeypatch.setattr("polydec.models.sessions.vision.KEPT", 1)
+    monkeypatch.setattr(vision.tower, "image_vectors", noted)
+    vision._made.clear()
+    assert asked(reads, part(ONE), part(OTHER), said(QUESTION)).status_code == 200
+    assert len(threads) == 2 and all(name.startswith("tower") for name in threads)
+    # What has no room is refused before the tower runs.
+    vision._made.clear()
+    assert asked(reads, *[part(ONE)] * 40, said("x")).status_code == 400
+    assert len(threads) == 2
+
+
 WRONG = {
     "an address": (
         [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}],

@@ -50,7 +50,9 @@ def explain(
     if flags.trace is not None:
         raise RequestError("trace is given: explain decodes nothing, so there is nothing to trace")
     if system is not None:
-        check_system_message(system, raw=flags.raw, sourced=flags.written_from is not None)
+        # As `generate` has it: an image leaves a place for the system.
+        beside = flags.written_from is not None and not flags.image
+        check_system_message(system, raw=flags.raw, sourced=beside)
     flags.check_names()
     # Names are checked before the model is loaded.
     steering = steered.steering_fields()

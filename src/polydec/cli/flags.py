@@ -96,9 +96,10 @@ class RequestFlags:
         Path | None, Option(help="read the source from this file", rich_help_panel=MODEL)
     ] = None
     image: Annotated[
-        Path | None,
+        list[Path] | None,
         Option(
-            help="an image that the model reads (PNG, JPEG, WebP, BMP, GIF): before the prompt, or the source of a reader",
+            help="an image that the model reads (PNG, JPEG, WebP, BMP, GIF), several in order: where the prompt has the "
+            "model's image token, else before it; or the source of a reader",
             rich_help_panel=MODEL,
         ),
     ] = None
@@ -299,7 +300,7 @@ class RequestFlags:
         return constraint_of(values)
 
     @cached_property
-    def written_from(self) -> str | Image | None:
+    def written_from(self) -> str | Image | tuple[Image, ...] | None:
         """What an encoder-decoder model writes from; None: the prompt alone.
 
         Raises:
@@ -308,13 +309,15 @@ class RequestFlags:
         flags = {
             "source": self.source,
             "--source-file": self.source_file,
-            "--image": self.image,
+            "--image": self.image or None,
         }
         given = [name for name, value in flags.items() if value is not None]
         if len(given) > 1:
             raise RequestError(f"{' and '.join(given[:2])} are both given: give one of them")
-        if self.image is not None:
-            return Image(self.image)
+        if self.image:
+            # One by itself: a reader reads no sequence.
+            images = tuple(Image(path) for path in self.image)
+            return images[0] if len(images) == 1 else images
         if self.source_file is not None:
             return prompts.read_text(self.source_file)
         if self.source is not None:

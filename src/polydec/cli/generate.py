@@ -88,7 +88,7 @@ def generate(
         )
     if system is not None:
         # An image stands before what the user says, and leaves a place for the system.
-        beside = sourced and flags.image is None
+        beside = sourced and not flags.image
         check_system_message(system, raw=flags.raw, sourced=beside)
     if out is not None:
         check_picture_file(out)

@@ -97,8 +97,8 @@ class Ask:
     prompt, which may be empty beside it, is then what the answer begins with. Without a source the
     prompt is the source. Of a model that reads an image (`polydec train reader`) it is an `Image`,
     or OpenAI's part of a message (image_url with a data URL), which chat messages may hold as well;
-    of a vision-language model an image that stands before what the user says, unless the prompt has
-    a place for it.
+    of a vision-language model an image or a sequence of them, which stand before what the user says,
+    unless the prompt has places for them.
 
     units: "bytes" makes any model a law over bytes: the prompt may end inside of a word, a draft or
     a second model may have another tokenizer, and wherever this request or its answer says tokens,
@@ -189,11 +189,11 @@ class Ask:
         "sequences of tokens that are followed for the same bytes (units bytes)",
     ] = 2
     source: Annotated[
-        str | bytes | Sequence[int] | Image | Mapping[str, Any] | None,
+        str | bytes | Sequence[int] | Image | Sequence[Image] | Mapping[str, Any] | None,
         ParseAs(object),
         ValueNote("none: the prompt is the source"),
         "what an encoder-decoder model writes from, a text in any of its forms, or an image; the prompt then begins the "
-        "answer. An image may also stand before the prompt of a vision-language model",
+        "answer. Images, one or several, may also stand before the prompt of a vision-language model",
     ] = None
     raw: Annotated[bool, "no chat template"] = False
     sanitize_control_tokens: Annotated[
@@ -337,7 +337,7 @@ class AskFields(TypedDict, total=False):
     prompt_logprobs: int | None
     units: str
     covers: int
-    source: str | bytes | Sequence[int] | Image | Mapping[str, Any] | None
+    source: str | bytes | Sequence[int] | Image | Sequence[Image] | Mapping[str, Any] | None
     raw: bool
     sanitize_control_tokens: bool
     infill: str | Sequence[int | None] | None

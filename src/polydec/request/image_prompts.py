@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from polydec.base.errors import RequestError
 from polydec.core.protocols import Target
-from polydec.models.formats.image_tiles import ImageTiles
 from polydec.models.formats.images import DecodedImage, Image, image_of_part, is_image_part
 from polydec.models.sessions.checkpoint import resolve_deferred_bundle
 from polydec.models.sessions.image_press import VectorChoice
 from polydec.models.sessions.soft import Soft
-from polydec.models.sessions.vision import VisionReader
+from polydec.models.sessions.vision import PlacedImage, VisionReader
 from polydec.request.fields import Ask
 from polydec.request.image_presses import vector_choice_of
 from polydec.request.image_sources import (
@@ -21,6 +20,7 @@ from polydec.request.image_sources import (
     MOST_IMAGES,
     has_image_source,
     message_image_parts,
+    source_images,
 )
 from polydec.request.prompt_encoder import IMAGE_PLACE, VectorPrompt
 from polydec.request.stages import CheckedRequest, EncodedRequest, ImagePrompt
@@ -44,7 +44,7 @@ def check_image_request(checked: CheckedRequest) -> None:
             f"source is no image: {checked.model.name} reads images beside its prompt, so {IMAGE_HINT}"
         )
     # Counted before any is decoded: each may take seconds.
-    count = len(message_image_parts(ask.prompt)) + (ask.source is not None)
+    count = len(message_image_parts(ask.prompt)) + len(source_images(ask.source))
     if not count:
         return
     if count > MOST_IMAGES:
@@ -98,19 +98,19 @@ def encode_image_prompt(
     context = model.checkpoint.lm.context
     most = context if room is None else min(room, context)
     taken = len(ids) - places
-    tiles = list[ImageTiles]()
+    placed = list[PlacedImage]()
     # One after another, as each must find room before the next is decoded.
     for image in images:
-        tiles.append(vision.decode_image(image))
-        taken += len(vision.place_ids(tiles[-1]))
+        placed.append(vision.place_image(image))
+        taken += len(placed[-1].ids)
         if taken > most:
             raise RequestError(
-                f"prompt has {taken} tokens with {_counted(len(tiles), 'image')}: there is room for {most}"
+                f"prompt has {taken} tokens with {_counted(len(placed), 'image')}: there is room for {most}"
             )
-    # There is room for all of them: only now the tower runs.
+    # There is room for all of them: only now the tower runs, where nobody let it run before.
     given = ImagePrompt(tuple(parts), tuple(images))
     choice = vector_choice_of(checked) if images else None
-    filled = _filled_places(given, tiles, vision, ask.cache_salt, choice)
+    filled = _filled_places(given, placed, vision, ask.cache_salt, choice)
     vectors = _vector_prompt(model, filled)
     return EncodedRequest(
         checked,
@@ -142,9 +142,9 @@ def law_of_seeing_draft(encoded: EncodedRequest, law: Target) -> Target:
         return law
     vision = draft.vision
     # Decoded anew, as its tiles may have another size.
-    tiles = [vision.decode_image(image) for image in given.images]
+    placed = [vision.place_image(image) for image in given.images]
     choice = vector_choice_of(encoded.checked)
-    filled = _filled_places(given, tiles, vision, encoded.ask.cache_salt, choice)
+    filled = _filled_places(given, placed, vision, encoded.ask.cache_salt, choice)
     # A place of another length would put what follows it at other positions.
     vectors = _vector_prompt(
         replace(encoded.model, checkpoint=resolve_deferred_bundle(draft)), filled
@@ -156,7 +156,7 @@ def law_of_seeing_draft(encoded: EncodedRequest, law: Target) -> Target:
 
 def _filled_places(
     given: ImagePrompt,
-    tiles: Sequence[ImageTiles],
+    placed: Sequence[PlacedImage],
     vision: VisionReader,
     cache_salt: str,
     choice: VectorChoice | None,
@@ -164,7 +164,7 @@ def _filled_places(
     """A prompt whose images are what a model reads in their places."""
     out = list[int | Soft]()
     # Images stand in the order of their places.
-    following = iter(tiles)
+    following = iter(placed)
     for part in given.parts:
         if isinstance(part, Soft) or part != vision.token:
             out.append(part)
@@ -199,10 +199,8 @@ def request_images(ask: Ask) -> list[Image | DecodedImage]:
     """The images of a request, in the order of their places. Raises RequestError where a part of a
     message holds none."""
     out = list[Image | DecodedImage]()
-    if isinstance(ask.source, (Image, DecodedImage)):
-        out.append(ask.source)
-    elif isinstance(ask.source, Mapping):
-        out.append(image_of_part(ask.source, "source"))
+    for given in source_images(ask.source):
+        out.append(image_of_part(given, "source") if isinstance(given, Mapping) else given)
     out += [image_of_part(part, where) for where, part in message_image_parts(ask.prompt)]
     return out
 
@@ -210,8 +208,8 @@ def request_images(ask: Ask) -> list[Image | DecodedImage]:
 def prompt_with_places(ask: Ask, mark: str, *, has_chat: bool) -> Any:
     """A request's prompt with the places of its images.
 
-    An image beside the prompt stands before all that the user says, unless the prompt has a place
-    itself.
+    Images beside the prompt stand before all that the user says, in order, unless the prompt has
+    places itself.
 
     Args:
         ask: The request.
@@ -222,7 +220,7 @@ def prompt_with_places(ask: Ask, mark: str, *, has_chat: bool) -> Any:
         The prompt: in messages places are parts, in a text the mark.
     """
     prompt: Any = ask.prompt
-    beside = ask.source is not None
+    beside = len(source_images(ask.source))
     # A text: with a template it becomes what a user says, behind the image.
     if isinstance(prompt, str):
         # A mark that users write is plain text where control tokens are.
@@ -230,15 +228,15 @@ def prompt_with_places(ask: Ask, mark: str, *, has_chat: bool) -> Any:
         if not beside or named:
             return prompt
         if ask.raw or not has_chat:
-            return f"{mark}\n{prompt}"
+            return f"{mark}\n" * beside + prompt
         said = [{"type": "text", "text": prompt}] if prompt else []
-        return [{"role": "user", "content": [IMAGE_PLACE, *said]}]
+        return [{"role": "user", "content": [IMAGE_PLACE] * beside + said}]
     if not isinstance(prompt, Sequence) or not all(isinstance(m, Mapping) for m in prompt):
         return prompt
-    # Images within messages stand where they are; one beside them stands first.
+    # Images within messages stand where they are; those beside them stand first.
     messages = [_with_places(message) for message in prompt]
     if beside and not any(_has_place(message) for message in prompt):
-        _stand_first(messages)
+        _stand_first(messages, beside)
     return messages
 
 
@@ -257,14 +255,14 @@ def _has_place(message: Mapping[str, Any]) -> bool:
     return isinstance(content, list) and IMAGE_PLACE in content
 
 
-def _stand_first(messages: list[Mapping[str, Any]]) -> None:
-    """Put a place before what the user says first."""
+def _stand_first(messages: list[Mapping[str, Any]], count: int) -> None:
+    """Put so many places before what the user says first."""
     for at, message in enumerate(messages):
         if message.get("role") != "user":
             continue
         content = message.get("content")
         said = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-        messages[at] = {**message, "content": [IMAGE_PLACE, *said]}
+        messages[at] = {**message, "content": [IMAGE_PLACE] * count + [*said]}
         return
 
 

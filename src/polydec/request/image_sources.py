@@ -21,9 +21,25 @@ MOST_IMAGES = 64
 """Images of a request at most."""
 
 
+def _is_image(given: object) -> bool:
+    """Whether something is an image, or says that it is one."""
+    return isinstance(given, (Image, DecodedImage)) or is_image_part(given)
+
+
+def source_images(source: object) -> list[Any]:
+    """The images of a source, each as it was given: one, or those of a sequence of images; none where
+    it is anything else."""
+    if _is_image(source):
+        return [source]
+    # A sequence of ids is a text, and one that holds both is neither.
+    if isinstance(source, (list, tuple)) and all(map(_is_image, source)):
+        return [*source]
+    return []
+
+
 def has_image_source(ask: Ask) -> bool:
-    """Whether a request's source is an image, or says that it is one."""
-    return isinstance(ask.source, (Image, DecodedImage)) or is_image_part(ask.source)
+    """Whether a request's source is an image, or several."""
+    return bool(source_images(ask.source))
 
 
 def message_image_parts(prompt: object) -> list[tuple[str, Mapping[str, Any]]]:
@@ -76,11 +92,12 @@ def requested_image(ask: Ask, name: str) -> Image | DecodedImage:
             beside one in messages.
     """
     parts = message_image_parts(ask.prompt)
-    given = ask.source
+    beside = source_images(ask.source)
+    given: Any = beside[0] if len(beside) == 1 else ask.source
     if given is None and not parts:
         raise RequestError(f"source is none: {name} reads an image, so {IMAGE_HINT}")
     # A source beside an image in messages counts as another one, whatever it is.
-    count = len(parts) + (given is not None)
+    count = len(parts) + max(len(beside), given is not None)
     if count > 1:
         raise RequestError(f"the request holds {count} images: {name} reads one")
     if parts:
@@ -97,6 +114,8 @@ def requested_image(ask: Ask, name: str) -> Image | DecodedImage:
 
 def decode_request_images(ask: Ask, read: Callable[[Image], Any], form: object) -> Ask:
     """Decode the images of a request before it is planned, by whoever may wait for that.
+
+    Those that were decoded before stay as they are.
 
     Args:
         ask: The request.
@@ -117,15 +136,31 @@ def decode_request_images(ask: Ask, read: Callable[[Image], Any], form: object) 
         content = read(image)
         return image if content is None else DecodedImage(image, content, form)
 
-    source: Any = ask.source
-    if is_image_part(source):
-        source = image_of_part(source, "source")
+    return map_request_images(ask, decoded)
+
+
+def map_request_images(
+    ask: Ask, change: Callable[[Image | DecodedImage], Image | DecodedImage]
+) -> Ask:
+    """Put other images in the place of those of a request.
+
+    Args:
+        ask: The request.
+        change: Makes of an image the other one; it is called in the order of the images.
+
+    Returns:
+        The request with the other images, each where the one was.
+
+    Raises:
+        RequestError: A part of a message holds no image, or `change` refuses one.
+    """
     # What is no image is refused where the request is checked.
-    if isinstance(source, Image):
-        ask = replace(ask, source=decoded(source))
+    if beside := source_images(ask.source):
+        held = [image_of_part(x, "source") if is_image_part(x) else x for x in beside]
+        made = tuple(change(image) for image in held)
+        ask = replace(ask, source=made[0] if len(made) == 1 else made)
     images = {
-        where: decoded(image_of_part(part, where))
-        for where, part in message_image_parts(ask.prompt)
+        where: change(image_of_part(part, where)) for where, part in message_image_parts(ask.prompt)
     }
     if not images:
         return ask

@@ -30,7 +30,7 @@ from polydec.serve.application import IGNORED, create_base_app
 from polydec.serve.arrival import read_bytes
 from polydec.serve.body import RequestBody, ResponseOptions, read_body
 from polydec.serve.clients import client_of
-from polydec.serve.decoded_images import decode_images
+from polydec.serve.decoded_images import decode_images, see_images
 from polydec.serve.described import openapi_page_html as described_page
 from polydec.serve.described import request_body_schema as described
 from polydec.serve.embeddings import EmbeddingRequest
@@ -123,6 +123,8 @@ def create_app(
         store = ResponseStore()
     readers = ThreadPoolExecutor(READERS, "read")
     writers = ThreadPoolExecutor(WRITERS, "write")
+    # A tower runs for one request at a time, and no reader waits for it.
+    towers = ThreadPoolExecutor(1, "tower")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -133,6 +135,7 @@ def create_app(
             task.cancel()
         readers.shutdown(wait=False, cancel_futures=True)
         writers.shutdown(wait=False, cancel_futures=True)
+        towers.shutdown(wait=False, cancel_futures=True)
         await models.close()
         if request_log is not None:
             # Last, for the requests that end only now; in a thread, as it waits for the disk.
@@ -220,6 +223,11 @@ def create_app(
         headers = _told(body.ignored)
         # Before anything is queued: what is refused here costs no pass.
         count_answers(request.scope, sum(ask.answer_count for ask in wanted.asks))
+        # Only now, as a tower's pass is dear: what is refused above has cost none.
+        if worker.model.checkpoint.vision is not None:
+            seeing = asyncio.get_running_loop().run_in_executor
+            asks = await seeing(towers, see_images, wanted.asks, worker.model)
+            wanted = replace(wanted, asks=asks)
         try:
             answers = await worker.start_requests(
                 wanted.asks, steps=wanted.steps, client=client_of(request.scope)

@@ -9,13 +9,13 @@ from typing import Any
 
 from polydec.api import Ask, LoadedModel
 from polydec.base.subprocess_worker import WorkerBusyError, few_waiting
-from polydec.models.formats.image_tiles import ImageTiles
-from polydec.models.formats.images import Image
+from polydec.models.formats.images import DecodedImage, Image
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
-from polydec.models.sessions.vision import VisionReader
+from polydec.models.sessions.vision import PlacedImage, VisionReader
 from polydec.request.image_sources import (
     MOST_IMAGES,
     decode_request_images,
+    map_request_images,
     message_image_parts,
     requested_image,
 )
@@ -53,19 +53,53 @@ def decode_images(asks: Sequence[Ask], model: LoadedModel) -> tuple[Ask, ...]:
     return (first, *(replace(ask, source=first.source) for ask in asks[1:]))
 
 
-def _decoder_with_room(vision: VisionReader, room: int) -> Callable[[Image], ImageTiles | None]:
+def see_images(asks: Sequence[Ask], model: LoadedModel) -> tuple[Ask, ...]:
+    """Let the vision tower read the images that the requests of one response hold, decoded ones alone.
+
+    A tower may take seconds, for which the thread that plans all requests must not wait. Images of a
+    request that has no room for all of them were not all decoded: the plan refuses it.
+
+    Args:
+        asks: The requests, which have one source.
+        model: The model that is to answer.
+
+    Returns:
+        The requests with their images seen; as they are where no tower reads them.
+    """
+    vision = model.checkpoint.vision
+    first = asks[0]
+    if vision is None:
+        return tuple(asks)
+    # Of a request without an image nothing is copied.
+    found = list[bool]()
+    map_request_images(first, lambda image: found.append(isinstance(image, DecodedImage)) or image)
+    if not found or not all(found):
+        return tuple(asks)
+
+    def seen(image: Image | DecodedImage) -> Image | DecodedImage:
+        assert isinstance(image, DecodedImage), "all of them are"
+        # A press of images may ask what layers look at: a second reading would cost as much again.
+        watches = first.cache is not None
+        placed = vision.see_image(image.content, first.cache_salt, watches=watches)
+        return replace(image, content=placed)
+
+    first = map_request_images(first, seen)
+    return (first, *(replace(ask, source=first.source) for ask in asks[1:]))
+
+
+def _decoder_with_room(vision: VisionReader, room: int) -> Callable[[Image], PlacedImage | None]:
     """Decodes images as long as the context has room for them; the plan refuses the one that has none
     before it comes to those behind."""
     taken = 0
 
-    def decode(image: Image) -> ImageTiles | None:
+    def decode(image: Image) -> PlacedImage | None:
         nonlocal taken
         if taken > room:
             return None
         # As many places as the plan will give it.
-        tiles = vision.decode_image(image)
-        taken += len(vision.place_ids(tiles))
-        return tiles
+        placed = vision.place_image(image)
+        taken += len(placed.ids)
+        return placed
 
     return decode
 

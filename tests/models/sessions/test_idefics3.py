@@ -212,6 +212,16 @@ def test_an_image_that_would_become_too_many_pixels_is_refused(folder, theirs):
     assert lm.checkpoint.vision.passes == 0
 
 
+def test_the_place_of_an_image_is_tokenised_once(folder, theirs, monkeypatch):
+    lm = load(str(folder / "m"), draft=None, dtype="float32")
+    tower = lm.checkpoint.vision.tower
+    placed = list[int]()
+    place_of = tower.place_of
+    monkeypatch.setattr(tower, "place_of", lambda tiles: placed.append(1) or place_of(tiles))
+    generate(lm, asked(QUESTION, PICTURES["wide"]))
+    assert len(placed) == 1
+
+
 def test_a_tokenizer_of_another_checkpoint_is_refused(folder, theirs, monkeypatch):
     lm = load(str(folder / "m"), draft=None, dtype="float32")
     vision = lm.checkpoint.vision

@@ -86,6 +86,7 @@ class TrainableStateLayer(nn.Module):
         widths = (*self._sections, *self._sections)
         made = list[Tensor]()
         for table in self._turn:
+            # Of each axis the angles of every pair; a section takes those of its own axis.
             parts = [table[torch.tensor(axis)].split(widths, -1) for axis in axes]
             count = len(self._sections)
             made.append(torch.cat([parts[i % count % 3][i] for i in range(2 * count)], -1))
@@ -152,6 +153,7 @@ class TrainableStateLayer(nn.Module):
         if turn is None:
             added = attend_state_layer(self._target, w, self._turn, n, past, at_T)
         else:
+            # Texts alone have turns of their own: nothing is drafted behind them here.
             q, k, v = turned_qkv(self._target, w, turn, n)
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             added = F.linear(y.transpose(1, 2).flatten(2), w["self_attn.o_proj.weight"])

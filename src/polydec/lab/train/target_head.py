@@ -64,6 +64,7 @@ class TargetHead:
             names.append("lm_head.weight")
             wanted["lm_head.weight"] = table
         require_shapes(weights, wanted)
+        # Its layers are never run here, so they are not read.
         tensors = [weights[name].float() for name in names]
         sections = tuple(config.get("polydec_sections") or ())
         return TargetHead(shape, tensors[0], tensors[1], tensors[-1 if names[2:] else 0], sections)

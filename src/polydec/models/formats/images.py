@@ -90,7 +90,7 @@ class DecodedImage:
 
     Attributes:
         image: The image.
-        content: What the model reads of it: a `PixelStrip`, or `ImageTiles`.
+        content: What the model reads of it: a `PixelStrip`, or a `PlacedImage`.
         form: How the model reads an image that it was decoded for.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Protocol
 
@@ -20,6 +20,8 @@ from polydec.models.sessions.soft import Soft
 from polydec.models.sessions.sources import CheckpointFiles
 from polydec.models.text.tokenizer import Tokenizer
 
+SeenImage = tuple[Tensor, Sequence[TileEvidence]]
+"""Vectors of an image, and of each tile what the tower's layers look at; none where nobody asked."""
 KEPT = 16
 """Images whose vectors are kept, the ones that were read last."""
 
@@ -50,6 +52,22 @@ class VisionTower(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class PlacedImage:
+    """An image, and what stands in its place in a prompt.
+
+    Attributes:
+        tiles: The image as a tower reads it.
+        ids: Token ids of its place: its token for each vector, and what else the layout writes there.
+        seen: Its vectors, and of each tile what the tower's layers look at (none: nobody asked).
+            None: the tower has not read it for this request yet.
+    """
+
+    tiles: ImageTiles
+    ids: tuple[int, ...]
+    seen: SeenImage | None = None
+
+
 class VisionReader:
     """Reads images for a language model. It may be used by several threads.
 
@@ -68,7 +86,7 @@ class VisionReader:
         self.passes = 0
         self._text = text
         self._lock = Lock()
-        self._made = OrderedDict[tuple[str, bytes], tuple[Tensor, Sequence[TileEvidence]]]()
+        self._made = OrderedDict[tuple[str, bytes], SeenImage]()
 
     @property
     def token_text(self) -> str:
@@ -80,14 +98,48 @@ class VisionReader:
         plan = self.tower.tile_plan
         if isinstance(image, DecodedImage):
             if image.form == plan:
-                return image.content
+                return image.content.tiles
             # A draft's tower reads it in a form of its own.
             image = image.image
         return read_image_tiles(image, plan)
 
-    def place_ids(self, tiles: ImageTiles) -> tuple[int, ...]:
-        """Token ids of the place of an image: its token for each vector, and what else the layout
-        writes there."""
+    def place_image(self, image: Image | DecodedImage) -> PlacedImage:
+        """Decode an image, and find what stands in its place in a prompt. The tower does not run.
+
+        Args:
+            image: The image. One that was decoded for this tower is placed already.
+
+        Returns:
+            The image in its place.
+
+        Raises:
+            RequestError: It cannot be read.
+        """
+        if isinstance(image, DecodedImage) and image.form == self.tower.tile_plan:
+            return image.content
+        tiles = self.decode_image(image)
+        # Once: a place of many tiles is a long text.
+        return PlacedImage(tiles, self._place_ids(tiles))
+
+    def see_image(
+        self, placed: PlacedImage, cache_salt: str = "", *, watches: bool = False
+    ) -> PlacedImage:
+        """Let the tower read an image, unless it has done so.
+
+        Args:
+            placed: The image.
+            cache_salt: Only requests of the same salt share what the tower made. Default "".
+            watches: Whether what the tower's layers look at is asked for. Default False.
+
+        Returns:
+            The image with its vectors.
+        """
+        if placed.seen is not None and (placed.seen[1] or not watches):
+            return placed
+        return replace(placed, seen=self._read_image(placed.tiles, cache_salt, watches))
+
+    def _place_ids(self, tiles: ImageTiles) -> tuple[int, ...]:
+        """Token ids of the place of an image."""
         parts = self.tower.place_of(tiles)
         # Vectors alone need no tokenizer, and a tokenizer that is made up has no text for them.
         if not any(isinstance(part, str) for part in parts):
@@ -97,12 +149,12 @@ class VisionReader:
         return self._text.encode(shown, special=False)
 
     def place_parts(
-        self, tiles: ImageTiles, cache_salt: str = "", choice: VectorChoice | None = None
+        self, placed: PlacedImage, cache_salt: str = "", choice: VectorChoice | None = None
     ) -> list[int | Soft]:
         """The place of an image as a prompt has it.
 
         Args:
-            tiles: The image.
+            placed: The image.
             cache_salt: Only requests of the same salt share what the tower made. Default "".
             choice: Which vectors of each tile stay. Default None: all of them.
 
@@ -112,10 +164,12 @@ class VisionReader:
         Raises:
             FileError: The tokenizer cuts the place otherwise than the layout has it.
         """
-        ids = self.place_ids(tiles)
+        ids = placed.ids
         watches = choice is not None and choice.watches_tower
-        vectors_KD, evidence = self._read_image(tiles, cache_salt, watches)
-        grid = self.tower.grid_of(tiles)
+        seen = self.see_image(placed, cache_salt, watches=watches).seen
+        assert seen is not None, "it was read just now"
+        vectors_KD, evidence = seen
+        grid = self.tower.grid_of(placed.tiles)
         if ids.count(self.token) != len(vectors_KD):
             raise FileError(
                 f"the tokenizer makes {ids.count(self.token)} tokens of an image's place, and the vision tower "
@@ -142,9 +196,7 @@ class VisionReader:
             at = stop
         return out
 
-    def _read_image(
-        self, tiles: ImageTiles, cache_salt: str, watches: bool
-    ) -> tuple[Tensor, Sequence[TileEvidence]]:
+    def _read_image(self, tiles: ImageTiles, cache_salt: str, watches: bool) -> SeenImage:
         """The vectors of an image, which are made once while it is among the last ones, and (watches)
         what the tower's layers look at in each tile."""
         key = (cache_salt, tiles.content_hash)
