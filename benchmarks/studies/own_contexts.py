@@ -3,6 +3,7 @@
     python -m benchmarks.studies.own_contexts augmentation OUT DATA   # a coprocessor, also within an answer
     python -m benchmarks.studies.own_contexts refrag OUT DATA         # passages as chunk vectors, by selector
     python -m benchmarks.studies.own_contexts thoughts OUT -          # sums as lines of question, thought, answer
+    python -m benchmarks.studies.own_contexts within OUT -            # two sums a question, each with its thought
 
 DATA is running text that the model (--model, zoo:tiny-draft) has not learned. Three seeds; everything that
 is compared is trained in the same steps. Nats a token are of held-out texts, shares of right answers
@@ -27,7 +28,7 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import ScoreRequest
 from polydec.lab.train import sums
 from polydec.lab.train.context import train_context
-from polydec.lab.train.data import BEGIN
+from polydec.lab.train.data import BEGIN, held_out
 from polydec.lab.train.hyperfit import texts_of_length
 from polydec.lab.train.own_model import OwnContextModel
 from polydec.lab.train.specs.context import ContextSpec
@@ -44,6 +45,9 @@ SUMS = 4000
 
 STEPS = 3
 """Of each sum."""
+
+PAIR_STEPS = 2
+"""Of each of two sums in one question."""
 
 
 def spec_for(given: argparse.Namespace, kind: str, seed: int, **fields: Any) -> ContextSpec:
@@ -131,6 +135,44 @@ def write_sums(path: Path) -> str:
     return str(path)
 
 
+def write_sum_pairs(path: Path) -> str:
+    """Write pairs of sums, each answer behind a thought of its own. A held-out pair has no sum of a pair that is learned."""
+    lines = list[dict[str, Any]]()
+    for i in range(2 * SUMS):
+        unseen = i % 3 == 0
+        both = [sums.draw_last_digit_sum(f"pair {i} {j}", PAIR_STEPS, unseen) for j in (0, 1)]
+        question = ";".join(s.question for s in both)
+        # The pair itself must lie in the half of its sums.
+        if held_out(question) != unseen:
+            continue
+        thoughts = ["\n".join(s.chain) for s in both]
+        lines.append(
+            {"question": question, "thought": thoughts, "answer": [s.answer for s in both]}
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines[:SUMS]), "utf-8")
+    return str(path)
+
+
+def of_within(given: argparse.Namespace, figures: StudyFigures) -> None:
+    given.data = write_sum_pairs(given.out / "pairs.jsonl")
+    for seed in range(given.seeds):
+        for name, reasoning in (
+            ("two answers at once", "none"),
+            ("two written chains", "chain"),
+            ("two hidden thoughts", "latent"),
+        ):
+            told = train_context(
+                spec_for(
+                    given, "hidden-cot", seed, reasoning=reasoning, rows=32, texts=SUMS, tries=200
+                )
+            )
+            figures.keep_figure(name, told["right"])
+            if "right_of_another" in told:
+                figures.keep_figure("two thoughts of others", told["right_of_another"])
+                figures.keep_figure("two vectors of zeros", told["right_of_zeros"])
+
+
 def of_thoughts(given: argparse.Namespace, figures: StudyFigures) -> None:
     given.data = write_sums(given.out / "sums.jsonl")
     for seed in range(given.seeds):
@@ -168,6 +210,7 @@ STUDIES: Mapping[str, Callable[[argparse.Namespace, StudyFigures], None]] = {
     "augmentation": of_augmentation,
     "refrag": of_refrag,
     "thoughts": of_thoughts,
+    "within": of_within,
 }
 
 
