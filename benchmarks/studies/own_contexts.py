@@ -1,6 +1,7 @@
 """What vectors in the place of words bring to a model and a text of one's own.
 
     python -m benchmarks.studies.own_contexts augmentation OUT DATA   # a coprocessor, also within an answer
+    python -m benchmarks.studies.own_contexts late OUT DATA           # a coprocessor that runs beside the decoding
     python -m benchmarks.studies.own_contexts refrag OUT DATA         # passages as chunk vectors, by selector
     python -m benchmarks.studies.own_contexts thoughts OUT -          # sums as lines of question, thought, answer
     python -m benchmarks.studies.own_contexts within OUT -            # two sums a question, each with its thought
@@ -33,8 +34,7 @@ from polydec.lab.train.hyperfit import texts_of_length
 from polydec.lab.train.own_model import OwnContextModel
 from polydec.lab.train.specs.context import ContextSpec
 from polydec.laws.targets.augmented import CacheAugmentationMaker
-from polydec.laws.targets.recurring_thoughts import RecurringThoughtTarget
-from polydec.laws.targets.thinking import LatentPrefixTarget
+from polydec.laws.targets.recurring_thoughts import recurring_target
 from polydec.models.learned.kinds import coprocessor
 
 BEFORE = 8
@@ -87,28 +87,54 @@ def of_augmentation(given: argparse.Namespace, figures: StudyFigures) -> None:
                     gain = told["nats_without"][at] - told["nats_with"][at]
                     figures.keep_figure(f"nats less at the {name} token", gain)
         # How often the cache is read again while a text goes on.
+        ways = {
+            name: (every, 0)
+            for name, every in (("never", None), ("once", 0), ("every 8", 8), ("every 4", 4))
+        }
         spec = spec_for(given, "cache-augmentation", seed, reasoning="latent")
-        law = load(given.model, draft=None, dtype="float32").checkpoint.lm
-        made = coprocessor.load(f"{spec.out}/coprocessor")
-        model = OwnContextModel.load_own(spec, stays=True)
-        _, unseen = texts_of_length(spec, spec.length, model.tokenizer)
-        cells = dict[str, list[float]]()
-        for ids in unseen[: given.texts]:
-            text = (model.mark_token(BEGIN), *ids)
-            prompt = text[: BEFORE + 1]
-            maker = CacheAugmentationMaker(made, made.skeleton.layers, law.vocab.size, spec.latents)
-            ways: Mapping[str, Any] = {
-                "never": law,
-                "once": LatentPrefixTarget(law, prompt, maker),
-                **{
-                    f"every {every}": RecurringThoughtTarget(law, prompt, maker, every)
-                    for every in (8, 4)
-                },
-            }
-            for name, target in ways.items():
-                cells.setdefault(name, []).append(followed_nats(target, text))
-        for name, nats in cells.items():
-            figures.keep_figure(f"nats of {spec.length - BEFORE} tokens, {name}", mean(nats))
+        for name, nats in followed_by_ways(given, spec, ways).items():
+            figures.keep_figure(f"nats of {spec.length - BEFORE} tokens, {name}", nats)
+
+
+def followed_by_ways(
+    given: argparse.Namespace, spec: ContextSpec, ways: Mapping[str, tuple[int | None, int]]
+) -> dict[str, float]:
+    """Nats a token of what follows the prompts of held-out texts, where a trained coprocessor reads the cache in several ways.
+
+    Args:
+        given: What was asked for.
+        spec: Of the coprocessor's training.
+        ways: Of each way its name, behind how many tokens the cache is read again (0: it is read once; None: never),
+            and how many tokens late its vectors are.
+
+    Returns:
+        Means over texts, by way.
+    """
+    law = load(given.model, draft=None, dtype="float32").checkpoint.lm
+    made = coprocessor.load(f"{spec.out}/coprocessor")
+    model = OwnContextModel.load_own(spec, stays=True)
+    _, unseen = texts_of_length(spec, spec.length, model.tokenizer)
+    cells = dict[str, list[float]]()
+    for ids in unseen[: given.texts]:
+        text = (model.mark_token(BEGIN), *ids)
+        prompt = text[: BEFORE + 1]
+        for name, (every, late) in ways.items():
+            maker = CacheAugmentationMaker(
+                made, made.skeleton.layers, law.vocab.size, spec.latents, late
+            )
+            target = law if every is None else recurring_target(law, prompt, maker, every)
+            cells.setdefault(name, []).append(followed_nats(target, text))
+    return {name: mean(nats) for name, nats in cells.items()}
+
+
+def of_late(given: argparse.Namespace, figures: StudyFigures) -> None:
+    for seed in range(given.seeds):
+        spec = spec_for(given, "cache-augmentation", seed, reasoning="latent")
+        train_context(spec)
+        ways: dict[str, tuple[int | None, int]] = {"never": (None, 0)}
+        ways |= {f"{late} late": (0, late) for late in (0, 1, 2, 4, 8)}
+        for name, nats in followed_by_ways(given, spec, ways).items():
+            figures.keep_figure(f"nats, {name}", nats)
 
 
 def of_refrag(given: argparse.Namespace, figures: StudyFigures) -> None:
@@ -208,6 +234,7 @@ def of_thoughts(given: argparse.Namespace, figures: StudyFigures) -> None:
 
 STUDIES: Mapping[str, Callable[[argparse.Namespace, StudyFigures], None]] = {
     "augmentation": of_augmentation,
+    "late": of_late,
     "refrag": of_refrag,
     "thoughts": of_thoughts,
     "within": of_within,

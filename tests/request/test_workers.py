@@ -11,6 +11,7 @@ from polydec import Ask, Engine, RequestError, generate, load
 from polydec.core.effects import ForwardQuery, gather_coroutines, race_coroutines
 from polydec.core.scheduler import Scheduler
 from polydec.methods.economics.costs import PassCosts
+from polydec.models.learned.kinds import coprocessor
 from polydec.request import assembly
 
 
@@ -51,6 +52,28 @@ def test_texts_are_those_of_one_worker(names, two_cores, method):
     assert [
         [c.token_ids for c in a.choices] for a in engine.run([engine.submit(a) for a in asks])
     ] == want
+
+
+def test_a_coprocessor_is_what_a_second_worker_runs(names, two_cores, tmp_path):
+    """Without a draft model, too; and texts are those of one worker."""
+    where = str(tmp_path / "coprocessor")
+    vocab = load(names[0], draft=None).checkpoint.lm.vocab
+    (made,) = coprocessor.examples(vocab, 64, 64)
+    coprocessor.save(where, made, {"target": "a"})
+    one, two = (load(names[0], draft=None, trained=[where], workers=n) for n in (1, 2))
+    asks = [
+        Ask(
+            f"The {who} fox and the river",
+            raw=True,
+            max_tokens=16,
+            method="plain",
+            steer="cache-augmentation",
+            steer_options={"every": 6, "late": 3},
+        )
+        for who in ("grey", "tall")
+    ]
+    assert two.pool is not None
+    assert micro.completed_ids(Engine(two), asks) == micro.completed_ids(Engine(one), asks)
 
 
 def test_the_draft_runs_while_the_target_does(names, two_cores, monkeypatch):

@@ -60,7 +60,7 @@ def assemble_loaded_model(
     if draft == "default" and workers > 1:
         draft = own_draft or "none"
     if workers > 1:
-        threads = _half(name, draft, device, threads, workers)
+        threads = _half(device, threads, workers)
     # A draft model shares its target's tokenizer, so files that were opened are handed on.
     opened = dict[Path, sources.CheckpointFiles]()
     model = checkpoint.load_bundle(
@@ -97,27 +97,31 @@ def assemble_loaded_model(
         _fitted(artefacts.load_artefact(p), model.lm, lambda: None if small is None else small.lm)
         for p in paths
     )
+    if workers > 1 and small is None and not any(_runs_beside(a) for a in fitted):
+        raise RequestError(
+            f"workers is {workers} and {name} has no draft model, which the second one runs: name one (--draft)"
+        )
     _share_threads(model, None if isinstance(small, DeferredBundle) else small, device, threads)
     return LoadedModel(model, small, fitted, called, named and small is not None, workers)
 
 
-def _half(name: str, draft: str | None, device: str, threads: int | None, workers: int) -> int:
-    """The threads of each worker. Raises RequestError where there are too few cores, or nothing
-    that a second one could do."""
+def _half(device: str, threads: int | None, workers: int) -> int:
+    """The threads of each worker. Raises RequestError where there are too few cores."""
     cores = min(len(os.sched_getaffinity(0)), threads or 1 << 16)
     if device != "cpu":
         raise RequestError(
             f"workers is {workers} and device is {device!r}: workers share the cores of a CPU, so leave workers out"
-        )
-    if draft in (None, "none"):
-        raise RequestError(
-            f"workers is {workers} and {name} has no draft model, which the second one runs: name one (--draft)"
         )
     if cores < workers:
         raise RequestError(
             f"workers is {workers}: each needs a core of its own, and there is 1 here (workers 1 runs the passes in turns)"
         )
     return cores // workers
+
+
+def _runs_beside(artefact: ModelArtefact) -> bool:
+    """Whether passes of an artefact may run while those of the model do."""
+    return getattr(artefact, "runs_beside", False)
 
 
 def _fitted(artefact: Any, target: Target, draft: Callable[[], Target | None]) -> ModelArtefact:

@@ -2,6 +2,7 @@
 behind each so many tokens."""
 
 from collections import Counter
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 import micro
 from polydec import Ask, Engine, Sampling
-from polydec.core.scheduler import run_coroutines
+from polydec.core.scheduler import Scheduler, run_coroutines
 from polydec.core.types import Draft, ScoreRequest
 from polydec.lab.testing.check_target import TargetChecker, check_target
 from polydec.laws.targets.augmented import CacheAugmentationMaker
@@ -18,6 +19,7 @@ from polydec.laws.targets.marked_thoughts import MarkedThoughtTarget
 from polydec.laws.targets.recurring_thoughts import RecurringThoughtTarget
 from polydec.laws.targets.thinking import LatentPrefixTarget
 from polydec.models.learned.kinds import coprocessor, thought
+from polydec.models.sessions.soft import make_soft_tokens
 from polydec.request.ask import plan_request
 from polydec.request.loaded import LoadedModel
 from polydec.request.room import tokens_between_vectors
@@ -77,9 +79,9 @@ def marked_law(lm, mark):
     return MarkedThoughtTarget(law, START, thinker, mark), thinker
 
 
-def augmented_law(lm, every, count=2):
+def augmented_law(lm, every, count=2, late=0):
     made = lm.artefacts[0]
-    maker = CacheAugmentationMaker(made, 2, lm.checkpoint.lm.vocab.size, count)
+    maker = CacheAugmentationMaker(made, 2, lm.checkpoint.lm.vocab.size, count, late)
     return RecurringThoughtTarget(lm.checkpoint.lm, START, maker, every), maker
 
 
@@ -96,18 +98,18 @@ def marked_by_hand(lm, thinker, text):
 
 
 def augmented_by_hand(lm, maker, text, every):
-    """The same with vectors before the prompt's last token and each `every` tokens further, each
-    made in a new session."""
-    read = list(text[: len(START) - 1])
+    """The same with vectors before the prompt's last token and each `every` tokens further, or so many
+    tokens later as the maker is late, each made in a new session of what stood there before."""
+    read, begun, size = list(text[: len(START) - 1]), len(START) - 1, maker.size
     for at in range(len(START) - 1, len(text)):
         if (at - len(START) + 1) % every == 0:
-            session = lm.checkpoint.lm.open_session((*read, 0))
+            begun = len(read)
+        if at >= len(START) - 1 + maker.late and (at - len(START) + 1 - maker.late) % every == 0:
+            session = lm.checkpoint.lm.open_session((*read[:begun], 0))
             run_coroutines([session.score_draft(Draft.chain_draft(0), ScoreRequest())])
             memory = [tuple(x.clone() for x in session.layer_memory(i)) for i in range(2)]
-            from polydec.models.sessions.soft import make_soft_tokens
-
             vectors = maker.maker.make_vectors(memory, maker.count)
-            read += make_soft_tokens(vectors, maker.size, vectors.shape[1], "x")
+            read += make_soft_tokens(vectors, size, vectors.shape[1], "x")
             session.close()
         read.append(text[at])
     return read
@@ -157,8 +159,91 @@ def test_the_cache_is_read_again_behind_so_many_tokens(augmented, every):
     assert same == (every == 40)
 
 
-def test_rows_of_a_text_are_those_behind_its_vectors(augmented):
-    law, maker = augmented_law(augmented, 3)
+@pytest.mark.parametrize(("every", "late"), [(2, 1), (3, 1), (5, 3), (40, 4)])
+def test_vectors_of_a_call_that_ran_beside_the_decoding_come_late(augmented, every, late):
+    """Made of what stood where the call began, and read so many tokens later."""
+    law, maker = augmented_law(augmented, every, late=late)
+    session, text = law.open_session(START), START
+    for token in TEXT:
+        want = law_by_hand(augmented, augmented_by_hand(augmented, maker, text, every))
+        torch.testing.assert_close(row_behind(session, text[-1]), want, atol=1e-4, rtol=0.0)
+        session.commit_tokens(text[-1:])
+        text += (token,)
+    given = law.open_session(text)
+    want = law_by_hand(augmented, augmented_by_hand(augmented, maker, text, every))
+    torch.testing.assert_close(row_behind(given, text[-1]), want, atol=1e-4, rtol=0.0)
+    # Read where they are due, of all that stands before them, they would be others.
+    waited = augmented_law(augmented, every)[0].open_session(text)
+    assert not torch.allclose(row_behind(waited, text[-1]), want, atol=1e-3)
+
+
+class NotedExecutor(Executor):
+    """Notes which models are started, and runs each at once."""
+
+    def __init__(self):
+        self.started = []
+
+    def submit(self, run, model, group):
+        self.started.append(model)
+        done = Future()
+        done.set_result(run(model, group))
+        return done
+
+
+@pytest.mark.parametrize("late", [0, 1, 3])
+def test_a_late_call_is_waited_for_together_with_a_pass_of_the_model(augmented, late):
+    """The first pass behind the prompt and the coprocessor's are started in one step; without delay the
+    coprocessor's comes first."""
+    law, maker = augmented_law(augmented, 8, late=late)
+    session, noted = law.open_session(START), NotedExecutor()
+    scheduler = Scheduler(pool=noted)
+
+    def started_with(coro):
+        begun = len(noted.started)
+        scheduler.submit_coroutine(coro)
+        scheduler.step()
+        first = noted.started[begun:]
+        while scheduler.step():
+            pass
+        return first, noted.started[begun:]
+
+    rows = ScoreRequest()
+    started_with(session.prefill_prompt(rows))
+    made = noted.started.count(maker.maker)
+    first, _ = started_with(session.score_draft(Draft.chain_draft(START[-1]), rows))
+    if not late:
+        # It was made before anything was decoded.
+        assert made == 1 and maker.maker not in first
+        return
+    assert made == 0
+    assert maker.maker in first and len(first) == 2
+    # What was made ahead is read where it is due, and not made once more.
+    for token in (START[-1], *TEXT[: late - 1]):
+        session.commit_tokens((token,))
+    _, all_started = started_with(session.score_draft(Draft.chain_draft(TEXT[late - 1]), rows))
+    assert maker.maker not in all_started
+
+
+def test_vectors_made_ahead_are_those_of_the_text_that_is_kept(augmented):
+    """Taken back behind where they were begun they stay, and before it they are made anew."""
+    law, _ = augmented_law(augmented, 6, late=3)
+    for kept in (2, 7, 8):
+        session = law.open_session(START)
+        for token in (START[-1], *TEXT[:7]):
+            row_behind(session, token)
+            session.commit_tokens((token,))
+        session.rewind_tokens(8 - kept)
+        text = (*START, *TEXT[: kept - 1])
+        for token in (50, 51, 52, 53, 54, 55, 56, 57):
+            text += (token,)
+            want = row_behind(law.open_session(text), token)
+            torch.testing.assert_close(row_behind(session, token), want, atol=1e-4, rtol=0.0)
+            session.commit_tokens((token,))
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_rows_of_a_text_are_those_behind_its_vectors(augmented, late):
+    law, maker = augmented_law(augmented, 3, late=late)
     text = (*START, *TEXT[:6])
     rows = ScoreRequest(prompt=True)
     got = run_coroutines([law.open_session(text).prefill_prompt(rows)])[0]
@@ -174,10 +259,10 @@ def test_a_law_with_marks_is_a_target(marked, monkeypatch, mark):
     check_target(marked_law(marked, mark)[0], prompt=START, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, 7])
-def test_a_law_with_recurring_vectors_is_a_target(augmented, monkeypatch, every):
+@pytest.mark.parametrize(("every", "late"), [(1, 0), (2, 0), (3, 0), (7, 0), (2, 1), (4, 2)])
+def test_a_law_with_recurring_vectors_is_a_target(augmented, monkeypatch, every, late):
     monkeypatch.setattr(TargetChecker, "prompt_rows", no_rows)
-    check_target(augmented_law(augmented, every)[0], prompt=START, tolerance=1e-4)
+    check_target(augmented_law(augmented, every, late=late)[0], prompt=START, tolerance=1e-4)
 
 
 def tree_rows_are_those_of_paths(law, draft, tolerance=1e-4):
@@ -216,12 +301,14 @@ def test_a_tree_with_marks_has_the_laws_of_its_paths(marked):
     tree_rows_are_those_of_paths(marked_law(marked, 5)[0], TREE)
 
 
-@pytest.mark.parametrize("every", [1, 2, 3, 4, 6])
-def test_a_tree_over_places_of_vectors_has_the_laws_of_its_paths(augmented, every):
-    tree_rows_are_those_of_paths(augmented_law(augmented, every)[0], TREE)
+@pytest.mark.parametrize(
+    ("every", "late"), [(1, 0), (2, 0), (3, 0), (4, 0), (6, 0), (2, 1), (4, 2), (6, 4)]
+)
+def test_a_tree_over_places_of_vectors_has_the_laws_of_its_paths(augmented, every, late):
+    tree_rows_are_those_of_paths(augmented_law(augmented, every, late=late)[0], TREE)
 
 
-@pytest.mark.parametrize("way", ["marked", "augmented"])
+@pytest.mark.parametrize("way", ["marked", "augmented", "late"])
 def test_every_method_writes_the_same(marked, augmented, way):
     if way == "marked":
         lm, name, options = marked, "hidden-cot", {}
@@ -229,6 +316,7 @@ def test_every_method_writes_the_same(marked, augmented, way):
         assert lm.artefacts[0].mark in wrote and wrote != without
     else:
         lm, name, options = augmented, "cache-augmentation", {"latents": 2, "every": 3}
+        options |= {"late": 2} if way == "late" else {}
         wrote, without = texts(lm, [ask(name, o) for o in (options, {"latents": 2})])
         assert wrote != without
     got = texts(lm, [ask(name, options, method=m) for m in METHODS])
@@ -249,7 +337,18 @@ def test_every_method_writes_the_same(marked, augmented, way):
 
 def test_without_vectors_nothing_recurs(augmented):
     plain = texts(augmented, [ask(None, {})])
-    assert texts(augmented, [ask("cache-augmentation", {"latents": 0, "every": 2})]) == plain
+    for more in ({"every": 2}, {"late": 2}, {"every": 2, "late": 3}):
+        assert texts(augmented, [ask("cache-augmentation", {"latents": 0, **more})]) == plain
+
+
+def test_vectors_that_are_read_once_may_be_late(augmented):
+    wrote, late, never = texts(
+        augmented,
+        [ask("cache-augmentation", {"latents": 2, "late": n}) for n in (0, 4, 40)],
+    )
+    plain = texts(augmented, [ask(None, {})])[0]
+    assert late != wrote and never == plain
+    assert late[0][:4] == plain[0][:4]
 
 
 def test_vectors_within_an_answer_take_room(augmented):
@@ -261,6 +360,8 @@ def test_vectors_within_an_answer_take_room(augmented):
     with pytest.raises(ValueError, match="max_tokens is 200: the prompt has"):
         plan_request(augmented, asked)
     assert plan_request(augmented, replace(asked, max_tokens=140))
+    with pytest.raises(ValueError, match="late is 4: it must be below every, which is 4"):
+        plan_request(augmented, ask("cache-augmentation", {"every": 4, "late": 4}))
     with pytest.raises(ValueError, match="every is -1"):
         plan_request(augmented, ask("cache-augmentation", {"every": -1}))
 

@@ -323,6 +323,7 @@ STEER_CASES: dict[tuple[str, str], Case] = {
     ("arc-encoder", "task"): case(toy=replace(MIXED, prompt=(1, 3, 4, 5, 6, 2))),
     ("cache-augmentation", "latents"): case(1, toy=replace(MIXED, most=6), latents=3),
     ("cache-augmentation", "every"): case(1, 2, toy=replace(MIXED, most=6), latents=3),
+    ("cache-augmentation", "late"): case(1, 2, toy=replace(MIXED, most=6), latents=3),
     ("citation-blocker", "length"): case(2),
     ("dynamic-tokenization", "share"): case(0.0, toy=MERGED),
     ("dynamic-tokenization", "boundary"): case("sentence", toy=MERGED, share=1.0),

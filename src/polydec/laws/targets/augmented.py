@@ -8,27 +8,24 @@ from typing import Protocol
 
 from torch import Tensor
 
-from polydec.core.protocols import Session
+from polydec.core.effects import ForwardQuery
+from polydec.core.protocols import BatchedModel, Session
 from polydec.core.types import Draft, RowDetail, ScoreRequest
 from polydec.models.sessions.soft import make_soft_tokens
 
 NOTHING = ScoreRequest(law=RowDetail.NOTHING)
 
 
-class PrefixCoprocessor(Protocol):
-    """Make vectors from what a model has cached of a prompt (models/learned/kinds/coprocessor.py)."""
+LayerMemory = Sequence[tuple[Tensor, Tensor]]
+"""Keys and values of every layer, each of shape ``[kv heads, T, head size]``."""
 
-    def make_vectors(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor:
-        """Compute the vectors.
 
-        Args:
-            memory: Keys and values of every layer, each of shape ``[kv heads, T, head size]``.
-            count: How many vectors, at least 1.
+class PrefixCoprocessor(BatchedModel, Protocol):
+    """Make vectors from what a model has cached of a text (models/learned/kinds/coprocessor.py).
 
-        Returns:
-            The vectors in the place of embeddings, shape ``[count, H]``.
-        """
-        ...
+    A query is a `LayerMemory` and how many vectors are made of it, at least 1; its answer are the
+    vectors in the place of embeddings, shape ``[count, H]``.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +38,15 @@ class CacheAugmentationMaker:
         layers: Number of layers of the model.
         size: Size of the model's vocabulary; ids from there on stand for vectors.
         count: How many vectors; 0: none are made.
+        late: How many of the last tokens before the vectors the coprocessor does not read: they were
+            written while it ran. Default 0.
     """
 
     maker: PrefixCoprocessor
     layers: int
     size: int
     count: int
+    late: int = 0
 
     async def commit_thought(self, session: Session, prompt: tuple[int, ...]) -> None:
         """Commit the root of the prompt, and the vectors behind it.
@@ -64,10 +64,30 @@ class CacheAugmentationMaker:
         # scored again.
         while not (memory := await self._memory(session, prompt)):
             session.rewind_tokens(1)
-        made_LH = self.maker.make_vectors(memory, self.count)
-        session.commit_tokens(
-            make_soft_tokens(made_LH, self.size, made_LH.shape[1], "a coprocessor")
-        )
+        session.commit_tokens(await self._make_tokens(memory, len(prompt) - self.late))
+
+    async def make_ahead(self, session: Session, length: int) -> tuple[int, ...]:
+        """Make the vectors of the beginning of a text, while the text may go on.
+
+        Args:
+            session: A session on the text.
+            length: Entries of its beginning.
+
+        Returns:
+            Ids of the vectors; none where the session does not hold so many entries, as behind an
+            eviction.
+        """
+        memory = [session.layer_memory(at) for at in range(self.layers)]
+        if memory[0][0].shape[1] < length:
+            return ()
+        return await self._make_tokens(memory, length)
+
+    async def _make_tokens(self, memory: LayerMemory, length: int) -> tuple[int, ...]:
+        """Ids of the vectors that are made of the first entries of a memory, by a pass of the
+        coprocessor."""
+        begun = [(keys[:, :length], values[:, :length]) for keys, values in memory]
+        made_LH = await ForwardQuery(self.maker, (begun, self.count), self.count, behind=length)
+        return make_soft_tokens(made_LH, self.size, made_LH.shape[1], "a coprocessor")
 
     async def _memory(
         self, session: Session, prompt: tuple[int, ...]

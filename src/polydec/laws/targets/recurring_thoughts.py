@@ -1,16 +1,17 @@
 """A law behind vectors that are computed again and again while an answer is written: before its first
-token, and before each so many further ones."""
+token, and before each so many further ones; or some tokens late, as they are computed beside these."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from polydec.base.errors import RequestError
 from polydec.core.delegating import DelegatingSession
+from polydec.core.effects import gather_coroutines
 from polydec.core.protocols import DraftScores, Session, Target
 from polydec.core.row_scores import PickedScores
 from polydec.core.types import Draft, ScoreRequest, TokenVocabulary, require_scored_draft
@@ -20,8 +21,34 @@ TOP = -1
 """Stands for the nodes of a draft before the next place of vectors."""
 
 
+NEVER = 1 << 31
+"""Tokens to the second place of vectors where there is none: no answer is so long."""
+
+
+class RecurringThoughtMaker(LatentPrefixMaker, Protocol):
+    """Who makes the vectors, each time of what stands before them, or of its beginning.
+
+    Attributes:
+        late: How many of the last tokens before the vectors are not read for them.
+    """
+
+    @property
+    def late(self) -> int: ...
+    async def make_ahead(self, session: Session, length: int) -> tuple[int, ...]:
+        """Make the vectors of the beginning of a text.
+
+        Args:
+            session: A session on the text.
+            length: Entries of its beginning.
+
+        Returns:
+            Ids of the vectors; none where they cannot be made now.
+        """
+        ...
+
+
 def recurring_target(
-    target: Target, prompt: tuple[int, ...], thinker: LatentPrefixMaker, every: int, count: int
+    target: Target, prompt: tuple[int, ...], thinker: RecurringThoughtMaker, every: int
 ) -> Target:
     """The law behind vectors that are made once, or again and again.
 
@@ -30,39 +57,44 @@ def recurring_target(
         prompt: Token ids of the prompt, at least two.
         thinker: Makes the vectors.
         every: Tokens from one place to the next; 0: the vectors are made once.
-        count: How many vectors are made at a time, 0 or more.
 
     Returns:
         The law.
+
+    Raises:
+        RequestError: Vectors would come later than the next ones are begun.
     """
-    # Without vectors there is nothing to make again.
-    if every and count:
-        return RecurringThoughtTarget(target, prompt, thinker, every)
+    # Without vectors there is nothing to make again, or late.
+    if thinker.count and (every or thinker.late):
+        return RecurringThoughtTarget(target, prompt, thinker, every or NEVER)
     return LatentPrefixTarget(target, prompt, thinker)
 
 
 @dataclass(frozen=True)
 class RecurringThoughtTarget:
     """`target`, to which a text that begins with `prompt` is shown with vectors before the prompt's
-    last token, and before each token that is a multiple of `every` behind it.
+    last token, and before each token that is a multiple of `every` behind it; all of them so many
+    tokens later as the thinker says (`late`).
 
-    Vectors are made of all that stands before them, earlier vectors included. So the law is a law of
-    texts: of a draft that goes beyond such a place, the nodes behind it are scored behind vectors of
-    their own path, each path by itself.
+    Vectors are made of all that stands before them, earlier vectors included, but for the last `late`
+    tokens. So the law is a law of texts: of a draft that goes beyond such a place, the nodes behind it
+    are scored behind vectors of their own path, each path by itself. Late vectors are begun together
+    with a pass of `target`, as soon as it holds what they are made of: where passes of several models
+    run at the same time they cost no wait, and no text depends on it.
 
     Exact: the law of `target` behind these vectors, no approximation of it.
-    Reduces to: `LatentPrefixTarget` while answers have fewer tokens than `every`.
+    Reduces to: `LatentPrefixTarget` while answers have fewer tokens than `every`, none of them late.
 
     Attributes:
         target: The law to read.
         prompt: Token ids of the prompt, at least two.
         thinker: Makes the vectors.
-        every: Tokens from one place to the next, at least 1.
+        every: Tokens from one place to the next, at least 1 and more than vectors are late.
     """
 
     target: Target
     prompt: tuple[int, ...]
-    thinker: LatentPrefixMaker
+    thinker: RecurringThoughtMaker
     every: int
 
     def __post_init__(self) -> None:
@@ -72,6 +104,11 @@ class RecurringThoughtTarget:
             )
         if self.every < 1:
             raise RequestError(f"every is {self.every}: it must be at least 1")
+        # Vectors of one place must be read before those of the next are begun.
+        if self.thinker.late >= self.every:
+            raise RequestError(
+                f"late is {self.thinker.late}: it must be below every, which is {self.every}"
+            )
 
     @property
     def vocab(self) -> TokenVocabulary:
@@ -102,7 +139,8 @@ class RecurringThoughtSession(DelegatingSession):
         read: What the inner session has committed, ids of vectors included.
         tokens: Committed tokens from the prompt's last but one on.
         fed: How many of them the inner session has.
-        calls: How often vectors were made.
+        calls: How often vectors were read.
+        made: Ids of the next vectors, where these were made already. Default: they were not.
     """
 
     _no_parts = "layers cannot run alone behind thoughts: these would be read without them"
@@ -115,6 +153,7 @@ class RecurringThoughtSession(DelegatingSession):
         tokens: tuple[int, ...],
         fed: int,
         calls: int,
+        made: tuple[int, ...] = (),
     ) -> None:
         self._law = law
         self._inner = inner
@@ -122,6 +161,7 @@ class RecurringThoughtSession(DelegatingSession):
         self._tokens = tokens
         self._fed = fed
         self._calls = calls
+        self._made = made
         self._draft: Draft | None = None
         # Whether the inner session holds all nodes of that draft.
         self._whole = False
@@ -130,6 +170,11 @@ class RecurringThoughtSession(DelegatingSession):
     @property
     def _next_place(self) -> int:
         """Index among the tokens of the next one before which vectors stand."""
+        return self._begun_place + self._law.thinker.late
+
+    @property
+    def _begun_place(self) -> int:
+        """How many of the tokens the next vectors are made of."""
         return 1 + self._calls * self._law.every
 
     def _feed_known(self) -> None:
@@ -150,11 +195,25 @@ class RecurringThoughtSession(DelegatingSession):
             self._feed_known()
             noted = NotedCommits(self._inner)
             before = (*self._read, self._tokens[self._fed])
-            await self._law.thinker.commit_thought(noted, before)
+            if self._made:
+                noted.commit_tokens((before[-1], *self._made))
+            else:
+                await self._law.thinker.commit_thought(noted, before)
             self._read = (*self._read, *noted.told)
             self._fed += 1
             self._calls += 1
+            self._made = ()
         self._feed_known()
+
+    async def _begin_ahead(self) -> None:
+        """Make the next vectors, of which some tokens stay unread, where what they are made of is
+        cached already."""
+        begun = self._begun_place
+        # They are made once, and of tokens that are committed; vectors without delay are made where
+        # they are due.
+        if self._law.thinker.late and not self._made and self._fed >= begun:
+            length = len(self._read) - (self._fed - begun)
+            self._made = await self._law.thinker.make_ahead(self._inner, length)
 
     async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
         await self._think_due()
@@ -165,7 +224,8 @@ class RecurringThoughtSession(DelegatingSession):
         place = len(rows)
         for at in range(len(self._tokens)):
             # The row of a token before vectors is that of the last vector.
-            if at % self._law.every == 0:
+            behind = at - self._law.thinker.late
+            if behind >= 0 and behind % self._law.every == 0:
                 place += self._law.thinker.count
             rows.append(place)
             place += 1
@@ -189,7 +249,13 @@ class RecurringThoughtSession(DelegatingSession):
         top = [node for node, own in enumerate(owner) if own == TOP]
         self._whole = len(top) == len(draft)
         if self._whole:
-            return await self._inner.score_draft(draft, want)
+            # Both are waited for at once, so that vectors are made while the model's pass runs.
+            _, scores = await gather_coroutines(
+                self._begin_ahead(), self._inner.score_draft(draft, want)
+            )
+            return scores
+        # Paths that go over the next place share its vectors, where they can be made by now.
+        await self._begin_ahead()
         # What stands before the next place is one draft of the inner session.
         scores = await self._inner.score_draft(draft.only_nodes(top), want)
         rows: dict[int, tuple[DraftScores, int]] = {node: (scores, i) for i, node in enumerate(top)}
@@ -293,7 +359,11 @@ class RecurringThoughtSession(DelegatingSession):
         self._drop_twins()
         left = len(self._tokens) - n
         # Vectors stay that stand before the new root or earlier.
-        calls = min(self._calls, (left - 1) // self._law.every + 1)
+        passed = (left - 1 - self._law.thinker.late) // self._law.every + 1
+        calls = min(self._calls, max(0, passed))
+        # So do vectors that were made ahead, while the text holds what they were made of.
+        if calls < self._calls or left < self._begun_place:
+            self._made = ()
         fed = min(self._fed, left)
         # Tokens and vectors lie one behind the other in what was read.
         back = self._fed - fed + (self._calls - calls) * self._law.thinker.count
@@ -336,6 +406,7 @@ class RecurringThoughtSession(DelegatingSession):
             self._tokens,
             self._fed,
             self._calls,
+            self._made,
         )
         twin._draft = self._draft
         twin._whole = self._whole

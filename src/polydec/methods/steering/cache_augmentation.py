@@ -51,6 +51,11 @@ def build(
         InRange(0, 65536),
         "tokens of the answer behind which the cache is read again, for as many further vectors; 0: it is read once",
     ] = 0,
+    late: Annotated[
+        int,
+        InRange(0, 65535),
+        "tokens that are written while vectors are made, beside one another with --workers 2; 0: the answer waits for them",
+    ] = 0,
 ) -> Target:
     from polydec.laws.targets.augmented import CacheAugmentationMaker
     from polydec.laws.targets.recurring_thoughts import recurring_target
@@ -59,5 +64,5 @@ def build(
     made = kit.needed_artefact(CacheCoprocessor)
     # The coprocessor has a trained vector for each latent: more of them it cannot make.
     count = min(latents, len(made.soft_LH))
-    maker = CacheAugmentationMaker(made, made.skeleton.layers, kit.target.vocab.size, count)
-    return recurring_target(kit.target, kit.prompt, maker, every, count)
+    maker = CacheAugmentationMaker(made, made.skeleton.layers, kit.target.vocab.size, count, late)
+    return recurring_target(kit.target, kit.prompt, maker, every)

@@ -83,6 +83,8 @@ class CacheCoprocessor:
     called: ClassVar[str] = "a coprocessor"
     kind: ClassVar[str] = "coprocessor"
     made_by: ClassVar[str] = KIND.training_command
+    # Its passes may run while the model's do.
+    runs_beside: ClassVar[bool] = True
 
     skeleton: LlamaLayers
     soft_LH: Tensor
@@ -115,6 +117,17 @@ class CacheCoprocessor:
                 f"a coprocessor reads {own[0]} layers of {own[1]} heads of {own[2]} numbers: this target "
                 f"has {have[0]} of {have[1]} of {have[2]}"
             )
+
+    @property
+    def cost(self) -> float:
+        return float(sum(t.numel() for t in self.tensors.values()))
+
+    def forward(
+        self, queries: Sequence[tuple[Sequence[tuple[Tensor, Tensor]], int]]
+    ) -> list[Tensor]:
+        """Make vectors for texts of any lengths, one after another: what memories hold of them is
+        read where it lies."""
+        return [self.make_vectors(memory, count) for memory, count in queries]
 
     @torch.no_grad()
     def make_vectors(self, memory: Sequence[tuple[Tensor, Tensor]], count: int) -> Tensor:
