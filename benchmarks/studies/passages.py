@@ -162,6 +162,10 @@ ARC_WAYS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+PIECES = 16
+"""Bytes of a vector that is kept as codes, in the place of 64 numbers."""
+
+
 def of_arc(given: argparse.Namespace, figures: StudyFigures) -> None:
     at = words(given.out, given.reader_steps or given.steps)
     decoder = load(at, draft=None)
@@ -179,6 +183,7 @@ def of_arc(given: argparse.Namespace, figures: StudyFigures) -> None:
                 target=at,
                 bottleneck=64,
                 cut=0,
+                pieces=PIECES,
                 **{**SHAPE, **ARC_WAYS[name]},
             )
             told = train_context(spec)
@@ -186,6 +191,8 @@ def of_arc(given: argparse.Namespace, figures: StudyFigures) -> None:
             cell = answered(lm, questions(), steer="arc-encoder")
             figures.keep_figure(name, cell["right"])
             figures.keep_figure(f"{name}, rewritten", told["rewritten"][0])
+            coded = answered(lm, questions(), steer="arc-encoder", steer_options={"coded": True})
+            figures.keep_figure(f"{name}, as codes", coded["right"])
             row = {"seed": seed, "what": name, **cell, "seconds trained": told["seconds"]}
             print(json.dumps(row), flush=True)
 

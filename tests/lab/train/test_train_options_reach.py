@@ -347,6 +347,7 @@ ELSEWHERE = {
     ("context", "cut"): "its kind trains a model first: test_arc_encoder.py",
     ("context", "bottleneck"): "its kind trains a model first: test_arc_encoder.py",
     ("context", "rewriting"): "its kind trains a model first: test_arc_encoder.py",
+    ("context", "pieces"): "its kind trains a model first: test_arc_encoder.py",
     ("context", "decoders"): "its kind trains a model first: test_arc_encoder.py",
     ("context", "shared"): "its kind trains a model first: test_arc_encoder.py",
     ("patches", "images"): "pictures of one's own: test_train_patches.py",

@@ -320,6 +320,7 @@ MERGED = Toy(prompt=(0, 1, 0, 1, 2, 0, 1, 4, 0, 1, 2, 5), most=8)
 
 STEER_CASES: dict[tuple[str, str], Case] = {
     ("arc-encoder", "factor"): case(3, 4, toy=PASSAGES),
+    ("arc-encoder", "coded"): case(toy=PASSAGES),
     ("arc-encoder", "task"): case(toy=replace(MIXED, prompt=(1, 3, 4, 5, 6, 2))),
     ("cache-augmentation", "latents"): case(1, toy=replace(MIXED, most=6), latents=3),
     ("cache-augmentation", "every"): case(1, 2, toy=replace(MIXED, most=6), latents=3),

@@ -21,6 +21,7 @@ from polydec.laws.targets.pooled_passages import pool_prompt_passages
 from polydec.methods.registry import steer
 from polydec.models.learned.kinds import arc_encoder
 from polydec.models.learned.kinds.arc_encoder import balanced_group_of, examples, pooled_states
+from polydec.models.learned.product_codes import ProductCodebook
 from polydec.models.sessions.soft import state_of
 from polydec.request.ask import plan_request
 from polydec.request.loaded import LoadedModel
@@ -39,8 +40,9 @@ async def no_rows(checker):
     """A beginning of the prompt may end inside of a passage: it is another text."""
 
 
-def read(lm, factor=0, task="continue", prompt=PROMPT, made=None):
-    return pool_prompt_passages(lm.checkpoint.lm, prompt, made or lm.artefacts[0], factor, task)
+def read(lm, factor=0, task="continue", prompt=PROMPT, made=None, coded=False):
+    made = made or lm.artefacts[0]
+    return pool_prompt_passages(lm.checkpoint.lm, prompt, made, factor, task, coded)
 
 
 def ask(**fields):
@@ -186,6 +188,29 @@ def test_parts_are_encoded_once_and_alone(lm, monkeypatch):
     assert list(small.kept_parts) == [(2, (7, 8, 5))]
 
 
+def test_codes_are_what_is_kept_and_what_is_read(lm):
+    """A byte a piece of a vector, in the place of its numbers; read is what the codes stand for."""
+    made = replace(lm.artefacts[0])
+    passage = tuple(range(20, 36))
+    plain = made.passage_vectors(passage, 2, "continue")
+    coded = made.passage_vectors(passage, 2, "continue", True)
+    kept, codes = made.kept_parts[2, passage], made.kept_codes[2, passage]
+    assert codes.dtype == torch.uint8 and codes.shape == (8, 4)
+    assert codes.nbytes * 8 == kept.nbytes
+    book = ProductCodebook(made.tensors["codes"])
+    near = torch.cat([book.decode_codes(book.encode_vectors(kept)), torch.zeros(1, 8)])
+    torch.testing.assert_close(coded[:-1], F.linear(near[:-1], made.tensors["up"]))
+    assert torch.equal(coded[-1:], plain[-1:]) and not torch.allclose(coded, plain, atol=1e-3)
+    # Centres at the very vectors lose nothing.
+    exact = kept.unflatten(1, (4, 2)).transpose(0, 1)
+    own = replace(made, tensors={**made.tensors, "codes": exact})
+    assert torch.equal(own.passage_vectors(passage, 2, "continue", True), plain)
+    assert texts(lm, [ask(steer_options={"coded": True})]) != texts(lm, [ask()])
+    bare = replace(made, sizes=replace(made.sizes, pieces=0, centres=0))
+    with pytest.raises(RequestError, match="coded is true: this encoder has no codes"):
+        read(lm, made=bare, coded=True)
+
+
 def test_every_method_writes_the_same(lm):
     got = texts(lm, [ask(method=m) for m in METHODS])
     assert got == got[:1] * len(METHODS)
@@ -220,6 +245,8 @@ def test_what_cannot_be_is_refused(lm):
         ("target", 1 << 21, "target"),
         ("inner", 64, "config.json asks for"),
         ("vocab_size", 1 << 24, "config.json asks for"),
+        ("pieces", 3, "pieces is 3: it must divide bottleneck"),
+        ("centres", 7, "config.json asks for"),
     ],
 )
 def test_a_file_that_lies_is_refused_before_anything_is_read(lm, tmp_path, field, value, said):
@@ -299,7 +326,7 @@ def test_tuning_learns_what_is_measured_the_first_answer_alone(monkeypatch):
     found[:, 1:] = True
     monkeypatch.setattr(training, "page_answer_nats", lambda *_: (nats, found))
     assert float(training.tuning_loss(small(spec), spec, 0)) == 3.0
-    (right,) = training.measure_page_answers(small(spec))["right"]
+    (right,) = training.measure_page_answers(small(spec), [None])["right"]
     assert set(right.values()) == {0.5}
 
 
@@ -321,8 +348,9 @@ def test_the_encoder_begins_as_the_first_decoder_s_first_layers():
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("arc") / "r"
     spec = ContextSpec(
-        str(out), kind="arc-encoder", steps=5, rows=2, width=32, layers=2, decoders=2, factor=3
-    )
+        str(out), kind="arc-encoder", steps=5, rows=2, width=32, layers=2, decoders=2, factor=3,
+        pieces=12,
+    )  # fmt: skip
     return spec, train_context(spec)
 
 
@@ -350,9 +378,27 @@ def test_the_engine_reads_as_in_training(trained):
             got = micro.law_at_end(read(lm, 0, prompt=ids), ids)
             torch.testing.assert_close(got.float(), want[row], atol=2e-3, rtol=0.0)
     assert all(torch.equal(x, shared[1][n]) for n, x in shared[0].items()), "one encoder for both"
+    # Codes of each decoder's own vectors, a byte for each of twelve pieces.
+    assert all(
+        set(right) == {"words", "vectors", "codes", "no page"} and 0 <= right["codes"] <= 1
+        for right in told["right"]
+    )
+    line = line.flatten(1)
+    for at in (out, out / "decoder-1"):
+        made = arc_encoder.load(at / "arc")
+        assert made.tensors["codes"].shape == (12, 256, 4)
+        kept = F.linear(pooled_states(made.sizes, made.tensors, line, 3), made.tensors["down"])[0]
+        book = ProductCodebook(made.tensors["codes"])
+        lost = (book.decode_codes(book.encode_vectors(kept)) - kept).square().mean()
+        assert float(lost) < 0.3 * float((kept - kept.mean(0)).square().mean())
     words = page_reader.load_page_reader(out / "words")
     after = page_reader.load_page_reader(out)
     assert all(torch.equal(a, b) for a, b in zip(words.parameters(), after.parameters()))
+
+
+def test_pieces_divide_the_bottleneck():
+    with pytest.raises(RequestError, match="pieces is 5: it must divide bottleneck, which is 48"):
+        ContextSpec("x", kind="arc-encoder", pieces=5)
 
 
 def test_another_decoder_takes_the_encoder_as_it_is(trained, tmp_path):
@@ -371,7 +417,7 @@ def test_another_decoder_takes_the_encoder_as_it_is(trained, tmp_path):
     train_context(own)
     a, b = (arc_encoder.load(f"{at}/arc") for at in (spec.out, own.out))
     for name in a.tensors:
-        if name != "rewrite":  # which three steps may not have drawn
+        if name not in ("rewrite", "codes"):  # which three steps may not have drawn
             same = torch.equal(a.tensors[name], b.tensors[name])
             assert same == (name in a.sizes.encoder_shapes), name
     # Half as many heads have the same shapes: they would be read in another way, and silently.

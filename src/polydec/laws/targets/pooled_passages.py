@@ -20,13 +20,16 @@ class PassagePoolingEncoder(Protocol):
     def trained_factor(self) -> int: ...
     @property
     def passage_marks(self) -> PassageMarks: ...
-    def passage_vectors(self, passage: Sequence[int], factor: int, task: str) -> Tensor:
+    def passage_vectors(
+        self, passage: Sequence[int], factor: int, task: str, coded: bool = False
+    ) -> Tensor:
         """Make what is read in the place of a passage.
 
         Args:
             passage: Token ids, at least one.
             factor: Tokens for each vector.
             task: Name of the learned vector behind them.
+            coded: Whether they are kept as codes, and read as what these stand for.
 
         Returns:
             The vectors, the learned one last, shape ``[G + 1, H]``.
@@ -40,6 +43,7 @@ def pool_prompt_passages(
     encoder: PassagePoolingEncoder,
     factor: int,
     task: str,
+    coded: bool = False,
 ) -> SoftPromptTarget:
     """Show a target the passages of a prompt as a vector for every `factor` tokens, and one more
     behind each passage that says what is to be done with it (ARC-Encoder).
@@ -57,9 +61,13 @@ def pool_prompt_passages(
         encoder: Makes the vectors.
         factor: Tokens for each vector; 0: as many as the encoder was trained for.
         task: Name of the learned vector behind each passage, as the encoder has them.
+        coded: Whether passages are kept as codes, and read as what these stand for. Default False.
 
     Returns:
         The target behind the shortened prompt.
+
+    Raises:
+        RequestError: Codes are asked for, and the encoder has none.
     """
     each = factor or encoder.trained_factor
     # `instead`: the ids that are read. `rows`: for each token of the prompt the place in `instead`
@@ -72,7 +80,7 @@ def pool_prompt_passages(
         begun = len(instead)
         # As many vectors as tokens, or more, would be a detour.
         if passage and -(-len(ids) // each) + 1 < len(ids):
-            made = encoder.passage_vectors(ids, each, task)
+            made = encoder.passage_vectors(ids, each, task, coded)
             # Ids above the vocabulary stand for vectors, so that sessions can tell texts apart.
             instead += make_soft_tokens(made, target.vocab.size, made.shape[1], "a passage")
             # Rows are spread evenly; the last one is that of the vector behind the passage, which

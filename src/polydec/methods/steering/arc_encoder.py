@@ -41,9 +41,13 @@ def build(
     task: Annotated[
         str, OneOf("continue", "rewrite"), "learned vector that stands behind each passage"
     ] = "continue",
+    coded: Annotated[
+        bool,
+        "passages are kept as codes of some bytes a vector, and read as what these stand for (an encoder of --pieces)",
+    ] = False,
 ) -> Target:
     from polydec.laws.targets.pooled_passages import pool_prompt_passages
     from polydec.models.learned.kinds.arc_encoder import ArcEncoder
 
     encoder = kit.needed_artefact(ArcEncoder)
-    return pool_prompt_passages(kit.target, kit.prompt, encoder, factor, task)
+    return pool_prompt_passages(kit.target, kit.prompt, encoder, factor, task, coded)

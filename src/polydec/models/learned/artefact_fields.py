@@ -99,6 +99,8 @@ class ArcEncoderFields(LlamaLayersFields):
         factor: Tokens for each vector, as it was trained.
         bottleneck: Size between the two maps of the projector.
         target: Size of what is made.
+        pieces: Pieces of a vector that is kept as codes; 0: none was learned.
+        centres: Of each piece.
         opening: The mark before a passage.
         closing: The mark after it.
     """
@@ -109,8 +111,18 @@ class ArcEncoderFields(LlamaLayersFields):
     factor: Annotated[int, Field(ge=1, le=64)]
     bottleneck: Annotated[int, Field(ge=1, le=1 << 16)]
     target: Annotated[int, Field(ge=1, le=1 << 20)]
+    pieces: Annotated[int, Field(ge=0, le=1 << 16)] = 0
+    centres: Annotated[int, Field(ge=0, le=256)] = 0
     opening: Id
     closing: Id
+
+    @model_validator(mode="after")
+    def _cuts(self) -> Self:
+        if self.pieces and (self.bottleneck % self.pieces or not self.centres):
+            raise ValueError(
+                f"pieces is {self.pieces}: it must divide bottleneck ({self.bottleneck}), with centres of at least 1"
+            )
+        return self
 
 
 class HypernetworkFields(StrictFields):

@@ -41,10 +41,12 @@ from polydec.lab.train.page_reader import (
     page_reader_schedule,
     page_rewriting_nats,
 )
+from polydec.lab.train.product_centres import learn_product_codebook
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.specs.context import ContextSpec
 from polydec.models.learned.kinds import arc_encoder
 from polydec.models.learned.kinds.arc_encoder import ArcEncoder, ArcEncoderSizes, pooled_states
+from polydec.models.learned.product_codes import ProductCodebook
 from polydec.models.learned.skeleton import LlamaLayers
 
 FRONT = 4
@@ -55,6 +57,9 @@ WIDER = 32
 
 UNSEEN = 200
 """Pages that the trained model is asked about."""
+
+CODED = 512
+"""Pages of whose vectors codes are learned."""
 
 
 class ArcEncoderModel(nn.Module):
@@ -109,29 +114,53 @@ class ArcEncoderModel(nn.Module):
             p for n, p in self.encoder.items() if p.ndim == 2 and "layers" in n and p.requires_grad
         ]
 
-    def passage_inputs(self, index: int, token_BN: Tensor, task: str) -> Tensor:
+    def kept_vectors(self, index: int, token_BN: Tensor) -> Tensor:
+        """What is kept of passages of one length, for a decoder: shape ``[B, G, C]``."""
+        state = pooled_states(self.sizes[index], self.encoder_tensors, token_BN, self.factor)
+        return F.linear(state, self.projector_at(index)["down"])
+
+    def passage_inputs(
+        self, index: int, token_BN: Tensor, task: str, book: ProductCodebook | None = None
+    ) -> Tensor:
         """What a decoder reads in the place of passages of one length.
 
         Args:
             index: Number of the decoder.
             token_BN: Token ids, shape ``[B, N]``.
             task: "continue" or "rewrite".
+            book: What vectors are kept as; None: they are kept as they are.
 
         Returns:
             The vectors, the learned one last, shape ``[B, G + 1, H]``.
         """
         own = self.projector_at(index)
-        state = pooled_states(self.sizes[index], self.encoder_tensors, token_BN, self.factor)
+        kept_BGC = self.kept_vectors(index, token_BN)
+        if book is not None:
+            flat = book.decode_codes(book.encode_vectors(kept_BGC.flatten(0, 1)))
+            kept_BGC = flat.view_as(kept_BGC)
         # The learned vector goes through the projector as states do.
-        behind = own[task].expand(len(state), 1, -1)
-        return F.linear(F.linear(torch.cat([state, behind], dim=1), own["down"]), own["up"])
+        behind = F.linear(own[task], own["down"]).expand(len(kept_BGC), 1, -1)
+        return F.linear(torch.cat([kept_BGC, behind], dim=1), own["up"])
 
-    def artefact_for(self, index: int) -> ArcEncoder:
-        """The encoder with the projector of one decoder, as it is saved."""
+    def artefact_for(self, index: int, book: ProductCodebook | None = None) -> ArcEncoder:
+        """The encoder with the projector of one decoder, as it is saved.
+
+        Args:
+            index: Number of the decoder.
+            book: What its vectors can be kept as; None: nothing else.
+
+        Returns:
+            The artefact.
+        """
         own = {n: p.detach() for n, p in self.projector_at(index).items()}
         tensors = {n: p.detach() for n, p in self.encoder_tensors.items()} | own
+        sizes = self.sizes[index]
+        if book is not None:
+            pieces, centres, _ = book.centre_PKD.shape
+            sizes = replace(sizes, pieces=pieces, centres=centres)
+            tensors["codes"] = book.centre_PKD
         vocab = TokenVocabulary(VOCAB, frozenset(), "")
-        return ArcEncoder(vocab, self.sizes[index], self.factor, MARKS, tensors)
+        return ArcEncoder(vocab, sizes, self.factor, MARKS, tensors)
 
 
 def _key(name: str) -> str:
@@ -308,11 +337,11 @@ def _tuning(spec: ContextSpec, places: Sequence[Path], told: Mapping[str, Any]) 
             out: Directory to write.
             result: What was measured; it is not used.
         """
-        for i in range(len(places)):
+        for i, book in enumerate(page_codebooks(network, spec)):
             # The directory of a run is a model that can be loaded: that of the first decoder.
             at = out / f"decoder-{i}" if i else out
             page_reader.save_page_reader(at, network.decoder_at(i))
-            arc_encoder.save(at / "arc", network.artefact_for(i), {})
+            arc_encoder.save(at / "arc", network.artefact_for(i, book), {})
 
     return TrainingRun(
         network,
@@ -320,7 +349,7 @@ def _tuning(spec: ContextSpec, places: Sequence[Path], told: Mapping[str, Any]) 
         page_reader_schedule(spec),
         run_identity(spec),
         save_result,
-        lambda: {**told, **measure_page_answers(network)},
+        lambda: {**told, **measure_page_answers(network, page_codebooks(network, spec))},
         deep=network.inner_matrices() if spec.muon else (),
     )
 
@@ -351,6 +380,29 @@ def tuning_loss(network: ArcEncoderModel, spec: ContextSpec, step: int) -> Tenso
 
 
 @torch.no_grad()
+def page_codebooks(network: ArcEncoderModel, spec: ContextSpec) -> list[ProductCodebook | None]:
+    """What vectors of passages can be kept as, for each decoder: centres of pieces, learned from pages
+    of the training.
+
+    Args:
+        network: The trained model.
+        spec: Options; `pieces` and `seed` are read.
+
+    Returns:
+        A codebook for each decoder, or None for each where there are no pieces.
+    """
+    if not spec.pieces:
+        return [None] * len(network.sizes)
+    line_BLK = encode_page_lines(draw_pages(spec.seed, 0, CODED))
+    return [
+        learn_product_codebook(
+            network.kept_vectors(i, line_BLK.flatten(1)).flatten(0, 1), spec.pieces, spec.seed
+        )
+        for i in range(len(network.sizes))
+    ]
+
+
+@torch.no_grad()
 def measure_page_rewriting(network: ArcEncoderModel) -> list[float]:
     """The share of tokens of held-out lines that each decoder writes right, given those before."""
     # The same held-out pages for every run, whatever its seed.
@@ -364,15 +416,18 @@ def measure_page_rewriting(network: ArcEncoderModel) -> list[float]:
 
 
 @torch.no_grad()
-def measure_page_answers(network: ArcEncoderModel) -> dict[str, Any]:
+def measure_page_answers(
+    network: ArcEncoderModel, books: Sequence[ProductCodebook | None]
+) -> dict[str, Any]:
     """Measure how many questions about held-out pages each decoder answers right in all digits.
 
     Args:
         network: The trained model.
+        books: Of each decoder what vectors can be kept as; None: nothing else.
 
     Returns:
         `right`: by decoder the share of first questions, as trained for, with the page as words, as
-        vectors, and without a page;
+        vectors, as codes of these, and without a page;
         `positions`: inputs of a page as words and as vectors; `parameters` of the encoder.
     """
     pages = draw_pages(0, 0, UNSEEN, True)
@@ -388,6 +443,8 @@ def measure_page_answers(network: ArcEncoderModel) -> dict[str, Any]:
             "vectors": network.passage_inputs(i, line_BLK.flatten(1), "continue"),
         }
         positions = {name: page.shape[1] for name, page in ways.items()}
+        if (book := books[i]) is not None:
+            ways["codes"] = network.passage_inputs(i, line_BLK.flatten(1), "continue", book)
         # What the model guesses without the page shows how much the page tells.
         ways["no page"] = ways["words"][:, :0]
         told = dict[str, float]()

@@ -95,6 +95,12 @@ class ContextSpec:
     rewriting: Annotated[
         float, InRange(0, 1), "share of steps that write the passage once more (arc-encoder)"
     ] = 0.2
+    pieces: Annotated[
+        int,
+        InRange(0, 4096),
+        "bytes as which a vector of a passage can be kept, a code for each piece of it; they divide --bottleneck (arc-encoder; "
+        "0: no codes are learned)",
+    ] = 0
     decoders: Annotated[int, InRange(1, 4), "decoders that share an encoder (arc-encoder)"] = 1
     shared: Annotated[
         str | None,
@@ -112,6 +118,10 @@ class ContextSpec:
             raise RequestError(f"encoder is {self.encoder}: it must be a multiple of 8")
         if self.width % 32:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
+        if self.pieces and self.bottleneck % self.pieces:
+            raise RequestError(
+                f"pieces is {self.pieces}: it must divide bottleneck, which is {self.bottleneck}"
+            )
         # Without a text of one's own the kind makes its tasks, and reads none of these options.
         if self.data is not None:
             self._require_own_text()

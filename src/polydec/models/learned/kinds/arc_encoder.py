@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from polydec.base.errors import RequestError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
 from polydec.models.learned import artefact
 from polydec.models.learned.artefact_fields import ArcEncoderFields
 from polydec.models.learned.passages import PassageMarks
+from polydec.models.learned.product_codes import ProductCodebook
 from polydec.models.learned.recent_tensors import recent_tensor
 from polydec.models.learned.skeleton import LlamaLayers
 
@@ -29,18 +31,23 @@ KEPT = 512
 """Parts of passages whose vectors are kept, those that were asked for last."""
 KEPT_NUMBERS = 1 << 24
 """Numbers of these parts together, at most: 64 MiB."""
+KEPT_CODED = 8192
+"""Parts that are kept as codes; bytes of these together are as many as the numbers above, at most."""
 
 
 @dataclass(frozen=True)
 class ArcEncoderSizes:
     """vocab; chunk: tokens that are read together; skeleton: the layers, of which the last one pools;
-    bottleneck: size between the two maps of the projector; target: width of what is made."""
+    bottleneck: size between the two maps of the projector; target: width of what is made; pieces: of
+    a vector at the bottleneck where it is kept as codes, 0 where it never is; centres: of each piece."""
 
     vocab: int
     chunk: int
     skeleton: LlamaLayers
     bottleneck: int
     target: int
+    pieces: int = 0
+    centres: int = 0
 
     @property
     def encoder_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -60,6 +67,13 @@ class ArcEncoderSizes:
             "continue": (W,),
             "rewrite": (W,),
         }
+
+    @property
+    def code_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of the centres, where there are some."""
+        if not self.pieces:
+            return {}
+        return {"codes": (self.pieces, self.centres, self.bottleneck // self.pieces)}
 
 
 def balanced_group_of(length: int, factor: int) -> Tensor:
@@ -151,8 +165,15 @@ class ArcEncoder:
         # Written once and then changed in place: a frozen instance takes no other value for a name.
         return OrderedDict()
 
+    @cached_property
+    def kept_codes(self) -> OrderedDict[tuple[int, tuple[int, ...]], Tensor]:
+        """The same as codes, a byte for each piece of a vector."""
+        return OrderedDict()
+
     @torch.no_grad()
-    def passage_vectors(self, passage: Sequence[int], factor: int, task: str) -> Tensor:
+    def passage_vectors(
+        self, passage: Sequence[int], factor: int, task: str, coded: bool = False
+    ) -> Tensor:
         """Make what the decoder reads in the place of a passage.
 
         A passage of more than `chunk` tokens is read in parts, whose vectors follow one another.
@@ -161,24 +182,47 @@ class ArcEncoder:
             passage: Token ids, at least one.
             factor: Tokens for each vector.
             task: "continue" or "rewrite": which learned vector stands behind them.
+            coded: Whether vectors are kept as codes, and read as what these stand for. Default False.
 
         Returns:
             The vectors, shape ``[G + 1, H]``.
+
+        Raises:
+            RequestError: Codes are asked for, and none were learned.
         """
         chunk = self.sizes.chunk
+        states_of = self._coded_states if coded else self._part_states
         parts = [
-            self._part_states(tuple(passage[i : i + chunk]), factor)
-            for i in range(0, len(passage), chunk)
+            states_of(tuple(passage[i : i + chunk]), factor) for i in range(0, len(passage), chunk)
         ]
         # Not kept with the parts: one passage may be asked for with either task.
         behind = F.linear(self.tensors[task][None], self.tensors["down"])
         return F.linear(torch.cat([*parts, behind]), self.tensors["up"])
 
+    def _encode_part(self, part: tuple[int, ...], factor: int) -> Tensor:
+        # One part a pass: in a batch, sums could be rounded in another way.
+        state = pooled_states(self.sizes, self.tensors, torch.tensor([part]), factor)[0]
+        return F.linear(state, self.tensors["down"])
+
+    def _coded_states(self, part: tuple[int, ...], factor: int) -> Tensor:
+        """A part as its codes stand for it; these alone are kept."""
+        if not self.sizes.pieces:
+            raise RequestError(
+                "coded is true: this encoder has no codes (train it with --pieces), so leave coded out"
+            )
+        book = ProductCodebook(self.tensors["codes"])
+
+        def codes() -> Tensor:
+            return book.encode_vectors(self._encode_part(part, factor))
+
+        name = (factor, part)
+        return book.decode_codes(
+            recent_tensor(self.kept_codes, name, codes, KEPT_CODED, KEPT_NUMBERS)
+        )
+
     def _part_states(self, part: tuple[int, ...], factor: int) -> Tensor:
         def encoded() -> Tensor:
-            # One part a pass: in a batch, sums could be rounded in another way.
-            state = pooled_states(self.sizes, self.tensors, torch.tensor([part]), factor)[0]
-            return F.linear(state, self.tensors["down"])
+            return self._encode_part(part, factor)
 
         # At published sizes a part is two megabytes: a number of parts alone bounds no memory.
         return recent_tensor(self.kept_parts, (factor, part), encoded, KEPT, KEPT_NUMBERS)
@@ -216,9 +260,10 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ArcE
         draft_width: Width of the draft model's states; not read.
 
     Returns:
-        One encoder of two layers for 2 tokens a vector, with tokens 1 and 2 as marks.
+        One encoder of two layers for 2 tokens a vector, with tokens 1 and 2 as marks, and codes of
+        four bytes a vector.
     """
-    s = ArcEncoderSizes(vocab.size, 16, LlamaLayers(16, 2, 2, 1, 32, 1e4, 1e-5), 8, width)
+    s = ArcEncoderSizes(vocab.size, 16, LlamaLayers(16, 2, 2, 1, 32, 1e4, 1e-5), 8, width, 4, 8)
     # Norms are ones, matrices keep sizes: states neither vanish nor grow.
     dice = torch.Generator().manual_seed(19)
     tensors = {
@@ -228,6 +273,7 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[ArcE
         for name, shape in s.encoder_shapes.items()
     }
     tensors |= new_decoder_tensors(s, 19, 1.0)
+    tensors |= {n: torch.randn(x, generator=dice) for n, x in s.code_shapes.items()}
     # Unlike one another, so that tests can tell them apart.
     tensors["rewrite"] = -tensors["rewrite"]
     return (ArcEncoder(vocab, s, 2, PassageMarks(1, 2), tensors),)
@@ -253,6 +299,8 @@ def save(path: str | Path, made: ArcEncoder, about: Mapping[str, Any]) -> None:
         "factor": made.trained_factor,
         "bottleneck": s.bottleneck,
         "target": s.target,
+        "pieces": s.pieces,
+        "centres": s.centres,
         "opening": made.passage_marks.opening,
         "closing": made.passage_marks.closing,
     }
@@ -269,7 +317,10 @@ def load(path: str | Path) -> ArcEncoder:
         c = edge.validate_record(ArcEncoderFields, config, artefact.CONFIG)
         # Sizes are checked before any shape is made of them.
         skeleton = LlamaLayers(c.width, c.layers, c.heads, c.kv_heads, c.inner, c.theta, c.eps)
-        s = ArcEncoderSizes(c.vocab_size, c.chunk, skeleton, c.bottleneck, c.target)
-        tensors = artefact.read_float_tensors(t, KIND, s.encoder_shapes | s.decoder_shapes)
+        s = ArcEncoderSizes(
+            c.vocab_size, c.chunk, skeleton, c.bottleneck, c.target, c.pieces, c.centres
+        )
+        shapes = s.encoder_shapes | s.decoder_shapes | s.code_shapes
+        tensors = artefact.read_float_tensors(t, KIND, shapes)
         vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
         return ArcEncoder(vocab, s, c.factor, PassageMarks(c.opening, c.closing), tensors)
