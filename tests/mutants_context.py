@@ -10,6 +10,7 @@ POOLS = "models/learned/kinds/arc_encoder.py"
 POOLED = "laws/targets/pooled_passages.py"
 POOLING = "lab/train/contexts/arc_encoder.py"
 MERGED = "tests/methods/steering/test_dynamic_tokenization.py::"
+ANSWERS = "tests/methods/search/test_merged_answers.py::"
 MERGES = "models/text/token_merges.py"
 HYPER = "models/learned/kinds/hypernetwork.py"
 HYPER_TRAINED = "lab/train/hypernetwork.py"
@@ -371,6 +372,48 @@ MUTANTS = [
         "recent_tensor(self.kept_vectors, name, read_alone, KEPT)",
         "read_alone()",
         MERGED + "test_vectors_are_made_once_and_alone",
+    ),
+    Mutant(
+        "merged answers: what foretells a unit is its first token alone",
+        HYPER,
+        'return state_BH @ F.linear(unit_NW, t["foretells"]).T + rise_N1.T',
+        'return 0 * (state_BH @ F.linear(unit_NW, t["foretells"]).T) + rise_N1.T',
+        ANSWERS + "test_units_are_learned_among_all_tokens_and_units",
+    ),
+    Mutant(
+        "merged answers: a unit is read as its last token",
+        "methods/search/loop/merged_answers.py",
+        "self._units.vectors_NH[place - size]",
+        "self._session.embed_tokens(self._units.made[place - size][-1:])[0]",
+        ANSWERS + "test_the_likeliest_token_or_unit_is_written_and_read_as_one_vector",
+    ),
+    Mutant(
+        "merged answers: units are never written",
+        "methods/search/loop/merged_answers.py",
+        "if not self.made:",
+        "if self.made:",
+        ANSWERS + "test_the_likeliest_token_or_unit_is_written_and_read_as_one_vector",
+    ),
+    Mutant(
+        "merged answers: rules see the first token of a unit alone",
+        "methods/search/loop/merged_answers.py",
+        "banned = [x for x in places if not self._allows(x)]",
+        "banned = list[int]()",
+        ANSWERS + "test_units_keep_to_the_request_s_rules",
+    ),
+    Mutant(
+        "merged answers: nothing of units is learned",
+        HYPER_TRAINED,
+        "loss = loss + next_unit_nats(network, begin, split, beside).mean()",
+        "loss = loss + 0.0",
+        ANSWERS + "test_it_is_trained_saved_and_measured",
+    ),
+    Mutant(
+        "merged answers: texts are cut into the shortest units",
+        MERGES,
+        "range(min(longest, len(tokens)), 1, -1)",
+        "range(2, min(longest, len(tokens)) + 1)",
+        ANSWERS + "test_texts_are_cut_into_the_longest_known_units",
     ),
     Mutant(
         "merged tokens: the model is trained",

@@ -1,6 +1,7 @@
 """What is lost where a prompt is read in fewer, longer tokens (dynamic tokenization).
 
     python -m benchmarks.studies.merged_tokens OUT --csv lab/reports/merged-tokens.csv
+    python -m benchmarks.studies.merged_tokens OUT --answers 500 --csv lab/reports/merged-answers.csv
 
 A hypernetwork of each boundary is trained for each of three seeds. Then the first half of held-out
 texts is merged, and the second half is foretold token by token. The control is the mean of a unit's
@@ -8,12 +9,17 @@ vectors, which is what the network begins with. A seed draws the texts that are 
 that are held out, too. Columns: plain: nats a byte of the text as it is; more: what merging adds to
 it, the mean over texts, and interval, half of its 95 % interval over them; shorter: of the first
 halves, by what share. Prints a row of each network, and writes the file behind each.
+
+--answers: of networks with so many units for answers (boundary word) held-out texts in units and in tokens, as the training
+measures them, and greedy answers of 48 tokens behind the first half of 24 held-out texts. units: for each token of a text;
+answer, token: nats a token of texts foretold in units and in tokens; passes: for each token of an answer; nats: of an
+answer's tokens by the model itself, a token; plain: of plain greedy answers; same: answers that are the plain ones.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -23,6 +29,8 @@ import torch
 from benchmarks.csv_rows import merge_csv
 from benchmarks.studies.intervals import mean_with_interval
 
+from polydec import generate
+from polydec import load as load_model
 from polydec.lab.train import hypernetwork
 from polydec.lab.train.data import BEGIN
 from polydec.lab.train.hyperfit import texts_of_length
@@ -39,6 +47,8 @@ TEXTS = 200
 """Held-out texts of each cell."""
 TOGETHER = 25
 """Texts of a pass."""
+ASKED, WRITTEN = 24, 48
+"""Prompts of answers, and tokens of each."""
 
 
 def merged_units(merger: TokenMerger, text: Sequence[int], share: float) -> list[TokenUnit]:
@@ -96,6 +106,56 @@ def network_rows(spec: HypernetworkSpec) -> list[dict[str, Any]]:
     return out
 
 
+def answer_row(spec: HypernetworkSpec, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What answers in merged tokens save and lose beside plain greedy ones."""
+    model = load_model(spec.target, draft=None, ngrams=None, trained=[spec.out], threads=1)
+    tokenizer = find_tokenizer(LMSpec(spec.out, start=spec.target), Path(spec.out), (), 0)
+    begin = mark_id(tokenizer, BEGIN)
+    _, texts = texts_of_length(spec, spec.length, tokenizer)
+    prompts = [(begin, *text[: spec.length // 2]) for text in texts[:ASKED]]
+    figures = dict[str, list[float]]()
+    wrote = dict[str, list[tuple[int, ...]]]()
+    for name, way in (("plain", {"method": "plain"}), ("merged", {"method": "merged-answers"})):
+        for prompt in prompts:
+            answer = generate(
+                model, prompt, raw=True, temperature=0.0, max_tokens=WRITTEN, ignore_eos=True,
+                logprobs=0, **way,
+            )  # fmt: skip
+            (choice,) = answer.choices
+            notes = [note.model_logp for note in choice.logprobs or ()]
+            figures.setdefault(f"nats {name}", []).append(-mean(notes))
+            # With log-probabilities a merged answer is read once more.
+            passes = answer.metrics["target_passes"] - (name == "merged")
+            figures.setdefault(f"passes {name}", []).append(passes / len(choice.token_ids))
+            wrote.setdefault(name, []).append(choice.token_ids)
+    same = mean(a == b for a, b in zip(wrote["plain"], wrote["merged"], strict=True))
+    row: dict[str, Any] = {"seed": spec.seed, "answers": spec.answers, "texts": len(prompts)}
+    row |= {"units": told["units_a_token"], "answer": told["answer_nats"]}
+    row |= {"token": told["token_nats"], "passes": round(mean(figures["passes merged"]), 4)}
+    row |= {"nats": round(mean(figures["nats merged"]), 4)}
+    return row | {"plain": round(mean(figures["nats plain"]), 4), "same": round(same, 4)}
+
+
+def of_answers(given: argparse.Namespace) -> None:
+    """A network with units for answers of each seed."""
+    found = list[dict[str, Any]]()
+    for seed in map(int, given.seeds.split(",")):
+        spec = HypernetworkSpec(
+            str(given.out / f"answers-{seed}"),
+            target=given.target,
+            steps=given.steps,
+            answers=given.answers,
+            seed=seed,
+        )
+        told = hypernetwork.train_hypernetwork(spec)
+        found.append(answer_row(spec, told))
+        print(found[-1], flush=True)
+        merge_csv(given.csv, found[-1:], ("seed", "answers"))
+    if len(found) > 1:
+        for name in ("units", "answer", "token", "passes", "nats", "plain"):
+            print(name, mean_with_interval([row[name] for row in found]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -104,8 +164,12 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--boundaries", default="word,sentence")
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--answers", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.answers:
+        of_answers(given)
+        return
     rows = list[dict[str, Any]]()
     boundaries = given.boundaries.split(",")
     for seed in map(int, given.seeds.split(",")):

@@ -33,8 +33,8 @@ CLASSES, SHOTS, ASKED = 6, 4, 20
 """Intents of a seed, examples and questions of each."""
 
 
-def draw_intents(folder: Path, seed: int) -> ClassificationTask:
-    """The task of a seed; names of intents are written in words."""
+def draw_intents(folder: Path, seed: int, count: int) -> ClassificationTask:
+    """The task of a seed, with so many questions of each intent; names of intents are written in words."""
     by_intent = dict[str, list[str]]()
     path = folder / "intents_clinc150/train_val.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -53,7 +53,7 @@ def draw_intents(folder: Path, seed: int) -> ClassificationTask:
     asked = [
         (text, name)
         for name in classes
-        for text in dice.sample([t for t in by_intent[name] if not learned_from(t)], ASKED)
+        for text in dice.sample([t for t in by_intent[name] if not learned_from(t)], count)
     ]
     # Examples of one class in a row would teach that a class repeats the one before it.
     dice.shuffle(shown)
@@ -68,6 +68,8 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--model", default="zoo:smollm2")
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="the first one is 0")
+    parser.add_argument("--asked", type=int, default=ASKED, help="questions of each intent")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     source = sources.open_source(asked.model)
@@ -76,8 +78,8 @@ def main() -> None:
     changes = dict[float, list[float]]()
     for seed in asked.seeds:
         began = time.process_time()
-        task = draw_intents(folder, seed)
-        for told in rate_steps(network, task, source.text.encode, RATES, SEGMENT):
+        task = draw_intents(folder, seed, asked.asked)
+        for told in rate_steps(network, task, source.text.encode, asked.rates, SEGMENT):
             low, high = told["interval"]
             row = {"model": asked.model, "seed": seed, "rate": told["rate"]}
             row |= {"questions": len(task.asked), "right": told["right"], "change": told["change"]}

@@ -17,12 +17,13 @@ SEARCHES = [
     and name
     not in {
         *("conditional-beam", "exact-extract", "exact-mode"),
-        *("generative-fusion-decoding", "plan-guided"),
+        *("generative-fusion-decoding", "merged-answers", "plan-guided"),
     }
 ]
 """conditional-beam gives texts of its head's condition alone, exact-extract answers with spans of its prompt, exact-mode
-ranks by whole log-probabilities, generative-fusion-decoding reads a second model, plan-guided what plans: tests/methods/search
-checks them, in test_conditional_beam.py, test_likeliest.py, test_exact_mode.py, test_fused_beam.py and test_plan_guided.py."""
+ranks by whole log-probabilities, generative-fusion-decoding reads a second model, merged-answers a hypernetwork, plan-guided
+what plans: tests/methods/search checks them, in test_conditional_beam.py, test_likeliest.py, test_exact_mode.py,
+test_fused_beam.py, test_merged_answers.py and test_plan_guided.py."""
 
 
 @pytest.mark.parametrize("name", SEARCHES)

@@ -119,6 +119,8 @@ CASES: dict[tuple[str, str], Case] = {
     ("guided-diffusion", "relative"): case(0.9, toy=Toy(size=5), top=0),
     ("guided-diffusion", "chance"): case(toy=Toy(size=5), top=0),
     ("insertion-language-models", "share"): case(0.9, count=2),
+    ("merged-answers", "candidates"): case(1, heat=50.0),
+    ("merged-answers", "heat"): case(50.0),
     ("mdiff4str", "reflect"): case(True, toy=Toy(prompt=(0,), most=24), steps=1),
     ("speculative-jacobi", "begin"): case(7),
     ("speculative-jacobi", "drawn"): case(True, toy=Toy(most=48), window=2),

@@ -29,14 +29,25 @@ from polydec.models.learned.kinds import hypernetwork
 from polydec.models.learned.kinds.hypernetwork import (
     HypernetworkSizes,
     MergedTokenMaker,
+    pad_units,
+    unit_rises,
+    unit_states,
     unit_vectors,
 )
 from polydec.models.learned.reader import BidirectionalEncoder
 from polydec.models.sessions.checkpoint import load_bundle
-from polydec.models.text.token_merges import TokenMerger, TokenUnit
+from polydec.models.text.token_merges import (
+    TokenMerger,
+    TokenUnit,
+    frequent_units,
+    split_by_longest,
+)
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the way to whole words, that are measured."""
+
+BESIDE = 64
+"""Units that a step compares with those of its texts."""
 
 KNOWN = 64
 """Tokens of the model that are made of smaller ones in a step."""
@@ -116,14 +127,31 @@ class HypernetworkModel(nn.Module):
         # These are the only weights that are trained.
         self.kept = nn.ParameterDict(hypernetwork.new_hypernetwork_tensors(sizes, seed))
 
-    def merged_vectors(self, units: Sequence[TokenUnit]) -> Tensor:
-        """The vectors of some units, shape ``[N, H]``."""
+    def unit_parts(self, units: Sequence[TokenUnit]) -> tuple[Tensor, Tensor]:
+        """What enters the model for the tokens of some units, shape ``[N, K, H]``, and where there are
+        tokens, shape ``[N, K]``."""
         known = [torch.tensor(unit) for unit in units]
         token_NK = pad_sequence(known, batch_first=True)
         # What is padded is told apart by its place, not by its id: 0 is a token, too.
         there_NK = pad_sequence([torch.ones_like(x) for x in known], batch_first=True).bool()
-        part_NKH = self.model.model.embed_tokens(token_NK)
-        return unit_vectors(self.sizes, dict(self.kept.items()), part_NKH, there_NK)
+        return self.model.model.embed_tokens(token_NK), there_NK
+
+    def merged_vectors(self, units: Sequence[TokenUnit]) -> Tensor:
+        """The vectors of some units, shape ``[N, H]``."""
+        return unit_vectors(self.sizes, dict(self.kept.items()), *self.unit_parts(units))
+
+    def unit_rises(self, units: Sequence[TokenUnit], state_BH: Tensor) -> Tensor:
+        """How much likelier units are than their first tokens behind some states.
+
+        Args:
+            units: Units of several tokens, N of them.
+            state_BH: States of the model, ready for the head, shape ``[B, H]``.
+
+        Returns:
+            What is added to the first tokens' logits, shape ``[B, N]``.
+        """
+        kept = dict(self.kept.items())
+        return unit_rises(kept, unit_states(self.sizes, kept, *self.unit_parts(units)), state_BH)
 
     def unit_states(self, begin: int, rows: Sequence[Sequence[TokenUnit]]) -> Tensor:
         """The model's states over texts in units.
@@ -176,6 +204,39 @@ def next_token_nats(
     )
 
 
+def next_unit_nats(
+    network: HypernetworkModel,
+    begin: int,
+    rows: Sequence[Sequence[TokenUnit]],
+    beside: Sequence[TokenUnit] = (),
+) -> Tensor:
+    """How well each unit is foretold, among all tokens, the units of these texts, and some others.
+
+    Args:
+        network: The model.
+        begin: Token before each text.
+        rows: Units of each text.
+        beside: Units of several tokens that are compared, too. Default: none.
+
+    Returns:
+        Nats of each unit, those of one text after the other's.
+    """
+    # The state before a unit foretells it; nothing stands behind the last one.
+    states = network.unit_states(begin, rows)[:, :-1]
+    state_BH = torch.cat([one[: len(row)] for one, row in zip(states, rows, strict=True)])
+    logits_BV = network.model.token_logits(state_BH)
+    told = [unit for row in rows for unit in row]
+    units = list(dict.fromkeys([*(unit for unit in told if len(unit) > 1), *beside]))
+    if units:
+        first_N = torch.tensor([unit[0] for unit in units])
+        rise_BN = network.unit_rises(units, state_BH)
+        logits_BV = torch.cat([logits_BV, logits_BV[:, first_N] + rise_BN], dim=1)
+    # Units stand behind all tokens, in this order.
+    place = {unit: network.model.s.vocab + i for i, unit in enumerate(units)}
+    goal_B = torch.tensor([place.get(unit, unit[0]) for unit in told])
+    return F.cross_entropy(logits_BV, goal_B, reduction="none")
+
+
 def known_token_loss(
     network: HypernetworkModel, known: KnownTokens, dice: torch.Generator
 ) -> Tensor:
@@ -207,9 +268,11 @@ def _course(spec: HypernetworkSpec) -> TrainingRun:
     learned, unseen = texts_of_length(spec, spec.length, tokenizer)
     merger = TokenMerger(vocab.words.pieces, spec.boundary, spec.longest)
     encoder = BidirectionalEncoder(spec.width, spec.layers, spec.width // 8, spec.longest)
-    sizes = HypernetworkSizes(spec.longest, encoder, model.s.width)
+    units = answer_units(spec, merger, learned)
+    sizes = HypernetworkSizes(spec.longest, encoder, model.s.width, len(units))
     network = HypernetworkModel(model, sizes, spec.seed)
     known = KnownTokens.of_vocabulary(vocab.words.pieces, spec.longest)
+    known_units = frozenset(units)
 
     def step_loss(step: int) -> tuple[Tensor, int]:
         # Drawn by seed and step alone, so that a resumed run sees the same texts.
@@ -222,6 +285,12 @@ def _course(spec: HypernetworkSpec) -> TrainingRun:
         # Every token of a vocabulary of single bytes is too small to be spelled in others.
         if spec.known and known.tokens:
             loss = loss + spec.known * known_token_loss(network, known, dice)
+        # Answers are written in known units, each the longest one that stands there.
+        if units:
+            drawn = torch.randint(len(units), (BESIDE,), generator=dice).tolist()
+            split = [split_by_longest(learned[i], known_units) for i in chosen]
+            beside = [units[i] for i in drawn]
+            loss = loss + next_unit_nats(network, begin, split, beside).mean()
         if not loss.requires_grad:
             # Nothing was merged, so nothing is learned; the step is taken all the same.
             loss = loss + 0.0 * network.kept["out"].sum()
@@ -235,6 +304,8 @@ def _course(spec: HypernetworkSpec) -> TrainingRun:
             result: What was measured; it is not used.
         """
         tensors = {name: p.detach() for name, p in network.kept.items()}
+        if units:
+            tensors["units"] = pad_units(units, spec.longest)
         # The file names the vocabulary and does not hold it: ends of text do not matter here.
         own = TokenVocabulary(vocab.size, frozenset(), vocab.tokenizer)
         hypernetwork.save(out, MergedTokenMaker(own, sizes, tensors), {})
@@ -250,8 +321,65 @@ def _course(spec: HypernetworkSpec) -> TrainingRun:
         lambda: {
             "means": before,
             "trained": measure_merged_prompts(network, merger, begin, unseen),
+            **measure_answer_units(network, begin, unseen, units),
         },
     )
+
+
+def answer_units(
+    spec: HypernetworkSpec, merger: TokenMerger, texts: Sequence[Sequence[int]]
+) -> tuple[TokenUnit, ...]:
+    """The units that answers may be written in: of texts that were merged as far as may be those that
+    stand most often.
+
+    Args:
+        spec: Options; `answers` and `texts` are read.
+        merger: Merges the texts.
+        texts: Token ids of the texts.
+
+    Returns:
+        At most `answers` units; none where no answers are asked for.
+    """
+    if not spec.answers:
+        return ()
+    return frequent_units(merger.merge_rows(texts), spec.answers)
+
+
+@torch.no_grad()
+def measure_answer_units(
+    network: HypernetworkModel,
+    begin: int,
+    texts: Sequence[Sequence[int]],
+    units: Sequence[TokenUnit],
+) -> dict[str, float]:
+    """Measure held-out texts in units of answers.
+
+    Args:
+        network: The model.
+        begin: Token before each text.
+        texts: Token ids of the texts.
+        units: Units of answers.
+
+    Returns:
+        `units_a_token`: how many units they are for each token; `answer_nats` and `token_nats`: nats
+        a token of the texts in units, each foretold among all of them, and in tokens; nothing where
+        there are no units.
+    """
+    if not units:
+        return {}
+    known = frozenset(units)
+    count = sum(map(len, texts))
+    rows = [split_by_longest(text, known) for text in texts]
+    # Text by text, so that no step is larger than one of the training.
+    nats = sum(float(next_unit_nats(network, begin, [row], units).sum()) for row in rows)
+    alone = sum(
+        float(next_token_nats(network, begin, [[(x,) for x in text]]).sum()) for text in texts
+    )
+    return {
+        "units_a_token": round(sum(map(len, rows)) / count, 4),
+        "answer_nats": round(nats / count, 4),
+        "token_nats": round(alone / count, 4),
+    }
 
 
 def measure_merged_prompts(

@@ -217,7 +217,9 @@ class RecurringThoughtSession(DelegatingSession):
 
     async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
         await self._think_due()
-        scores = await self._inner.prefill_prompt(want)
+        # What late vectors are made of is fed now, where else its end would ride with the first pass.
+        fed = replace(want, last=True) if self._law.thinker.late else want
+        scores = await self._inner.prefill_prompt(fed)
         if not want.prompt:
             return scores
         rows = list(range(len(self._law.prompt) - 2))

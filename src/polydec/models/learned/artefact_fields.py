@@ -131,6 +131,7 @@ class HypernetworkFields(StrictFields):
     Attributes:
         longest: Tokens that become one, at most.
         target: Size of what is made.
+        answers: Units that an answer may be written in.
     """
 
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)]
@@ -140,6 +141,7 @@ class HypernetworkFields(StrictFields):
     layers: Annotated[int, Field(ge=0, le=256)]
     heads: Annotated[int, Field(ge=1, le=1 << 12)]
     target: Annotated[int, Field(ge=1, le=1 << 20)]
+    answers: Annotated[int, Field(ge=0, le=1 << 20)] = 0
 
     @model_validator(mode="after")
     def _divides(self) -> Self:

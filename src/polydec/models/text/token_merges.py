@@ -4,7 +4,8 @@ over a batch, on top of a tokenizer)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from heapq import heapify, heappop, heappush
@@ -33,6 +34,40 @@ BOUNDARIES: Mapping[str, Callable[[str], bool] | None] = {
     "sentence": None,
 }
 """What one unit may hold, of the text that it stands for; None: anything but special tokens."""
+
+
+def frequent_units(rows: Sequence[Sequence[TokenUnit]], count: int) -> tuple[TokenUnit, ...]:
+    """The units of several tokens that stand most often in some rows, the first ones on a tie.
+
+    Args:
+        rows: Units of each text.
+        count: How many, at most.
+
+    Returns:
+        The units, the most frequent first.
+    """
+    found = Counter(unit for row in rows for unit in row if len(unit) > 1)
+    return tuple(unit for unit, _ in found.most_common(count))
+
+
+def split_by_longest(tokens: Sequence[int], known: Collection[TokenUnit]) -> list[TokenUnit]:
+    """Cut a text into known units, at each place the longest one that stands there.
+
+    Args:
+        tokens: Token ids.
+        known: Units of several tokens; anything else stays a token.
+
+    Returns:
+        The units.
+    """
+    longest = max(map(len, known), default=1)
+    out = list[TokenUnit]()
+    while tokens:
+        sizes = range(min(longest, len(tokens)), 1, -1)
+        size = next((n for n in sizes if tuple(tokens[:n]) in known), 1)
+        out.append(tuple(tokens[:size]))
+        tokens = tokens[size:]
+    return out
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,11 @@ class HypernetworkSpec:
     longest: Annotated[int, InRange(2, 256), "tokens that become one, at most"] = 8
     width: Annotated[int, InRange(8, 4096), "width of the network, a multiple of 8"] = 64
     layers: Annotated[int, InRange(0, 64), "layers of the network"] = 2
+    answers: Annotated[
+        int,
+        InRange(0, 1 << 20),
+        "units that answers may be written in, those that stand most often in the learned texts (0: none)",
+    ] = 0
     known: Annotated[
         float, InRange(0, 100), "weight of making the model's own tokens of smaller ones"
     ] = 0.5

@@ -175,14 +175,16 @@ class SuperposedSearch:
                 )
                 # The mixture enters as a state; the token beside it is the leading text's.
                 if live:
-                    draft = _longer(draft, live[0].text.tokens[-1], self._mixture(live, session))
+                    draft = longer_chain(
+                        draft, live[0].text.tokens[-1], self._mixture(live, session)
+                    )
             # Scores are set at the end: every step still changes them.
             for m in ended:
                 m.text.score = m.score
             texts = [m.text for m in ended]
             # One mixed pass served all texts, so log-probabilities of each need a pass of its own.
             if request.logprobs is not None:
-                texts = [await _noted(t, session, into) for t in texts]
+                texts = [await note_text_logprobs(t, session, into) for t in texts]
         finally:
             session.close()
         if request.logprobs is None:
@@ -275,8 +277,17 @@ class SuperposedSearch:
         return embedded_NH[0]
 
 
-def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
-    """One more node in the chain, which brings its own state."""
+def longer_chain(draft: Draft, token: int, state_H: Tensor) -> Draft:
+    """Put one more node at the end of a chain, which brings its own state.
+
+    Args:
+        draft: The chain.
+        token: What stands in the node's place to whoever reads tokens.
+        state_H: What enters the model there.
+
+    Returns:
+        The longer chain.
+    """
     n = len(draft)
     return Draft(
         (*draft.token, token),
@@ -290,8 +301,17 @@ def _longer(draft: Draft, token: int, state_H: Tensor) -> Draft:
     )
 
 
-async def _noted(text: AnswerText, session: Session, into: Transcript) -> AnswerText:
-    """Return a text with the log-probabilities of its tokens, from a pass of its own."""
+async def note_text_logprobs(text: AnswerText, session: Session, into: Transcript) -> AnswerText:
+    """Read a text once more, token by token, in a pass of its own.
+
+    Args:
+        text: The text.
+        session: The session on its prompt.
+        into: Record of the request.
+
+    Returns:
+        The text with the log-probabilities of its tokens.
+    """
     request = into.request
     out = into.open_hypothesis()
     scores = await session.score_draft(

@@ -4,7 +4,7 @@ tokenization)."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
+from polydec.base.errors import FileError
 from polydec.core.protocols import Target
 from polydec.core.types import TokenVocabulary
 from polydec.models.formats import edge
@@ -26,23 +28,37 @@ KIND = artefact.ArtefactKind(
     "hypernetwork", "hypernetwork", "hypernetwork.safetensors", "hypernetwork"
 )
 
+LIFT = -3.0
+"""Log of how much rarer than its first token a unit of answers is before anything is learned."""
+
 KEPT = 5000
 """Units whose vectors are kept, those that were asked for last."""
 
 
 @dataclass(frozen=True)
 class HypernetworkSizes:
-    """longest: tokens of a unit; encoder: what reads them; target: width of the model's embeddings."""
+    """longest: tokens of a unit; encoder: what reads them; target: width of the model's embeddings;
+    answers: units that an answer may be written in, 0 where it is written in tokens."""
 
     longest: int
     encoder: BidirectionalEncoder
     target: int
+    answers: int = 0
 
     @property
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Of each tensor, by name."""
         W = self.encoder.width
-        return self.encoder.shapes | {"into": (W, self.target), "out": (self.target, W)}
+        shapes = self.encoder.shapes | {"into": (W, self.target), "out": (self.target, W)}
+        if self.answers:
+            # What foretells a unit, beside what foretells its first token.
+            shapes |= {"foretells": (self.target, W), "rise": (1, W), "lift": (1,)}
+        return shapes
+
+    @property
+    def unit_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the tensor of units, where there are some: ids, -1 behind the last one."""
+        return {"units": (self.answers, self.longest)} if self.answers else {}
 
 
 def unit_vectors(
@@ -59,18 +75,50 @@ def unit_vectors(
     Returns:
         The vectors, shape ``[N, H]``.
     """
-    # Embeddings are small numbers; the network reads them at a size of 1.
-    x_NKW = F.linear(F.rms_norm(part_NKH, part_NKH.shape[-1:]), t["into"])
-    # The state at the first token stands for the unit: it has seen all others.
-    state = s.encoder.sequence_states(t, x_NKW, there_NK)[:, 0]
+    state = unit_states(s, t, part_NKH, there_NK)
     # The mean is over a unit's own tokens, without the places that only pad it.
     there = there_NK[..., None].to(part_NKH.dtype)
     return (part_NKH * there).sum(1) / there.sum(1) + F.linear(state, t["out"])
 
 
+def unit_states(
+    s: HypernetworkSizes, t: Mapping[str, Tensor], part_NKH: Tensor, there_NK: Tensor
+) -> Tensor:
+    """Read each unit.
+
+    Args:
+        s: As for `unit_vectors`.
+        t: As for `unit_vectors`.
+        part_NKH: As for `unit_vectors`.
+        there_NK: As for `unit_vectors`.
+
+    Returns:
+        The network's state of each unit, shape ``[N, W]``.
+    """
+    # Embeddings are small numbers; the network reads them at a size of 1.
+    x_NKW = F.linear(F.rms_norm(part_NKH, part_NKH.shape[-1:]), t["into"])
+    # The state at the first token stands for the unit: it has seen all others.
+    return s.encoder.sequence_states(t, x_NKW, there_NK)[:, 0]
+
+
+def unit_rises(t: Mapping[str, Tensor], unit_NW: Tensor, state_BH: Tensor) -> Tensor:
+    """How much likelier each unit is than the law makes its first token.
+
+    Args:
+        t: The tensors of `HypernetworkSizes.tensor_shapes`, by name.
+        unit_NW: The network's states of units, shape ``[N, W]``.
+        state_BH: States of the model, as its head reads them, shape ``[B, H]``.
+
+    Returns:
+        What is added to the log-weight of the first token, shape ``[B, N]``.
+    """
+    rise_N1 = F.linear(unit_NW, t["rise"]) + t["lift"]
+    return state_BH @ F.linear(unit_NW, t["foretells"]).T + rise_N1.T
+
+
 @dataclass(frozen=True, eq=False)
 class MergedTokenMaker:
-    """tensors: of `HypernetworkSizes.tensor_shapes`. Arithmetic is fp32, and a unit is read alone, so that its
+    """tensors: of both shapes of the sizes. Arithmetic is fp32, and a unit is read alone, so that its
     vector depends on its tokens and on nothing else, to the bit."""
 
     called: ClassVar[str] = "a hypernetwork"
@@ -99,6 +147,53 @@ class MergedTokenMaker:
         """
         target.vocab.require_same(self.vocab, "the target of the hypernetwork")
         artefact.require_width(target, self.sizes.target, "the vectors of a hypernetwork")
+
+    @property
+    def answer_units(self) -> tuple[tuple[int, ...], ...]:
+        """The units that an answer may be written in, the most frequent first."""
+        if not self.sizes.answers:
+            return ()
+        return tuple(tuple(int(x) for x in row if x >= 0) for row in self.tensors["units"].tolist())
+
+    @cached_property
+    def kept_answers(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """What `answer_vectors` made: one network serves one model."""
+        return {}
+
+    @torch.no_grad()
+    def answer_vectors(self, embed: Callable[[Sequence[int]], Tensor]) -> tuple[Tensor, Tensor]:
+        """Make what is read and what foretells, of all units of answers.
+
+        Args:
+            embed: Gives what enters the model for some tokens, shape ``[K, H]``.
+
+        Returns:
+            Vectors that are read in the place of units, shape ``[N, H]``, and the network's states
+            of these, shape ``[N, W]``.
+        """
+        if "made" not in self.kept_answers:
+            rows = [torch.tensor(unit) for unit in self.answer_units]
+            token_NK = pad_sequence(rows, batch_first=True)
+            there_NK = pad_sequence([torch.ones_like(x) for x in rows], batch_first=True).bool()
+            part_NKH = embed(token_NK.flatten().tolist()).float().unflatten(0, token_NK.shape)
+            self.kept_answers["made"] = (
+                unit_vectors(self.sizes, self.tensors, part_NKH, there_NK),
+                unit_states(self.sizes, self.tensors, part_NKH, there_NK),
+            )
+        return self.kept_answers["made"]
+
+    @torch.no_grad()
+    def answer_rises(self, unit_NW: Tensor, state_H: Tensor) -> Tensor:
+        """How much likelier each unit is than its first token is.
+
+        Args:
+            unit_NW: States of units, as `answer_vectors` made them.
+            state_H: State of the model, as its head reads it.
+
+        Returns:
+            What is added to the log-weight of the first token, shape ``[N]``.
+        """
+        return unit_rises(self.tensors, unit_NW, state_H[None].float())[0]
 
     @cached_property
     def kept_vectors(self) -> OrderedDict[tuple[int, ...], Tensor]:
@@ -136,12 +231,18 @@ def new_hypernetwork_tensors(s: HypernetworkSizes, seed: int) -> dict[str, Tenso
         seed: Seed of the numbers.
 
     Returns:
-        The tensors of `HypernetworkSizes.tensor_shapes`, by name; `out` is zeros.
+        The tensors of `HypernetworkSizes.tensor_shapes`, by name; `out` is zeros, and every unit of
+        answers is as much rarer than its first token.
     """
     dice = torch.Generator().manual_seed(seed)
     W = s.encoder.width
     into = torch.randn(W, s.target, generator=dice) * s.target**-0.5
-    return s.encoder.draw_tensors(dice) | {"into": into, "out": torch.zeros(s.target, W)}
+    made = s.encoder.draw_tensors(dice) | {"into": into, "out": torch.zeros(s.target, W)}
+    if s.answers:
+        # A unit is rarer than its first token.
+        lift = torch.full((1,), LIFT)
+        made |= {"foretells": torch.zeros(s.target, W), "rise": torch.zeros(1, W), "lift": lift}
+    return made
 
 
 def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[MergedTokenMaker, ...]:
@@ -153,13 +254,31 @@ def examples(vocab: TokenVocabulary, width: int, draft_width: int) -> tuple[Merg
         draft_width: Width of the draft model's states; not read.
 
     Returns:
-        One network for units of up to 4 tokens.
+        One network for units of up to 4 tokens, with three units for answers.
     """
-    s = HypernetworkSizes(4, BidirectionalEncoder(16, 1, 2, 4), width)
+    s = HypernetworkSizes(4, BidirectionalEncoder(16, 1, 2, 4), width, 3)
     tensors = new_hypernetwork_tensors(s, 23)
     # Zeros would make plain means, and a test could not see whether the network was used.
     tensors["out"] = torch.randn(width, 16, generator=torch.Generator().manual_seed(24)) * 0.1
+    tensors["foretells"] = torch.randn(width, 16, generator=torch.Generator().manual_seed(25)) * 0.1
+    # As likely as its first token: units are written, and tokens, too.
+    tensors["lift"] = torch.zeros(1)
+    small = [[min(x, vocab.size - 1) for x in unit] for unit in ((0, 1), (2, 1, 3), (3, 0))]
+    tensors["units"] = pad_units(small, 4)
     return (MergedTokenMaker(vocab, s, tensors),)
+
+
+def pad_units(units: Sequence[Sequence[int]], longest: int) -> Tensor:
+    """Units as they are saved: numbers, -1 behind the last token of each.
+
+    Args:
+        units: Token ids of each unit, at most `longest`.
+        longest: Numbers of a row.
+
+    Returns:
+        Shape ``[N, longest]``.
+    """
+    return torch.tensor([[*unit, *[-1] * (longest - len(unit))] for unit in units]).float()
 
 
 def save(path: str | Path, made: MergedTokenMaker, about: Mapping[str, Any]) -> None:
@@ -182,10 +301,25 @@ def save(path: str | Path, made: MergedTokenMaker, about: Mapping[str, Any]) -> 
         "layers": s.encoder.layers,
         "heads": s.encoder.heads,
         "target": s.target,
+        "answers": s.answers,
     }
     artefact.save_artefact(
         path, KIND, {k: v.float() for k, v in made.tensors.items()}, {**about, **sizes}
     )
+
+
+def _check_units(unit_NK: Tensor | None, size: int) -> None:
+    """Raise FileError where units of answers are not two tokens of the vocabulary or more, and -1 behind."""
+    if unit_NK is None:
+        return
+    told_NK = unit_NK >= 0
+    whole = bool((unit_NK == unit_NK.round()).all()) and float(unit_NK.max()) < size
+    # Once a row has ended, nothing follows.
+    in_front = bool((told_NK[:, 1:] <= told_NK[:, :-1]).all())
+    if not (whole and in_front and bool(told_NK[:, 1].all()) and float(unit_NK.min()) >= -1):
+        raise FileError(
+            f"{KIND.weights}: units must be rows of two ids below {size} or more, and -1 behind these"
+        )
 
 
 def load(path: str | Path) -> MergedTokenMaker:
@@ -195,7 +329,8 @@ def load(path: str | Path) -> MergedTokenMaker:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(HypernetworkFields, config, artefact.CONFIG)
         encoder = BidirectionalEncoder(c.width, c.layers, c.heads, c.longest)
-        s = HypernetworkSizes(c.longest, encoder, c.target)
-        tensors = artefact.read_float_tensors(t, KIND, s.tensor_shapes)
+        s = HypernetworkSizes(c.longest, encoder, c.target, c.answers)
+        tensors = artefact.read_float_tensors(t, KIND, s.tensor_shapes | s.unit_shapes)
+        _check_units(tensors.get("units"), c.vocab_size)
         vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
         return MergedTokenMaker(vocab, s, tensors)
