@@ -509,15 +509,15 @@ MUTANTS = [
     Mutant(
         "cache augmentation: late vectors read what was written meanwhile",
         "laws/targets/augmented.py",
-        "len(prompt) - self.late",
+        "len(prompt) - self.tokens_late",
         "len(prompt)",
         WITHIN + "test_vectors_of_a_call_that_ran_beside_the_decoding_come_late",
     ),
     Mutant(
         "cache augmentation: nothing is made beside the decoding",
         RECURRING,
-        "if self._law.thinker.late and not self._made",
-        "if self._law.thinker.late < 0 and not self._made",
+        "if self._law.thinker.tokens_late and not self._made",
+        "if self._law.thinker.tokens_late < 0 and not self._made",
         WITHIN + "test_a_late_call_is_waited_for_together_with_a_pass_of_the_model",
     ),
     Mutant(

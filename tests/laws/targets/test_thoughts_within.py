@@ -104,7 +104,10 @@ def augmented_by_hand(lm, maker, text, every):
     for at in range(len(START) - 1, len(text)):
         if (at - len(START) + 1) % every == 0:
             begun = len(read)
-        if at >= len(START) - 1 + maker.late and (at - len(START) + 1 - maker.late) % every == 0:
+        if (
+            at >= len(START) - 1 + maker.tokens_late
+            and (at - len(START) + 1 - maker.tokens_late) % every == 0
+        ):
             session = lm.checkpoint.lm.open_session((*read[:begun], 0))
             run_coroutines([session.score_draft(Draft.chain_draft(0), ScoreRequest())])
             memory = [tuple(x.clone() for x in session.layer_memory(i)) for i in range(2)]

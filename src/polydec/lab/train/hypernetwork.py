@@ -225,6 +225,7 @@ def next_unit_nats(
     states = network.unit_states(begin, rows)[:, :-1]
     state_BH = torch.cat([one[: len(row)] for one, row in zip(states, rows, strict=True)])
     logits_BV = network.model.token_logits(state_BH)
+    # A unit of these texts that is drawn as well is compared once.
     told = [unit for row in rows for unit in row]
     units = list(dict.fromkeys([*(unit for unit in told if len(unit) > 1), *beside]))
     if units:

@@ -38,7 +38,7 @@ class CacheAugmentationMaker:
         layers: Number of layers of the model.
         size: Size of the model's vocabulary; ids from there on stand for vectors.
         count: How many vectors; 0: none are made.
-        late: How many of the last tokens before the vectors the coprocessor does not read: they were
+        tokens_late: How many of the last tokens before the vectors the coprocessor does not read: they were
             written while it ran. Default 0.
     """
 
@@ -46,7 +46,7 @@ class CacheAugmentationMaker:
     layers: int
     size: int
     count: int
-    late: int = 0
+    tokens_late: int = 0
 
     async def commit_thought(self, session: Session, prompt: tuple[int, ...]) -> None:
         """Commit the root of the prompt, and the vectors behind it.
@@ -64,7 +64,7 @@ class CacheAugmentationMaker:
         # scored again.
         while not (memory := await self._memory(session, prompt)):
             session.rewind_tokens(1)
-        session.commit_tokens(await self._make_tokens(memory, len(prompt) - self.late))
+        session.commit_tokens(await self._make_tokens(memory, len(prompt) - self.tokens_late))
 
     async def make_ahead(self, session: Session, length: int) -> tuple[int, ...]:
         """Make the vectors of the beginning of a text, while the text may go on.

@@ -29,11 +29,11 @@ class RecurringThoughtMaker(LatentPrefixMaker, Protocol):
     """Who makes the vectors, each time of what stands before them, or of its beginning.
 
     Attributes:
-        late: How many of the last tokens before the vectors are not read for them.
+        tokens_late: How many of the last tokens before the vectors are not read for them.
     """
 
     @property
-    def late(self) -> int: ...
+    def tokens_late(self) -> int: ...
     async def make_ahead(self, session: Session, length: int) -> tuple[int, ...]:
         """Make the vectors of the beginning of a text.
 
@@ -65,7 +65,7 @@ def recurring_target(
         RequestError: Vectors would come later than the next ones are begun.
     """
     # Without vectors there is nothing to make again, or late.
-    if thinker.count and (every or thinker.late):
+    if thinker.count and (every or thinker.tokens_late):
         return RecurringThoughtTarget(target, prompt, thinker, every or NEVER)
     return LatentPrefixTarget(target, prompt, thinker)
 
@@ -105,9 +105,9 @@ class RecurringThoughtTarget:
         if self.every < 1:
             raise RequestError(f"every is {self.every}: it must be at least 1")
         # Vectors of one place must be read before those of the next are begun.
-        if self.thinker.late >= self.every:
+        if self.thinker.tokens_late >= self.every:
             raise RequestError(
-                f"late is {self.thinker.late}: it must be below every, which is {self.every}"
+                f"late is {self.thinker.tokens_late}: it must be below every, which is {self.every}"
             )
 
     @property
@@ -170,7 +170,7 @@ class RecurringThoughtSession(DelegatingSession):
     @property
     def _next_place(self) -> int:
         """Index among the tokens of the next one before which vectors stand."""
-        return self._begun_place + self._law.thinker.late
+        return self._begun_place + self._law.thinker.tokens_late
 
     @property
     def _begun_place(self) -> int:
@@ -211,14 +211,14 @@ class RecurringThoughtSession(DelegatingSession):
         begun = self._begun_place
         # They are made once, and of tokens that are committed; vectors without delay are made where
         # they are due.
-        if self._law.thinker.late and not self._made and self._fed >= begun:
+        if self._law.thinker.tokens_late and not self._made and self._fed >= begun:
             length = len(self._read) - (self._fed - begun)
             self._made = await self._law.thinker.make_ahead(self._inner, length)
 
     async def prefill_prompt(self, want: ScoreRequest) -> DraftScores:
         await self._think_due()
         # What late vectors are made of is fed now, where else its end would ride with the first pass.
-        fed = replace(want, last=True) if self._law.thinker.late else want
+        fed = replace(want, last=True) if self._law.thinker.tokens_late else want
         scores = await self._inner.prefill_prompt(fed)
         if not want.prompt:
             return scores
@@ -226,7 +226,7 @@ class RecurringThoughtSession(DelegatingSession):
         place = len(rows)
         for at in range(len(self._tokens)):
             # The row of a token before vectors is that of the last vector.
-            behind = at - self._law.thinker.late
+            behind = at - self._law.thinker.tokens_late
             if behind >= 0 and behind % self._law.every == 0:
                 place += self._law.thinker.count
             rows.append(place)
@@ -361,7 +361,7 @@ class RecurringThoughtSession(DelegatingSession):
         self._drop_twins()
         left = len(self._tokens) - n
         # Vectors stay that stand before the new root or earlier.
-        passed = (left - 1 - self._law.thinker.late) // self._law.every + 1
+        passed = (left - 1 - self._law.thinker.tokens_late) // self._law.every + 1
         calls = min(self._calls, max(0, passed))
         # So do vectors that were made ahead, while the text holds what they were made of.
         if calls < self._calls or left < self._begun_place:

@@ -115,7 +115,15 @@ class ArcEncoderModel(nn.Module):
         ]
 
     def kept_vectors(self, index: int, token_BN: Tensor) -> Tensor:
-        """What is kept of passages of one length, for a decoder: shape ``[B, G, C]``."""
+        """What is kept of passages of one length.
+
+        Args:
+            index: Number of the decoder.
+            token_BN: Token ids, shape ``[B, N]``.
+
+        Returns:
+            Vectors at the bottleneck, shape ``[B, G, C]``.
+        """
         state = pooled_states(self.sizes[index], self.encoder_tensors, token_BN, self.factor)
         return F.linear(state, self.projector_at(index)["down"])
 
@@ -135,6 +143,7 @@ class ArcEncoderModel(nn.Module):
         """
         own = self.projector_at(index)
         kept_BGC = self.kept_vectors(index, token_BN)
+        # Codes have no gradient: they are read once the encoder is trained.
         if book is not None:
             flat = book.decode_codes(book.encode_vectors(kept_BGC.flatten(0, 1)))
             kept_BGC = flat.view_as(kept_BGC)
@@ -393,6 +402,7 @@ def page_codebooks(network: ArcEncoderModel, spec: ContextSpec) -> list[ProductC
     """
     if not spec.pieces:
         return [None] * len(network.sizes)
+    # Pages of the training, as held-out ones are to be measured.
     line_BLK = encode_page_lines(draw_pages(spec.seed, 0, CODED))
     return [
         learn_product_codebook(

@@ -125,6 +125,7 @@ class MergedTokenWriter:
         session = self.target.open_session(request.prompt)
         sessions = [session]
         try:
+            # Made once for a model, and refused where it has no embeddings.
             vectors_NH, states_NW = self.maker.answer_vectors(session.embed_tokens)
             chosen = _AnswerUnits(
                 self.maker, self.maker.answer_units[: self.units], vectors_NH, states_NW
@@ -154,9 +155,18 @@ class _AnswerUnits:
     states_NW: Tensor
 
     def extended_weights(self, logp_V: Tensor, state_H: Tensor) -> Tensor:
-        """Log-weights of all tokens, and behind them of all units, shape ``[V + N]``."""
+        """Weigh tokens and units behind one text.
+
+        Args:
+            logp_V: The law of the next token, log-probabilities.
+            state_H: State of the model, as its head reads it.
+
+        Returns:
+            Log-weights of all tokens, and behind them of all units, shape ``[V + N]``.
+        """
         if not self.made:
             return logp_V
+        # What was made of units beyond the first ones stays unused.
         count = len(self.made)
         rise_N = self.maker.answer_rises(self.states_NW[:count], state_H)
         first_N = torch.tensor([unit[0] for unit in self.made])
@@ -199,6 +209,7 @@ class _MergedRun:
             )
             place = self._choose(weight_C, len(text.tokens))
             unit, vector_H = self._unit_at(place)
+            # All of its tokens but the last, which is the next root.
             self._rules.commit_tokens((self._root, *unit[:-1]))
             self._root = unit[-1]
             written = text.write_tokens(unit)
@@ -229,6 +240,7 @@ class _MergedRun:
             if not banned:
                 break
             left_C[banned] = NEG_INF
+        # At heat 0 one is left, and the draw is no choice.
         chance_K = (value_C[:width].double() / (self._plan.heat or 1.0)).softmax(-1)
         return places[self._rng.child_stream("unit", at).draw_categorical(chance_K)]
 

@@ -120,6 +120,7 @@ class CacheCoprocessor:
 
     @property
     def cost(self) -> float:
+        # As many numbers as a pass reads, the cache left out.
         return float(sum(t.numel() for t in self.tensors.values()))
 
     def forward(

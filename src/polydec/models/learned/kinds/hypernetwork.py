@@ -172,6 +172,7 @@ class MergedTokenMaker:
             of these, shape ``[N, W]``.
         """
         if "made" not in self.kept_answers:
+            # All units at once, always in one order: the same numbers in any company.
             rows = [torch.tensor(unit) for unit in self.answer_units]
             token_NK = pad_sequence(rows, batch_first=True)
             there_NK = pad_sequence([torch.ones_like(x) for x in rows], batch_first=True).bool()
