@@ -309,7 +309,7 @@ WINDOWS = Run(
 OWN_CONTEXTS = Run(
     "lab/reports/own-contexts.csv",
     "python -m benchmarks.studies.own_contexts augmentation OUT TEXT --steps 300 --csv lab/reports/own-contexts.csv, and with "
-    "refrag --steps 120",
+    "refrag --steps 120, thoughts --steps 1000",
     COUNTED,
     "318bdbc6",
 )
@@ -318,6 +318,12 @@ PLANS = Run(
     "python -m benchmarks.studies.plans --out DIR --steps 300 --count 12 --csv lab/reports/plans.csv",
     "any: counts, no times",
     "569e689b",
+)
+ALIGNED = Run(
+    "lab/reports/aligned.csv",
+    "python -m benchmarks.studies.transfer --aligned DIR --csv lab/reports/aligned.csv",
+    "two cores of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), under load, by processor time",
+    "5052a011",
 )
 IMAGE_PRESSES = Run(
     "lab/reports/image-presses.csv",
@@ -822,6 +828,12 @@ OWN_CONTEXT_ROWS = {
     "by chance": "a quarter, by chance",
     "all open": "all",
     "no passage": "there is no passage",
+    "answers at once": "at once",
+    "written steps": "behind the written steps",
+    "continuous thoughts, 0": "continuous thoughts, none of the three",
+    "continuous thoughts, 3": "behind three continuous thoughts",
+    "a hidden thought": "behind a hidden thought",
+    "another's thought": "behind that of another question",
 }
 """What the page calls the figures of the file."""
 
@@ -1568,6 +1580,18 @@ TABLES = (
         )
     ),
     Table(
+        "lab/reports/steering-measured.md",
+        "| own questions are answered | right |",
+        OWN_CONTEXTS,
+        three_seeds_row(OWN_CONTEXTS, own_context_label, "value"),
+    ),
+    Table(
+        "lab/reports/search-measured.md",
+        "| way, tokens ahead, weight | reward | KL, nats | processor seconds a text |",
+        ALIGNED,
+        three_seeds_row(ALIGNED, lambda row: f"{row['way']}, {row['ahead']}, {row['weight']}", "reward", "nats", "seconds"),
+    ),
+    Table(
         "lab/reports/caches-measured.md",
         "| vectors | way | tokens of a prompt | right | more than as many at random |",
         IMAGE_PRESSES,
@@ -1924,6 +1948,18 @@ SENTENCES = (
             ("nats of the {} ({} to {}) that its words do", ("all open", "no passage")),
             ("perplexity is {} ({} to {}) above chance", ("by chance", "by perplexity")),
             ("the policy {} ({} to {}). The encoder", ("by chance", "by the policy")),
+            (
+                "Three continuous thoughts are {} ({} to {}) above an answer at once",
+                ("answers at once", "continuous thoughts, 3"),
+            ),
+            (
+                "A hidden thought is {} ({} to {}) above it",
+                ("answers at once", "a hidden thought"),
+            ),
+            (
+                "and {} ({} to {}) above the thought of another question",
+                ("another's thought", "a hidden thought"),
+            ),
         )
     ),
     Sentence(
