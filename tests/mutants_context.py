@@ -495,14 +495,14 @@ MUTANTS = [
     Mutant(
         "cache augmentation: vectors stay behind what was taken back",
         RECURRING,
-        "calls = min(self._calls, (left - 1) // self._law.every + 1)",
+        "calls = min(self._calls, max(0, passed))",
         "calls = self._calls",
         WITHIN + "test_a_tree_over_places_of_vectors_has_the_laws_of_its_paths",
     ),
     Mutant(
         "cache augmentation: rows of a text stand before its vectors",
         RECURRING,
-        "if at % self._law.every == 0:",
+        "if behind >= 0 and behind % self._law.every == 0:",
         "if at < 0:",
         WITHIN + "test_rows_of_a_text_are_those_behind_its_vectors",
     ),

@@ -403,8 +403,8 @@ MUTANTS = [
     Mutant(
         "superposed: the mixture never enters the model",
         SUPERPOSED,
-        "self._mixture(live, session))",
-        "0 * self._mixture(live, session) + session.embed_tokens([live[0].text.tokens[-1]])[0])",
+        "mixed_H = self._mixture(live, session)",
+        "mixed_H = session.embed_tokens([live[0].text.tokens[-1]])[0]",
         f"{SUPERPOSED_TESTS}::test_what_the_model_reads_is_the_mixture",
     ),
     Mutant(

@@ -77,7 +77,8 @@ class CacheAugmentationMaker:
             Ids of the vectors; none where the session does not hold so many entries, as behind an
             eviction.
         """
-        memory = [session.layer_memory(at) for at in range(self.layers)]
+        # Read before anything runs that writes to the cache.
+        memory = self._layer_entries(session)
         if memory[0][0].shape[1] < length:
             return ()
         return await self._make_tokens(memory, length)
@@ -97,8 +98,12 @@ class CacheAugmentationMaker:
         """
         await session.score_draft(Draft.chain_draft(prompt[-1]), NOTHING)
         session.commit_tokens((prompt[-1],))
-        memory = [session.layer_memory(at) for at in range(self.layers)]
+        memory = self._layer_entries(session)
         # Fewer entries than tokens: the session was evicted behind the pass that wrote them.
         if memory[0][0].shape[1] == len(prompt):
             return memory
         return []
+
+    def _layer_entries(self, session: Session) -> list[tuple[Tensor, Tensor]]:
+        """Of every layer what it holds of a session's text."""
+        return [session.layer_memory(at) for at in range(self.layers)]

@@ -119,7 +119,7 @@ class ArcEncoderFields(LlamaLayersFields):
     @model_validator(mode="after")
     def _cuts(self) -> Self:
         if self.pieces and (self.bottleneck % self.pieces or not self.centres):
-            raise ValueError(
+            raise FileError(
                 f"pieces is {self.pieces}: it must divide bottleneck ({self.bottleneck}), with centres of at least 1"
             )
         return self

@@ -96,6 +96,10 @@ class MergedTokenWriter:
     )
 
     def __post_init__(self) -> None:
+        if not self.maker.answer_units:
+            raise RequestError(
+                "method merged-answers needs a hypernetwork with units for answers: train it with --answers"
+            )
         if not 1 <= self.width <= 4096:
             raise RequestError(f"candidates is {self.width}: it must lie in 1 to 4096")
         if self.units < 0 or not 0 <= self.heat < float("inf"):

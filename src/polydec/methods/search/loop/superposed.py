@@ -175,9 +175,8 @@ class SuperposedSearch:
                 )
                 # The mixture enters as a state; the token beside it is the leading text's.
                 if live:
-                    draft = longer_chain(
-                        draft, live[0].text.tokens[-1], self._mixture(live, session)
-                    )
+                    mixed_H = self._mixture(live, session)
+                    draft = longer_chain(draft, live[0].text.tokens[-1], mixed_H)
             # Scores are set at the end: every step still changes them.
             for m in ended:
                 m.text.score = m.score

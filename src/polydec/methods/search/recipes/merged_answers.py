@@ -49,14 +49,9 @@ def build(
         float, AtLeast(0), "one is drawn by its weight over this (0: the likeliest is taken)"
     ] = 0.0,
 ) -> Decoder:
-    from polydec.base.errors import RequestError
     from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.merged_answers import MergedTokenWriter
     from polydec.models.learned.kinds.hypernetwork import MergedTokenMaker
 
     maker = kit.needed_artefact(MergedTokenMaker)
-    if not maker.answer_units:
-        raise RequestError(
-            f"method {CARD.name} needs a hypernetwork with units for answers: train it with --answers"
-        )
     return MergedTokenWriter(drop_greedy_rule(kit.target), maker, candidates, units, heat)
