@@ -309,9 +309,9 @@ WINDOWS = Run(
 OWN_CONTEXTS = Run(
     "lab/reports/own-contexts.csv",
     "python -m benchmarks.studies.own_contexts augmentation OUT TEXT --steps 300 --csv lab/reports/own-contexts.csv, and with "
-    "refrag --steps 120, thoughts --steps 1000",
+    "refrag --steps 120, late --steps 300, thoughts --steps 1000",
     COUNTED,
-    "318bdbc6",
+    "5052a011",
 )
 PLANS = Run(
     "lab/reports/plans.csv",
@@ -828,6 +828,12 @@ OWN_CONTEXT_ROWS = {
     "by chance": "a quarter, by chance",
     "all open": "all",
     "no passage": "there is no passage",
+    "nats, never": "no vectors are read",
+    "nats, 0 late": "no token late",
+    "nats, 1 late": "one token late",
+    "nats, 2 late": "two tokens late",
+    "nats, 4 late": "four tokens late",
+    "nats, 8 late": "eight tokens late",
     "answers at once": "at once",
     "written steps": "behind the written steps",
     "continuous thoughts, 0": "continuous thoughts, none of the three",
@@ -1589,7 +1595,19 @@ TABLES = (
         "lab/reports/search-measured.md",
         "| way, tokens ahead, weight | reward | KL, nats | processor seconds a text |",
         ALIGNED,
-        three_seeds_row(ALIGNED, lambda row: f"{row['way']}, {row['ahead']}, {row['weight']}", "reward", "nats", "seconds"),
+        three_seeds_row(
+            ALIGNED,
+            lambda row: f"{row['way']}, {row['ahead']}, {row['weight']}",
+            "reward",
+            "nats",
+            "seconds",
+        ),
+    ),
+    Table(
+        "lab/reports/steering-measured.md",
+        "| vectors are read | nats of the 24 tokens |",
+        OWN_CONTEXTS,
+        three_seeds_row(OWN_CONTEXTS, own_context_label, "value"),
     ),
     Table(
         "lab/reports/caches-measured.md",
@@ -1948,6 +1966,12 @@ SENTENCES = (
             ("nats of the {} ({} to {}) that its words do", ("all open", "no passage")),
             ("perplexity is {} ({} to {}) above chance", ("by chance", "by perplexity")),
             ("the policy {} ({} to {}). The encoder", ("by chance", "by the policy")),
+            ("one token costs {} ({} to {}) nats of the gain", ("nats, 0 late", "nats, 1 late")),
+            ("four {} ({} to {}), and eight", ("nats, 0 late", "nats, 4 late")),
+            (
+                "eight tokens late the vectors bring {} ({} to {}), which",
+                ("nats, 8 late", "nats, never"),
+            ),
             (
                 "Three continuous thoughts are {} ({} to {}) above an answer at once",
                 ("answers at once", "continuous thoughts, 3"),
