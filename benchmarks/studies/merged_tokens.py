@@ -115,7 +115,11 @@ def answer_row(spec: HypernetworkSpec, told: Mapping[str, Any]) -> dict[str, Any
     prompts = [(begin, *text[: spec.length // 2]) for text in texts[:ASKED]]
     figures = dict[str, list[float]]()
     wrote = dict[str, list[tuple[int, ...]]]()
-    for name, way in (("plain", {"method": "plain"}), ("merged", {"method": "merged-answers"})):
+    ways: Mapping[str, dict[str, Any]] = {
+        "plain": {"method": "plain"},
+        "merged": {"method": "merged-answers"},
+    }
+    for name, way in ways.items():
         for prompt in prompts:
             answer = generate(
                 model, prompt, raw=True, temperature=0.0, max_tokens=WRITTEN, ignore_eos=True,

@@ -311,7 +311,7 @@ OWN_CONTEXTS = Run(
     "python -m benchmarks.studies.own_contexts augmentation OUT TEXT --steps 300 --csv lab/reports/own-contexts.csv, and with "
     "refrag --steps 120, late --steps 300, thoughts --steps 1000",
     COUNTED,
-    "5052a011",
+    "d6c545fa",
 )
 PLANS = Run(
     "lab/reports/plans.csv",
@@ -323,7 +323,7 @@ ALIGNED = Run(
     "lab/reports/aligned.csv",
     "python -m benchmarks.studies.transfer --aligned DIR --csv lab/reports/aligned.csv",
     "two cores of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), under load, by processor time",
-    "5052a011",
+    "d6c545fa",
 )
 IMAGE_PRESSES = Run(
     "lab/reports/image-presses.csv",

@@ -24,7 +24,9 @@ def learn_product_codebook(vector_NC: Tensor, pieces: int, seed: int) -> Product
         The codebook, of 256 centres a piece, or as many as there are vectors.
     """
     dice = torch.Generator().manual_seed(seed)
+    # Pieces are learned side by side, as each has centres of its own.
     piece_PND = split_pieces(vector_NC, pieces)
+    # Centres begin as some of the vectors, which are all there are where they are few.
     first_K = torch.randperm(len(vector_NC), generator=dice)[:CENTRES]
     book = ProductCodebook(piece_PND[:, first_K].clone())
     for _ in range(ROUNDS):
