@@ -325,6 +325,12 @@ ALIGNED = Run(
     "two cores of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), under load, by processor time",
     "d6c545fa",
 )
+STATE_CLASSES = Run(
+    "lab/reports/state-classes.csv",
+    "python -m benchmarks.studies.state_classes --model zoo:tiny --csv lab/reports/state-classes.csv",
+    COUNTED,
+    "eee6b26b",
+)
 IMAGE_PRESSES = Run(
     "lab/reports/image-presses.csv",
     "python -m benchmarks.studies.image_presses zoo:vision --csv lab/reports/image-presses.csv",
@@ -1608,6 +1614,14 @@ TABLES = (
         "| vectors are read | nats of the 24 tokens |",
         OWN_CONTEXTS,
         three_seeds_row(OWN_CONTEXTS, own_context_label, "value"),
+    ),
+    Table(
+        "lab/reports/caches-measured.md",
+        "| model, rate | intents that are right | more than at rate 0 | nats of the right intent |",
+        STATE_CLASSES,
+        three_seeds_row(
+            STATE_CLASSES, lambda row: f"{row['model']}, {row['rate']}", "right", "change", "nats"
+        ),
     ),
     Table(
         "lab/reports/caches-measured.md",
