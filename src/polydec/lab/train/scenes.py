@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +44,9 @@ NUMBERS = ("no", "one", "two", "three", "four")
 MOST = len(NUMBERS) - 1
 CAPTION = "describe it"
 """What is asked for a caption."""
+MISTOLD = 0.1
+"""Chance that a caption which stands before a question names another thing than the one that is
+there: who reads it must look as well."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,66 @@ def _placed(thing: str, colour: str, place: int, rng: np.random.Generator) -> Sc
 def caption_of(scene: Scene) -> str:
     """What a scene shows, thing by thing."""
     return " and ".join(part.full_description for part in scene)
+
+
+def bottom_up_caption(scene: Scene) -> str:
+    """What things and colours a scene has."""
+    return " and ".join(f"a {part.colour} {part.thing}" for part in scene)
+
+
+def top_down_caption(scene: Scene) -> str:
+    """How many things a scene has, and where they stand."""
+    told = " and ".join(f"a {part.thing} at {part.place_words}" for part in scene)
+    if len(scene) == 1:
+        return f"there is {told}"
+    return f"there are {NUMBERS[len(scene)]} things {told}"
+
+
+VIEWS: Mapping[str, Callable[[Scene], str]] = {
+    "what colour are the things": bottom_up_caption,
+    "where are the things": top_down_caption,
+    CAPTION: caption_of,
+}
+"""What is asked for a caption of each kind: from the bottom up, from the top down, regular."""
+
+
+def view_questions(scene: Scene) -> tuple[SceneQuestion, ...]:
+    """The questions that ask for captions of the further kinds."""
+    return tuple(
+        SceneQuestion(asked, tell(scene), asked) for asked, tell in VIEWS.items() if asked != CAPTION
+    )
+
+
+def behind_captions(
+    scene: Scene, questions: Sequence[SceneQuestion], rng: np.random.Generator
+) -> tuple[SceneQuestion, ...]:
+    """Put each question behind a caption of its scene, in which things may be told wrongly.
+
+    Args:
+        scene: The scene.
+        questions: What is asked of it.
+        rng: Decides; it is advanced.
+
+    Returns:
+        The same questions, but those that ask for a caption themselves.
+    """
+    out = list[SceneQuestion]()
+    for question in questions:
+        if question.asked == CAPTION:
+            continue
+        tell = list(VIEWS.values())[int(rng.integers(len(VIEWS)))]
+        out.append(replace(question, asked=f"{tell(_mistold(scene, rng))} {question.asked}"))
+    return tuple(out)
+
+
+def _mistold(scene: Scene, rng: np.random.Generator) -> Scene:
+    """A scene as somebody tells it who takes a thing for another one now and then."""
+    return tuple(
+        replace(part, thing=THINGS[int(rng.integers(len(THINGS)))])
+        if rng.random() < MISTOLD
+        else part
+        for part in scene
+    )
 
 
 def draw_questions(scene: Scene, rng: np.random.Generator) -> tuple[SceneQuestion, ...]:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from polydec.base import files
+from polydec.base.errors import RequestError
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.network import LlamaShape, TrainableLlama
 from polydec.lab.train.scenes import (
@@ -26,13 +27,16 @@ from polydec.lab.train.scenes import (
     THINGS,
     Scene,
     SceneQuestion,
+    behind_captions,
     draw_questions,
     draw_scene,
     draw_scene_pixels,
     scene_words,
+    view_questions,
 )
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.vision import VisionSpec
+from polydec.models.sessions import sources
 
 PATCH = 8
 """Pixels of a side of a patch."""
@@ -67,29 +71,33 @@ class SceneExample:
         scene: What it shows.
         pixels: Red, green and blue, ``[SIDE, SIDE, 3]``, uint8.
         questions: What is asked, and what is right.
+        dropped: Whether its image is left out, and each question begins the text. Default False.
     """
 
     scene: Scene
     pixels: np.ndarray
     questions: tuple[SceneQuestion, ...]
+    dropped: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class QuestionRows:
     """The questions of some pictures with their answers, a row a picture: each question stands right
-    behind the image, and sees the image and itself alone.
+    behind the image, and sees the image and itself alone; where that is left out, itself alone.
 
     Attributes:
         token_BT: Token ids; short rows are filled up with 0.
         position_BT: Positions of the tokens.
         question_BT: Numbers of the questions that tokens belong to, -1 behind the last.
         right_BT: The token that is right behind each token of an answer; -1 behind others.
+        dropped_B: Whether the image of a row is left out.
     """
 
     token_BT: Tensor
     position_BT: Tensor
     question_BT: Tensor
     right_BT: Tensor
+    dropped_B: Tensor
 
     @property
     def seen_BTT(self) -> Tensor:
@@ -100,7 +108,8 @@ class QuestionRows:
         image_BP = torch.full((len(self.token_BT), PATCHES), -2)
         of_BT = torch.cat([image_BP, self.question_BT], 1)
         same_BTT = of_BT[:, :, None] == of_BT[:, None]
-        return (same_BTT | (of_BT[:, None] == -2)).tril()
+        image_B1T = (of_BT[:, None] == -2) & ~self.dropped_B[:, None, None]
+        return (same_BTT | image_B1T).tril()
 
 
 class TrainableVitLayer(nn.Module):
@@ -289,11 +298,16 @@ def _course(spec: VisionSpec) -> TrainingRun:
         CONTEXT,
     )
     network = TrainableLlava(spec, shape)
+    if spec.start is not None:
+        take_published_tensors(network, spec.start, ids)
 
     def step_loss(step: int) -> tuple[Tensor, int]:
         # All of it is drawn from the step's number, so that a resumed run draws the same.
         rng = np.random.default_rng([spec.seed, 11, step])
         examples = [draw_example(rng, unseen=False) for _ in range(spec.rows)]
+        # Draws of their own: the scenes of a step are the same with and without.
+        rng = np.random.default_rng([spec.seed, 13, step])
+        examples = [vary_example(example, spec, rng) for example in examples]
         return answer_loss(network, examples, ids, spec.tower_loss), spec.rows
 
     def measure_result() -> Mapping[str, Any]:
@@ -359,6 +373,57 @@ def draw_example(rng: np.random.Generator, *, unseen: bool) -> SceneExample:
     return SceneExample(scene, draw_scene_pixels(scene, rng), draw_questions(scene, rng))
 
 
+def vary_example(
+    example: SceneExample, spec: VisionSpec, rng: np.random.Generator
+) -> SceneExample:
+    """Put questions behind captions, ask for more captions, or leave the image out, as a training
+    asks for it.
+
+    Args:
+        example: A picture with its questions.
+        spec: The training; drop and told are read.
+        rng: Decides; it is advanced.
+
+    Returns:
+        The same picture; the same questions where the training asks for neither.
+    """
+    if spec.told:
+        if rng.random() < spec.told:
+            questions = behind_captions(example.scene, example.questions, rng)
+        else:
+            questions = (*example.questions, *view_questions(example.scene))
+        example = replace(example, questions=questions)
+    return replace(example, dropped=bool(rng.random() < spec.drop))
+
+
+@torch.no_grad()
+def take_published_tensors(network: TrainableLlava, start: str, ids: Mapping[str, int]) -> None:
+    """Begin with a model that was trained before.
+
+    Args:
+        network: Takes its numbers.
+        start: Name of the model.
+        ids: Token ids by word.
+
+    Raises:
+        RequestError: It is no model of this command, or has other sizes or words.
+    """
+    source = sources.open_source(start)
+    if source.text.tokenizer.get_vocab() != ids:
+        raise RequestError(f"start is {start!r}: its words are not those of `polydec train vision`")
+    for name, tensor in network.published_tensors().items():
+        if name not in source.weights:
+            raise RequestError(f"start is {start!r}: it has no tensor {name}, so sizes differ")
+        held = source.weights[name]
+        if held.shape != tensor.shape:
+            raise RequestError(
+                f"start is {start!r}: its {name} has the shape {tuple(held.shape)} and that of these sizes "
+                f"{tuple(tensor.shape)}"
+            )
+        # A tensor of the network itself, under its published name.
+        tensor.copy_(held.float())
+
+
 def example_pixels(examples: Sequence[SceneExample]) -> Tensor:
     """Numbers of pixels, as the saved model's image processor makes them: ``[B, 3, SIDE, SIDE]``."""
     # Times 1/255, less 0.5, over 0.5: what preprocessor_config.json says.
@@ -401,7 +466,9 @@ def pack_questions(examples: Sequence[SceneExample], ids: Mapping[str, int]) -> 
         pairs = [question_ids(question, ids) for question in example.questions]
         texts = [[*asked, *answer] for asked, answer in pairs]
         tokens.append(torch.tensor([x for text in texts for x in text]))
-        positions.append(torch.cat([PATCHES + torch.arange(len(text)) for text in texts]))
+        # Without an image a question begins the text.
+        first = 0 if example.dropped else PATCHES
+        positions.append(torch.cat([first + torch.arange(len(text)) for text in texts]))
         numbers.append(torch.cat([torch.full((len(text),), k) for k, text in enumerate(texts)]))
         # The mark before an answer tells its first word; behind its end nothing is asked.
         right = [[*[-1] * (len(asked) - 1), *answer, -1] for asked, answer in pairs]
@@ -411,6 +478,7 @@ def pack_questions(examples: Sequence[SceneExample], ids: Mapping[str, int]) -> 
         pad_sequence(positions, batch_first=True),
         pad_sequence(numbers, batch_first=True, padding_value=-1),
         pad_sequence(rights, batch_first=True, padding_value=-1),
+        torch.tensor([example.dropped for example in examples]),
     )
 
 

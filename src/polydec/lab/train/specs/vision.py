@@ -22,6 +22,11 @@ class VisionSpec:
         tower_loss: Weight of what a linear map must read of the tower for each place of a picture
             (thing and colour), as towers of published models know pictures before they meet a
             language model; 0: answers alone teach.
+        start: A model that this command made, of the same sizes.
+        drop: The questions of such a scene begin the text: no vector stands before them, as nothing
+            stands before those of a request without an image.
+        told: Such a scene is asked about behind a caption of it (from the bottom up, from the top
+            down, or regular), and all others are asked for each of these captions as well.
     """
 
     out: Resumed
@@ -38,6 +43,20 @@ class VisionSpec:
         AtLeast(0),
         "weight of what the tower must tell of each place (0: answers alone teach)",
     ] = 1.0
+    start: Annotated[
+        str | None, "a model of this command to begin with, of the same sizes (default: random)"
+    ] = None
+    drop: Annotated[
+        float,
+        InRange(0, 1),
+        "share of the scenes whose image is left out, so that guidance knows the law without one (0: none)",
+    ] = 0.0
+    told: Annotated[
+        float,
+        InRange(0, 1),
+        "share of the scenes whose questions stand behind a caption of them, and the others are captioned in three ways "
+        "(0: none, and in one way)",
+    ] = 0.0
     rate: AdamRate = 1e-3
     muon: MuonRate = 0.02
     seed: Seed = 0
