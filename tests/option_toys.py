@@ -28,7 +28,7 @@ from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
 from polydec.methods.diffusion.refreshes.full import FullRefresh
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press, registry, steer
-from polydec.methods.registry.kit import BLOCKS, MASKED_DRAFT, Kit
+from polydec.methods.registry.kit import BLOCKS, MASKED_DRAFT, Kit, OtherPrompts, PromptedLaw
 from polydec.methods.speculative.loop.events import ProposedEvent
 from polydec.models.learned.kinds import patch_head
 from polydec.models.learned.kinds.patch_head import PatchHead
@@ -167,6 +167,13 @@ def _artefacts(vocab: TokenVocabulary, words: ToyWords | None, width: int) -> tu
     return (drafts, *examples.example_artefacts(vocab, width), other)
 
 
+def _other_prompts(target: Any, vocab: TokenVocabulary) -> OtherPrompts:
+    """Other texts stand in the place of the whole prompt."""
+    words = vocab.words
+    assert words is not None
+    return OtherPrompts("ab", lambda text: PromptedLaw(target, words.encode(text)))
+
+
 def _seen_in_texts(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any, ...]:
     card = registry.get_recipe_module(name).CARD
     if toy.experts:
@@ -205,6 +212,7 @@ def _seen_in_texts(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any
             memory,
             language=language,
             strip=example_strip(),
+            other=_other_prompts(target, bare.vocab),
         )
         asked = [
             Request(

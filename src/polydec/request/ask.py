@@ -19,7 +19,8 @@ from polydec.laws.shapers.sampling import build_guard
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.card import Card
-from polydec.methods.registry.kit import Kit, ModelArtefact
+from polydec.methods.registry.family import AUTOREGRESSIVE
+from polydec.methods.registry.kit import Kit, ModelArtefact, OtherPrompts, PromptedLaw
 from polydec.models.sessions.reuse import AGAIN
 from polydec.models.text import prompt_ending
 from polydec.models.text.message_forms import joined_text
@@ -127,7 +128,7 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
         sampling=sampling,
         stop_ids=frozenset(ask.stop_token_ids),
         press=_check_press(ask),
-        steering=check_steering(ask),
+        steering=check_steering(ask, _image_mark(model)),
     )
     # What a kind of model cannot do comes before what fields cannot do together: its sentences say
     # more.
@@ -297,6 +298,7 @@ def choose_method(
         strip=bent.encoded.source_strip,
         # Behind an edit part of the prompt is never fed, so states of it are not there.
         whole_prompt=reuse is None or not reuse.edited,
+        other=_other_prompts(bent),
     )
     decoder = registry.build_recipe(checked.recipe, kit, checked.options)
     request = bent.request
@@ -312,6 +314,35 @@ def choose_method(
     return RequestPlan(
         bent.encoded, request, decoder, bent.ending, bent.thinking, reuse, tuple(read)
     )
+
+
+def _image_mark(model: LoadedModel) -> str | None:
+    """The text that stands for an image in a prompt; None: the model reads none."""
+    vision = model.checkpoint.vision
+    return None if vision is None else vision.token_text
+
+
+def _other_prompts(bent: BentRequest) -> OtherPrompts | None:
+    """What the model would say to other texts than a request's prompt; None where that is no text,
+    or is read beside something else than images."""
+    checked = bent.encoded.checked
+    ask = checked.ask
+    text = ask.prompt
+    if not isinstance(text, str) or bent.encoded.source or ask.reuse is not None:
+        return None
+    if checked.family.kind is not AUTOREGRESSIVE or ask.infill is not None or ask.units != "tokens":
+        return None
+
+    def law_behind(text: str) -> PromptedLaw:
+        # One token of an answer must have room; how long texts may be is the method's to say.
+        asked = replace(
+            ask, prompt=text, prompt_logprobs=None, max_tokens=max(1, checked.sampling.min_tokens)
+        )
+        steering = check_steering(asked, _image_mark(checked.loaded))
+        again = bend_laws(encode_prompts(replace(checked, ask=asked, steering=steering)))
+        return PromptedLaw(checked.family.shape_laws(again).target, again.request.prompt)
+
+    return OtherPrompts(text, law_behind)
 
 
 def _picture_request(view: PictureView, ask: Ask) -> Ask:

@@ -14,6 +14,7 @@ from polydec.models.formats.images import (
     is_image_part,
 )
 from polydec.request.fields import Ask
+from polydec.request.prompt_encoder import IMAGE_PLACE
 
 IMAGE_HINT = "give one: --image FILE, source=polydec.Image(…), or a message with an image_url"
 """How an image is given, as the end of a sentence."""
@@ -53,6 +54,37 @@ def message_image_parts(prompt: object) -> list[tuple[str, Mapping[str, Any]]]:
         for i, part in enumerate(message["content"])
         if is_image_part(part)
     ]
+
+
+def holds_images(ask: Ask) -> bool:
+    """Whether a request has an image: in its source, or among the parts of its messages."""
+    return has_image_source(ask) or bool(message_image_parts(ask.prompt))
+
+
+def prompt_without_images(prompt: Any, mark: str) -> Any:
+    """A prompt from which images are left out.
+
+    Args:
+        prompt: A text, chat messages, or token ids.
+        mark: The text that stands for an image.
+
+    Returns:
+        The same without images and their places; token ids as they are.
+    """
+    if isinstance(prompt, str):
+        return prompt.replace(mark, "") if mark else prompt
+    if not isinstance(prompt, Sequence) or not all(isinstance(m, Mapping) for m in prompt):
+        return prompt
+    return [_without_parts(message) for message in prompt]
+
+
+def _without_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message whose images, and places of such, are left out."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    kept = [part for part in content if not is_image_part(part) and part != IMAGE_PLACE]
+    return {**message, "content": kept}
 
 
 def refuse_images(ask: Ask, name: str) -> None:

@@ -9,13 +9,28 @@ from polydec.core.protocols import Target
 from polydec.laws.targets.other_prompt import SecondPromptTarget
 from polydec.methods.registry import steer
 from polydec.methods.registry.kit import Kit
+from polydec.methods.registry.steer import reads_second_prompt
 from polydec.request.fields import Ask
+from polydec.request.image_sources import holds_images, prompt_without_images
 from polydec.request.stages import EncodedRequest, SteeringSettings
 
 
-def check_steering(ask: Ask) -> SteeringSettings | None:
-    """How a request is steered; None: it is not. Raises RequestError for a way or an option that is
-    not there, or a second prompt that is missing, or is given and not read."""
+def check_steering(ask: Ask, mark: str | None = None) -> SteeringSettings | None:
+    """Check how a request is steered.
+
+    A way that holds a prompt with images against a second one, which is not given, reads the same
+    prompt without them.
+
+    Args:
+        ask: The request.
+        mark: The text that stands for an image. None: the model reads none.
+
+    Returns:
+        The way to steer. None: the request is not steered.
+
+    Raises:
+        RequestError: A way or an option is not there, or a second prompt is given and not read.
+    """
     if ask.steer is None and ask.negative_prompt is None:
         if ask.steer_options:
             raise RequestError("steer_options is given without steer: name the way to steer")
@@ -34,6 +49,8 @@ def check_steering(ask: Ask) -> SteeringSettings | None:
             raise RequestError(
                 f"prompt has no examples to leave out for steering {name}: give a second one (negative_prompt)"
             )
+    if second is None and mark is not None and holds_images(ask) and reads_second_prompt(name):
+        second = prompt_without_images(ask.prompt, mark)
     return SteeringSettings(steer.get_steering_module(name).CARD, options, second)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as Pictures
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import micro
 from polydec import Ask, Image, Sampling, generate, load
@@ -21,14 +21,17 @@ from polydec.lab.train.scenes import (
     COLOURS,
     SIDE,
     THINGS,
+    VIEWS,
     ScenePart,
     SceneQuestion,
+    behind_captions,
     caption_of,
     draw_questions,
     draw_scene,
     draw_scene_pixels,
     scene_words,
     thing_mask,
+    top_down_caption,
 )
 from polydec.lab.train.specs.vision import VisionSpec
 from polydec.lab.train.vision import (
@@ -42,7 +45,9 @@ from polydec.lab.train.vision import (
     example_pixels,
     published_files,
     question_ids,
+    take_published_tensors,
     train_vision,
+    vary_example,
 )
 from polydec.models.formats.image_tiles import read_image_tiles
 from polydec.models.nets.vit import scaled_pixels
@@ -242,6 +247,85 @@ def test_a_run_that_is_told_to_go_on_is_the_same_run(tmp_path):
     first = train_vision(VisionSpec(str(tmp_path / "a"), **SMALL))
     again = train_vision(VisionSpec(str(tmp_path / "b"), **SMALL))
     assert first["held_out_right"] == again["held_out_right"]
+
+
+def test_an_image_that_is_left_out_is_not_seen(tmp_path):
+    """Its questions begin the text: they have the logits of other pixels, and of a request without an image."""
+    network, ids = small_network(tmp_path)
+    rng = np.random.default_rng(5)
+    examples = [draw_example(rng, unseen=False) for _ in range(2)]
+    gone = [replace(x, dropped=True) for x in examples]
+    other = [replace(x, pixels=examples[1 - i].pixels) for i, x in enumerate(gone)]
+    with torch.no_grad():
+        seen_BTV, rows = answer_logits(network, examples, ids)
+        gone_BTV, unseen = answer_logits(network, gone, ids)
+        mixed_BTV, _ = answer_logits(network, [examples[0], gone[1]], ids)
+        torch.testing.assert_close(answer_logits(network, other, ids)[0], gone_BTV)
+    asked = rows.right_BT >= 0
+    assert not seen_BTV[asked].allclose(gone_BTV[asked], atol=1e-3)
+    torch.testing.assert_close(mixed_BTV[0], seen_BTV[0], atol=1e-4, rtol=0.0)
+    torch.testing.assert_close(mixed_BTV[1], gone_BTV[1], atol=1e-4, rtol=0.0)
+    assert unseen.position_BT.min() == 0 and int(rows.position_BT[0, 0]) == PATCHES
+    # As the language model reads the question alone.
+    text = [ids[word] for word in (*CAPTION.split(), "<answer>")]
+    alone_1TV = network.language(torch.tensor([text]))
+    torch.testing.assert_close(alone_1TV[0], gone_BTV[0, : len(text)], atol=1e-4, rtol=0.0)
+
+
+def test_shares_of_images_left_out_and_of_questions_behind_captions(tmp_path):
+    rng = np.random.default_rng(5)
+    example = draw_example(rng, unseen=False)
+    for drop, told in ((0.0, 0.0), (0.3, 0.0), (0.0, 0.6), (1.0, 1.0)):
+        spec = VisionSpec(str(tmp_path), **SMALL, drop=drop, told=told)
+        varied = [vary_example(example, spec, rng) for _ in range(400)]
+        assert abs(np.mean([x.dropped for x in varied]) - drop) < 0.08
+        behind = [x for x in varied if len(x.questions) == len(example.questions) - 1]
+        assert abs(len(behind) / len(varied) - told) < 0.08
+        for x in varied:
+            if x in behind:
+                assert all(" and " in q.asked or "there is" in q.asked or " a " in f" {q.asked}" for q in x.questions)
+            else:
+                views = 3 if told else 1
+                assert sum(q.asked in VIEWS for q in x.questions) == views
+
+
+def test_captions_tell_a_scene_in_three_ways():
+    scene = (ScenePart("7", "red", 0, 2), ScenePart("circle", "green", 1, 1))
+    assert [tell(scene) for tell in VIEWS.values()] == [
+        "a red 7 and a green circle",
+        "there are two things a 7 at top right and a circle at middle centre",
+        "a red 7 at top right and a green circle at middle centre",
+    ]
+    assert top_down_caption(scene[:1]) == "there is a 7 at top right"
+    rng = np.random.default_rng(1)
+    asked = [SceneQuestion("how many things are there", "two", "count")]
+    (one,) = behind_captions(scene, [SceneQuestion(CAPTION, "x", "caption"), *asked], rng)
+    assert one.asked.endswith(" how many things are there") and one.answer == "two"
+    told = [behind_captions(scene, asked, rng)[0].asked for _ in range(300)]
+    # Each way is told, mostly rightly, and one thing in ten is another one.
+    for tell in VIEWS.values():
+        assert 300 / 3 * 0.81 * 0.7 < sum(text.startswith(f"{tell(scene)} ") for text in told) < 110
+
+
+def test_a_training_begins_with_a_model(trained, tmp_path):
+    at, _ = trained
+    words = (*MARKS, *scene_words())
+    ids = {word: i for i, word in enumerate(words)}
+    network, _ = small_network(tmp_path)
+    take_published_tensors(network, str(at), ids)
+    held = load_file(at / "model.safetensors")
+    for name, tensor in network.published_tensors().items():
+        torch.testing.assert_close(tensor, held[name].float())
+    result = train_vision(VisionSpec(str(tmp_path / "on"), **{**SMALL, "steps": 1}, start=str(at)))
+    assert result["steps"] == 1
+    wide = TrainableLlava(
+        VisionSpec(str(tmp_path), **{**SMALL, "width": 64}),
+        LlamaShape(len(words), 64, 1, 2, 2, 192, 512),
+    )
+    with pytest.raises(RequestError, match="^start is .* has the shape"):
+        take_published_tensors(wide, str(at), ids)
+    with pytest.raises(RequestError, match="^start is 'zoo:tiny': its words are not those"):
+        take_published_tensors(network, "zoo:tiny", ids)
 
 
 @pytest.mark.parametrize("field", ["width", "tower_width"])

@@ -184,6 +184,7 @@ CASES: dict[tuple[str, str], Case] = {
     ("continuous-speculative", "parallel"): case(toy=Toy(most=48), widen=0.2),
     ("mulo-sd", "threshold"): case(0.05, 0.9, 1.5, near=4, radius=0),
     ("multi-view-multi-path", "answers"): case("a|c", toy=replace(SAMPLED, seed=2, most=32)),
+    ("multi-view-multi-path", "apart"): case(True, views="a"),
     ("multi-view-multi-path", "caption"): case(2, 0, views="a"),
     ("multi-view-multi-path", "shared"): case(toy=replace(SAMPLED, seed=2), most=4),
     ("plan-guided", "early"): case(True, toy=Toy(ends=True, most=24)),

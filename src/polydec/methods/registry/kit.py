@@ -72,6 +72,33 @@ def any_one(artefact: ModelArtefact) -> bool:
 
 
 @dataclass(frozen=True)
+class PromptedLaw:
+    """A law with the prompt that it is asked behind.
+
+    Attributes:
+        target: The law.
+        prompt: Token ids of the prompt.
+    """
+
+    target: Target
+    prompt: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OtherPrompts:
+    """What a user asked as a text, and what the model would say to another one.
+
+    Attributes:
+        text: The prompt.
+        law_behind: Gives the law behind another text in its place, with the same images before it,
+            steered and shaped alike. It raises RequestError where that leaves no room for an answer.
+    """
+
+    text: str
+    law_behind: Callable[[str], PromptedLaw]
+
+
+@dataclass(frozen=True)
 class Kit:
     """target: the law to decode, shaped as the request asks, or a masked-diffusion or an insertion
     model, which recipes of those families ask for as `denoiser` and `inserter`; small: the draft
@@ -87,7 +114,8 @@ class Kit:
     whether rows of all the prompt's tokens can be asked for: not where an earlier text's cache
     stands behind an edit; prompt: the request's, none where it is not known or holds vectors;
     strip: the image that the model reads beside the text, None where it reads none; seed: the
-    request's, for a law that is drawn once for it."""
+    request's, for a law that is drawn once for it; other: what the model would say to other texts
+    than the prompt, None where that is no text."""
 
     target: Target
     small: Target | None = None
@@ -105,6 +133,7 @@ class Kit:
     prompt: tuple[int, ...] = ()
     strip: PixelStrip | None = None
     seed: int = 0
+    other: OtherPrompts | None = None
 
     def read_prompt(
         self, method: str, reads: bool = True, unless: str = "take method auto or plain"

@@ -14,6 +14,8 @@ from polydec.core.protocols import DraftScores
 from polydec.core.request import Result
 from polydec.core.rng import Rng
 from polydec.core.types import Exactness, TextEdit
+from polydec.laws.targets.search_target import drop_greedy_rule
+from polydec.methods.registry.kit import OtherPrompts, PromptedLaw
 from polydec.methods.search.loop.attempt import (
     ChoiceSearch,
     SearchAttempt,
@@ -23,10 +25,14 @@ from polydec.methods.search.loop.attempt import (
     search_each_choice,
     side_by_side,
 )
+from polydec.methods.search.loop.plain_texts import undrafted_method
+from polydec.methods.search.loop.stats import SearchStats
 from polydec.methods.search.loop.types import StepBoundary
 from polydec.methods.speculative.loop.walk import SpeculativeMethod
 
 LINE = "\n"
+SEAM = 4
+"""Tokens that are kept free where a caption meets a question."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +61,7 @@ class ViewPath:
 class MultiViewSearch:
     """Votes over paths that follow several views of the prompt.
 
-    After the prompt each view is written: a line of `views`, and up to `caption` tokens that the
+    Without `apart`: after the prompt each view is written: a line of `views`, and up to `caption` tokens that the
     model draws after it, a line. After each view and `cue` the `width` likeliest first tokens of at
     least the probability `least` begin a path each, which goes on to the end of its line, or for
     `most` tokens. A path gives the first of `answers` that it holds as a word. It weighs the
@@ -64,8 +70,12 @@ class MultiViewSearch:
     Weights add up over paths and views, each view counting alike, and the answer that weighs most
     wins; of equal ones, that of the likeliest path of the last view.
 
-    The text is all that was written on the winner's heaviest path: its view, cue and path, with an
-    end after it; where the law has no end there it goes on. Its score is the winner's weight over
+    With `apart` a line of `views` is what the model is asked in the prompt's place, behind the same
+    images, and its caption, up to `caption` tokens, goes to the end of its text. The paths then
+    follow a prompt of the caption and the question, a line each, and `cue`.
+
+    The text is all that was written on the winner's heaviest path: its view (not one that was asked
+    for apart), cue and path, with an end after it; where the law has no end there it goes on. Its score is the winner's weight over
     the number of views, 0 to 1. Where no path gives an answer the text is the likeliest path of the
     last view, of score 0. All probabilities are those of the law that is decoded.
 
@@ -81,13 +91,15 @@ class MultiViewSearch:
         most: Most tokens of a path, at least 1.
         drawn: Paths are drawn; else each goes on greedily.
         shared: A path without an answer counts for all of them alike; else for none.
+        apart: Asks for views by themselves. None: they are written after the prompt.
+        context: Tokens that a prompt and its answer may take, with `apart`. None: as many as they do.
 
     Exact: approximate: weights choose among paths.
     Reduces to: greedy decoding of a line without views and cue at width 1, where paths are not
     drawn.
     Source: Qu et al., "Look, compare, decide: alleviating hallucination in large vision-language
-    models via multi-view multi-path reasoning" (2024), over views of a text. There a path without
-    an answer counts for yes.
+    models via multi-view multi-path reasoning" (2024), whose views are asked for apart. There a
+    path without an answer counts for yes.
     """
 
     method: SpeculativeMethod
@@ -100,6 +112,8 @@ class MultiViewSearch:
     most: int = 50
     drawn: bool = True
     shared: bool = False
+    apart: OtherPrompts | None = None
+    context: int | None = None
     exactness = Exactness.APPROXIMATE
     target = method_target
     vocab = method_vocab
@@ -120,8 +134,29 @@ class MultiViewSearch:
             raise RequestError(f"answers is {list(self.answers)}: at least two different words")
         # Spelled now, so that a text which the tokenizer cannot write is refused before any pass.
         self.spell_text(self.cue, "cue")
+        if self.apart is None:
+            for view in self.views:
+                self.spell_text(view, "views")
+            return
+        # A view that leaves no room for a caption is refused now, and so is a question.
         for view in self.views:
-            self.spell_text(view, "views")
+            self.apart.law_behind(view)
+        if self.caption and self.caption_room < 1:
+            raise RequestError(
+                f"most is {self.most}: a caption, the question and a path take more than the context of {self.context} "
+                "tokens; set it lower"
+            )
+
+    @property
+    def caption_room(self) -> int:
+        """Tokens of a caption at most: with `apart` the question and a path must have room behind
+        it."""
+        if self.apart is None or self.context is None:
+            return self.caption
+        question = len(self.apart.law_behind(self.apart.text).prompt)
+        taken = question + len(self.spell_text(self.cue, "cue")) + self.most
+        # Where a caption meets a question the tokenizer may cut otherwise.
+        return min(self.caption, self.context - taken - SEAM)
 
     def spell_text(self, text: str, name: str) -> tuple[int, ...]:
         """Return the tokens of a text.
@@ -165,40 +200,38 @@ class _MultiViewRun:
         self._plan = plan
         self._choice = choice
         self._line = StepBoundary((LINE,), plan.most, plan.vocab.words)
+        # Of all views: what describes an image, and what the paths follow.
+        self._captions = list[SearchAttempt]()
+        self._heads = list[SearchAttempt]()
 
     async def run(self) -> Result:
         """Write views and paths, and let them vote."""
-        root = self._choice.root
         rng = self._choice.rng
         views = self._plan.views or ("",)
+        streams = [rng]
         if self._plan.views:
-            begun = self._choice.fork_attempts(root, len(views))
             streams = [rng.child_stream("view", i) for i in range(len(views))]
-        else:
-            begun = [root]
-            streams = [rng]
-        paths = await gather_coroutines(
-            *(self._view(a, view, s) for a, view, s in zip(begun, views, streams, strict=True))
-        )
+        paths = await gather_coroutines(*map(self._view, views, streams))
         best, weight = self._elected(paths)
         # The winner's text is completed only now: other paths need no end.
         await self._ended(best.attempt, rng.child_stream("end"))
-        # Views run in parallel, and so do the paths after each.
-        spent = side_by_side([a.spent for a in begun]).plus_stats(
-            side_by_side([p.attempt.spent for of in paths for p in of if p.attempt not in begun])
-        )
+        # Views run in parallel, and so do the prompts that show them, and the paths after each.
+        heads = self._heads
+        forks = [p.attempt for of in paths for p in of if p.attempt not in heads]
+        spent = side_by_side([a.spent for a in self._captions])
+        spent = spent.plus_stats(side_by_side([a.spent for a in heads]))
+        spent = spent.plus_stats(side_by_side([a.spent for a in forks]))
         best.attempt.text.score = weight / len(views)
         return self._choice.finish_search(best.attempt.text, spent)
 
-    async def _view(self, attempt: SearchAttempt, view: str, rng: Rng) -> list[ViewPath]:
+    async def _view(self, view: str, rng: Rng) -> list[ViewPath]:
         """Return the paths after a view, the likeliest first; the view itself if none has room."""
         plan = self._plan
-        # Write the view: its own line, then the model's caption.
-        if view:
-            await attempt.say_tokens(plan.spell_text(view, "views"))
-            if plan.caption and not attempt.ended:
-                caption = StepBoundary((LINE,), plan.caption, plan.vocab.words)
-                await attempt.go_on(rng.child_stream("caption"), caption)
+        if plan.apart is None:
+            attempt = await self._written_view(view, rng)
+        else:
+            attempt = await self._shown_view(plan.apart, view, rng)
+        self._heads.append(attempt)
         if plan.cue and not attempt.ended:
             await attempt.say_tokens(plan.spell_text(plan.cue, "cue"))
         if attempt.ended:
@@ -227,6 +260,41 @@ class _MultiViewRun:
                 )
             )
         )
+
+    async def _written_view(self, view: str, rng: Rng) -> SearchAttempt:
+        """The prompt, the line of a view, and the model's caption. view: "" for none."""
+        plan = self._plan
+        if not plan.views:
+            return self._choice.root
+        (attempt,) = self._choice.fork_attempts(self._choice.root, 1)
+        await attempt.say_tokens(plan.spell_text(view, "views"))
+        if plan.caption and not attempt.ended:
+            caption = StepBoundary((LINE,), plan.caption, plan.vocab.words)
+            await attempt.go_on(rng.child_stream("caption"), caption)
+        return attempt
+
+    async def _shown_view(self, apart: OtherPrompts, view: str, rng: Rng) -> SearchAttempt:
+        """The prompt with what the model says to a view before the question."""
+        plan = self._plan
+        told = view
+        # A line may be the view itself.
+        if plan.caption:
+            described = await self._begin(apart.law_behind(view), stops=False)
+            self._captions.append(described)
+            described.text.limit = plan.caption_room
+            await described.go_on(rng.child_stream("caption"))
+            words = plan.vocab.words
+            assert words is not None, "a text was encoded"
+            told = words.decode([x for x in described.text.tokens if x not in plan.vocab.eos])
+        return await self._begin(apart.law_behind(f"{told}{LINE}{apart.text}"))
+
+    async def _begin(self, asked: PromptedLaw, stops: bool = True) -> SearchAttempt:
+        """An attempt after another prompt, whose tokens count as scored."""
+        method = undrafted_method(drop_greedy_rule(asked.target))
+        logprobs = self._choice.into.request.logprobs
+        attempt = await self._choice.begin_attempt(method, asked.prompt, logprobs, stops)
+        attempt.spent = SearchStats(scored=len(asked.prompt) - 1)
+        return attempt
 
     async def _path(self, attempt: SearchAttempt, chance: float, begin: int, rng: Rng) -> ViewPath:
         """What follows a first token. begin: where that stands."""

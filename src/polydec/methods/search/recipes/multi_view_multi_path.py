@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from polydec.base.errors import RequestError
 from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
@@ -23,13 +24,22 @@ CARD = Card(
     "multi-path reasoning, 2024 (here over views of a text)",
     reduces_to="greedy decoding of a line without views at width 1, where paths are not drawn",
     parent="self-consistency",
-    home="questions with a few possible answers about a text or a table",
+    home="questions with a few possible answers about an image, a text or a table",
     aliases=("mvp", "multi-view-multi-path-reasoning"),
     arxiv="2408.17150",
 )
 PUBLISHED = PublishedPreset(
-    {"caption": PublishedValue(512, "a view of an image has up to 512 tokens; ours of a text 64")},
-    unknown="its three views are of images, and its temperature of 0.7 (views with top-p 0.95) is the request's",
+    {
+        "apart": PublishedValue(True, "its views are of an image, and each is asked for by itself"),
+        "caption": PublishedValue(512, "a view of an image has up to 512 tokens; ours of a text 64"),
+        "views": PublishedValue(
+            "Describe the colours, the shapes and the objects of the image one by one.|"
+            "Describe the scene of the image as a whole, and what its objects have to do with one another.|"
+            "Describe the image in detail.",
+            "from the bottom up, from the top down, and regular, in words of ours; here a prompt is not viewed unless asked",
+        ),
+    },
+    unknown="its temperature of 0.7 (views with top-p 0.95) is the request's, and how its prompts are worded",
 )
 
 
@@ -54,6 +64,11 @@ def build(
     most: Annotated[int, InRange(1, 65536), "tokens of a path"] = 50,
     drawn: Annotated[bool, "paths are drawn behind their first token; false: greedy"] = True,
     shared: Annotated[bool, "a path without an answer counts for all alike, else for none"] = False,
+    apart: Annotated[
+        bool,
+        "each view is asked for by itself behind the prompt's images, and stands before the question; false: it is written "
+        "behind the question",
+    ] = False,
 ) -> Decoder:
     from polydec.laws.targets.search_target import drop_greedy_rule
     from polydec.methods.search.loop.multi_view import MultiViewSearch
@@ -67,6 +82,8 @@ def build(
     # it leaves one text, and there is nothing to vote on.
     method = undrafted_method(drop_greedy_rule(kit.target))
     asked = cue.replace("\\n", "\n")
+    if apart:
+        check_apart(kit, bool(views))
     return MultiViewSearch(
         method,
         text_parts(answers),
@@ -78,4 +95,29 @@ def build(
         most,
         drawn,
         shared,
+        kit.other if apart else None,
+        kit.context,
     )
+
+
+def check_apart(kit: Kit, viewed: bool) -> None:
+    """Check that views can be asked for by themselves.
+
+    Args:
+        kit: What the recipe is given.
+        viewed: Whether there are views.
+
+    Raises:
+        RequestError: They cannot.
+    """
+    if not viewed:
+        raise RequestError("apart is true and views is empty: say what is asked for, parted by |")
+    if kit.other is None:
+        raise RequestError(
+            "apart is true: views are asked for in the place of a prompt that is a text (with or without images), so give one, "
+            "or leave apart out"
+        )
+    if kit.language is not None:
+        raise RequestError(
+            "apart is true and the answer is constrained: views would be, too; leave one of them out"
+        )
