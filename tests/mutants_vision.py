@@ -7,6 +7,8 @@ IDEFICS3 = "tests/models/sessions/test_idefics3.py"
 QWEN2_VL = "tests/models/sessions/test_qwen2_vl.py"
 TRAINED = "tests/lab/train/test_train_vision.py"
 MSD = "tests/methods/speculative/drafters/test_msd.py"
+VIEWS = "tests/request/test_views_of_images.py"
+SEARCHED = "tests/methods/search/test_multi_view.py"
 MSD_TRAINED = "tests/lab/train/test_train_msd.py"
 SENT = "tests/serve/test_vision_sent.py"
 SEVERAL = "tests/cli/test_vision_flags.py"
@@ -165,14 +167,14 @@ MUTANTS = [
     Mutant(
         "train vision: questions of a picture see those before them",
         "lab/train/vision.py",
-        "(same_BTT | (of_BT[:, None] == -2)).tril()",
+        "(same_BTT | image_B1T).tril()",
         "(same_BTT | True).tril()",
         f"{TRAINED}::test_questions_that_stand_side_by_side_do_not_see_each_other",
     ),
     Mutant(
         "train vision: questions stand one behind another",
         "lab/train/vision.py",
-        "torch.cat([PATCHES + torch.arange(len(text)) for text in texts])",
+        "torch.cat([first + torch.arange(len(text)) for text in texts])",
         "PATCHES + torch.arange(sum(len(text) for text in texts))",
         f"{TRAINED}::test_questions_that_stand_side_by_side_do_not_see_each_other",
     ),
@@ -182,6 +184,90 @@ MUTANTS = [
         "    if not tower_loss:\n",
         "    if True:\n",
         f"{TRAINED}::test_the_tower_is_taught_what_stands_at_each_place",
+    ),
+    Mutant(
+        "train vision: an image that is left out is seen",
+        "lab/train/vision.py",
+        " & ~self.dropped_B[:, None, None]",
+        "",
+        f"{TRAINED}::test_an_image_that_is_left_out_is_not_seen",
+    ),
+    Mutant(
+        "train vision: room stays for an image that is left out",
+        "lab/train/vision.py",
+        "first = 0 if example.dropped else PATCHES",
+        "first = PATCHES",
+        f"{TRAINED}::test_an_image_that_is_left_out_is_not_seen",
+    ),
+    Mutant(
+        "train vision: no image is left out",
+        "lab/train/vision.py",
+        "bool(rng.random() < spec.drop)",
+        "False",
+        f"{TRAINED}::test_shares_of_images_left_out_and_of_questions_behind_captions",
+    ),
+    Mutant(
+        "train vision: no question stands behind a caption",
+        "lab/train/vision.py",
+        "if rng.random() < spec.told:",
+        "if False:",
+        f"{TRAINED}::test_shares_of_images_left_out_and_of_questions_behind_captions",
+    ),
+    Mutant(
+        "train vision: captions are always right",
+        "lab/train/scenes.py",
+        "if rng.random() < MISTOLD",
+        "if False",
+        f"{TRAINED}::test_captions_tell_a_scene_in_three_ways",
+    ),
+    Mutant(
+        "train vision: a training begins anew",
+        "lab/train/vision.py",
+        "        tensor.copy_(held.float())\n",
+        "        pass\n",
+        f"{TRAINED}::test_a_training_begins_with_a_model",
+    ),
+    Mutant(
+        "guidance: a prompt with images is held against nothing of its own",
+        "request/steering.py",
+        "holds_images(ask) and reads_second_prompt(name)",
+        "False",
+        f"{VIEWS}::test_guidance_holds_a_prompt_with_an_image_against_the_same_without",
+    ),
+    Mutant(
+        "guidance: images of messages stay in what they are held against",
+        "request/image_sources.py",
+        "[part for part in content if not is_image_part(part) and part != IMAGE_PLACE]",
+        "content",
+        f"{VIEWS}::test_images_of_messages_and_places_in_a_text_are_left_out",
+    ),
+    Mutant(
+        "guidance: views are held against the question",
+        "request/ask.py",
+        "ask=asked, steering=steering",
+        "ask=asked",
+        f"{VIEWS}::test_guidance_reaches_views",
+    ),
+    Mutant(
+        "mvp: views are written behind the question",
+        "methods/search/loop/multi_view.py",
+        "        if plan.apart is None:\n            attempt",
+        "        if True:\n            attempt",
+        f"{VIEWS}::test_views_are_asked_behind_the_image_and_stand_before_the_question",
+    ),
+    Mutant(
+        "mvp: captions that were asked for are not shown",
+        "methods/search/loop/multi_view.py",
+        'f"{told}{LINE}{apart.text}"',
+        "apart.text",
+        f"{SEARCHED}::test_the_law_of_captions_that_are_asked_apart",
+    ),
+    Mutant(
+        "mvp: a caption leaves no room for the question",
+        "methods/search/loop/multi_view.py",
+        "self.context - taken - SEAM",
+        "self.context",
+        f"{SEARCHED}::test_captions_leave_room_for_the_question_and_a_path",
     ),
     Mutant(
         "msd: places of an image enter as words do",

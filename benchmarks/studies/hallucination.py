@@ -3,11 +3,11 @@
     python -m benchmarks.studies.hallucination DIR0 DIR1 DIR2 --csv lab/reports/hallucination.csv [--count 120]
 
 The models are of `polydec train vision --start zoo:vision --drop 0.2 --told 0.5 --steps 500 --rate 3e-4 --muon 0.005
---seed 1`, 2 and 3. Each answers about scenes of its own that no training saw. Of each scene it is asked whether a thing is there
-that is, and whether one is that is not, and it writes a caption. Columns of questions (way, presence): right, and invented: the
-share of absent things that are said to be there. Of captions: invented: the share of the things named that are absent
-(CHAIR's sentence by sentence is `lying`: captions that name one); found: the share of the things of a scene that are named;
-exact: captions that are right to the last word. passes, fed: of the target, and positions fed, for a text on average. Paths and
+--seed 1`, 2 and 3. Each answers about scenes of its own that no training saw. Of each it is asked whether a thing is there that
+is, and whether one is that is not, and it writes a caption. Columns of questions (way, presence): right, and invented: the
+share of absent things that are said to be there; found: that of things that are there. Of captions: right to the last word;
+invented: the share of the things named that are absent (CHAIR by things), lying: of captions that name one (CHAIR by captions),
+found: of the things of a scene that are named. passes, fed: of the target, and positions fed, for a text on average. Paths and
 views are drawn at the published 0.7, all else is greedy. A row is one way and one model; after the rows means are printed with
 Student's 95 % interval of the difference from greedy.
 """

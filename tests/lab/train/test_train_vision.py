@@ -282,11 +282,8 @@ def test_shares_of_images_left_out_and_of_questions_behind_captions(tmp_path):
         behind = [x for x in varied if len(x.questions) == len(example.questions) - 1]
         assert abs(len(behind) / len(varied) - told) < 0.08
         for x in varied:
-            if x in behind:
-                assert all(" and " in q.asked or "there is" in q.asked or " a " in f" {q.asked}" for q in x.questions)
-            else:
-                views = 3 if told else 1
-                assert sum(q.asked in VIEWS for q in x.questions) == views
+            views = 0 if x in behind else 3 if told else 1
+            assert sum(q.asked in VIEWS for q in x.questions) == views
 
 
 def test_captions_tell_a_scene_in_three_ways():
@@ -303,8 +300,9 @@ def test_captions_tell_a_scene_in_three_ways():
     assert one.asked.endswith(" how many things are there") and one.answer == "two"
     told = [behind_captions(scene, asked, rng)[0].asked for _ in range(300)]
     # Each way is told, mostly rightly, and one thing in ten is another one.
-    for tell in VIEWS.values():
-        assert 300 / 3 * 0.81 * 0.7 < sum(text.startswith(f"{tell(scene)} ") for text in told) < 110
+    right = [sum(text.startswith(f"{tell(scene)} how") for text in told) for tell in VIEWS.values()]
+    assert min(right) > 50
+    assert 0.74 < sum(right) / len(told) < 0.9
 
 
 def test_a_training_begins_with_a_model(trained, tmp_path):
@@ -322,9 +320,9 @@ def test_a_training_begins_with_a_model(trained, tmp_path):
         VisionSpec(str(tmp_path), **{**SMALL, "width": 64}),
         LlamaShape(len(words), 64, 1, 2, 2, 192, 512),
     )
-    with pytest.raises(RequestError, match="^start is .* has the shape"):
+    with pytest.raises(RequestError, match=r"^start is .* has the shape"):
         take_published_tensors(wide, str(at), ids)
-    with pytest.raises(RequestError, match="^start is 'zoo:tiny': its words are not those"):
+    with pytest.raises(RequestError, match=r"^start is 'zoo:tiny': its words are not those"):
         take_published_tensors(network, "zoo:tiny", ids)
 
 

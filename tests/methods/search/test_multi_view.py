@@ -6,6 +6,7 @@ from itertools import permutations, product
 
 import pytest
 
+from polydec import Regex
 from polydec.base.errors import PolydecError
 from polydec.core.decoder import answer_one
 from polydec.core.request import Request
@@ -14,6 +15,8 @@ from polydec.core.types import Draft, ScoreRequest, TokenVocabulary
 from polydec.lab.testing.enumerate import law_of, text_law_distance
 from polydec.lab.testing.kits import build
 from polydec.lab.testing.toy import OrderTwoNetwork, ToyWords
+from polydec.laws.shapers.constrained import ConstraintRule
+from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.registry.kit import OtherPrompts, PromptedLaw
 from polydec.methods.search.loop.multi_view import MultiViewSearch
 from polydec.methods.speculative.drafters.nothing import NothingDrafter
@@ -218,13 +221,13 @@ def test_a_path_without_an_answer_may_count_for_all():
     assert shared.score > alone.score > 0.0
 
 
-def others(lm, seen=None, text="so ?"):
-    """What a toy would say to other texts, each of which is its whole prompt; seen: which were asked."""
+def others(lm, seen=None, text=""):
+    """What a toy would say to other texts, by the last two tokens of each; seen: which were asked."""
 
     def law_behind(text):
         if seen is not None:
             seen.append(text)
-        return PromptedLaw(lm, lm.vocab.words.encode(text))
+        return PromptedLaw(lm, lm.vocab.words.encode(f"?{text}"))
 
     return OtherPrompts(text, law_behind)
 
@@ -235,13 +238,11 @@ def test_views_that_are_asked_apart_stand_before_the_question(width):
     answered = 0
     for seed in range(8):
         lm = model(seed)
-        spelled = [lm.vocab.words.encode(f"{view}\nso ?") for view in VIEWS]
+        spelled = [lm.vocab.words.encode(f"?{view}\n") for view in VIEWS]
         paths = []
         for text in spelled:
             law = row(lm, text)
-            paths += [
-                (text, greedy(lm, text, (x,), 4), law[x]) for x in first(law, width, 0.001)
-            ]
+            paths += [(text, greedy(lm, text, (x,), 4), law[x]) for x in first(law, width, 0.001)]
         want, score = elected(lm, spelled, paths, len(VIEWS))
         decoder = plan(
             lm, views=VIEWS, caption=0, width=width, drawn=False, most=4, apart=others(lm)
@@ -260,12 +261,12 @@ def test_the_law_of_captions_that_are_asked_apart():
     """A caption follows its view's own prompt, and the question follows the caption; enumerated."""
     lm = model(3, ("yes ", "no ", "?", "\n"), 0.8)
     words = lm.vocab.words
-    decoder = plan(lm, views=("?no ",), caption=1, width=1, most=1, apart=others(lm, text="no ?"))
+    decoder = plan(lm, views=("?no ",), caption=1, width=1, most=1, apart=others(lm))
     got = law_of(lambda rng: answer_one(decoder, Request(PROMPT, 8), rng))
     want = defaultdict(float)
     for x, p in enumerate(row(lm, words.encode("?no "))):
         told = "" if x == end_of(lm) else words.of[x]
-        law = row(lm, words.encode(f"{told}\nno ?"))
+        law = row(lm, words.encode(f"?{told}\n"))
         want[whole(lm, (law.index(max(law)),))] += p
     assert len(want) > 1
     assert text_law_distance(got, dict(want)) < 1e-9
@@ -274,23 +275,29 @@ def test_the_law_of_captions_that_are_asked_apart():
 def test_captions_leave_room_for_the_question_and_a_path():
     lm = model(1)
     seen = []
-    decoder = plan(lm, views=VIEWS, caption=100, most=5, apart=others(lm, seen), context=20)
-    # The question has two tokens, a path five, and where texts meet four are kept free.
-    assert decoder.caption_room == 20 - 2 - 5 - 4
+    decoder = plan(lm, views=VIEWS, caption=100, most=5, apart=others(lm, seen, "so ?"), context=20)
+    # The question has three tokens, a path five, and where texts meet four are kept free.
+    assert decoder.caption_room == 20 - 3 - 5 - 4
     seen.clear()
     run_coroutines([answer_one(decoder, Request(PROMPT, 24))])
     behind = [text for text in seen if text.endswith("\nso ?")]
     assert len(behind) == len(VIEWS)
-    assert max(len(lm.vocab.words.encode(text)) for text in behind) <= 9 + 3
-    with pytest.raises(PolydecError, match="^most is 14: a caption, the question and a path"):
-        plan(lm, views=VIEWS, caption=100, most=14, apart=others(lm), context=20)
+    assert max(len(lm.vocab.words.encode(text)) for text in behind) <= 8 + 3
+    with pytest.raises(PolydecError, match=r"^most is 14: a caption, the question and a path"):
+        plan(lm, views=VIEWS, caption=100, most=14, apart=others(lm, text="so ?"), context=20)
 
 
 def test_what_stands_apart_is_refused_without_views_or_a_text():
     lm = model(1)
-    for fields, name in (({}, "views"), ({"views": "so "}, "apart is true: views are asked for")):
+    language = Regex("(yes |no )+").token_language(lm.vocab, lm.vocab.eos)
+    allowed = ShapedTarget(lm, ConstraintRule(language))
+    for law, fields, name in (
+        (lm, {}, "views is empty"),
+        (lm, {"views": "so "}, "apart is true: views are asked for"),
+        (allowed, {"views": "so "}, "apart is true and the answer is constrained"),
+    ):
         with pytest.raises(PolydecError, match=name):
-            build("mvp", lm, None, {"apart": True, **fields})
+            build("mvp", law, None, {"apart": True, **fields})
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,9 @@ VIEWS: Mapping[str, Callable[[Scene], str]] = {
 def view_questions(scene: Scene) -> tuple[SceneQuestion, ...]:
     """The questions that ask for captions of the further kinds."""
     return tuple(
-        SceneQuestion(asked, tell(scene), asked) for asked, tell in VIEWS.items() if asked != CAPTION
+        SceneQuestion(asked, tell(scene), asked)
+        for asked, tell in VIEWS.items()
+        if asked != CAPTION
     )
 
 

@@ -373,9 +373,7 @@ def draw_example(rng: np.random.Generator, *, unseen: bool) -> SceneExample:
     return SceneExample(scene, draw_scene_pixels(scene, rng), draw_questions(scene, rng))
 
 
-def vary_example(
-    example: SceneExample, spec: VisionSpec, rng: np.random.Generator
-) -> SceneExample:
+def vary_example(example: SceneExample, spec: VisionSpec, rng: np.random.Generator) -> SceneExample:
     """Put questions behind captions, ask for more captions, or leave the image out, as a training
     asks for it.
 

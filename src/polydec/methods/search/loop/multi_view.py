@@ -75,9 +75,10 @@ class MultiViewSearch:
     follow a prompt of the caption and the question, a line each, and `cue`.
 
     The text is all that was written on the winner's heaviest path: its view (not one that was asked
-    for apart), cue and path, with an end after it; where the law has no end there it goes on. Its score is the winner's weight over
-    the number of views, 0 to 1. Where no path gives an answer the text is the likeliest path of the
-    last view, of score 0. All probabilities are those of the law that is decoded.
+    for apart), cue and path, with an end after it; where the law has no end there it goes on. Its
+    score is the winner's weight over the number of views, 0 to 1. Where no path gives an answer the
+    text is the likeliest path of the last view, of score 0. All probabilities are those of the law
+    that is decoded.
 
     Attributes:
         method: Draws the texts.

@@ -31,7 +31,9 @@ CARD = Card(
 PUBLISHED = PublishedPreset(
     {
         "apart": PublishedValue(True, "its views are of an image, and each is asked for by itself"),
-        "caption": PublishedValue(512, "a view of an image has up to 512 tokens; ours of a text 64"),
+        "caption": PublishedValue(
+            512, "a view of an image has up to 512 tokens; ours of a text 64"
+        ),
         "views": PublishedValue(
             "Describe the colours, the shapes and the objects of the image one by one.|"
             "Describe the scene of the image as a whole, and what its objects have to do with one another.|"
@@ -112,12 +114,12 @@ def check_apart(kit: Kit, viewed: bool) -> None:
     """
     if not viewed:
         raise RequestError("apart is true and views is empty: say what is asked for, parted by |")
+    if kit.language is not None:
+        raise RequestError(
+            "apart is true and the answer is constrained: views would be, too; leave one of them out"
+        )
     if kit.other is None:
         raise RequestError(
             "apart is true: views are asked for in the place of a prompt that is a text (with or without images), so give one, "
             "or leave apart out"
-        )
-    if kit.language is not None:
-        raise RequestError(
-            "apart is true and the answer is constrained: views would be, too; leave one of them out"
         )
