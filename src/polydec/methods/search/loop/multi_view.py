@@ -15,7 +15,7 @@ from polydec.core.request import Result
 from polydec.core.rng import Rng
 from polydec.core.types import Exactness, TextEdit
 from polydec.laws.targets.search_target import drop_greedy_rule
-from polydec.methods.registry.kit import OtherPrompts, PromptedLaw
+from polydec.methods.registry.kit import Kit, OtherPrompts, PromptedLaw
 from polydec.methods.search.loop.attempt import (
     ChoiceSearch,
     SearchAttempt,
@@ -376,3 +376,30 @@ def top_two_margin(scores: DraftScores) -> float:
     _, logp = scores.likeliest_tokens(0, 2)
     chance = [math.exp(x) for x in logp]
     return chance[0] - sum(chance[1:])
+
+
+def prompts_apart(kit: Kit, viewed: bool) -> OtherPrompts:
+    """What asks for views by themselves.
+
+    Args:
+        kit: What the recipe is given.
+        viewed: Whether there are views.
+
+    Returns:
+        What the model would say to other texts than the prompt.
+
+    Raises:
+        RequestError: There is none, or views cannot be asked for so.
+    """
+    if not viewed:
+        raise RequestError("apart is true and views is empty: say what is asked for, parted by |")
+    if kit.language is not None:
+        raise RequestError(
+            "apart is true and the answer is constrained: views would be, too; leave one of them out"
+        )
+    if kit.other is None:
+        raise RequestError(
+            "apart is true: views are asked for in the place of a prompt that is a text (with or without images), so give one, "
+            "or leave apart out"
+        )
+    return kit.other

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.errors import RequestError
 from polydec.base.options import InRange, ValueNote
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
@@ -73,7 +72,7 @@ def build(
     ] = False,
 ) -> Decoder:
     from polydec.laws.targets.search_target import drop_greedy_rule
-    from polydec.methods.search.loop.multi_view import MultiViewSearch
+    from polydec.methods.search.loop.multi_view import MultiViewSearch, prompts_apart
     from polydec.methods.search.loop.plain_texts import undrafted_method
 
     # Options come as one line each: an escaped n stands for a line break.
@@ -84,8 +83,6 @@ def build(
     # it leaves one text, and there is nothing to vote on.
     method = undrafted_method(drop_greedy_rule(kit.target))
     asked = cue.replace("\\n", "\n")
-    if apart:
-        check_apart(kit, bool(views))
     return MultiViewSearch(
         method,
         text_parts(answers),
@@ -97,29 +94,6 @@ def build(
         most,
         drawn,
         shared,
-        kit.other if apart else None,
+        prompts_apart(kit, bool(views)) if apart else None,
         kit.context,
     )
-
-
-def check_apart(kit: Kit, viewed: bool) -> None:
-    """Check that views can be asked for by themselves.
-
-    Args:
-        kit: What the recipe is given.
-        viewed: Whether there are views.
-
-    Raises:
-        RequestError: They cannot.
-    """
-    if not viewed:
-        raise RequestError("apart is true and views is empty: say what is asked for, parted by |")
-    if kit.language is not None:
-        raise RequestError(
-            "apart is true and the answer is constrained: views would be, too; leave one of them out"
-        )
-    if kit.other is None:
-        raise RequestError(
-            "apart is true: views are asked for in the place of a prompt that is a text (with or without images), so give one, "
-            "or leave apart out"
-        )
