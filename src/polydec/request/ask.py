@@ -328,6 +328,7 @@ def _other_prompts(bent: BentRequest) -> OtherPrompts | None:
     checked = bent.encoded.checked
     ask = checked.ask
     text = ask.prompt
+    # Another text cannot stand in the place of a chat, of ids, or of what a source begins.
     if not isinstance(text, str) or bent.encoded.source or ask.reuse is not None:
         return None
     if checked.family.kind is not AUTOREGRESSIVE or ask.infill is not None or ask.units != "tokens":
@@ -338,6 +339,7 @@ def _other_prompts(bent: BentRequest) -> OtherPrompts | None:
         asked = replace(
             ask, prompt=text, prompt_logprobs=None, max_tokens=max(1, checked.sampling.min_tokens)
         )
+        # What it is held against may be made of the text, so it is made anew.
         steering = check_steering(asked, _image_mark(checked.loaded))
         again = bend_laws(encode_prompts(replace(checked, ask=asked, steering=steering)))
         return PromptedLaw(checked.family.shape_laws(again).target, again.request.prompt)

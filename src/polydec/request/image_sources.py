@@ -81,6 +81,7 @@ def prompt_without_images(prompt: Any, mark: str) -> Any:
 def _without_parts(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """A message whose images, and places of such, are left out."""
     content = message.get("content")
+    # A text of its own has no parts to leave out.
     if not isinstance(content, list):
         return message
     kept = [part for part in content if not is_image_part(part) and part != IMAGE_PLACE]

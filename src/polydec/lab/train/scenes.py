@@ -166,6 +166,7 @@ def bottom_up_caption(scene: Scene) -> str:
 
 def top_down_caption(scene: Scene) -> str:
     """How many things a scene has, and where they stand."""
+    # Colours are left to the view from the bottom up.
     told = " and ".join(f"a {part.thing} at {part.place_words}" for part in scene)
     if len(scene) == 1:
         return f"there is {told}"
@@ -204,8 +205,10 @@ def behind_captions(
     """
     out = list[SceneQuestion]()
     for question in questions:
+        # A caption that stands there already would be asked for again.
         if question.asked == CAPTION:
             continue
+        # Each question behind a caption of its own kind, so that none is always told alike.
         tell = list(VIEWS.values())[int(rng.integers(len(VIEWS)))]
         out.append(replace(question, asked=f"{tell(_mistold(scene, rng))} {question.asked}"))
     return tuple(out)

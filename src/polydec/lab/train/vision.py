@@ -108,6 +108,7 @@ class QuestionRows:
         image_BP = torch.full((len(self.token_BT), PATCHES), -2)
         of_BT = torch.cat([image_BP, self.question_BT], 1)
         same_BTT = of_BT[:, :, None] == of_BT[:, None]
+        # An image that is left out stays in its row, where nobody looks.
         image_B1T = (of_BT[:, None] == -2) & ~self.dropped_B[:, None, None]
         return (same_BTT | image_B1T).tril()
 
@@ -385,6 +386,7 @@ def vary_example(example: SceneExample, spec: VisionSpec, rng: np.random.Generat
     Returns:
         The same picture; the same questions where the training asks for neither.
     """
+    # Nothing is drawn where nothing is asked for: the run is then the one that it was before.
     if spec.told:
         if rng.random() < spec.told:
             questions = behind_captions(example.scene, example.questions, rng)
@@ -409,6 +411,7 @@ def take_published_tensors(network: TrainableLlava, start: str, ids: Mapping[str
     source = sources.open_source(start)
     if source.text.tokenizer.get_vocab() != ids:
         raise RequestError(f"start is {start!r}: its words are not those of `polydec train vision`")
+    # Names and shapes say that sizes are the same; the config need not be read.
     for name, tensor in network.published_tensors().items():
         if name not in source.weights:
             raise RequestError(f"start is {start!r}: it has no tensor {name}, so sizes differ")

@@ -282,15 +282,18 @@ class _MultiViewRun:
         if plan.caption:
             described = await self._begin(apart.law_behind(view), stops=False)
             self._captions.append(described)
+            # What a request may have of an answer does not bound a caption.
             described.text.limit = plan.caption_room
             await described.go_on(rng.child_stream("caption"))
             words = plan.vocab.words
             assert words is not None, "a text was encoded"
+            # The end of a caption is no word of it.
             told = words.decode([x for x in described.text.tokens if x not in plan.vocab.eos])
         return await self._begin(apart.law_behind(f"{told}{LINE}{apart.text}"))
 
     async def _begin(self, asked: PromptedLaw, stops: bool = True) -> SearchAttempt:
         """An attempt after another prompt, whose tokens count as scored."""
+        # A law of its own: another prompt may have images, a steering and shapers of its own.
         method = undrafted_method(drop_greedy_rule(asked.target))
         logprobs = self._choice.into.request.logprobs
         attempt = await self._choice.begin_attempt(method, asked.prompt, logprobs, stops)
@@ -393,6 +396,7 @@ def prompts_apart(kit: Kit, viewed: bool) -> OtherPrompts:
     """
     if not viewed:
         raise RequestError("apart is true and views is empty: say what is asked for, parted by |")
+    # A constraint is part of the law, which views would be drawn from as well.
     if kit.language is not None:
         raise RequestError(
             "apart is true and the answer is constrained: views would be, too; leave one of them out"
